@@ -1,0 +1,41 @@
+"""heedful: the Transformer family made real.
+
+The public names and nothing else. They are loaded when first used (PEP 562), so that importing the package
+costs nothing and `heed --help` never imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Watch": "heedful.nn.context",
+    "build": "heedful.loading",
+    "count": "heedful.models.counting",
+    "embed": "heedful.loading",
+    "load": "heedful.loading",
+    "save": "heedful.loading",
+}
+
+__all__ = sorted([*_WHERE, "__version__"])
+
+if TYPE_CHECKING:
+    from heedful.loading import build as build
+    from heedful.loading import embed as embed
+    from heedful.loading import load as load
+    from heedful.loading import save as save
+    from heedful.models.counting import count as count
+    from heedful.nn.context import Watch as Watch
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"heedful has no public name {name!r}; it offers {', '.join(__all__)}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,158 @@
+"""What the parts of a model share: the Part signature, the Mask, the Context of one forward pass, the Watch.
+
+A part answers three questions: what do I transform (x), what do we share (ctx), what do I remember (state).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import InputError, nearest
+
+
+class PartState(Protocol):
+    """What one part remembers between steps: keys and values, a hidden state, or a group of those."""
+
+    def reorder(self, index: Tensor) -> None:
+        """Row b becomes what row index[b] was (beam search)."""
+
+    def crop(self, length: int) -> None:
+        """Forget everything after the first `length` positions (speculative decoding)."""
+
+
+class Part(nn.Module):
+    """y = part(x, ctx, state): one equation of a paper.
+
+    `x` is (B, T, D). A part that remembers nothing has no state; one that does makes its own.
+    """
+
+    def new_state(self, batch: int, length: int) -> PartState | None:
+        """An empty memory for `batch` rows, with room for about `length` positions."""
+        return None
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        raise NotImplementedError
+
+    def __call__(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        result: Tensor = super().__call__(x, ctx, state)
+        return result
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Who may look at whom, as a description: a backend decides whether to build the matrix.
+
+    keep(i, j) = valid[j]  and  (not causal or j ≤ i)  and  |i − j| < window  and  document[i] = document[j]
+    """
+
+    causal: bool = False
+    window: int | None = None
+    valid: Tensor | None = None  # (B, S), False on padding
+    q_documents: Tensor | None = None  # (B, T)
+    k_documents: Tensor | None = None  # (B, S)
+
+    @property
+    def plain(self) -> bool:
+        """True if the rule is causality alone, or nothing at all."""
+        return self.valid is None and self.window is None and self.k_documents is None
+
+    def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The matrix (B or 1, 1, T, S), True where the query may look at the key."""
+        i, j = q_pos[:, None, :, None], k_pos[:, None, None, :]
+        keep = (j <= i) if self.causal else torch.ones_like(i == j)
+        if self.window is not None:
+            keep = keep & ((i - j).abs() < self.window)
+        if self.valid is not None:
+            keep = keep & self.valid[:, None, None, :]
+        if self.q_documents is not None and self.k_documents is not None:
+            keep = keep & (self.q_documents[:, None, :, None] == self.k_documents[:, None, None, :])
+        return keep
+
+
+class Watch:
+    """Records, and may replace, what is computed inside a forward pass.
+
+    `Watch("blocks.*.attn.pattern")` keeps every value whose name matches; afterwards `watch[name]` is the
+    tensor. `Watch(edit={name: fn})` puts fn(value) in its place; what is recorded is the edited value.
+    A name is the path of the part and one word: blocks.3.attn.pattern, decoder.5.cross.scores.
+    """
+
+    def __init__(self, *names: str, edit: Mapping[str, Callable[[Tensor], Tensor]] | None = None) -> None:
+        self.names = names
+        self.edit = dict(edit or {})
+        self.values: dict[str, Tensor] = {}
+        self.seen: set[str] = set()
+
+    def wants(self, name: str) -> bool:
+        """Whether the value called `name` is to be recorded or replaced."""
+        return any(fnmatch.fnmatchcase(name, p) for p in (*self.names, *self.edit))
+
+    def visit(self, name: str, value: Tensor) -> Tensor:
+        """Called by the model for every value it computes."""
+        self.seen.add(name)
+        for pattern, fn in self.edit.items():
+            if fnmatch.fnmatchcase(name, pattern):
+                value = fn(value)
+        if any(fnmatch.fnmatchcase(name, p) for p in self.names):
+            self.values[name] = value
+        return value
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.values:
+            if not self.values and not self.seen:
+                raise InputError(f"nothing was watched under {name!r}: pass this watch to a model first")
+            known = self.values or self.seen
+            raise InputError(
+                f"no value {name!r} was recorded (asked for: {', '.join(self.names) or 'none'}); "
+                + (nearest(name, known) or f"recorded: {', '.join(sorted(known)[:6])}")
+            )
+        return self.values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all layers of one forward pass share. Passed explicitly: two passes may run on one model at once."""
+
+    q_pos: Tensor  # (B or 1, T) positions of the queries, counted in valid tokens
+    k_pos: Tensor  # (B or 1, S) positions of the keys, those remembered included
+    mask: Mask
+    past: int | Tensor = 0  # how many positions the state already holds; a tensor if it has a fixed size
+    new_valid: Tensor | None = None  # (B, T) False where x itself is padding
+    fresh: Tensor | None = None  # (B, T) True where a packed document starts: recurrent parts forget there
+    bias: Tensor | None = None  # (B or 1, H, T, S) added to scores
+    memory: Tensor | None = None  # (B, S', D) what an encoder made
+    memory_mask: Mask | None = None
+    watch: Watch | None = None
+    path: str = ""
+    backend: str = "auto"
+
+    def at(self, name: str) -> Context:
+        """This context inside the child called `name`. Costs nothing while nobody watches."""
+        if self.watch is None:
+            return self
+        return replace(self, path=f"{self.path}.{name}" if self.path else name)
+
+    def see(self, name: str, value: Tensor) -> Tensor:
+        """Show `value` to the watcher under this path; what comes back is used from here on."""
+        if self.watch is None:
+            return value
+        return self.watch.visit(f"{self.path}.{name}", value)
+
+    def watches(self, *names: str) -> bool:
+        """Whether somebody wants one of these values of this part: then it must be computed openly."""
+        return self.watch is not None and any(self.watch.wants(f"{self.path}.{n}") for n in names)

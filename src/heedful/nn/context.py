@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -35,6 +35,9 @@ class Part(nn.Module):
     def new_state(self, batch: int, length: int) -> PartState | None:
         """An empty memory for `batch` rows, with room for about `length` positions."""
         return None
+
+    def initialise(self) -> None:
+        """Set first weights that are not plain normal ones; most parts have none."""
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         raise NotImplementedError
@@ -140,6 +143,7 @@ class Context:
     watch: Watch | None = None
     path: str = ""
     backend: str = "auto"
+    memo: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)  # what a part shares by layers
 
     def at(self, name: str) -> Context:
         """This context inside the child called `name`. Costs nothing while nobody watches."""

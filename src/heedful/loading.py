@@ -1,0 +1,163 @@
+"""build, load, save, embed: where models, weights and text meet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import CorruptFile, InputError, NotFound
+from heedful.models import by_model_type, find
+from heedful.models.base import LM, Config, Family, Model
+from heedful.models.published import config_from, config_to
+from heedful.nn.init import initialise
+from heedful.pooling import Pooling, pool, read_pooling, write_pooling
+from heedful.text import load_tokenizer, save_tokenizer
+from heedful.weights.checkpoint import fill, published_tensors
+from heedful.weights.files import open_folder, write_safetensors
+from heedful.weights.hub import resolve
+
+
+def build(
+    name: str,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    seed: int | None = None,
+    **changes: Any,
+) -> Model:
+    """A model with random weights: a preset ("gpt2"), or a family with sizes of your own.
+
+    build("llama", layers=2, dim=64, heads=4, vocab=128). The model is in training mode; device="meta" allocates
+    nothing.
+    """
+    family, config = find(name)
+    config = config.change(**changes) if changes else config
+    with torch.device(device):
+        model = assemble(family, config)
+    if dtype is not None:
+        model.to(dtype)
+    if torch.device(device).type != "meta":
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            initialise(model)
+    return model
+
+
+def assemble(family: Family, config: Config) -> Model:
+    """The family's parts, joined as its build function says."""
+    model = family.build(config)
+    model.config, model.family = config, family
+    return model
+
+
+def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Model:
+    """A model with published weights, in eval mode: a folder in Hugging Face layout, a .gguf file, a hub id.
+
+    The head follows `architectures` in config.json. `dtype` None keeps the file's.
+    """
+    where = resolve(path)
+    if where.is_file():
+        return _load_gguf(where, device, dtype)
+    published = read_config(where)
+    family = by_model_type(str(published.get("model_type")))
+    source = open_folder(where)
+    config = config_from(family, published, source.entries)
+    with torch.device("meta"):
+        model = assemble(family, config)
+    model.origin = fill(
+        model, source, family.rows(config), prefix=family.prefix, copies=family.copies, drop=family.drop, dtype=dtype
+    )
+    model.tie()
+    model.published, model.pooling = published, read_pooling(where)
+    model.tokenizer = load_tokenizer(where, published)
+    return model.to(device).eval()
+
+
+def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
+    from heedful.models import FAMILIES
+    from heedful.weights.gguf import GGUFFile
+
+    if path.suffix != ".gguf":
+        raise NotFound(f"{path} is a file; give the folder of a model, or a .gguf file")
+    source = GGUFFile(path)
+    known = {f.gguf: f for f in FAMILIES.values() if f.gguf}
+    if source.architecture not in known:
+        raise NotFound(f"{path} holds a {source.architecture!r}; GGUF is read here for {', '.join(known)}")
+    family = known[source.architecture]
+    config = family.config.strict(**source.config(family.gguf_keys))
+    assert family.gguf_names is not None
+    with torch.device("meta"):
+        model = assemble(family, config)
+    fill(model, source, family.gguf_names(config), copies=family.copies, drop=family.drop, dtype=dtype)
+    model.tie()
+    model.tokenizer = source.tokenizer()
+    return model.to(device).eval()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a folder."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise NotFound(f"{folder} has no config.json; is it the folder of a model?")
+    try:
+        published = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile(f"{path} is no JSON ({error}); fetch it again") from None
+    if not isinstance(published, dict):
+        raise CorruptFile(f"{path} holds a {type(published).__name__}, not a table of settings")
+    return published
+
+
+def save(model: Model, folder: str | Path) -> Path:
+    """Write a model as a folder in Hugging Face layout: config.json, model.safetensors, tokenizer.
+
+    A checkpoint that was loaded gets back every tensor under its published name and dtype.
+    """
+    folder = Path(folder)
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; give a folder to save in")
+    folder.mkdir(parents=True, exist_ok=True)
+    family, origin = model.family, model.origin
+    tensors = published_tensors(model, family.rows(model.config), origin)
+    if origin is None and model.config.head == "none" and family.prefix:
+        tensors = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in tensors.items()}
+    published = config_to(family, model.config, model.published)
+    published["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
+    write_safetensors(folder, tensors)
+    (folder / "config.json").write_text(json.dumps(published, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_tokenizer(model.tokenizer, folder)
+    write_pooling(model.pooling, folder, model.config.dim)
+    return folder
+
+
+@torch.no_grad()
+def embed(model: Model, sentences: Sequence[str], *, batch: int = 32, pooling: Pooling | None = None) -> Tensor:
+    """One vector per sentence, (N, D). Pools as the checkpoint says; by the mean of valid tokens if it is silent."""
+    if isinstance(sentences, str):
+        raise InputError("embed takes a list of sentences; got one string: write embed(model, [sentence])")
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer; load one from a folder that has, or encode ids with model.encode")
+    if not isinstance(model, LM):
+        raise InputError("embed needs an encoder or a decoder; an encoder-decoder has model.encode(source)")
+    how = pooling or model.pooling or Pooling()
+    ids = [model.tokenizer.encode(s)[: how.length] for s in sentences]
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # alike lengths together: less padding
+    out = torch.zeros(len(ids), model.config.dim)
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        longest = max(1, max(len(ids[i]) for i in rows))
+        tokens = torch.zeros(len(rows), longest, dtype=torch.long)
+        valid = torch.zeros(len(rows), longest, dtype=torch.bool)
+        for r, i in enumerate(rows):
+            tokens[r, : len(ids[i])] = torch.tensor(ids[i], dtype=torch.long)
+            valid[r, : len(ids[i])] = True
+        tokens, valid = tokens.to(model.device), valid.to(model.device)
+        padded = None if bool(valid.all()) else valid
+        out[rows] = pool(model.encode(tokens, valid=padded), valid, how).float().cpu()
+    return out

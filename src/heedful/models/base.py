@@ -1,0 +1,412 @@
+"""What every model is: a frozen Config, and an LM or a Seq2Seq over parts. What every system is: a Family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError, InputError, nearest
+from heedful.nn.block import Stack
+from heedful.nn.context import Context, Mask, Part, PartState, Watch
+from heedful.nn.embedding import Embedding
+from heedful.nn.head import Head, NoHead, last_token
+from heedful.weights.names import Row
+
+
+class Tokenizer(Protocol):
+    """What a model needs of a tokenizer: text to ids and back. `heedful.text` has the real one."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+def derived(rule: Callable[[Any], Any]) -> Any:
+    """A config field that, left None, follows from the others."""
+    return field(default=None, metadata={"derive": rule})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The fields every family shares. A field left None is derived."""
+
+    vocab: int
+    dim: int
+    layers: int
+    head: str = "lm"
+    labels: int = 2  # of a classifying head
+
+    def __post_init__(self) -> None:
+        given = {f.name for f in fields(self) if getattr(self, f.name) is not None}
+        object.__setattr__(self, "given", given)
+        for f in fields(self):
+            if "derive" in f.metadata and f.name not in given:
+                object.__setattr__(self, f.name, f.metadata["derive"](self))
+        for name in ("vocab", "dim", "layers", "labels"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError for values that do not go together."""
+
+    @classmethod
+    def known(cls) -> list[str]:
+        """The names of all fields."""
+        return [f.name for f in fields(cls)]
+
+    @classmethod
+    def strict(cls, **values: Any) -> Config:
+        """A config from keywords; an unknown one is an error that names the nearest."""
+        known = cls.known()
+        for name in values:
+            if name not in known:
+                raise ConfigError(
+                    f"{cls.__name__} has no field {name!r}; {nearest(name, known) or 'it has ' + ', '.join(known)}"
+                )
+        return cls(**values)
+
+    def change(self, **values: Any) -> Config:
+        """This config with other values; what was derived is derived again."""
+        given: set[str] = self.__dict__["given"]
+        return self.strict(**{name: getattr(self, name) for name in given} | values)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One system: how it is configured, built, named in published checkpoints, and which sizes are known."""
+
+    name: str
+    config: type[Config]
+    build: Callable[[Any], Model]
+    names: Sequence[Row] | Callable[[Any], Sequence[Row]]  # a function where the table depends on the config
+    keys: Mapping[str, str]  # published config key → our field
+    presets: Mapping[str, Config]
+    tiny: Config  # the smallest sensible one, for tests and demonstrations
+    objective: str
+    heads: Mapping[str, str] = field(default_factory=dict)  # kind of head → published class
+    prefix: str = ""  # what published checkpoints with a head put before the names of the backbone
+    model_types: Sequence[str] = ()  # published `model_type`s; empty: heedful-<name>
+    require: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # published key → values we can build
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # published keys that are always written so
+    read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # further fields from a published config
+    write: Callable[[Any], dict[str, Any]] | None = None  # and back
+    infer: Callable[[set[str], Any], dict[str, Any]] | None = None  # further fields from the names in the file
+    copies: Mapping[str, str] = field(default_factory=dict)  # published tensors that only repeat another
+    drop: Sequence[str] = ()  # published buffers that were never needed, as patterns
+    gguf: str = ""  # the architecture's name in GGUF files
+    gguf_names: Callable[[Any], Sequence[Row]] | None = None
+    gguf_keys: Mapping[str, str] = field(default_factory=dict)
+    paper: str = ""
+
+    def rows(self, config: Config) -> Sequence[Row]:
+        """The table of names for a model of this config."""
+        return self.names(config) if callable(self.names) else self.names
+
+
+@dataclass
+class State:
+    """What a model remembers while it decodes. The model counts; the parts hold."""
+
+    parts: PartState | None
+    past: int = 0  # positions held, padding included
+    valid: Tensor | None = None  # (B, past), None while nothing was padding
+    memory: Tensor | None = None
+    memory_mask: Mask | None = None
+    logits: Tensor | None = None  # (B, V) for the next token, after `start`
+
+    def reorder(self, index: Tensor) -> None:
+        """Row b becomes what row index[b] was."""
+        if self.parts is not None:
+            self.parts.reorder(index)
+        self.valid = None if self.valid is None else self.valid[index]
+        self.memory = None if self.memory is None else self.memory[index]
+        if self.memory_mask is not None and self.memory_mask.valid is not None:
+            self.memory_mask = Mask(valid=self.memory_mask.valid[index])
+        self.logits = None if self.logits is None else self.logits[index]
+
+    def crop(self, length: int) -> None:
+        """Forget everything after the first `length` positions."""
+        if length < self.past:
+            if self.parts is not None:
+                self.parts.crop(length)
+            self.past = length
+            self.valid = None if self.valid is None else self.valid[:, :length]
+
+
+def positions(valid: Tensor | None, length: int, device: torch.device) -> Tensor:
+    """(B or 1, S): how many valid tokens stand before each one, so that padding on either side changes nothing."""
+    if valid is None:
+        return torch.arange(length, device=device)[None]
+    return (valid.long().cumsum(1) - 1).clamp(min=0)
+
+
+def document_positions(documents: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions that start anew with each packed document, and where they start; both (B, T)."""
+    index = torch.arange(documents.shape[1], device=documents.device)[None]
+    fresh = torch.ones_like(documents, dtype=torch.bool)
+    fresh[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    start = torch.where(fresh, index, 0).cummax(1).values
+    return index - start, fresh
+
+
+class Model(nn.Module):
+    """What LM and Seq2Seq have in common: a config, a family, perhaps a tokenizer, and checks of their input."""
+
+    config: Config
+    family: Family
+    tokenizer: Any = None
+    published: dict[str, Any]  # the config.json it came with, so that saving loses nothing
+    pooling: Any = None  # how its token vectors become one for a sentence
+    origin: Any = None  # how its checkpoint was laid out, so that saving gives it back
+
+    def tie(self) -> None:
+        """Make shared matrices one again, after parameters were replaced."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, past: int = 0, what: str = "tokens") -> None:
+        """One clear error for ids outside the vocabulary, wrong shapes, and sequences the positions do not reach."""
+        if tokens.dim() != 2 or tokens.is_floating_point():
+            raise InputError(f"{what} must be a (B, T) tensor of ids; got {tuple(tokens.shape)} of {tokens.dtype}")
+        if tokens.shape[1] == 0:
+            raise InputError(f"{what} is empty; give at least one token")
+        if valid is not None and (valid.shape != tokens.shape or valid.dtype != torch.bool):
+            raise InputError(
+                f"valid must be a bool tensor of shape {tuple(tokens.shape)}; got {tuple(valid.shape)} of {valid.dtype}"
+            )
+        if torch.compiler.is_compiling():
+            return
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= embed.vocab:
+            bad = low if low < 0 else high
+            raise InputError(f"{what} has the id {bad}; the vocabulary is 0 … {embed.vocab - 1}: was another tokenizer used?")
+        length = past + tokens.shape[1] if valid is None else past + int(valid.sum(1).max())
+        if embed.context is not None and length > embed.context:
+            raise InputError(
+                f"{what} is {length} long; this model has learned positions for {embed.context}: "
+                f"shorten it or split it into pieces of at most {embed.context}"
+            )
+
+
+class LM(Model):
+    """embed → blocks → head. Decoder-only if causal, encoder-only if not: the mask decides."""
+
+    def __init__(self, embed: Embedding, blocks: Stack, head: Head | None = None, *, causal: bool = True) -> None:
+        super().__init__()
+        self.embed, self.blocks, self.head, self.causal = embed, blocks, head or NoHead(), causal
+        self.published = {}
+        self.tie()
+
+    def tie(self) -> None:
+        self.head.tie(self.embed.token.weight)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        valid: Tensor | None = None,
+        types: Tensor | None = None,
+        documents: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
+    ) -> Tensor:
+        """Logits: (B, T, V) of a language model, else as the head says."""
+        hidden, ctx = self._hidden(tokens, valid, types, documents, watch, backend)
+        logits: Tensor = ctx.at("head").see("logits", self.head(hidden, ctx))
+        return logits
+
+    def encode(
+        self,
+        tokens: Tensor,
+        *,
+        valid: Tensor | None = None,
+        types: Tensor | None = None,
+        documents: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
+    ) -> Tensor:
+        """The last hidden states (B, T, D), before any head."""
+        return self._hidden(tokens, valid, types, documents, watch, backend)[0]
+
+    def _hidden(
+        self,
+        tokens: Tensor,
+        valid: Tensor | None,
+        types: Tensor | None,
+        documents: Tensor | None,
+        watch: Watch | None,
+        backend: str,
+    ) -> tuple[Tensor, Context]:
+        self.check(tokens, self.embed, valid)
+        pos, fresh = positions(valid, tokens.shape[1], tokens.device), None
+        if documents is not None:
+            pos, fresh = document_positions(documents)
+        mask = Mask(causal=self.causal, valid=valid, q_documents=documents, k_documents=documents)
+        ctx = Context(pos, pos, mask, new_valid=valid, fresh=fresh, watch=watch, backend=backend)
+        x = self.embed(tokens, ctx.at("embed"), types)
+        return self.blocks(x, ctx.at("blocks")), ctx
+
+    def new_state(self, batch: int, length: int = 0) -> State:
+        """An empty memory, with room for about `length` positions."""
+        return State(self.blocks.new_state(batch, length))
+
+    @torch.no_grad()
+    def start(self, prompt: Tensor, *, valid: Tensor | None = None, length: int = 0, chunk: int | None = None) -> State:
+        """Read the prompt (B, T); `state.logits` are those of the next token.
+
+        `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size.
+        """
+        if not self.causal:
+            raise InputError("an encoder reads both ways and cannot generate; load a decoder or an encoder-decoder")
+        self.check(prompt, self.embed, valid)
+        state = self.new_state(len(prompt), max(length, prompt.shape[1]))
+        pieces = prompt.split(chunk or prompt.shape[1], 1)
+        valids = [None] * len(pieces) if valid is None else valid.split(chunk or prompt.shape[1], 1)
+        last = None
+        for piece, known in zip(pieces, valids, strict=True):
+            hidden, ctx = self._advance(piece, state, known)
+            newest = last_token(hidden, ctx)
+            # A row whose piece is all padding keeps what it had.
+            keep = None if known is None or last is None else known.any(1, keepdim=True)
+            last = newest if keep is None or last is None else torch.where(keep, newest, last)
+        assert last is not None
+        state.logits = self.head(last[:, None], ctx)[:, 0]
+        return state
+
+    def step(
+        self, tokens: Tensor, state: State, *, valid: Tensor | None = None, watch: Watch | None = None, backend: str = "auto"
+    ) -> Tensor:
+        """Logits (B, T, V) of the next tokens, given all that the state remembers."""
+        hidden, ctx = self._advance(tokens, state, valid, watch, backend)
+        logits: Tensor = ctx.at("head").see("logits", self.head(hidden, ctx))
+        return logits
+
+    def _advance(
+        self, tokens: Tensor, state: State, valid: Tensor | None, watch: Watch | None = None, backend: str = "auto"
+    ) -> tuple[Tensor, Context]:
+        ctx = advance(tokens, state, valid, watch, backend)
+        x = self.embed(tokens, ctx.at("embed"))
+        return self.blocks(x, ctx.at("blocks"), state.parts), ctx
+
+
+def advance(
+    tokens: Tensor, state: State, valid: Tensor | None, watch: Watch | None = None, backend: str = "auto"
+) -> Context:
+    """The context of the next tokens; counts them in the state, once for all layers."""
+    T, past = tokens.shape[1], state.past
+    if valid is not None or state.valid is not None:
+        old = tokens.new_ones(len(tokens), past, dtype=torch.bool) if state.valid is None else state.valid
+        new = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        state.valid = torch.cat((old, new), 1)
+        valid = new
+    k_pos = positions(state.valid, past + T, tokens.device)
+    ctx = Context(
+        k_pos[:, past:], k_pos, Mask(causal=True, valid=state.valid), past=past, new_valid=valid,
+        memory=state.memory, memory_mask=state.memory_mask, watch=watch, backend=backend,
+    )  # fmt: skip
+    state.past = past + T
+    return ctx
+
+
+class Seq2Seq(Model):
+    """encoder → memory → decoder → head.
+
+    `bridge` makes the decoder's first state from what the encoder remembers: recurrent models have one, the others
+    look at the memory alone. `reverse` feeds the source backwards (Sutskever et al. 2014 §3.3).
+    """
+
+    def __init__(
+        self,
+        embed: Embedding,
+        encoder: Stack,
+        decoder: Stack,
+        head: Head,
+        *,
+        target_embed: Embedding | None = None,
+        bridge: Part | None = None,
+        reverse: bool = False,
+        start_token: int = 0,
+    ) -> None:
+        super().__init__()
+        self.embed, self.encoder, self.decoder, self.head = embed, encoder, decoder, head
+        self.target_embed = target_embed
+        self.bridge, self.reverse, self.start_token = bridge, reverse, start_token
+        self.published = {}
+        self.tie()
+
+    @property
+    def decoder_embed(self) -> Embedding:
+        """The target side's embedding; the source's own if there is one for both."""
+        return self.target_embed if self.target_embed is not None else self.embed
+
+    def tie(self) -> None:
+        self.head.tie(self.decoder_embed.token.weight)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        valid: Tensor | None = None,
+        target_valid: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
+    ) -> Tensor:
+        """Logits (B, T, V): position t predicts what follows target[:, :t+1]."""
+        state = self._read(source, valid, watch, backend)
+        self.check(target, self.decoder_embed, target_valid, what="target")
+        ctx = advance(target, state, target_valid, watch, backend)
+        x = self.decoder_embed(target, ctx.at("target_embed"))
+        logits: Tensor = self.head(self.decoder(x, ctx.at("decoder"), state.parts), ctx)
+        return ctx.at("head").see("logits", logits)
+
+    def encode(
+        self, source: Tensor, *, valid: Tensor | None = None, watch: Watch | None = None, backend: str = "auto"
+    ) -> Tensor:
+        """The memory (B, S, D) the decoder looks at."""
+        memory = self._read(source, valid, watch, backend).memory
+        assert memory is not None
+        return memory
+
+    def _read(self, source: Tensor, valid: Tensor | None, watch: Watch | None, backend: str) -> State:
+        """Run the encoder; the state holds the memory and, with a bridge, the decoder's first hidden states."""
+        self.check(source, self.embed, valid, what="source")
+        if self.reverse:
+            source, valid = source.flip(1), None if valid is None else valid.flip(1)
+        pos = positions(valid, source.shape[1], source.device)
+        ctx = Context(pos, pos, Mask(valid=valid), new_valid=valid, watch=watch, backend=backend)
+        x = self.embed(source, ctx.at("embed"))
+        held = None if self.bridge is None else self.encoder.new_state(len(source), source.shape[1])
+        memory = self.encoder(x, ctx.at("encoder"), held)
+        state = State(None, memory=memory, memory_mask=None if valid is None else Mask(valid=valid))
+        if self.bridge is not None:
+            state.parts = self.decoder.new_state(len(source), 0)
+            self.bridge.carry(held, memory, ctx, state.parts)  # type: ignore[operator]
+        return state
+
+    @torch.no_grad()
+    def start(self, source: Tensor, *, valid: Tensor | None = None, length: int = 0) -> State:
+        """Read the source (B, S) and write the start token; `state.logits` are those of the first real one."""
+        state = self._read(source, valid, None, "auto")
+        if state.parts is None:
+            state.parts = self.decoder.new_state(len(source), length)
+        first = source.new_full((len(source), 1), self.start_token)
+        state.logits = self.step(first, state)[:, -1]
+        return state
+
+    def step(
+        self, tokens: Tensor, state: State, *, valid: Tensor | None = None, watch: Watch | None = None, backend: str = "auto"
+    ) -> Tensor:
+        """Logits (B, T, V) of the next tokens, given the source and all that was written."""
+        ctx = advance(tokens, state, valid, watch, backend)
+        x = self.decoder_embed(tokens, ctx.at("target_embed"))
+        logits: Tensor = self.head(self.decoder(x, ctx.at("decoder"), state.parts), ctx)
+        return ctx.at("head").see("logits", logits)

@@ -1,0 +1,161 @@
+"""GPT (Radford et al. 2018), GPT-2 (Radford et al. 2019), GPT-3 (Brown et al. 2020, arXiv 2005.14165).
+
+From the Transformer:  the decoder alone   learned positions   GELU
+From GPT to GPT-2:     norm before each part instead of after   a last norm
+From GPT-2 to GPT-3:   every other layer sees only a band of the nearest positions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from heedful.models.base import LM, Config, Family, derived
+from heedful.nn.attention import Attention, head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Learned
+from heedful.weights.ops import Fused, Transposed
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig(Config):
+    vocab: int = 40478
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    hidden: int = derived(lambda c: 4 * c.dim)
+    context: int = 512
+    act: str = "gelu_new"
+    norm_eps: float = 1e-5
+    dropout: float = 0.1
+    tied: bool = True
+
+    def check(self) -> None:
+        head_size(self.dim, self.heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT2Config(GPTConfig):
+    vocab: int = 50257
+    context: int = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT3Config(GPT2Config):
+    dim: int = 12288
+    layers: int = 96
+    heads: int = 96
+    context: int = 2048
+    window: int = 256  # of every other layer; the paper gives no number
+
+
+def embedding(c: GPTConfig) -> Embedding:
+    return Embedding(c.vocab, c.dim, position=Learned(c.context, c.dim), dropout=c.dropout)
+
+
+def attention(c: GPTConfig, window: int | None = None) -> Attention:
+    return Attention(c.dim, c.heads, bias=True, window=window, dropout=c.dropout)
+
+
+def mlp(c: GPTConfig) -> MLP:
+    return MLP(c.dim, c.hidden, activation(c.act))
+
+
+def norm(c: GPTConfig) -> Callable[[], nn.Module]:
+    return lambda: LayerNorm(c.dim, c.norm_eps)
+
+
+def gpt_head(c: GPTConfig) -> Head:
+    return choose(
+        c.head,
+        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
+        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
+        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
+        none=NoHead,
+    )
+
+
+def gpt(c: GPTConfig) -> LM:
+    block = lambda: Block(norm(c), "post", c.dropout, attn=attention(c), ffn=mlp(c))
+    return LM(embedding(c), Stack([block() for _ in range(c.layers)]), gpt_head(c))
+
+
+def gpt2(c: GPT2Config) -> LM:
+    block = lambda: Block(norm(c), "pre", c.dropout, attn=attention(c), ffn=mlp(c))
+    return LM(embedding(c), Stack([block() for _ in range(c.layers)], norm(c)()), gpt_head(c))
+
+
+def gpt3(c: GPT3Config) -> LM:
+    block = lambda i: Block(norm(c), "pre", c.dropout, attn=attention(c, c.window if i % 2 else None), ffn=mlp(c))
+    return LM(embedding(c), Stack([block(i) for i in range(c.layers)], norm(c)()), gpt_head(c))
+
+
+QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
+
+BLOCK_NAMES = [
+    ("transformer.h.*.attn.c_attn", QKV, Fused(transposed=True)),
+    ("transformer.h.*.attn.c_proj", "blocks.*.attn.o", Transposed()),
+    ("transformer.h.*.mlp.{c_fc,c_proj}", "blocks.*.ffn.{up,down}", Transposed()),
+    ("transformer.h.*.{ln_1,ln_2}", "blocks.*.{attn_norm,ffn_norm}"),
+    ("lm_head", "head.out"),
+    ("score", "head.label"),
+    ("classifier", "head.tag"),
+]
+
+GPT_NAMES = [("transformer.tokens_embed", "embed.token"), ("transformer.positions_embed", "embed.position"), *BLOCK_NAMES]
+
+GPT2_NAMES = [
+    ("transformer.wte", "embed.token"),
+    ("transformer.wpe", "embed.position"),
+    ("transformer.ln_f", "blocks.norm"),
+    *BLOCK_NAMES,
+]
+
+KEYS = {
+    "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_positions": "context",
+    "layer_norm_epsilon": "norm_eps", "resid_pdrop": "dropout", "attn_pdrop": "dropout", "embd_pdrop": "dropout",
+    "tie_word_embeddings": "tied",
+}  # fmt: skip
+
+TINY = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
+
+GPT = Family(
+    "gpt", GPTConfig, gpt, GPT_NAMES, {**KEYS, "afn": "act"},
+    presets={"gpt": GPTConfig()}, tiny=GPTConfig(**TINY), objective="next_token", prefix="transformer",
+    model_types=("openai-gpt",), paper="Radford et al. 2018, Improving Language Understanding by Generative Pre-Training",
+    heads={"lm": "OpenAIGPTLMHeadModel", "classify": "OpenAIGPTForSequenceClassification", "none": "OpenAIGPTModel"},
+    copies={"lm_head.weight": "transformer.tokens_embed.weight"}, drop=("*.attn.bias", "*position_ids"),
+)  # fmt: skip
+
+GPT2 = Family(
+    "gpt2", GPT2Config, gpt2, GPT2_NAMES, {**KEYS, "n_inner": "hidden", "activation_function": "act"},
+    presets={
+        "gpt2": GPT2Config(),
+        "gpt2-medium": GPT2Config(dim=1024, layers=24, heads=16),
+        "gpt2-large": GPT2Config(dim=1280, layers=36, heads=20),
+        "gpt2-xl": GPT2Config(dim=1600, layers=48, heads=25),
+    },
+    tiny=GPT2Config(**TINY), objective="next_token", prefix="transformer", model_types=("gpt2",),
+    heads={
+        "lm": "GPT2LMHeadModel", "classify": "GPT2ForSequenceClassification", "tag": "GPT2ForTokenClassification",
+        "none": "GPT2Model",
+    },
+    require={
+        "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,),
+    },
+    copies={"lm_head.weight": "transformer.wte.weight"}, drop=("*.attn.bias", "*.attn.masked_bias"),
+    paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
+)  # fmt: skip
+
+GPT3 = Family(
+    "gpt3", GPT3Config, gpt3, GPT2_NAMES, {**GPT2.keys, "window": "window"},
+    presets={"gpt3": GPT3Config()}, tiny=GPT3Config(**TINY, window=4), objective="next_token",
+    prefix="transformer", heads={"lm": "GPT3LMHeadModel", "none": "GPT3Model"},
+    copies=GPT2.copies, paper="Brown et al. 2020, arXiv 2005.14165",
+)  # fmt: skip

@@ -1,0 +1,153 @@
+"""LLaMA (Touvron et al. 2023, arXiv 2302.13971), Llama 2 and 3, Mistral, SmolLM2.
+
+From GPT-2:  learned positions → rotary   LayerNorm → RMSNorm   GELU MLP → SwiGLU   no biases
+Llama 2/3:   groups of heads share keys and values   longer contexts by rescaled rotary frequencies
+Mistral:     each position sees a window
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heedful.errors import ConfigError
+from heedful.models.base import LM, Config, Family, derived
+from heedful.models.published import read_rope, write_rope
+from heedful.nn.attention import Attention, head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import GatedMLP, activation
+from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, SpanHead, TagHead, choose
+from heedful.nn.norm import RMSNorm
+from heedful.nn.position import Rotary
+from heedful.nn.rope import Scaling
+from heedful.weights.names import Row
+from heedful.weights.ops import Pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaConfig(Config):
+    vocab: int = 32000
+    dim: int = 4096
+    layers: int = 32
+    heads: int = 32
+    kv_heads: int = derived(lambda c: c.heads)
+    head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
+    hidden: int = derived(lambda c: -(-(8 * c.dim // 3) // 256) * 256)  # 8/3 dim, rounded up to a multiple of 256
+    context: int = 2048
+    act: str = "silu"
+    rope_base: float = 10000.0
+    rope_scaling: Scaling | None = None
+    window: int | None = None  # how far a position sees; None: everything before it
+    norm_eps: float = 1e-6
+    bias: bool = False  # of the attention's matrices
+    ffn_bias: bool = False
+    dropout: float = 0.0  # of the attention's weights
+    tied: bool = False
+
+    def check(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}; it must")
+
+
+def llama(c: LlamaConfig) -> LM:
+    rotary = Rotary(c.head_dim, c.rope_base, c.rope_scaling)
+    norm = lambda: RMSNorm(c.dim, c.norm_eps)
+    attn = lambda: Attention(
+        c.dim, c.heads, c.kv_heads, c.head_dim, bias=c.bias, rotary=rotary, window=c.window, dropout=c.dropout
+    )
+    block = lambda: Block(norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias))
+    head = choose(
+        c.head,
+        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
+        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
+        tag=lambda: TagHead(c.dim, c.labels),
+        span=lambda: SpanHead(c.dim),
+        none=NoHead,
+    )
+    return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm()), head)
+
+
+NAMES = [
+    ("model.embed_tokens", "embed.token"),
+    ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}"),
+    ("model.layers.*.mlp.{gate,up,down}_proj", "blocks.*.ffn.{gate,up,down}"),
+    ("model.layers.*.{input,post_attention}_layernorm", "blocks.*.{attn,ffn}_norm"),
+    ("model.norm", "blocks.norm"),
+    ("lm_head", "head.out"),
+    ("score", "head.label"),
+    ("score", "head.tag"),
+    ("qa_outputs", "head.span"),
+]
+
+
+def gguf_names(c: LlamaConfig) -> list[Row]:
+    """GGUF keeps rotary pairs side by side, so queries and keys are reordered."""
+    return [
+        ("token_embd", "embed.token"),
+        ("blk.*.attn_q", "blocks.*.attn.q", Pairs(c.heads)),
+        ("blk.*.attn_k", "blocks.*.attn.k", Pairs(c.kv_heads)),
+        ("blk.*.attn_{v,output}", "blocks.*.attn.{v,o}"),
+        ("blk.*.ffn_{gate,up,down}", "blocks.*.ffn.{gate,up,down}"),
+        ("blk.*.{attn,ffn}_norm", "blocks.*.{attn,ffn}_norm"),
+        ("output_norm", "blocks.norm"),
+        ("output", "head.out"),
+    ]
+
+
+KEYS = {
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers", "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads", "head_dim": "head_dim", "intermediate_size": "hidden",
+    "max_position_embeddings": "context", "rms_norm_eps": "norm_eps", "attention_bias": "bias", "mlp_bias": "ffn_bias",
+    "attention_dropout": "dropout", "tie_word_embeddings": "tied", "hidden_act": "act",
+}  # fmt: skip
+
+
+def read(published: dict[str, Any]) -> dict[str, Any]:
+    base, scaling = read_rope(published, published.get("max_position_embeddings", 2048))
+    return {"rope_base": base, "rope_scaling": scaling}
+
+
+def write(c: LlamaConfig) -> dict[str, Any]:
+    return {"rope_parameters": write_rope(c.rope_base, c.rope_scaling)}
+
+
+LLAMA = Family(
+    "llama", LlamaConfig, llama, NAMES, KEYS,
+    presets={
+        "llama-7b": LlamaConfig(),
+        "llama-13b": LlamaConfig(dim=5120, layers=40, heads=40),
+        "llama-33b": LlamaConfig(dim=6656, layers=60, heads=52),
+        "llama-65b": LlamaConfig(dim=8192, layers=80, heads=64),
+        "llama-3-8b": LlamaConfig(
+            vocab=128256, kv_heads=8, hidden=14336, context=8192, rope_base=500000.0, norm_eps=1e-5
+        ),
+        "smollm2-135m": LlamaConfig(
+            vocab=49152, dim=576, layers=30, heads=9, kv_heads=3, hidden=1536, context=8192, rope_base=100000.0,
+            norm_eps=1e-5, tied=True,
+        ),
+    },
+    tiny=LlamaConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64),
+    objective="next_token", prefix="model", model_types=("llama",),
+    heads={
+        "lm": "LlamaForCausalLM", "classify": "LlamaForSequenceClassification", "tag": "LlamaForTokenClassification",
+        "span": "LlamaForQuestionAnswering", "none": "LlamaModel",
+    },
+    read=read, write=write, copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
+    drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=gguf_names,
+    gguf_keys={
+        "llama.embedding_length": "dim", "llama.block_count": "layers", "llama.attention.head_count": "heads",
+        "llama.attention.head_count_kv": "kv_heads", "llama.feed_forward_length": "hidden",
+        "llama.context_length": "context", "llama.rope.freq_base": "rope_base",
+        "llama.attention.layer_norm_rms_epsilon": "norm_eps", "llama.vocab_size": "vocab",
+    },
+    paper="Touvron et al. 2023, arXiv 2302.13971",
+)  # fmt: skip
+
+MISTRAL = replace(
+    LLAMA, name="mistral", keys={**KEYS, "sliding_window": "window"}, model_types=("mistral",), gguf="",
+    presets={"mistral-7b": LlamaConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)},
+    tiny=LlamaConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6),
+    heads={kind: name.replace("Llama", "Mistral") for kind, name in LLAMA.heads.items()},
+    paper="Jiang et al. 2023, arXiv 2310.06825",
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""Published config.json files: to our configs and back, strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from heedful.errors import ConfigError
+from heedful.models.base import Config, Family
+from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling
+
+
+def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling | None]:
+    """Base and scaling of rotary positions, from `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
+    rope = dict(published.get("rope_scaling") or {}) | dict(published.get("rope_parameters") or {})
+    base = float(rope.get("rope_theta", published.get("rope_theta", 10000.0)))
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default" or not rope:
+        return base, None
+    factor = float(rope.get("factor") or 1.0)
+    trained = int(rope.get("original_max_position_embeddings") or context)
+    if kind == "linear":
+        return base, LinearScaling(factor)
+    if kind == "dynamic":
+        return base, NTKScaling(factor, context)
+    if kind == "yarn":
+        names = {"beta_fast": "fast", "beta_slow": "slow"} | {
+            n: n for n in ("mscale", "mscale_all_dim", "attention_factor", "truncate")
+        }
+        given = {ours: rope[theirs] for theirs, ours in names.items() if rope.get(theirs) is not None}
+        return base, YarnScaling(factor or context / trained, trained, **given)
+    if kind == "llama3":
+        return base, Llama3Scaling(factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"]))
+    raise ConfigError(f"rope_type={kind!r} is unknown; this version builds default, linear, dynamic, yarn, llama3")
+
+
+def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
+    """The `rope_parameters` that `read_rope` reads back."""
+    out: dict[str, Any] = {"rope_theta": base, "rope_type": "default"}
+    match scaling:
+        case LinearScaling():
+            out |= {"rope_type": "linear", "factor": scaling.factor}
+        case NTKScaling():
+            out |= {"rope_type": "dynamic", "factor": scaling.factor}
+        case YarnScaling():
+            out |= {"rope_type": "yarn", "factor": scaling.factor, "original_max_position_embeddings": scaling.context,
+                    "beta_fast": scaling.fast, "beta_slow": scaling.slow}  # fmt: skip
+            names = ("mscale", "mscale_all_dim", "attention_factor")
+            out |= {n: getattr(scaling, n) for n in names if getattr(scaling, n) is not None}
+            out |= {} if scaling.truncate else {"truncate": False}
+        case Llama3Scaling():
+            out |= {"rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": scaling.low,
+                    "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.context}  # fmt: skip
+    return out
+
+
+def config_from(family: Family, published: dict[str, Any], names: Iterable[str] = ()) -> Config:
+    """Our config from a published one; `names` are those of the tensors in the file, for what only they tell."""
+    for key, allowed in family.require.items():
+        if key in published and published[key] not in allowed:
+            raise ConfigError(
+                f"config.json has {key}={published[key]!r}; {family.name} is built here for "
+                f"{' or '.join(repr(a) for a in allowed)} only"
+            )
+    values: dict[str, Any] = {}
+    for theirs, ours in family.keys.items():
+        if published.get(theirs) is not None:
+            values.setdefault(ours, published[theirs])
+    values |= family.read(published) if family.read else {}
+    values["head"] = head_kind(family, published)
+    if published.get("id2label"):
+        values["labels"] = len(published["id2label"])
+    elif published.get("num_labels"):
+        values["labels"] = int(published["num_labels"])
+    known = set(family.config.known())
+    wrong = {n: v for n, v in values.items() if n not in known}
+    if wrong:
+        raise ConfigError(f"{family.name} has no field for {wrong}; its table of keys is at fault")
+    if family.infer is not None:
+        values |= family.infer(set(names), values)
+    try:
+        return family.config.strict(**values)
+    except TypeError as error:
+        raise ConfigError(f"config.json does not describe a {family.name}: {error}") from None
+
+
+def head_kind(family: Family, published: dict[str, Any]) -> str:
+    """The kind of head that `architectures` names; without one the backbone alone."""
+    named = published.get("architectures") or []
+    if not named:
+        return "none"
+    for kind, architecture in family.heads.items():
+        if architecture == named[0]:
+            return kind
+    raise ConfigError(
+        f"config.json has architectures={named}; {family.name} is built here as {', '.join(family.heads.values())}"
+    )
+
+
+def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict[str, Any]:
+    """The published config of ours: what it came with, with every value of ours put in place."""
+    out = dict(published)
+    values = {f.name: getattr(config, f.name) for f in fields(config)}
+    done: set[str] = set()
+    for theirs, ours in family.keys.items():
+        # Where several of their keys mean one of ours, the first one speaks; the others follow only if they are new.
+        if ours not in done or theirs not in out:
+            out[theirs] = values[ours]
+        done.add(ours)
+    out |= family.write(config) if family.write else {}
+    out |= family.fixed
+    out["architectures"] = [family.heads.get(config.head, f"heedful-{family.name}-{config.head}")]
+    types = family.model_types or (f"heedful-{family.name}",)
+    out["model_type"] = published.get("model_type") if published.get("model_type") in types else types[0]
+    if config.head in ("classify", "tag") and len(out.get("id2label") or {}) != config.labels:
+        out["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.labels)}
+        out["label2id"] = {f"LABEL_{i}": i for i in range(config.labels)}
+    return out

@@ -1,0 +1,137 @@
+"""Multi-head attention (Vaswani et al. 2017 §3.2): over oneself, and over an encoder's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError
+from heedful.nn.attend import Call, attend
+from heedful.nn.context import Context, Mask, Part, PartState
+from heedful.nn.position import Rotary
+from heedful.nn.state import KV, Recurrent
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, H·K) → (B, H, T, K)"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(B, H, T, K) → (B, T, H·K)"""
+    return x.transpose(1, 2).flatten(2)
+
+
+def head_size(dim: int, heads: int) -> int:
+    """dim / heads, or an error that names the head counts that would do."""
+    if heads < 1 or dim % heads:
+        near = sorted((n for n in range(1, dim + 1) if dim % n == 0), key=lambda n: (abs(n - heads), n))[:3]
+        raise ConfigError(f"heads={heads} does not divide dim={dim}; nearest that do: {', '.join(map(str, near))}")
+    return dim // heads
+
+
+class Attention(Part):
+    """o(concat_h softmax(q_h k_hᵀ / √K) v_h)   (Vaswani et al. 2017, eq. 1 and §3.2.2)
+
+    With kv_heads < heads, groups of query heads share a key and a value head (Ainslie et al. 2023; one: Shazeer
+    2019). `window` lets a query see only that many positions, its own included (Child et al. 2019; Mistral).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        bias: bool = False,
+        out_bias: bool | None = None,
+        rotary: Rotary | None = None,
+        window: int | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads or heads
+        if heads % self.kv_heads:
+            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={heads}; it must")
+        self.head_dim = head_dim or head_size(dim, heads)
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.window, self.dropout = window, dropout
+        self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
+        self.k = nn.Linear(dim, self.kv_heads * self.head_dim, bias=bias)
+        self.v = nn.Linear(dim, self.kv_heads * self.head_dim, bias=bias)
+        self.o = nn.Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
+        self.rotary = rotary
+
+    def new_state(self, batch: int, length: int) -> KV:
+        return KV(length)
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        q = split_heads(self.q(x), self.heads)  # (B, H, T, K)
+        k, v = (split_heads(p(x), self.kv_heads) for p in (self.k, self.v))  # (B, G, T, K)
+        # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
+        late = self.rotary is not None and self.rotary.by_length
+        if self.rotary is not None:
+            q = self.rotary(q, ctx.q_pos, ctx)
+            k = k if late else self.rotary(k, ctx.q_pos, ctx)
+        if isinstance(state, KV):
+            k, v = state.append(k, v, ctx.past)  # (B, G, S, K)
+        if self.rotary is not None and late:
+            k = self.rotary(k, ctx.k_pos, ctx)
+        q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
+        mask = ctx.mask if self.window is None else replace(ctx.mask, window=self.window)
+        call = Call(q, k, v, ctx.q_pos, ctx.k_pos, mask, ctx.bias, self.scale, self.dropout * self.training)
+        out: Tensor = self.o(join_heads(attend(call, ctx)))
+        return out
+
+
+class CrossAttention(Part):
+    """The same equation with keys and values from the encoder's memory (Vaswani et al. 2017 §3.2.3).
+
+    They do not change while decoding, so the state keeps their projections.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int | None = None,
+        *,
+        memory_dim: int | None = None,
+        bias: bool = False,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_dim = head_dim or head_size(dim, heads)
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.dropout = dropout
+        self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
+        self.k = nn.Linear(memory_dim or dim, heads * self.head_dim, bias=bias)
+        self.v = nn.Linear(memory_dim or dim, heads * self.head_dim, bias=bias)
+        self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
+
+    def new_state(self, batch: int, length: int) -> Recurrent:
+        return Recurrent()
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        q = ctx.see("q", split_heads(self.q(x), self.heads))  # (B, H, T, K)
+        k, v = self._memory(ctx, state)  # (B, H, S', K)
+        k, v = ctx.see("k", k), ctx.see("v", v)
+        mask = ctx.memory_mask or Mask()
+        k_pos = ctx.q_pos.new_zeros(1, k.shape[2])
+        call = Call(q, k, v, ctx.q_pos, k_pos, mask, None, self.scale, self.dropout * self.training)
+        out: Tensor = self.o(join_heads(attend(call, ctx)))
+        return out
+
+    def _memory(self, ctx: Context, state: PartState | None) -> tuple[Tensor, Tensor]:
+        if isinstance(state, Recurrent) and state.get("k") is not None:
+            return state["k"], state["v"]
+        assert ctx.memory is not None, "cross-attention needs a memory: call the model with a source"
+        k, v = (split_heads(p(ctx.memory), self.heads) for p in (self.k, self.v))
+        if isinstance(state, Recurrent):
+            state.update(k=k, v=v)
+        return k, v

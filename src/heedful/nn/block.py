@@ -1,0 +1,117 @@
+"""How parts are joined: residual blocks, and stacks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.context import Context, Part, PartState
+from heedful.nn.state import Group, child
+
+MakeNorm = Callable[[], nn.Module]
+
+
+class Block(Part):
+    """x = x + part(norm(x)) for each part in turn (order "pre"), or x = norm(x + part(x)) (order "post")
+
+    (Vaswani et al. 2017 §3.1, post; Baevski and Auli 2019, Radford et al. 2019, pre.) The keyword a part comes under
+    is its name as a module, in states, in checkpoints and when watched: Block(norm, attn=…, cross=…, ffn=…).
+    """
+
+    def __init__(
+        self, norm: MakeNorm, order: Literal["pre", "post"] = "pre", dropout: float = 0.0, **parts: Part
+    ) -> None:
+        super().__init__()
+        self.order, self.dropout, self.names = order, dropout, tuple(parts)
+        for name, part in parts.items():
+            self.add_module(name, part)
+            self.add_module(f"{name}_norm", norm())
+
+    def part(self, name: str) -> Part:
+        """The part called `name`."""
+        return cast(Part, self.get_submodule(name))
+
+    def new_state(self, batch: int, length: int) -> Group:
+        return Group({name: self.part(name).new_state(batch, length) for name in self.names})
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        x = ctx.see("input", x)
+        for name in self.names:
+            part, norm = self.part(name), self.get_submodule(f"{name}_norm")
+            here, memory = ctx.at(name), child(state, name)
+            if self.order == "pre":
+                x = x + self._drop(part(norm(x), here, memory))
+            else:
+                x = norm(x + self._drop(part(x, here, memory)))
+        return ctx.see("output", x)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+
+class ParallelBlock(Part):
+    """x = x + Σ part(n), n = norm(x): all parts read the same norm   (PaLM §2; Wang and Komatsuzaki 2021)"""
+
+    def __init__(self, norm: MakeNorm, dropout: float = 0.0, **parts: Part) -> None:
+        super().__init__()
+        self.names, self.dropout = tuple(parts), dropout
+        self.norm = norm()
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def part(self, name: str) -> Part:
+        """The part called `name`."""
+        return cast(Part, self.get_submodule(name))
+
+    def new_state(self, batch: int, length: int) -> Group:
+        return Group({name: self.part(name).new_state(batch, length) for name in self.names})
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        x = ctx.see("input", x)
+        n = self.norm(x)
+        for name in self.names:
+            out = self.part(name)(n, ctx.at(name), child(state, name))
+            x = x + F.dropout(out, self.dropout, self.training)
+        return ctx.see("output", x)
+
+
+class Stack(Part):
+    """x = norm(block_L(… block_1(x)))
+
+    `bias` is added to the scores of every layer and computed once (ALiBi, T5). `depth` lists which block stands at
+    each depth, so that layers can share their weights (ALBERT): by default each block stands once.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Part],
+        norm: nn.Module | None = None,
+        *,
+        bias: nn.Module | None = None,
+        depth: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        for i, block in enumerate(blocks):
+            self.add_module(str(i), block)
+        self.norm, self.bias = norm, bias
+        self.depth = tuple(range(len(blocks)) if depth is None else depth)
+
+    def __len__(self) -> int:
+        return len(self.depth)
+
+    def __getitem__(self, layer: int) -> Part:
+        return cast(Part, self.get_submodule(str(self.depth[layer])))
+
+    def new_state(self, batch: int, length: int) -> Group:
+        return Group({str(i): self[i].new_state(batch, length) for i in range(len(self))})
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        if self.bias is not None:
+            ctx = replace(ctx, bias=ctx.see("bias", self.bias(ctx)))
+        for i in range(len(self)):
+            x = self[i](x, ctx.at(str(i)), child(state, str(i)))
+        return ctx.see("output", x if self.norm is None else self.norm(x))

@@ -1,0 +1,58 @@
+"""From token ids to vectors."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.context import Context
+from heedful.nn.position import Learned, Sinusoidal
+
+
+class Embedding(nn.Module):
+    """x_t = drop(project(norm(scale · token[w_t] + position(t) + type[s_t])))   (BERT §3; scale √D: Vaswani et al. §3.4)
+
+    Every term but the token's is optional.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        dim: int,
+        *,
+        position: Learned | Sinusoidal | None = None,
+        types: int = 0,
+        norm: nn.Module | None = None,
+        project: nn.Module | None = None,
+        scale: float = 1.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocab, dim)
+        self.position = position
+        self.type = nn.Embedding(types, dim) if types else None
+        self.norm, self.project = norm, project
+        self.scale, self.dropout = scale, dropout
+
+    @property
+    def vocab(self) -> int:
+        """How many tokens there are."""
+        return self.token.num_embeddings
+
+    @property
+    def context(self) -> int | None:
+        """The longest sequence the positions reach; None if there is no such limit."""
+        return None if self.position is None else self.position.context
+
+    def forward(self, tokens: Tensor, ctx: Context, types: Tensor | None = None) -> Tensor:
+        x = ctx.see("token", self.token(tokens)) * self.scale  # (B, T, D)
+        if self.position is not None:
+            x = x + ctx.see("position", self.position(ctx.q_pos).to(x.dtype))
+        if self.type is not None:
+            x = x + self.type(torch.zeros_like(tokens) if types is None else types)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.project is not None:
+            x = self.project(x)
+        return ctx.see("output", F.dropout(x, self.dropout, self.training))

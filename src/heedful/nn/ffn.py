@@ -1,0 +1,75 @@
+"""Position-wise feed-forward networks, and the activations they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError, nearest
+from heedful.nn.context import Context, Part, PartState
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))   (Hendrycks and Gimpel 2016)"""
+    return F.gelu(x, approximate="tanh")
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(0, x)²   (So et al. 2021)"""
+    return F.relu(x).square()
+
+
+# Keys are the words of published config files; several words mean one function.
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": gelu_tanh,
+    "gelu_fast": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": F.tanh,
+    "relu2": squared_relu,
+}
+
+
+def activation(name: str) -> Activation:
+    """The function a config calls `name`."""
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"activation={name!r} is unknown; {nearest(name, ACTIVATIONS) or sorted(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+class MLP(Part):
+    """down(act(up x))   (Vaswani et al. 2017, eq. 2 with ReLU)"""
+
+    def __init__(self, dim: int, hidden: int, act: Activation, *, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.up = nn.Linear(dim, hidden, bias=bias)
+        self.down = nn.Linear(hidden, dim, bias=bias)
+        self.act, self.dropout = act, dropout
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        hidden = ctx.see("hidden", self.act(self.up(x)))  # (B, T, F)
+        out: Tensor = self.down(F.dropout(hidden, self.dropout, self.training))
+        return out
+
+
+class GatedMLP(Part):
+    """down(act(gate x) ⊙ up x)   (Shazeer 2020; with SiLU: SwiGLU)"""
+
+    def __init__(self, dim: int, hidden: int, act: Activation, *, bias: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.gate = nn.Linear(dim, hidden, bias=bias)
+        self.up = nn.Linear(dim, hidden, bias=bias)
+        self.down = nn.Linear(hidden, dim, bias=bias)
+        self.act, self.dropout = act, dropout
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        hidden = ctx.see("hidden", self.act(self.gate(x)) * self.up(x))  # (B, T, F)
+        out: Tensor = self.down(F.dropout(hidden, self.dropout, self.training))
+        return out

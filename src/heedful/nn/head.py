@@ -1,0 +1,224 @@
+"""What stands on top: from hidden states (B, T, D) to logits.
+
+A model without a head has one that says so. Each head names its matrices differently, so that one table of names
+serves every head of a family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError, InputError
+from heedful.nn.context import Context
+from heedful.nn.ffn import Activation
+
+
+class Head(nn.Module):
+    """logits = head(hidden, ctx). `kind` is the word a config uses for it."""
+
+    kind = "none"
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        raise NotImplementedError
+
+    def tie(self, table: nn.Parameter) -> None:
+        """Use the embedding's table as output matrix, if this head does."""
+
+
+def first_token(x: Tensor, ctx: Context) -> Tensor:
+    """x at the first valid position, (B, D)"""
+    if ctx.new_valid is None:
+        return x[:, 0]
+    return x[torch.arange(len(x), device=x.device), ctx.new_valid.int().argmax(1)]
+
+
+def last_token(x: Tensor, ctx: Context) -> Tensor:
+    """x at the last valid position, (B, D)"""
+    if ctx.new_valid is None:
+        return x[:, -1]
+    last = x.shape[1] - 1 - ctx.new_valid.flip(1).int().argmax(1)
+    return x[torch.arange(len(x), device=x.device), last]
+
+
+class NoHead(Head):
+    """Nothing: the model encodes. It may keep a pooler that its checkpoint has."""
+
+    def __init__(self, pool: nn.Module | None = None) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        raise InputError("this model has no head, so it gives no logits; call model.encode(tokens), or load one with a head")
+
+
+class LMHead(Head):
+    """u = scale · x Eᵀ (+ b), E the embedding's own table if tied   (Press and Wolf 2017)
+
+    `shift` is a bias that is stored with the weights but was never trained (BART, Marian).
+    """
+
+    kind = "lm"
+
+    def __init__(
+        self, dim: int, vocab: int, *, tied: bool = False, bias: bool = False, shift: bool = False, scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.out = nn.Linear(dim, vocab, bias=bias)
+        self.tied, self.scale = tied, scale
+        self.register_buffer("shift", torch.zeros(vocab) if shift else None)
+
+    def tie(self, table: nn.Parameter) -> None:
+        if self.tied:
+            self.out.weight = table
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.out(x if self.scale == 1.0 else x * self.scale)
+        return logits if self.shift is None else logits + self.shift
+
+
+class MLMHead(Head):
+    """u = norm(act(dense x)) Eᵀ + b   (Devlin et al. 2019, their released code)"""
+
+    kind = "mlm"
+
+    def __init__(
+        self, dim: int, vocab: int, act: Activation, *, table_dim: int | None = None, eps: float = 1e-12, tied: bool = True
+    ) -> None:
+        super().__init__()
+        table_dim = table_dim or dim
+        self.dense = nn.Linear(dim, table_dim)
+        self.norm = nn.LayerNorm(table_dim, eps=eps)
+        self.out = nn.Linear(table_dim, vocab)
+        self.act, self.tied = act, tied
+
+    def tie(self, table: nn.Parameter) -> None:
+        if self.tied:
+            self.out.weight = table
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.out(self.norm(self.act(self.dense(x))))
+        return logits
+
+
+class Pooler(nn.Module):
+    """act(dense x₀): a vector for the whole sequence, from its first token   (Devlin et al. 2019)"""
+
+    def __init__(self, dim: int, act: Activation = torch.tanh, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)
+        self.act, self.dropout = act, dropout
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        first = F.dropout(first_token(x, ctx), self.dropout, self.training)
+        pooled: Tensor = self.act(self.dense(first))
+        return pooled
+
+
+class LastToken(nn.Module):
+    """x at the last token, which has seen all others under a causal mask   (GPT §3.2)"""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return last_token(x, ctx)
+
+
+class ClassifyHead(Head):
+    """(B, C): W pool(x) + b, a label for the sequence"""
+
+    kind = "classify"
+
+    def __init__(self, pool: nn.Module, dim: int, labels: int, *, dropout: float = 0.0, bias: bool = True) -> None:
+        super().__init__()
+        self.pool, self.dropout = pool, dropout
+        self.label = nn.Linear(dim, labels, bias=bias)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.label(F.dropout(self.pool(x, ctx), self.dropout, self.training))
+        return logits
+
+
+class TagHead(Head):
+    """(B, T, C): W x + b, a label for every token"""
+
+    kind = "tag"
+
+    def __init__(self, dim: int, labels: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.tag = nn.Linear(dim, labels)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.tag(F.dropout(x, self.dropout, self.training))
+        return logits
+
+
+class SpanHead(Head):
+    """(B, T, 2): scores of being the first and the last token of the answer   (Devlin et al. 2019 §4.2)"""
+
+    kind = "span"
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.span = nn.Linear(dim, 2)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.span(x)
+        return logits
+
+
+class NextHead(Head):
+    """(B, 2): does the second sentence follow (0) or not (1)?   (Devlin et al. 2019 §3.1)"""
+
+    kind = "next"
+
+    def __init__(self, pool: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.pool = pool
+        self.next = nn.Linear(dim, 2)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.next(self.pool(x, ctx))
+        return logits
+
+
+class PretrainHead(Head):
+    """The masked-word logits; `next` gives the sentence-order logits beside them   (Devlin et al. 2019 §3.1)"""
+
+    kind = "pretrain"
+
+    def __init__(self, mlm: MLMHead, next: NextHead) -> None:
+        super().__init__()
+        self.mlm, self.next = mlm, next
+
+    def tie(self, table: nn.Parameter) -> None:
+        self.mlm.tie(table)
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.mlm(x, ctx)
+        return logits
+
+
+class DetectHead(Head):
+    """(B, T): w·act(dense x) + b, was this token replaced?   (ELECTRA §2)"""
+
+    kind = "detect"
+
+    def __init__(self, dim: int, act: Activation) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)
+        self.replaced = nn.Linear(dim, 1)
+        self.act = act
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        logits: Tensor = self.replaced(self.act(self.dense(x))).squeeze(-1)
+        return logits
+
+
+def choose(kind: str, **makers: Callable[[], Head]) -> Head:
+    """The head a config asks for, made now; an error that lists the others if there is none of that kind."""
+    if kind not in makers:
+        raise ConfigError(f"head={kind!r} is not one this model has; choose {', '.join(makers)}")
+    return makers[kind]()

@@ -1,0 +1,139 @@
+"""Where a token stands: added to the embedding (Sinusoidal, Learned), turned into q and k (Rotary), or added to
+the scores (ALiBi, BucketBias)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from heedful.nn.context import Context
+from heedful.nn.rope import Scaling, frequencies
+
+
+class Sinusoidal(nn.Module):
+    """p(t, 2i) = sin(t / base^(2i/D)),  p(t, 2i+1) = cos(t / base^(2i/D))   (Vaswani et al. 2017 §3.5)
+
+    `layout="halves"` puts all sines before all cosines, as some published decoders do.
+    """
+
+    context: int | None = None  # defined for any position
+
+    def __init__(self, dim: int, base: float = 10000.0, layout: Literal["pairs", "halves"] = "pairs") -> None:
+        super().__init__()
+        self.dim, self.base, self.layout = dim, base, layout
+
+    def forward(self, pos: Tensor) -> Tensor:
+        half = torch.arange(0, self.dim, 2, device=pos.device, dtype=torch.float64)
+        angle = pos[..., None] / self.base ** (half / self.dim)  # (B, T, D/2)
+        pair = (angle.sin(), angle.cos())
+        table = torch.stack(pair, -1).flatten(-2) if self.layout == "pairs" else torch.cat(pair, -1)
+        return table[..., : self.dim].float()
+
+
+class Learned(nn.Embedding):
+    """p(t) = table[t + offset]   (Gehring et al. 2017; BERT, GPT)
+
+    `offset` rows at the start belong to no position: a habit of fairseq's padding index.
+    """
+
+    def __init__(self, context: int, dim: int, offset: int = 0) -> None:
+        super().__init__(context + offset, dim)
+        self.context, self.offset = context, offset
+
+    def forward(self, pos: Tensor) -> Tensor:
+        return super().forward(pos + self.offset)
+
+
+class Rotary(nn.Module):
+    """q_t → R_t q_t,  k_s → R_s k_s, so that q·k depends on t − s alone   (Su et al. 2021, eq. 14–16)
+
+    R_t turns the pair (x_i, x_{i+K/2}) by the angle t·f_i, f_i = base^(−2i/K); a scaling changes f. Only the first
+    `dim` entries of a head are turned.
+    """
+
+    def __init__(self, dim: int, base: float = 10000.0, scaling: Scaling | None = None) -> None:
+        super().__init__()
+        self.dim, self.base, self.scaling = dim, base, scaling
+
+    @property
+    def by_length(self) -> bool:
+        """True if the angles depend on how long the sequence is."""
+        return self.scaling is not None and self.scaling.by_length
+
+    def table(self, pos: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin (B, 1, T, K/2) of every angle at `pos`, for sequences of `length` (B, 1)."""
+        freq, gain = frequencies(self.dim, self.base, self.scaling, length)  # (B or 1, K/2)
+        angle = pos[:, None, :, None] * freq[:, None, None, :]
+        return angle.cos() * gain, angle.sin() * gain
+
+    def forward(self, x: Tensor, pos: Tensor, ctx: Context) -> Tensor:
+        cos, sin = self._once(pos, ctx)
+        a, b = x[..., : self.dim].float().chunk(2, -1)  # angles in float32: bf16 cannot tell position 257 from 258
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+        return turned if x.shape[-1] == self.dim else torch.cat((turned, x[..., self.dim :]), -1)
+
+    def _once(self, pos: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """The table at `pos`, made once per pass: all layers turn by the same angles."""
+        if torch.compiler.is_compiling():  # the compiler shares common expressions by itself
+            return self.table(pos, ctx.k_pos.amax(-1, keepdim=True) + 1)
+        key = (id(self), id(pos))
+        if key not in ctx.memo:
+            ctx.memo[key] = self.table(pos, ctx.k_pos.amax(-1, keepdim=True) + 1)
+        return ctx.memo[key]
+
+
+class ALiBi(nn.Module):
+    """b_h(i, j) = −m_h (i − j), m_h = 2^(−8h/H)   (Press et al. 2022)
+
+    For a head count that is no power of two the slopes of the next lower power are taken, then every other slope
+    of the next higher one.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def slopes(self, device: torch.device) -> Tensor:
+        """m_h, (H,)"""
+        low = 2 ** math.floor(math.log2(self.heads))
+        first = [2.0 ** (-8.0 * h / low) for h in range(1, low + 1)]
+        rest = [2.0 ** (-4.0 * h / low) for h in range(1, 2 * low + 1, 2)]
+        return torch.tensor((first + rest)[: self.heads], device=device)
+
+    def forward(self, ctx: Context) -> Tensor:
+        distance = ctx.q_pos[:, :, None] - ctx.k_pos[:, None, :]  # (B, T, S)
+        return -self.slopes(distance.device)[:, None, None] * distance[:, None]
+
+
+class BucketBias(nn.Module):
+    """b_h(i, j) = table[bucket(j − i), h], added to every score of the stack   (T5 §2.1)
+
+    Half of the buckets are exact distances, the rest grow logarithmically up to `far`; seen both ways, half of all
+    serve each direction. Computed once per stack and shared by its layers; cross-attention has none.
+    """
+
+    def __init__(self, heads: int, buckets: int = 32, far: int = 128, *, causal: bool) -> None:
+        super().__init__()
+        self.buckets, self.far, self.causal = buckets, far, causal
+        self.table = nn.Embedding(buckets, heads)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of a distance j − i."""
+        if self.causal:
+            sign, count, steps = 0, self.buckets, (-distance).clamp(min=0)
+        else:
+            count = self.buckets // 2
+            sign, steps = (distance > 0) * count, distance.abs()
+        exact = count // 2
+        # The clamp keeps log away from 0; those distances take the exact branch anyway.
+        ratio = torch.log(steps.clamp(min=1).float() / exact) / math.log(self.far / exact)
+        far = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
+        return sign + torch.where(steps < exact, steps, far)
+
+    def forward(self, ctx: Context) -> Tensor:
+        distance = ctx.k_pos[:, None, :] - ctx.q_pos[:, :, None]  # (B, T, S)
+        bias: Tensor = self.table(self.bucket(distance)).permute(0, 3, 1, 2)  # (B, H, T, S)
+        return bias

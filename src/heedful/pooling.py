@@ -1,0 +1,73 @@
+"""From token vectors to one vector for a sentence, as a sentence-transformers checkpoint describes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.errors import ConfigError
+
+MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first", "pooling_mode_max_tokens": "max",
+         "pooling_mode_lasttoken": "last"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """mean, first, last or max over the valid tokens; `normalise` to length 1; at most `length` tokens are read."""
+
+    mode: str = "mean"
+    normalise: bool = False
+    length: int | None = None
+
+
+def pool(hidden: Tensor, valid: Tensor, how: Pooling) -> Tensor:
+    """(B, T, D) → (B, D)"""
+    keep = valid[..., None]
+    if how.mode == "mean":
+        vector = (hidden * keep).sum(1) / keep.sum(1).clamp(min=1)
+    elif how.mode == "max":
+        vector = hidden.masked_fill(~keep, -float("inf")).amax(1)
+    elif how.mode == "first":
+        vector = hidden[range(len(hidden)), valid.int().argmax(1)]
+    else:
+        vector = hidden[range(len(hidden)), valid.shape[1] - 1 - valid.flip(1).int().argmax(1)]
+    return F.normalize(vector, dim=-1) if how.normalise else vector
+
+
+def read_pooling(folder: Path) -> Pooling | None:
+    """What modules.json and its folders say; None for a checkpoint that is not for sentences."""
+    if not (folder / "modules.json").is_file():
+        return None
+    modules = json.loads((folder / "modules.json").read_text())
+    kinds = {m["type"].rsplit(".", 1)[-1]: m["path"] for m in modules}
+    mode = "mean"
+    if "Pooling" in kinds:
+        said = json.loads((folder / kinds["Pooling"] / "config.json").read_text())
+        chosen = [MODES.get(k, k) for k, v in said.items() if k.startswith("pooling_mode") and v is True]
+        chosen += [said["pooling_mode"]] if isinstance(said.get("pooling_mode"), str) else []
+        if len(chosen) != 1 or chosen[0] not in MODES.values():
+            raise ConfigError(f"{folder} pools by {chosen}; one of {', '.join(MODES.values())} is built here")
+        mode = chosen[0]
+    limits = folder / "sentence_bert_config.json"
+    length = json.loads(limits.read_text()).get("max_seq_length") if limits.is_file() else None
+    return Pooling(mode, "Normalize" in kinds, length)
+
+
+def write_pooling(how: Pooling | None, folder: Path, dim: int) -> None:
+    """The files `read_pooling` reads; nothing for a model that is not for sentences."""
+    if how is None:
+        return
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if how.normalise else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": "" if i == 0 else f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    said = {"word_embedding_dimension": dim} | {key: mode == how.mode for key, mode in MODES.items()}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(said, indent=2))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": how.length, "do_lower_case": False}))

@@ -1,0 +1,136 @@
+"""Between a file of published tensors and a model: filling one from the other, and giving it back.
+
+Strict both ways: a missing, unexpected or mis-shaped tensor is an error that names it and the nearest one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import MissingTensor, UnexpectedTensor, WeightsError, WrongShape, nearest
+from heedful.weights.files import Entry, Source
+from heedful.weights.names import Link, Row, connect, put, tensors
+
+
+@dataclass
+class Origin:
+    """How a checkpoint was laid out, so that saving gives it back under the same names and dtypes."""
+
+    names: dict[str, str] = field(default_factory=dict)  # name in the table → name in the file, where they differ
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)  # by name in the file
+    copies: dict[str, str] = field(default_factory=dict)  # name of a repeated tensor → name of what it repeats
+    dropped: list[str] = field(default_factory=list)  # buffers that were never needed
+
+
+def in_file(name: str, entries: Mapping[str, Entry], prefix: str) -> str:
+    """The name a table's tensor has in this file: old files leave out the prefix, or call γ and β so."""
+    bare = name.removeprefix(f"{prefix}.") if prefix else name
+    older = (bare, name)
+    for legacy in (*older, *(n.replace("LayerNorm.weight", "LayerNorm.gamma") for n in older),
+                   *(n.replace("LayerNorm.bias", "LayerNorm.beta") for n in older)):  # fmt: skip
+        if legacy in entries and name not in entries:
+            return legacy
+    return name
+
+
+def fill(
+    model: nn.Module,
+    source: Source,
+    rows: Iterable[Row],
+    *,
+    prefix: str = "",
+    copies: Mapping[str, str] | None = None,
+    drop: Sequence[str] = (),
+    dtype: torch.dtype | None = None,
+) -> Origin:
+    """Give every tensor of a model made on `meta` its published value."""
+    ours = tensors(model)
+    links = connect(rows, ours)
+    names = {theirs: in_file(theirs, source.entries, prefix) for link in links for theirs in link.theirs}
+    origin = Origin({a: b for a, b in names.items() if a != b}, {n: e.dtype for n, e in source.entries.items()})
+    _check_names(names, source, copies or {}, drop, origin, prefix)
+    target = dtype or working_dtype(source.entries[n] for n in names.values())
+    for link in links:
+        values = [source.read(names[t]) for t in link.theirs]
+        shapes = [ours[o].shape for o in link.ours]
+        for name, value in zip(link.ours, _load(link, values, shapes), strict=True):
+            put(model, name, _cast(value, target, keep_wide=dtype is None).contiguous())
+    for repeated, original in origin.copies.items():
+        if not torch.equal(source.read(repeated), source.read(names[original])):
+            raise WeightsError(f"{repeated!r} should repeat {original!r} but differs; set tie_word_embeddings to false?")
+    return origin
+
+
+def _check_names(
+    names: Mapping[str, str],
+    source: Source,
+    copies: Mapping[str, str],
+    drop: Sequence[str],
+    origin: Origin,
+    prefix: str,
+) -> None:
+    wanted = set(names.values())
+    missing = sorted(wanted - set(source.entries))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise MissingTensor(f"the file has no tensor {missing[0]!r}{more}; {nearest(missing[0], source.entries)}")
+    for name in sorted(set(source.entries) - wanted):
+        full = name if name in copies else f"{prefix}.{name}"
+        if full in copies and copies[full] in names:
+            origin.copies[name] = copies[full]
+        elif any(fnmatch.fnmatchcase(name, pattern) for pattern in drop):
+            origin.dropped.append(name)
+        else:
+            raise UnexpectedTensor(f"the file has a tensor {name!r} that this model has no place for; {nearest(name, wanted)}")
+
+
+def _load(link: Link, values: list[Tensor], shapes: list[torch.Size]) -> list[Tensor]:
+    expected = [list(s) for s in shapes]
+    try:
+        loaded = link.op.load(values, shapes)
+    except RuntimeError:
+        loaded = []
+    if [list(t.shape) for t in loaded] != expected:
+        raise WrongShape(
+            f"{link.theirs[0]!r} has shape {tuple(values[0].shape)}, which does not give {link.ours[0]!r} of shape "
+            f"{tuple(shapes[0])}; does config.json belong to these weights?"
+        )
+    return loaded
+
+
+def working_dtype(entries: Iterable[Entry]) -> torch.dtype:
+    """The dtype most of the matrices have."""
+    sizes: Counter[torch.dtype] = Counter()
+    for entry in entries:
+        if entry.dtype.is_floating_point and len(entry.shape) > 1:
+            sizes[entry.dtype] += int(torch.Size(entry.shape).numel())
+    return sizes.most_common(1)[0][0] if sizes else torch.get_default_dtype()
+
+
+def _cast(value: Tensor, dtype: torch.dtype, *, keep_wide: bool) -> Tensor:
+    """To `dtype`; a vector that was stored wider keeps its digits unless a dtype was asked for."""
+    if not value.is_floating_point() or value.dtype == dtype:
+        return value
+    if keep_wide and value.ndim < 2 and value.dtype.itemsize > dtype.itemsize:
+        return value
+    return value.to(dtype)
+
+
+def published_tensors(model: nn.Module, rows: Iterable[Row], origin: Origin | None) -> dict[str, Tensor]:
+    """Every tensor under its published name, in the dtype it came in (a wider one of ours is kept)."""
+    ours = tensors(model)
+    origin = origin or Origin()
+    out: dict[str, Tensor] = {}
+    for link in connect(rows, ours):
+        saved = link.op.save([ours[o].detach() for o in link.ours])
+        for theirs, value in zip(link.theirs, saved, strict=True):
+            out[origin.names.get(theirs, theirs)] = value
+    for repeated, original in origin.copies.items():
+        out[repeated] = out[origin.names.get(original, original)].clone()
+    return dict(sorted(out.items()))

@@ -1,0 +1,174 @@
+"""Reading and writing files of weights: safetensors (one file or shards) and old `.bin` files.
+
+Tensors are read straight into memory of their own: no second copy, and no mapped file left open that somebody
+could overwrite.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from heedful.errors import CorruptFile, NotFound
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+
+SHARD_BYTES = 50 * 10**9
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor in a file: what it is, and where its bytes are."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int = 0
+
+
+class Source(Protocol):
+    """A set of named tensors that can be read one by one."""
+
+    entries: Mapping[str, Entry]
+
+    def read(self, name: str) -> Tensor: ...
+
+
+class SafeFile:
+    """One safetensors file: 8 bytes length, a JSON header, the bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(8)
+            length = struct.unpack("<Q", head)[0] if len(head) == 8 else -1
+            if head[:4] == b"PK\x03\x04" or head[:2] in (b"\x80\x02", b"\x80\x04"):
+                raise CorruptFile(f"{path} is a pickle with a .safetensors name; it is not opened: convert it where it came from")
+            if not 0 < length <= size - 8:
+                raise CorruptFile(f"{path} is no safetensors file, or is truncated (header of {length} bytes in {size}); fetch it again")
+            try:
+                header = json.loads(file.read(length))
+                header.pop("__metadata__", None)
+                self.entries = {name: self._entry(info, 8 + length) for name, info in header.items()}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise CorruptFile(f"{path} has a damaged header ({error}); fetch it again") from None
+        end = max((e.start + _bytes(e) for e in self.entries.values()), default=0)
+        if end > size:
+            raise CorruptFile(f"{path} is truncated: its tensors need {end:,} bytes and it has {size:,}; fetch it again")
+
+    def _entry(self, info: Mapping[str, Any], base: int) -> Entry:
+        start, end = info["data_offsets"]
+        entry = Entry(DTYPES[info["dtype"]], tuple(info["shape"]), base + start)
+        if end - start != _bytes(entry) or start < 0 or min(entry.shape, default=0) < 0:
+            raise ValueError(f"a tensor of shape {entry.shape} cannot have {end - start} bytes")
+        return entry
+
+    def read(self, name: str) -> Tensor:
+        entry = self.entries[name]
+        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        if tensor.numel():
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(entry.start)
+                into = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+                while len(into):
+                    got = file.readinto(into)
+                    if not got:
+                        raise CorruptFile(f"{self.path} ended inside {name!r}; fetch it again")
+                    into = into[got:]
+        return tensor
+
+
+def _bytes(entry: Entry) -> int:
+    return math.prod(entry.shape) * entry.dtype.itemsize
+
+
+class Shards:
+    """Several files as one."""
+
+    def __init__(self, parts: list[SafeFile]) -> None:
+        self.where = {name: part for part in parts for name in part.entries}
+        self.entries = {name: part.entries[name] for name, part in self.where.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.where[name].read(name)
+
+
+class PickleFile:
+    """An old `pytorch_model.bin`, read with `weights_only=True`: data, never code."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        for path in paths:
+            try:
+                loaded = torch.load(path, map_location="cpu", weights_only=True)
+            except Exception as error:
+                first = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise CorruptFile(
+                    f"{path} is damaged or holds more than tensors ({first[:120]}); use a safetensors file instead"
+                ) from None
+            if not isinstance(loaded, Mapping):
+                raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
+            self.tensors.update({k: v for k, v in loaded.items() if isinstance(v, Tensor)})
+        self.entries = {name: Entry(t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+
+def open_folder(folder: Path) -> Source:
+    """The weights in a folder of the Hugging Face layout, whichever way they are stored."""
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if (folder / index).is_file():
+            try:
+                names = sorted(set(json.loads((folder / index).read_text())["weight_map"].values()))
+            except (ValueError, KeyError) as error:
+                raise CorruptFile(f"{folder / index} is damaged ({error}); fetch it again") from None
+            paths = [folder / Path(n).name for n in names]
+            for path in paths:
+                if not path.is_file():
+                    raise NotFound(f"{folder / index} names {path.name}, which is not there; fetch it again")
+            return Shards([SafeFile(p) for p in paths]) if "safetensors" in index else PickleFile(paths)
+    if (folder / "model.safetensors").is_file():
+        return SafeFile(folder / "model.safetensors")
+    if (folder / "pytorch_model.bin").is_file():
+        return PickleFile([folder / "pytorch_model.bin"])
+    raise NotFound(f"{folder} has no model.safetensors or pytorch_model.bin; is it the folder of a model?")
+
+
+def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
+    """Write tensors as one safetensors file, or as shards with an index where they are larger than `shard_bytes`."""
+    from safetensors.torch import save_file
+
+    shards: list[dict[str, Tensor]] = [{}]
+    held = 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        if held and held + size > shard_bytes:
+            shards.append({})
+            held = 0
+        shards[-1][name] = tensor.detach().cpu().contiguous()
+        held += size
+    meta = {"format": "pt"}
+    if len(shards) == 1:
+        save_file(shards[0], folder / "model.safetensors", meta)
+        return
+    weight_map = {}
+    for i, shard in enumerate(shards, 1):
+        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, meta)
+        weight_map.update(dict.fromkeys(shard, file))
+    total = sum(t.numel() * t.element_size() for s in shards for t in s.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))

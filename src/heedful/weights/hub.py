@@ -1,0 +1,36 @@
+"""From what a user writes to a path: a folder, a file, an installed package that carries weights, or a hub id."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from heedful.errors import NotFound
+
+FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "pytorch_model*.bin"]
+
+
+def resolve(path: str | Path) -> Path:
+    """The folder or .gguf file that `path` names; a hub id is downloaded, or taken from the cache when offline."""
+    local = Path(path).expanduser()
+    if local.is_dir() or local.is_file():
+        return local
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
+        raise NotFound(f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); check the path")
+    return download(str(path))
+
+
+def download(hub_id: str) -> Path:
+    """The folder of a hub model in the local cache, fetched if need be."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        folder = snapshot_download(hub_id, allow_patterns=FILES)
+    except RepositoryNotFoundError:
+        raise NotFound(f"{hub_id!r} is not on the hub, or needs a login: huggingface-cli login") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        raise NotFound(
+            f"{hub_id!r} is not in the local cache and the hub cannot be reached; give a local folder, or try online"
+        ) from None
+    return Path(folder)

@@ -1,0 +1,111 @@
+"""Reversible changes between a published tensor and ours. `save` undoes `load` bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Op:
+    """theirs → ours (load) and back (save). The identity."""
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        """Our tensors, which have these shapes, from theirs."""
+        return list(theirs)
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Their tensors from ours."""
+        return list(ours)
+
+
+@dataclass(frozen=True)
+class Transposed(Op):
+    """Matrices stored (in, out), as GPT-2's Conv1D does; vectors stay."""
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [t.t() if t.ndim == 2 else t for t in theirs]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t.t().contiguous() if t.ndim == 2 else t for t in ours]
+
+
+@dataclass(frozen=True)
+class Fused(Op):
+    """One published tensor holds several of ours one after the other; `transposed` along its columns."""
+
+    transposed: bool = False
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        whole = theirs[0].t() if self.transposed and theirs[0].ndim == 2 else theirs[0]
+        return list(whole.split([s[0] for s in shapes]))
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        whole = torch.cat(list(ours))
+        return [whole.t().contiguous() if self.transposed and whole.ndim == 2 else whole]
+
+
+@dataclass(frozen=True)
+class PerHead(Op):
+    """q, k and v fused head by head: rows run over (head, which of the three, head size), as in BLOOM."""
+
+    heads: int
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        split = theirs[0].unflatten(0, (self.heads, len(shapes), -1))
+        return [split[:, i].flatten(0, 1) for i in range(len(shapes))]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.stack([t.unflatten(0, (self.heads, -1)) for t in ours], 1).flatten(0, 2)]
+
+
+@dataclass(frozen=True)
+class Pairs(Op):
+    """Rotary pairs stored side by side (x₀ x₁ | x₂ x₃ …); ours stand half a head apart. `rotary` turns the last so
+    many rows of each head (None: all)."""
+
+    heads: int
+    rotary: int | None = None
+
+    def _permute(self, t: Tensor, *, inverse: bool) -> Tensor:
+        size = t.shape[0] // self.heads
+        turned = self.rotary or size
+        order = torch.arange(turned).view(-1, 2).t().flatten()
+        if inverse:
+            order = order.argsort()
+        index = torch.cat((torch.arange(size - turned), order + size - turned))
+        return t.unflatten(0, (self.heads, size))[:, index].flatten(0, 1)
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [self._permute(t, inverse=False) for t in theirs]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [self._permute(t, inverse=True) for t in ours]
+
+
+@dataclass(frozen=True)
+class Stacked(Op):
+    """One published tensor per expert; ours is one tensor with the experts first."""
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [torch.stack(list(theirs))]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t.contiguous() for t in ours[0].unbind(0)]
+
+
+@dataclass(frozen=True)
+class Row1(Op):
+    """A vector stored as a matrix of one row."""
+
+    def load(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [t.flatten() for t in theirs]
+
+    def save(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [t[None] for t in ours]
+
+
+SAME = Op()

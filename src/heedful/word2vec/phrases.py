@@ -1,0 +1,56 @@
+"""Bigrams that are one word: "new york" → "new_york" (Mikolov et al. 2013b §4, eq. 6).
+
+    score(a, b) = (count(ab) - δ) / (count(a) count(b)) · N
+
+δ = min_count keeps chance pairs of rare words out. Passes may be chained: the second makes phrases of three and four.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from heedful.errors import ConfigError
+from heedful.word2vec.corpus import Corpus
+from heedful.word2vec.vocabulary import PRUNE_AT
+
+
+@dataclass(frozen=True)
+class Phrases:
+    """The pairs to join, with their scores."""
+
+    scores: dict[tuple[str, str], float] = field(repr=False)
+    joiner: str = "_"
+
+    def join(self, words: Sequence[str]) -> list[str]:
+        """Greedily from the left: each word joins at most one neighbour."""
+        joined, at = [], 0
+        while at < len(words):
+            if at + 1 < len(words) and (words[at], words[at + 1]) in self.scores:
+                joined.append(words[at] + self.joiner + words[at + 1])
+                at += 2
+            else:
+                joined.append(words[at])
+                at += 1
+        return joined
+
+
+def find_phrases(corpus: Corpus, min_count: int = 5, threshold: float = 10.0, joiner: str = "_",
+                 prune_at: int = PRUNE_AT) -> Phrases:
+    """All pairs seen `min_count` times and more whose score is above `threshold`."""
+    if min_count < 1:
+        raise ConfigError(f"min_count={min_count} is below 1; give 1 or more")
+    words: Counter[str] = Counter()
+    pairs: Counter[tuple[str, str]] = Counter()
+    total, floor = 0, 0
+    for sentence in corpus.sentences():
+        words.update(sentence)
+        pairs.update(pairwise(sentence))
+        total += len(sentence)
+        while len(pairs) > prune_at:
+            floor += 1
+            pairs = Counter({pair: n for pair, n in pairs.items() if n > floor})
+    scores = {(a, b): (n - min_count) / (words[a] * words[b]) * total for (a, b), n in pairs.items() if n >= min_count}
+    return Phrases({pair: score for pair, score in scores.items() if score > threshold}, joiner)

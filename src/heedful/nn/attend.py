@@ -63,10 +63,11 @@ def reference(call: Call, ctx: Context) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, keep: Tensor | None) -> Tensor:
-    """softmax over the keys that are kept, in float32; zero, not NaN, for a row that keeps none."""
+    """softmax over the keys that are kept, in float32 or better; zero, not NaN, for a row that keeps none."""
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if keep is None:
-        return scores.float().softmax(-1).to(scores.dtype)
-    pattern = scores.float().masked_fill(~keep, -math.inf).softmax(-1)
+        return wide.softmax(-1).to(scores.dtype)
+    pattern = wide.masked_fill(~keep, -math.inf).softmax(-1)
     return pattern.masked_fill(~keep.any(-1, keepdim=True), 0.0).to(scores.dtype)
 
 
@@ -91,37 +92,38 @@ def sdpa(call: Call, ctx: Context) -> Tensor:
     return ctx.see("heads", out)
 
 
-def flex(call: Call, ctx: Context) -> Tensor:
-    """torch's FlexAttention: mask and bias as a score function; worth it when compiled for a GPU."""
-    from torch.nn.attention.flex_attention import flex_attention
+def blocked(call: Call, ctx: Context, block: int = 256) -> Tensor:
+    """Key block by key block with a running maximum m and sum z, so that no T × S matrix is ever held:
 
-    keep, bias = call.keep(), call.bias
-    B, H, T, S = *call.q.shape[:3], call.k.shape[2]
-    keep = None if keep is None else keep.expand(B, 1, T, S)
-    bias = None if bias is None else bias.expand(B, H, T, S)
+    m' = max(m, max s),  z' = z e^(m−m') + Σ e^(s−m'),  o' = o e^(m−m') + e^(s−m') v;  at the end o / z
+    (Milakov and Gimelshein 2018; Dao et al. 2022, alg. 1, its outer loop.)
+    """
+    repeat, wide = call.q.shape[1] // call.k.shape[1], torch.promote_types(call.q.dtype, torch.float32)
+    q = call.q.to(wide) * call.scale
+    m = q.new_full((*q.shape[:3], 1), -math.inf)
+    z, out = torch.zeros_like(m), q.new_zeros(*q.shape[:3], call.v.shape[-1])
+    for start in range(0, call.k.shape[2], block):
+        span = slice(start, start + block)
+        k, v = (t[:, :, span].to(wide).repeat_interleave(repeat, 1) for t in (call.k, call.v))
+        s = q @ k.transpose(-1, -2)  # (B, H, T, block)
+        if call.bias is not None:
+            s = s + call.bias[..., span]
+        if not call.unmasked:
+            s = s.masked_fill(~call.mask.columns(span).dense(call.q_pos, call.k_pos[:, span]), -math.inf)
+        top = torch.maximum(m, s.amax(-1, keepdim=True))
+        base = top.masked_fill(top == -math.inf, 0.0)  # nothing kept so far: any finite base gives zeros
+        p, shrink = (s - base).exp(), (m - base).exp()
+        z, out, m = z * shrink + p.sum(-1, keepdim=True), out * shrink + p @ v, top
+    return ctx.see("heads", (out / z.masked_fill(z == 0, 1.0)).to(call.v.dtype))
 
-    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        if bias is not None:
-            s = s + bias[b, h, i, j]
-        return s if keep is None else torch.where(keep[b, 0 * h, i, j], s, -math.inf)
 
-    grouped = call.q.shape[1] != call.k.shape[1]
-    out = flex_attention(call.q, call.k, call.v, score_mod=score, scale=call.scale, enable_gqa=grouped)
-    assert isinstance(out, Tensor)
-    if keep is not None:
-        out = out.masked_fill(~keep.any(-1, keepdim=True), 0.0)
-    return ctx.see("heads", out)
-
-
-BACKENDS: dict[str, Backend] = {"reference": reference, "sdpa": sdpa, "flex": flex}
+BACKENDS: dict[str, Backend] = {"reference": reference, "sdpa": sdpa, "blocked": blocked}
 
 
 def unsupported(name: str, call: Call) -> str | None:
     """Why backend `name` cannot take this call; None if it can."""
-    if name == "flex" and call.dropout > 0:
-        return "flex has no dropout"
-    if name == "flex" and call.q.requires_grad and call.q.device.type == "cpu":
-        return "flex has no gradient on CPU"
+    if name == "blocked" and call.dropout > 0:
+        return "it never holds the pattern that dropout would thin out"
     return None
 
 

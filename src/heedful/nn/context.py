@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,11 @@ class Part(nn.Module):
     """y = part(x, ctx, state): one equation of a paper.
 
     `x` is (B, T, D). A part that remembers nothing has no state; one that does makes its own.
+    `pattern_kind` says what a part's `pattern` is: "softmax" (rows sum to 1), "effective" (signed; what a recurrence
+    amounts to), or None if it has none.
     """
+
+    pattern_kind: Literal["softmax", "effective"] | None = None
 
     def new_state(self, batch: int, length: int) -> PartState | None:
         """An empty memory for `batch` rows, with room for about `length` positions."""
@@ -64,6 +68,11 @@ class Mask:
     def plain(self) -> bool:
         """True if the rule is causality alone, or nothing at all."""
         return self.valid is None and self.window is None and self.k_documents is None
+
+    def columns(self, span: slice) -> Mask:
+        """The rule for some of the keys."""
+        cut = lambda t: None if t is None else t[:, span]
+        return replace(self, valid=cut(self.valid), k_documents=cut(self.k_documents))
 
     def dense(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """The matrix (B or 1, 1, T, S), True where the query may look at the key."""
@@ -143,7 +152,7 @@ class Context:
     watch: Watch | None = None
     path: str = ""
     backend: str = "auto"
-    memo: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)  # what a part shares by layers
+    memo: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)  # tables made once
 
     def at(self, name: str) -> Context:
         """This context inside the child called `name`. Costs nothing while nobody watches."""

@@ -80,9 +80,10 @@ class Rotary(nn.Module):
         if torch.compiler.is_compiling():  # the compiler shares common expressions by itself
             return self.table(pos, ctx.k_pos.amax(-1, keepdim=True) + 1)
         key = (id(self), id(pos))
-        if key not in ctx.memo:
-            ctx.memo[key] = self.table(pos, ctx.k_pos.amax(-1, keepdim=True) + 1)
-        return ctx.memo[key]
+        if key not in ctx.memo:  # `pos` is kept with its table, so that its id stays its own
+            ctx.memo[key] = (pos, *self.table(pos, ctx.k_pos.amax(-1, keepdim=True) + 1))
+        _, cos, sin = ctx.memo[key]
+        return cos, sin
 
 
 class ALiBi(nn.Module):

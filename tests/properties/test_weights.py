@@ -1,0 +1,70 @@
+"""Saving, loading, training: the weights of every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import heedful
+from heedful.errors import MissingTensor
+from heedful.models import FAMILIES
+from tests.properties.tiny import ALL, ids, loss, run, tiny
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
+def test_save_then_load_is_the_same_model(family: str, tmp_path: Path) -> None:
+    model = tiny(family)
+    heedful.save(model, tmp_path)
+    again = heedful.load(tmp_path)
+    assert again.config == model.config
+    assert again.family is FAMILIES[family]
+    tokens = ids(model, 2, 7)
+    assert torch.equal(run(again, tokens), run(model, tokens))
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_a_missing_tensor_is_an_error_that_names_it(family: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    heedful.save(tiny(family), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    lost = sorted(tensors)[len(tensors) // 2]
+    del tensors[lost]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(MissingTensor, match=lost.replace(".", r"\.")):
+        heedful.load(tmp_path)
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_one_batch_can_be_overfitted(family: str) -> None:
+    model = tiny(family, std=0.05, dropout=0.0) if "dropout" in FAMILIES[family].config.known() else tiny(family, std=0.05)
+    model.train()
+    tokens = ids(model, 2, 8)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    first = loss(model, tokens).item()
+    for _ in range(60):
+        optimiser.zero_grad()
+        value = loss(model, tokens)
+        value.backward()
+        optimiser.step()
+    assert value.item() < 0.15 * first
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_every_weight_gets_a_gradient(family: str) -> None:
+    model = tiny(family)
+    loss(model, ids(model, 2, 8)).backward()
+    silent = [n for n, p in model.named_parameters() if p.grad is None and not n.startswith("head.")]
+    assert not silent
+
+
+@pytest.mark.parametrize("family", [f for f in ALL if f not in ("rnn", "lstm", "gru", "seq2seq", "rnnsearch", "luong", "bilstm")])
+def test_the_compiler_traces_the_whole_model(family: str) -> None:
+    model = tiny(family)
+    tokens = ids(model, 2, 7)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: run(model, x), fullgraph=True, backend="eager")
+    assert (compiled(tokens) - run(model, tokens)).abs().max() <= 1e-5

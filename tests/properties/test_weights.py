@@ -10,7 +10,8 @@ import torch
 import heedful
 from heedful.errors import MissingTensor
 from heedful.models import FAMILIES
-from tests.properties.tiny import ALL, ids, loss, run, tiny
+from heedful.models.base import Seq2Seq
+from tests.properties.tiny import ALL, TRANSFORMERS, ids, loss, run, source_ids, tiny
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -61,10 +62,11 @@ def test_every_weight_gets_a_gradient(family: str) -> None:
     assert not silent
 
 
-@pytest.mark.parametrize("family", [f for f in ALL if f not in ("rnn", "lstm", "gru", "seq2seq", "rnnsearch", "luong", "bilstm")])
+@pytest.mark.parametrize("family", TRANSFORMERS)
 def test_the_compiler_traces_the_whole_model(family: str) -> None:
     model = tiny(family)
     tokens = ids(model, 2, 7)
+    inputs = (source_ids(model, 2, 6), tokens) if isinstance(model, Seq2Seq) else (tokens,)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: run(model, x), fullgraph=True, backend="eager")
-    assert (compiled(tokens) - run(model, tokens)).abs().max() <= 1e-5
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert (compiled(*inputs) - model(*inputs)).abs().max() <= 1e-5

@@ -35,6 +35,16 @@ SEQ2SEQS = [f for f in ALL if shape_of(f) == "seq2seq"]
 GENERATORS = [f for f in ALL if shape_of(f) != "encoder"]
 
 
+def loops(family: str) -> bool:
+    """Whether a part walks over time in Python, which a compiler would unroll."""
+    with torch.device("meta"):
+        model = assemble(FAMILIES[family], FAMILIES[family].tiny)
+    return any(type(m).__module__.endswith(("nn.recurrent", "nn.additive")) for m in model.modules())
+
+
+TRANSFORMERS = [f for f in ALL if not loops(f)]
+
+
 def tiny(family: str, seed: int = 0, std: float = 0.15, **changes: Any) -> Model:
     """A tiny random model in eval mode, with weights large enough that every term matters."""
     torch.manual_seed(seed)

@@ -172,7 +172,7 @@ class Model(nn.Module):
         """Where the weights are."""
         return next(self.parameters()).device
 
-    def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, past: int = 0, what: str = "tokens") -> None:
+    def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
         """One clear error for ids outside the vocabulary, wrong shapes, and sequences the positions do not reach."""
         if tokens.dim() != 2 or tokens.is_floating_point():
             raise InputError(f"{what} must be a (B, T) tensor of ids; got {tuple(tokens.shape)} of {tokens.dtype}")
@@ -188,8 +188,14 @@ class Model(nn.Module):
         if low < 0 or high >= embed.vocab:
             bad = low if low < 0 else high
             raise InputError(f"{what} has the id {bad}; the vocabulary is 0 … {embed.vocab - 1}: was another tokenizer used?")
-        length = past + tokens.shape[1] if valid is None else past + int(valid.sum(1).max())
-        if embed.context is not None and length > embed.context:
+        self.check_reach(tokens.shape[1], embed, valid, what)
+
+    def check_reach(self, length: int, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
+        """One clear error for a sequence that learned positions do not reach; padding does not count."""
+        if embed.context is None or length <= embed.context:
+            return
+        length = length if valid is None else int(valid.sum(1).max())
+        if length > embed.context:
             raise InputError(
                 f"{what} is {length} long; this model has learned positions for {embed.context}: "
                 f"shorten it or split it into pieces of at most {embed.context}"
@@ -293,6 +299,7 @@ class LM(Model):
         self, tokens: Tensor, state: State, valid: Tensor | None, watch: Watch | None = None, backend: str = "auto"
     ) -> tuple[Tensor, Context]:
         ctx = advance(tokens, state, valid, watch, backend)
+        self.check_reach(state.past, self.embed, state.valid)
         x = self.embed(tokens, ctx.at("embed"))
         return self.blocks(x, ctx.at("blocks"), state.parts), ctx
 
@@ -407,6 +414,7 @@ class Seq2Seq(Model):
     ) -> Tensor:
         """Logits (B, T, V) of the next tokens, given the source and all that was written."""
         ctx = advance(tokens, state, valid, watch, backend)
+        self.check_reach(state.past, self.decoder_embed, state.valid)
         x = self.decoder_embed(tokens, ctx.at("target_embed"))
         logits: Tensor = self.head(self.decoder(x, ctx.at("decoder"), state.parts), ctx)
         return ctx.at("head").see("logits", logits)

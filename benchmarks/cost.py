@@ -1,0 +1,68 @@
+"""What heedful costs beside torch: import time, help text, memory while loading.
+
+    python benchmarks/cost.py            prints a table
+    python benchmarks/cost.py --json     the same as one object
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LOAD = """
+import sys, torch, heedful
+from heedful.loading import load
+def status(key):
+    return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) * 1024
+before = status("VmRSS")
+open("/proc/self/clear_refs", "w").write("5")
+model = load(sys.argv[1])
+size = sum(p.numel() * p.element_size() for p in model.parameters())
+print(status("VmHWM") - before, size)
+"""
+
+
+def seconds(code: str, repeats: int = 5) -> float:
+    """Median wall time of `python -c code`."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def loading_peak(dim: int = 1024, layers: int = 12) -> tuple[int, int, int]:
+    """Peak memory over the baseline, file size and model size, in bytes, for a LLaMA of about 200 M parameters."""
+    import heedful
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = heedful.build("llama", dim=dim, layers=layers, heads=16, vocab=32000)
+        heedful.save(model, folder)
+        out = subprocess.run([sys.executable, "-c", LOAD, folder], check=True, capture_output=True, text=True).stdout
+        peak, size = map(int, out.split())
+        return peak, (Path(folder) / "model.safetensors").stat().st_size, size
+
+
+def main() -> None:
+    torch_import, ours = seconds("import torch"), seconds("import torch, heedful; heedful.load, heedful.build, heedful.Watch")
+    help_text = seconds("import sys; sys.argv = ['heed', '--help']\nfrom heedful.cli import main\nmain()")
+    peak, file, model = loading_peak()
+    rows = {
+        "import torch (s)": round(torch_import, 3),
+        "import torch and heedful, its public names touched (s)": round(ours, 3),
+        "heed --help (s)": round(help_text, 3),
+        "loading: peak over baseline (MiB)": round(peak / 2**20, 1),
+        "loading: file (MiB)": round(file / 2**20, 1),
+        "loading: peak / larger of file and model": round(peak / max(file, model), 3),
+    }
+    print(json.dumps(rows) if "--json" in sys.argv else "\n".join(f"{value:>10}  {name}" for name, value in rows.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ from heedful.errors import ConfigError
 from heedful.nn.attend import Call, attend
 from heedful.nn.context import Context, Mask, Part, PartState
 from heedful.nn.position import Rotary
-from heedful.nn.state import KV, Recurrent
+from heedful.nn.state import KV, Fixed
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -118,8 +118,8 @@ class CrossAttention(Part):
         self.v = nn.Linear(memory_dim or dim, heads * self.head_dim, bias=bias)
         self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
-    def new_state(self, batch: int, length: int) -> Recurrent:
-        return Recurrent()
+    def new_state(self, batch: int, length: int) -> Fixed:
+        return Fixed()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q = ctx.see("q", split_heads(self.q(x), self.heads))  # (B, H, T, K)
@@ -132,10 +132,10 @@ class CrossAttention(Part):
         return out
 
     def _memory(self, ctx: Context, state: PartState | None) -> tuple[Tensor, Tensor]:
-        if isinstance(state, Recurrent) and state.get("k") is not None:
+        if isinstance(state, Fixed) and state.get("k") is not None:
             return state["k"], state["v"]
         assert ctx.memory is not None, "cross-attention needs a memory: call the model with a source"
         k, v = (split_heads(p(ctx.memory), self.heads) for p in (self.k, self.v))
-        if isinstance(state, Recurrent):
+        if isinstance(state, Fixed):
             state.update(k=k, v=v)
         return k, v

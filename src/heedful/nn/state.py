@@ -99,6 +99,13 @@ class Recurrent:
         )
 
 
+class Fixed(Recurrent):
+    """What does not change while decoding, and so is never cropped: keys and values of an encoder's memory."""
+
+    def crop(self, length: int) -> None:
+        """Nothing to do."""
+
+
 class Group:
     """The states of a container's children, by name."""
 

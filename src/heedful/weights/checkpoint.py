@@ -53,6 +53,11 @@ def fill(
     ours = tensors(model)
     links = connect(rows, ours)
     names = {theirs: in_file(theirs, source.entries, prefix) for link in links for theirs in link.theirs}
+    for repeated, original in (copies or {}).items():
+        kept = in_file(repeated, source.entries, prefix)  # a file may keep any one of a tensor's names
+        absent = original in names and names[original] not in source.entries
+        if absent and repeated not in names and kept in source.entries:
+            names[original] = kept
     origin = Origin({a: b for a, b in names.items() if a != b}, {n: e.dtype for n, e in source.entries.items()})
     _check_names(names, source, copies or {}, drop, origin, prefix)
     target = dtype or working_dtype(source.entries[n] for n in names.values())
@@ -81,9 +86,11 @@ def _check_names(
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise MissingTensor(f"the file has no tensor {missing[0]!r}{more}; {nearest(missing[0], source.entries)}")
     for name in sorted(set(source.entries) - wanted):
-        full = name if name in copies else f"{prefix}.{name}"
-        if full in copies and copies[full] in names:
-            origin.copies[name] = copies[full]
+        original = copies.get(name, copies.get(f"{prefix}.{name}", ""))
+        while original in copies and original not in names:  # a copy of a copy repeats what that one repeats
+            original = copies[original]
+        if original in names:
+            origin.copies[name] = original
         elif any(fnmatch.fnmatchcase(name, pattern) for pattern in drop):
             origin.dropped.append(name)
         else:

@@ -1,8 +1,9 @@
 """word2vec (Mikolov et al. 2013): skip-gram and CBOW, negative sampling and hierarchical softmax.
 
-    settings → corpus → vocabulary, phrases, huffman → encoding → training (kernels | gpu) → vectors → formats, evaluation
-    definition   the four objectives in a few lines of PyTorch: the oracle of kernels and gpu
-    steps        one update with every number, as data
+settings → corpus → vocabulary, phrases, huffman → encoding → training (kernels | gpu) → vectors
+vectors → formats, evaluation
+definition   the four objectives in a few lines of PyTorch: the oracle of kernels and gpu
+steps        one update with every number, as data
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
     from heedful.word2vec.settings import Settings
     from heedful.word2vec.vectors import Ranking, Word2Vec
 
-HOMES = {"Corpus": "corpus", "Phrases": "phrases", "Ranking": "vectors", "Settings": "settings", "Word2Vec": "vectors",
-         "evaluate": "evaluation", "find_phrases": "phrases"}
+HOMES = {
+    "Corpus": "corpus",
+    "Phrases": "phrases",
+    "Ranking": "vectors",
+    "Settings": "settings",
+    "Word2Vec": "vectors",
+    "evaluate": "evaluation",
+    "find_phrases": "phrases",
+}
 
 __all__ = ["Corpus", "Phrases", "Ranking", "Settings", "Word2Vec", "evaluate", "find_phrases"]
 

@@ -1,23 +1,23 @@
-"""Text from disk, in pieces: a file (.txt, .gz, .bz2, .xz), a folder of them, or sentences already in memory."""
+"""Text from disk, in pieces: a file (.txt, .gz, .bz2, .xz), a folder of them, or sentences in memory."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from heedful.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from heedful.word2vec.phrases import Phrases
 
-OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-BLOCK = 1 << 20                 # characters held at once; a text that is one line long is cut at this
-LONGEST = 10_000                # words in a sentence; longer ones are cut, as the authors' program does
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+BLOCK = 1 << 20  # characters held at once; a text that is one line long is cut at this
+LONGEST = 10_000  # words in a sentence; longer ones are cut, as the authors' program does
 
 Source = str | Path | Sequence[str | Path] | Iterable[Sequence[str]]
 
@@ -33,8 +33,10 @@ class Corpus:
 
     def __post_init__(self) -> None:
         if isinstance(self.source, Iterator):
-            raise InputError("a corpus is read more than once and an iterator can be read once; "
-                             "pass a path, or list(sentences)")
+            raise InputError(
+                "a corpus is read more than once and an iterator can be read once; "
+                "pass a path, or list(sentences)"
+            )
 
     def files(self) -> list[Path]:
         """The files in reading order; none if the sentences are in memory."""
@@ -60,7 +62,7 @@ class Corpus:
             for phrases in self.phrases:
                 words = phrases.join(words)
             for start in range(0, len(words), LONGEST):
-                yield words[start:start + LONGEST]
+                yield words[start : start + LONGEST]
 
     def _lines(self) -> Iterator[list[str]]:
         if self.files():
@@ -69,11 +71,14 @@ class Corpus:
                     if words := line.split():
                         yield words
             return
-        for sentence in self.source:    # type: ignore[union-attr]
+        memory = cast(Iterable[Sequence[str]], self.source)
+        for sentence in memory:
             if isinstance(sentence, str):
-                raise InputError(f"a sentence must be a list of words, not the text {sentence[:40]!r}; "
-                                 "split it, or pass a path")
-            words = [word.lower() for word in map(str, sentence)] if self.lowercase else list(map(str, sentence))
+                raise InputError(
+                    f"a sentence must be a list of words, not the text {sentence[:40]!r}; "
+                    "split it, or pass a path"
+                )
+            words = [str(word).lower() if self.lowercase else str(word) for word in sentence]
             if words:
                 yield words
 
@@ -110,9 +115,13 @@ def read_blocks(path: Path, encoding: str, lowercase: bool) -> Iterator[str]:
                 if cut:
                     yield block[:cut]
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not {encoding}: {error.reason} at byte {error.start} of a block; "
-                         "convert it, or say its encoding, e.g. encoding='latin-1'") from None
+        raise InputError(
+            f"{path} is not {encoding}: {error.reason} at byte {error.start} of a block; "
+            "convert it, or say its encoding, e.g. encoding='latin-1'"
+        ) from None
     except (gzip.BadGzipFile, EOFError, lzma.LZMAError, OSError) as error:
-        raise InputError(f"{path} cannot be read: {error}; check the file, its name must say how it is packed") from None
+        raise InputError(
+            f"{path} cannot be read: {error}; check the file, its name must say how it is packed"
+        ) from None
     if tail:
         yield tail

@@ -1,8 +1,9 @@
-"""A corpus as numbers, once: a file of int32 word ids, sentences ended by -1, cut into jobs of about 10,000 words.
+"""A corpus as numbers, once: a file of int32 word ids, sentences ended by -1, cut into jobs of about 10,000
+words.
 
-A job is the unit of everything: its random stream is a function of (seed, epoch, job), its learning rate of where it
-stands in the text, its loss is summed apart. So nothing depends on which thread ran it, and to resume is to know the
-number of the next job.
+A job is the unit of everything: its random stream is a function of (seed, epoch, job), its learning rate of
+where it stands in the text, its loss is summed apart. So nothing depends on which thread ran it, and to
+resume is to know the number of the next job.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from heedful.errors import InputError
 from heedful.word2vec.corpus import Corpus
 from heedful.word2vec.vocabulary import Vocabulary, describe
 
-JOB = 10_000                    # words
-END, UNKNOWN = -1, -2           # end of a sentence; a word outside the vocabulary, dropped before windows are made
+JOB = 10_000  # words
+END, UNKNOWN = -1, -2  # end of a sentence; a word outside the vocabulary, dropped before windows are made
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Job j is ids[starts[j]:starts[j + 1]] of the file and stands for read[j + 1] - read[j] words of the text."""
+    """Job j is ids[starts[j]:starts[j + 1]] of the file and stands for read[j + 1] - read[j] words of the
+    text.
+    """
 
     path: Path
     starts: np.ndarray
@@ -62,8 +65,10 @@ def encode(corpus: Corpus, vocabulary: Vocabulary, path: Path) -> Encoded:
             starts.append(starts[-1] + len(ids))
             read.append(read[-1] + words)
     if starts[-1] == 0:
-        raise InputError(f"no sentence of the corpus {describe(corpus)} has a word of the vocabulary; "
-                         "give text in the language and case the vectors were trained on")
+        raise InputError(
+            f"no sentence of the corpus {describe(corpus)} has a word of the vocabulary; "
+            "give text in the language and case the vectors were trained on"
+        )
     return Encoded(path, np.array(starts, dtype=np.int64), np.array(read, dtype=np.int64), digest.hexdigest())
 
 

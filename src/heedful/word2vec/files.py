@@ -1,7 +1,7 @@
 """safetensors written row by row and read in place: no second copy of a table, no pickle.
 
-The layout is the safetensors library's own (8 bytes of length, a JSON header, raw tensors), so that library reads it;
-written here because it wants every tensor whole in memory.
+The layout is the safetensors library's own (8 bytes of length, a JSON header, raw tensors), so that library
+reads it; written here because it wants every tensor whole in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ import numpy as np
 
 from heedful.errors import CorruptFile
 
-KINDS = {"F32": np.float32, "F64": np.float64, "F16": np.float16, "I64": np.int64, "I32": np.int32, "U8": np.uint8}
+KINDS = {
+    "F32": np.float32,
+    "F64": np.float64,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "U8": np.uint8,
+}
 NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 ROWS = 4096
 
@@ -27,7 +34,11 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
     offset = 0
     for name, tensor in tensors.items():
         size = tensor.size * tensor.itemsize
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
+        header[name] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + size],
+        }
         offset += size
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 64)
@@ -36,7 +47,7 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             for start in range(0, len(tensor), ROWS):
-                file.write(np.ascontiguousarray(tensor[start:start + ROWS]).tobytes())
+                file.write(np.ascontiguousarray(tensor[start : start + ROWS]).tobytes())
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
@@ -46,19 +57,23 @@ def read(path: Path, mmap: bool = False) -> tuple[dict[str, np.ndarray], dict[st
     """Tensors and metadata; with `mmap` the pages are read when touched, and may not be written."""
     header, base = read_header(path)
     metadata = header.pop("__metadata__", {})
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for name, entry in header.items():
         if entry["dtype"] not in KINDS:
             raise CorruptFile(f"{path}: tensor {name!r} is {entry['dtype']}; known: {', '.join(KINDS)}")
         kind, shape = np.dtype(KINDS[entry["dtype"]]), tuple(entry["shape"])
         start, stop = entry["data_offsets"]
         if stop - start != kind.itemsize * int(np.prod(shape)) or base + stop > path.stat().st_size:
-            raise CorruptFile(f"{path} is cut short: tensor {name!r} ends at byte {base + stop:,} of "
-                              f"{path.stat().st_size:,}; copy or save it again")
+            raise CorruptFile(
+                f"{path} is cut short: tensor {name!r} ends at byte {base + stop:,} of "
+                f"{path.stat().st_size:,}; copy or save it again"
+            )
         if mmap and stop > start:
             tensors[name] = np.memmap(path, dtype=kind, mode="r", offset=base + start, shape=shape)
         else:
-            tensors[name] = np.fromfile(path, dtype=kind, count=int(np.prod(shape)), offset=base + start).reshape(shape)
+            tensors[name] = np.fromfile(
+                path, dtype=kind, count=int(np.prod(shape)), offset=base + start
+            ).reshape(shape)
     return tensors, metadata
 
 
@@ -67,11 +82,15 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
-            raise CorruptFile(f"{path} is not a safetensors file: its header would be {length:,} bytes; check the name")
+            raise CorruptFile(
+                f"{path} is not a safetensors file: its header would be {length:,} bytes; check the name"
+            )
         try:
             return json.loads(file.read(length)), 8 + length
         except ValueError:
-            raise CorruptFile(f"{path} is not a safetensors file: its header is not JSON; check the name") from None
+            raise CorruptFile(
+                f"{path} is not a safetensors file: its header is not JSON; check the name"
+            ) from None
 
 
 def words_to_bytes(words: list[str]) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""The binary tree of hierarchical softmax: frequent words near the root (Huffman 1952; Mikolov et al. 2013b §2.1).
+"""The binary tree of hierarchical softmax: frequent words near the root (Huffman 1952; Mikolov et al. 2013b
+§2.1).
 
-P(w | h) = Π_j σ(s_j u_j · h) over the inner nodes j on the way to w, s_j = +1 to the left and -1 to the right;
-σ(x) + σ(-x) = 1 at every node, so the probabilities of all words sum to one.
+P(w | h) = Π_j σ(s_j u_j · h) over the inner nodes j on the way to w, s_j = +1 to the left and -1 to the
+right; σ(x) + σ(-x) = 1 at every node, so the probabilities of all words sum to one.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 class Paths:
     """Word w passes nodes[first[w]:first[w + 1]], from the root, turning by `turns` there."""
 
-    first: np.ndarray       # (V + 1,) int64
-    nodes: np.ndarray       # (sum of lengths,) int64: rows of the output table
-    turns: np.ndarray       # the same, float32: +1 or -1
+    first: np.ndarray  # (V + 1,) int64
+    nodes: np.ndarray  # (sum of lengths,) int64: rows of the output table
+    turns: np.ndarray  # the same, float32: +1 or -1
 
     @property
     def inner(self) -> int:

@@ -2,7 +2,8 @@
 
     score(a, b) = (count(ab) - δ) / (count(a) count(b)) · N
 
-δ = min_count keeps chance pairs of rare words out. Passes may be chained: the second makes phrases of three and four.
+δ = min_count keeps chance pairs of rare words out. Passes may be chained: the second makes phrases of three
+and four.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Phrases:
         return joined
 
 
-def find_phrases(corpus: Corpus, min_count: int = 5, threshold: float = 10.0, joiner: str = "_",
-                 prune_at: int = PRUNE_AT) -> Phrases:
+def find_phrases(
+    corpus: Corpus, min_count: int = 5, threshold: float = 10.0, joiner: str = "_", prune_at: int = PRUNE_AT
+) -> Phrases:
     """All pairs seen `min_count` times and more whose score is above `threshold`."""
     if min_count < 1:
         raise ConfigError(f"min_count={min_count} is below 1; give 1 or more")
@@ -52,5 +54,9 @@ def find_phrases(corpus: Corpus, min_count: int = 5, threshold: float = 10.0, jo
         while len(pairs) > prune_at:
             floor += 1
             pairs = Counter({pair: n for pair, n in pairs.items() if n > floor})
-    scores = {(a, b): (n - min_count) / (words[a] * words[b]) * total for (a, b), n in pairs.items() if n >= min_count}
+    scores = {
+        (a, b): (n - min_count) / (words[a] * words[b]) * total
+        for (a, b), n in pairs.items()
+        if n >= min_count
+    }
     return Phrases({pair: score for pair, score in scores.items() if score > threshold}, joiner)

@@ -34,8 +34,10 @@ class Session:
     vocabulary: Vocabulary
     tables: Tables
     cursor: Cursor
-    digest: str = ""                # of the encoded text the cursor belongs to
-    folder: tempfile.TemporaryDirectory = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="heed-"))
+    digest: str = ""  # of the encoded text the cursor belongs to
+    folder: tempfile.TemporaryDirectory = field(
+        default_factory=lambda: tempfile.TemporaryDirectory(prefix="heed-")
+    )
 
     @classmethod
     def new(cls, corpus: Corpus, settings: Settings, **counting: Any) -> Session:
@@ -54,8 +56,10 @@ class Session:
         began = Settings.from_dict(state["settings"])
         for name, value in (settings or began).to_dict().items():
             if value != began.to_dict()[name]:
-                raise ConfigError(f"{path} began with {name}={began.to_dict()[name]} and cannot go on with {value}; "
-                                  "give the same settings or start anew")
+                raise ConfigError(
+                    f"{path} began with {name}={began.to_dict()[name]} and cannot go on with {value}; "
+                    "give the same settings or start anew"
+                )
         vocabulary = Vocabulary(files.bytes_to_words(tensors["words"]), tensors["counts"], state["total"])
         cursor = Cursor(losses=tensors["losses"], examples=tensors["examples"], **state["cursor"])
         return cls(corpus, began, vocabulary, tables_of(tensors), cursor, state["digest"])
@@ -64,17 +68,27 @@ class Session:
         """Write the text as numbers; a resumed run must find the text it began with."""
         encoded = encode(self.corpus, self.vocabulary, Path(self.folder.name) / "ids.int32")
         if self.digest and encoded.digest != self.digest:
-            raise InputError("the corpus is not the one this checkpoint began with (its words differ); "
-                             "give the same text, or start anew")
+            raise InputError(
+                "the corpus is not the one this checkpoint began with (its words differ); "
+                "give the same text, or start anew"
+            )
         self.digest = encoded.digest
         return encoded
 
-    def steps(self, threads: int | None = None, checkpoint: Path | None = None, every: float = 300.0,
-              interval: float = 0.5, device: str = "cpu") -> Iterator[Progress]:
+    def steps(
+        self,
+        threads: int | None = None,
+        checkpoint: Path | None = None,
+        every: float = 300.0,
+        interval: float = 0.5,
+        device: str = "cpu",
+    ) -> Iterator[Progress]:
         """Train; save to `checkpoint` every so many seconds, after each epoch, and when interrupted."""
         threads = threads if threads is not None else os.cpu_count() or 1
         if threads < 1:
-            raise ConfigError(f"threads={threads} is below 1; give 1 for the bit-exact mode, or the number of cores")
+            raise ConfigError(
+                f"threads={threads} is below 1; give 1 for the bit-exact mode, or the number of cores"
+            )
         stream = self._stream(self.encoded(), threads, interval, device)
         saved = time.monotonic()
         try:
@@ -100,8 +114,13 @@ class Session:
     def save(self, path: Path) -> None:
         """Everything a resumed run needs; there is no random state beside the cursor, see encoding.py."""
         cursor = {"epoch": self.cursor.epoch, "job": self.cursor.job, "history": self.cursor.history}
-        state = {"settings": self.settings.to_dict(), "total": self.vocabulary.total, "digest": self.digest,
-                 "cursor": cursor, "history": self.cursor.history}
+        state = {
+            "settings": self.settings.to_dict(),
+            "total": self.vocabulary.total,
+            "digest": self.digest,
+            "cursor": cursor,
+            "history": self.cursor.history,
+        }
         tensors = all_tensors(self.vocabulary.words, self.vocabulary.counts, self.tables, self.settings.dim)
         tensors |= {"losses": self.cursor.losses, "examples": self.cursor.examples}
         files.write(path, tensors, {"format": KIND, "state": json.dumps(state)})
@@ -109,8 +128,12 @@ class Session:
 
 def all_tensors(words: list[str], counts: np.ndarray, tables: Tables, dim: int) -> dict[str, np.ndarray]:
     """Both tables without their padding, the words, and the tree if there is one."""
-    tensors = {"input": tables.input[:, :dim], "output": tables.output[:, :dim],
-               "words": files.words_to_bytes(words), "counts": counts}
+    tensors = {
+        "input": tables.input[:, :dim],
+        "output": tables.output[:, :dim],
+        "words": files.words_to_bytes(words),
+        "counts": counts,
+    }
     if tables.paths is not None:
         tensors |= {f"paths.{name}": value for name, value in asdict(tables.paths).items()}
     return tensors
@@ -127,14 +150,16 @@ def tables_of(tensors: dict[str, np.ndarray]) -> Tables:
 def pad(table: np.ndarray, rows: int | None = None) -> np.ndarray:
     """A copy with rows padded with zeros to whole vectors, and zero rows added up to `rows`."""
     wide = np.zeros((rows if rows is not None else len(table), padded(table.shape[1])), dtype=np.float32)
-    wide[:len(table), :table.shape[1]] = table
+    wide[: len(table), : table.shape[1]] = table
     return wide
 
 
 def read_state(path: Path, meta: dict[str, str], needed: str) -> dict[str, Any]:
     """The JSON this package wrote into a safetensors file; an error that says what the file is not."""
     if meta.get("format") != KIND:
-        raise CorruptFile(f"{path} was not written by heed word2vec; load tables of other models with Word2Vec.from_table")
+        raise CorruptFile(
+            f"{path} was not written by heed word2vec; load tables of other models with Word2Vec.from_table"
+        )
     state = json.loads(meta["state"])
     if needed not in state:
         raise CorruptFile(f"{path} holds finished vectors, not a checkpoint; go on from it with update()")

@@ -12,7 +12,12 @@ LOSSES = ("negative", "hierarchical")
 CBOW = ("mean", "sum")
 # CBOW's mean divides its gradient by the window, so it learns at the same speed only with a larger step
 # (İrsoy, Benton & Stratos 2021, "Corrected CBOW performs as well as skip-gram").
-RATES = {("skipgram", "mean"): 0.025, ("skipgram", "sum"): 0.025, ("cbow", "mean"): 0.075, ("cbow", "sum"): 0.025}
+RATES = {
+    ("skipgram", "mean"): 0.025,
+    ("skipgram", "sum"): 0.025,
+    ("cbow", "mean"): 0.075,
+    ("cbow", "sum"): 0.025,
+}
 
 
 @dataclass(frozen=True)
@@ -21,16 +26,16 @@ class Settings:
 
     dim: int = 100
     window: int = 5
-    mode: str = "skipgram"            # skipgram: each context word tells the centre; cbow: their mean or sum does
-    loss: str = "negative"            # negative: against drawn words; hierarchical: along the Huffman path
-    negatives: int = 5                # drawn once per window and shared by its examples
+    mode: str = "skipgram"  # skipgram: each context word tells the centre; cbow: their mean or sum does
+    loss: str = "negative"  # negative: against drawn words; hierarchical: along the Huffman path
+    negatives: int = 5  # drawn once per window and shared by its examples
     min_count: int = 5
-    max_vocab: int | None = None      # the most frequent so many
-    subsample: float = 1e-3           # keep a word of frequency f with probability √(t/f) + t/f; 0 keeps all
-    noise_exponent: float = 0.75      # P(w) ∝ count(w)^exponent
-    dynamic: bool = True              # the reach of each window is 1..window, drawn evenly; False: always window
+    max_vocab: int | None = None  # the most frequent so many
+    subsample: float = 1e-3  # keep a word of frequency f with probability √(t/f) + t/f; 0 keeps all
+    noise_exponent: float = 0.75  # P(w) ∝ count(w)^exponent
+    dynamic: bool = True  # the reach of each window is 1..window, drawn evenly; False: always window
     cbow: str = "mean"
-    rate: float | None = None         # None: RATES
+    rate: float | None = None  # None: RATES
     min_rate: float = 1e-4
     epochs: int = 5
     seed: int = 0
@@ -39,12 +44,22 @@ class Settings:
         for name, known in (("mode", MODES), ("loss", LOSSES), ("cbow", CBOW)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}")
-        for name, least in (("dim", 1), ("window", 1), ("negatives", 1), ("min_count", 1), ("epochs", 1),
-                            ("seed", 0), ("subsample", 0), ("min_rate", 0)):
+        for name, least in (
+            ("dim", 1),
+            ("window", 1),
+            ("negatives", 1),
+            ("min_count", 1),
+            ("epochs", 1),
+            ("seed", 0),
+            ("subsample", 0),
+            ("min_rate", 0),
+        ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)} is below {least}; give {least} or more")
         if self.rate is not None and not 0 <= self.rate <= 10:
-            raise ConfigError(f"rate={self.rate} is not between 0 and 10; the usual first step is {self.first_rate}")
+            raise ConfigError(
+                f"rate={self.rate} is not between 0 and 10; the usual first step is {self.first_rate}"
+            )
         if self.max_vocab is not None and self.max_vocab < 2:
             raise ConfigError(f"max_vocab={self.max_vocab} leaves nothing to tell apart; give 2 or more")
 

@@ -8,14 +8,40 @@ LLVM instructions. LLVM cuts it to what the processor has: one AVX-512 register,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from llvmlite import ir
-from numba import types
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
 LANES = 16
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+Floats = np.ndarray  # float32
+Ints = np.ndarray  # int64; ids int32
+Bits = np.ndarray  # uint32
+Int = Any  # Numba's machine numbers, which Python's and numpy's both become
+Float = Any
+Lanes = Any  # sixteen float32
+
+
+def compiled(function: F) -> F:
+    """Machine code that runs without the interpreter's lock, kept on disk between runs."""
+    return cast(F, njit(nogil=True, cache=True, fastmath=True, boundscheck=False)(function))
+
+
+def inlined(function: F) -> F:
+    return cast(F, njit(inline="always")(function))
+
+
+def instruction(function: Callable[..., Any]) -> Any:
+    """A function of LLVM values as one that Numba's compiler can call; its first argument is Numba's own."""
+    return intrinsic(function)
+
+
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
 INTS = ir.VectorType(ir.IntType(32), LANES)
 
@@ -59,7 +85,7 @@ def _call(builder: Any, name: str, result: ir.Type, operands: list[Any]) -> Any:
     return builder.call(function, operands)
 
 
-@intrinsic
+@instruction
 def load(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
     """array.ravel()[index : index + 16]; the caller keeps within bounds."""
 
@@ -70,7 +96,7 @@ def load(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
     return vector(array, types.intp), codegen
 
 
-@intrinsic
+@instruction
 def store(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[Any, Callable]:
     """array.ravel()[index : index + 16] = value; the caller keeps within bounds."""
 
@@ -82,32 +108,34 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[Any, Call
     return types.void(array, types.intp, vector), codegen
 
 
-@intrinsic
+@instruction
 def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
     """Ask for the cache line of array.ravel()[index], without waiting for it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _address(context, builder, signature.args[0], args[0], args[1])
         pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-        flags = [ir.Constant(ir.IntType(32), value) for value in (1, 3, 1)]   # write, keep, data
+        flags = [ir.Constant(ir.IntType(32), value) for value in (1, 3, 1)]  # write, keep, data
         _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), [pointer, *flags])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen
 
 
-@intrinsic
+@instruction
 def splat(typingctx: Any, value: Any) -> tuple[Any, Callable]:
     """The same float32 in all sixteen lanes."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        one = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
+        one = builder.insert_element(
+            ir.Constant(VECTOR, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0)
+        )
         return builder.shuffle_vector(one, ir.Constant(VECTOR, ir.Undefined), _ints(0))
 
     return vector(types.float32), codegen
 
 
-@intrinsic
+@instruction
 def add(typingctx: Any, a: Any, b: Any) -> tuple[Any, Callable]:
     """a + b, lane by lane."""
 
@@ -117,7 +145,7 @@ def add(typingctx: Any, a: Any, b: Any) -> tuple[Any, Callable]:
     return vector(vector, vector), codegen
 
 
-@intrinsic
+@instruction
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable]:
     """a · b + c, lane by lane, rounded once."""
 
@@ -127,7 +155,7 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable]:
     return vector(vector, vector, vector), codegen
 
 
-@intrinsic
+@instruction
 def total(typingctx: Any, a: Any) -> tuple[Any, Callable]:
     """The sum over the lanes, as a tree: halves are added until one is left."""
 
@@ -145,13 +173,23 @@ def total(typingctx: Any, a: Any) -> tuple[Any, Callable]:
 
 
 def _exp_of_negative(builder: Any, a: Any) -> Any:
-    """exp(-a) for a ≥ 0: 2ⁿ·2ᶠ with n whole and |f| ≤ ½, 2ᶠ by its series to the seventh power (error < 1e-8)."""
+    """exp(-a) for a ≥ 0: 2ⁿ·2ᶠ with n whole and |f| ≤ ½, 2ᶠ by its series to the seventh power (error <
+    1e-8).
+    """
     limit = builder.select(builder.fcmp_ordered("<", a, _constant(87.0)), a, _constant(87.0))
     power = builder.fmul(limit, _constant(-1.4426950408889634))
     whole = _call(builder, f"llvm.rint.v{LANES}f32", VECTOR, [power])
     rest = builder.fsub(power, whole)
-    series = [1.0, 0.6931471805599453, 0.2402265069591007, 0.05550410866482158,
-              0.009618129107628477, 0.0013333558146428443, 0.00015403530393381608, 0.000015252733804059837]
+    series = [
+        1.0,
+        0.6931471805599453,
+        0.2402265069591007,
+        0.05550410866482158,
+        0.009618129107628477,
+        0.0013333558146428443,
+        0.00015403530393381608,
+        0.000015252733804059837,
+    ]
     value = _constant(series[-1])
     for coefficient in reversed(series[:-1]):
         value = _call(builder, f"llvm.fma.v{LANES}f32", VECTOR, [value, rest, _constant(coefficient)])
@@ -166,7 +204,7 @@ def _split(builder: Any, x: Any) -> tuple[Any, Any]:
     return positive, _exp_of_negative(builder, size)
 
 
-@intrinsic
+@instruction
 def sigmoid(typingctx: Any, x: Any) -> tuple[Any, Callable]:
     """σ(x) = 1 / (1 + exp(-x)), without a table and without clipping."""
 
@@ -178,7 +216,7 @@ def sigmoid(typingctx: Any, x: Any) -> tuple[Any, Callable]:
     return vector(vector), codegen
 
 
-@intrinsic
+@instruction
 def softplus(typingctx: Any, x: Any) -> tuple[Any, Callable]:
     """log(1 + exp(x)) = max(x, 0) + 2·artanh(e / (2 + e)) with e = exp(-|x|), artanh by its odd series."""
 

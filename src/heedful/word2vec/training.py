@@ -1,4 +1,4 @@
-"""The training run as a stream: `for progress in run(...)`; what to print, when to stop is the caller's `if`."""
+"""The training run as a stream: `for progress in run(...)`; when to print or stop is the caller's `if`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from heedful.word2vec.vocabulary import Vocabulary, alias_table
 if TYPE_CHECKING:
     from heedful.word2vec.encoding import Encoded
 
-LANES = 16                      # rows are padded to whole vectors of the kernel; the padding stays zero
+LANES = 16  # rows are padded to whole vectors of the kernel; the padding stays zero
 MASK = 2**64 - 1
 
 
 @dataclass
 class Tables:
-    """Both vectors of every word, rows padded to `width`: input (V, width); output (V, width), or one row per inner node."""
+    """Both vectors of every word, rows padded to `width`: input (V, width); output (V, width), or one row per
+    inner node.
+    """
 
     input: np.ndarray
     output: np.ndarray
@@ -39,7 +41,9 @@ class Tables:
 
 @dataclass
 class Cursor:
-    """Where a run stands: the next job, the epoch's sums so far, the average losses of the epochs that are done."""
+    """Where a run stands: the next job, the epoch's sums so far, the average losses of the epochs that are
+    done.
+    """
 
     epoch: int = 0
     job: int = 0
@@ -48,7 +52,9 @@ class Cursor:
     history: list[float] = field(default_factory=list)
 
     def mean(self) -> float:
-        """Σ loss / examples over the jobs done of this epoch, summed exactly, so that the order plays no part."""
+        """Σ loss / examples over the jobs done of this epoch, summed exactly, so that the order plays no
+        part.
+        """
         done = int(self.examples.sum())
         return math.fsum(self.losses) / done if done else math.nan
 
@@ -63,7 +69,7 @@ class Progress:
     words_per_second: float
     loss: float
     rate: float
-    finished: bool              # the epoch is complete
+    finished: bool  # the epoch is complete
 
 
 def padded(dim: int) -> int:
@@ -73,17 +79,20 @@ def padded(dim: int) -> int:
 def new_tables(vocabulary: Vocabulary, settings: Settings, paths: Paths | None) -> Tables:
     """Input vectors uniform in ±1/(2 dim), output vectors zero, as in the authors' program."""
     rows = paths.inner if paths is not None else len(vocabulary)
-    tables = Tables(np.zeros((len(vocabulary), padded(settings.dim)), np.float32),
-                    np.zeros((rows, padded(settings.dim)), np.float32), paths)
+    tables = Tables(
+        np.zeros((len(vocabulary), padded(settings.dim)), np.float32),
+        np.zeros((rows, padded(settings.dim)), np.float32),
+        paths,
+    )
     fill_new_rows(tables, 0, settings)
     return tables
 
 
 def fill_new_rows(tables: Tables, start: int, settings: Settings) -> None:
-    """Fresh input vectors for the rows from `start` on; each row is its own stream, in blocks to save memory."""
+    """Fresh input vectors for the rows from `start` on, in blocks to save memory."""
     rng = np.random.default_rng([settings.seed, start])
     for low in range(start, len(tables.input), 4096):
-        block = tables.input[low:low + 4096, :settings.dim]
+        block = tables.input[low : low + 4096, : settings.dim]
         block[:] = (rng.random(block.shape, dtype=np.float32) - 0.5) / settings.dim
 
 
@@ -106,8 +115,10 @@ def load_kernel() -> Any:
     try:
         from heedful.word2vec import kernels
     except ImportError as error:
-        raise MissingPackage(f"training on the processor needs numba ({error}); "
-                             "pip install 'heedful[fast]', or train with device='cuda'") from None
+        raise MissingPackage(
+            f"training on the processor needs numba ({error}); "
+            "pip install 'heedful[fast]', or train with device='cuda'"
+        ) from None
     return kernels.train_job
 
 
@@ -118,7 +129,9 @@ class Job:
         self.kernel, self.encoded, self.settings, self.tables = load_kernel(), encoded, settings, tables
         self.keep = vocabulary.keep(settings.subsample)
         empty = np.zeros(2, dtype=np.uint32)
-        self.alias = empty if settings.hierarchical else alias_table(vocabulary.noise(settings.noise_exponent))
+        self.alias = (
+            empty if settings.hierarchical else alias_table(vocabulary.noise(settings.noise_exponent))
+        )
         none = np.zeros(0, dtype=np.int64)
         paths = tables.paths if tables.paths is not None else Paths(none, none, np.zeros(0, np.float32))
         self.paths = (paths.first, paths.nodes, paths.turns)
@@ -126,16 +139,24 @@ class Job:
         self.cbow = 0 if settings.mode == "skipgram" else 1 if settings.cbow == "mean" else 2
 
     def scratch(self) -> tuple[np.ndarray, ...]:
-        """kept, h, u, x, step, inputs, outputs, signs, slots of train_job."""
+        """kept, h, u, x, step, inputs, outputs, signs, only of train_job."""
         width, inputs = self.tables.width, 2 * self.settings.window
-        return (np.zeros(self.encoded.longest, np.int32), np.zeros(inputs * width, np.float32),
-                np.zeros((self.outputs + 1) * width, np.float32),
-                np.zeros(inputs * self.outputs + 2 * LANES, np.float32), np.zeros(width, np.float32),
-                np.zeros(inputs, np.int64), np.zeros(self.outputs + 1, np.int64),
-                np.zeros(self.outputs + 1, np.float32), np.zeros(1, np.int64))
+        return (
+            np.zeros(self.encoded.longest, np.int32),
+            np.zeros(inputs * width, np.float32),
+            np.zeros((self.outputs + 1) * width, np.float32),
+            np.zeros(inputs * self.outputs + 2 * LANES, np.float32),
+            np.zeros(width, np.float32),
+            np.zeros(inputs, np.int64),
+            np.zeros(self.outputs + 1, np.int64),
+            np.zeros(self.outputs + 1, np.float32),
+            np.zeros(1, np.int64),
+        )
 
     def rate(self, epoch: int, job: int) -> float:
-        done = (epoch * self.encoded.words + int(self.encoded.read[job])) / (self.settings.epochs * self.encoded.words)
+        done = (epoch * self.encoded.words + int(self.encoded.read[job])) / (
+            self.settings.epochs * self.encoded.words
+        )
         return self.settings.rate_at(done)
 
     def warm(self) -> None:
@@ -144,22 +165,41 @@ class Job:
 
     def run(self, epoch: int, job: int, scratch: tuple[np.ndarray, ...]) -> tuple[float, int, int]:
         """Train on one job: (summed loss, examples, words kept)."""
-        return self.train(self.encoded.job(job), self.rate(epoch, job), job_seed(self.settings.seed, epoch, job), scratch)
+        return self.train(
+            self.encoded.job(job), self.rate(epoch, job), job_seed(self.settings.seed, epoch, job), scratch
+        )
 
-    def train(self, ids: np.ndarray, rate: float, seed: int, scratch: tuple[np.ndarray, ...]) -> tuple[float, int, int]:
+    def train(
+        self, ids: np.ndarray, rate: float, seed: int, scratch: tuple[np.ndarray, ...]
+    ) -> tuple[float, int, int]:
         s, tables = self.settings, self.tables
         negatives = 0 if s.hierarchical else s.negatives
-        return self.kernel(ids, self.keep, self.alias, *self.paths, tables.input.reshape(-1), tables.output.reshape(-1),
-                           tables.width, s.window, s.dynamic, negatives, self.cbow, np.float32(rate), np.uint64(seed),
-                           *scratch)
+        return self.kernel(
+            ids,
+            self.keep,
+            self.alias,
+            *self.paths,
+            tables.input.reshape(-1),
+            tables.output.reshape(-1),
+            tables.width,
+            s.window,
+            s.dynamic,
+            negatives,
+            self.cbow,
+            np.float32(rate),
+            np.uint64(seed),
+            *scratch,
+        )
 
 
 def run_jobs(work: Job, cursor: Cursor, stop: int, threads: int) -> None:
-    """Jobs cursor.job..stop on `threads` threads that share the tables without locks (Hogwild, Niu et al. 2011).
+    """Jobs cursor.job..stop on `threads` threads that share the tables without locks (Hogwild, Niu et al.
+    2011).
 
-    Interrupted, every thread finishes the job it holds, so that the cursor still says exactly what was trained.
+    Interrupted, every thread finishes the job it holds, so that the cursor still says exactly what was
+    trained.
     """
-    numbers = count(cursor.job)                 # next() of a counter is one step of the interpreter: no lock needed
+    numbers = count(cursor.job)  # next() of a counter is one step of the interpreter: no lock needed
     failures: list[BaseException] = []
 
     def serve() -> None:
@@ -185,11 +225,20 @@ def run_jobs(work: Job, cursor: Cursor, stop: int, threads: int) -> None:
         raise failures[0]
 
 
-def run(tables: Tables, vocabulary: Vocabulary, settings: Settings, encoded: Encoded, cursor: Cursor,
-        threads: int = 1, interval: float = 0.5) -> Iterator[Progress]:
-    """Train `tables` in place, reporting about every `interval` seconds; all threads rest while a report is out.
+def run(
+    tables: Tables,
+    vocabulary: Vocabulary,
+    settings: Settings,
+    encoded: Encoded,
+    cursor: Cursor,
+    threads: int = 1,
+    interval: float = 0.5,
+) -> Iterator[Progress]:
+    """Train `tables` in place, reporting about every `interval` seconds; all threads rest while a report is
+    out.
 
-    With one thread the result is a function of its arguments, bit for bit; so is the set of examples with any number.
+    With one thread the result is a function of its arguments, bit for bit; so is the set of examples with any
+    number.
     """
     work = Job(tables, vocabulary, settings, encoded)
     work.warm()
@@ -202,9 +251,14 @@ def run(tables: Tables, vocabulary: Vocabulary, settings: Settings, encoded: Enc
         took = max(time.perf_counter() - began, 1e-9)
         step = max(threads, min(4 * step, int(step * interval / took)))
         report = Progress(
-            epoch=cursor.epoch, words=cursor.epoch * encoded.words + int(encoded.read[cursor.job]),
-            total=settings.epochs * encoded.words, loss=cursor.mean(), rate=work.rate(cursor.epoch, cursor.job),
-            words_per_second=int(encoded.read[cursor.job] - encoded.read[before]) / took, finished=cursor.job == jobs)
+            epoch=cursor.epoch,
+            words=cursor.epoch * encoded.words + int(encoded.read[cursor.job]),
+            total=settings.epochs * encoded.words,
+            loss=cursor.mean(),
+            rate=work.rate(cursor.epoch, cursor.job),
+            words_per_second=int(encoded.read[cursor.job] - encoded.read[before]) / took,
+            finished=cursor.job == jobs,
+        )
         if report.finished:
             cursor.history.append(report.loss)
             cursor.epoch, cursor.job = cursor.epoch + 1, 0

@@ -1,4 +1,4 @@
-"""Word2Vec: train, use, save, load. Numba and torch are imported by the calls that train, not by this file."""
+"""Word2Vec: train, use, save, load. Numba and torch are imported by the calls that train, not here."""
 
 from __future__ import annotations
 
@@ -38,13 +38,21 @@ class Ranking(list[tuple[str, float]]):
 class Word2Vec:
     """Words and their vectors.
 
-    `input` (V, D) is v, what is used as *the* vectors; `output` is u, the other vector of each word, or of each inner node
-    of the tree (hierarchical softmax), or None for vectors from elsewhere. `history` is the mean loss of each epoch.
+    `input` (V, D) is v, what is used as *the* vectors; `output` is u, the other vector of each word, or of
+    each inner node of the tree (hierarchical softmax), or None for vectors from elsewhere. `history` is the
+    mean loss of each epoch.
     """
 
-    def __init__(self, words: Sequence[str], input: np.ndarray, output: np.ndarray | None = None,
-                 counts: np.ndarray | None = None, settings: Settings | None = None, paths: Paths | None = None,
-                 history: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        input: np.ndarray,
+        output: np.ndarray | None = None,
+        counts: np.ndarray | None = None,
+        settings: Settings | None = None,
+        paths: Paths | None = None,
+        history: Sequence[float] = (),
+    ) -> None:
         if len(words) != len(input):
             raise InputError(f"{len(words):,} words for {len(input):,} vectors; give one word per row")
         self.words, self.input, self.output = list(words), input, output
@@ -55,18 +63,47 @@ class Word2Vec:
         self._norms: np.ndarray | None = None
 
     @classmethod
-    def train(cls, corpus: Source, dim: int = 100, window: int = 5, mode: str = "skipgram", loss: str = "negative",
-              negatives: int = 5, min_count: int = 5, subsample: float = 1e-3, epochs: int = 5,
-              threads: int | None = None, seed: int = 0, *, lowercase: bool = False, encoding: str = "utf-8",
-              phrases: int = 0, device: str = "cpu", checkpoint: str | Path | None = None, resume: bool = False,
-              report: Callable[[Progress], None] | None = None, **more: Any) -> Word2Vec:
+    def train(
+        cls,
+        corpus: Source,
+        dim: int = 100,
+        window: int = 5,
+        mode: str = "skipgram",
+        loss: str = "negative",
+        negatives: int = 5,
+        min_count: int = 5,
+        subsample: float = 1e-3,
+        epochs: int = 5,
+        threads: int | None = None,
+        seed: int = 0,
+        *,
+        lowercase: bool = False,
+        encoding: str = "utf-8",
+        phrases: int = 0,
+        device: str = "cpu",
+        checkpoint: str | Path | None = None,
+        resume: bool = False,
+        report: Callable[[Progress], None] | None = None,
+        **more: Any,
+    ) -> Word2Vec:
         """Train on text; `more`: max_vocab, noise_exponent, dynamic, cbow, rate, min_rate (see Settings).
 
         `phrases` passes of joining bigrams come first. threads=1 is bit-exact; None takes all cores.
         """
-        settings = Settings.from_dict({"dim": dim, "window": window, "mode": mode, "loss": loss, "negatives": negatives,
-                                       "min_count": min_count, "subsample": subsample, "epochs": epochs,
-                                       "seed": seed} | more)
+        settings = Settings.from_dict(
+            {
+                "dim": dim,
+                "window": window,
+                "mode": mode,
+                "loss": loss,
+                "negatives": negatives,
+                "min_count": min_count,
+                "subsample": subsample,
+                "epochs": epochs,
+                "seed": seed,
+            }
+            | more
+        )
         text = Corpus(corpus, lowercase, encoding)
         for _ in range(phrases):
             text = Corpus(corpus, lowercase, encoding, (*text.phrases, find_phrases(text)))
@@ -83,15 +120,26 @@ class Word2Vec:
     def from_session(cls, session: Session) -> Word2Vec:
         """The vectors as the run has them now, sharing its memory."""
         tables, dim = session.tables, session.settings.dim
-        return cls(session.vocabulary.words, tables.input[:, :dim], tables.output[:, :dim], session.vocabulary.counts,
-                   session.settings, tables.paths, session.cursor.history)
+        return cls(
+            session.vocabulary.words,
+            tables.input[:, :dim],
+            tables.output[:, :dim],
+            session.vocabulary.counts,
+            session.settings,
+            tables.paths,
+            session.cursor.history,
+        )
 
     @classmethod
     def from_table(cls, table: Any, words: Sequence[str] | None = None) -> Word2Vec:
-        """Any model's embedding table (array or tensor, V × D) through the same object; without words, by index."""
+        """Any model's embedding table (array or tensor, V × D) through the same object; without words, by
+        index.
+        """
         array = table if isinstance(table, np.ndarray) else table.detach().float().cpu().numpy()
         if array.ndim != 2:
-            raise InputError(f"an embedding table has two dimensions, this has shape {array.shape}; give (words, size)")
+            raise InputError(
+                f"an embedding table has two dimensions, this has shape {array.shape}; give (words, size)"
+            )
         return cls(words if words is not None else [str(i) for i in range(len(array))], array)
 
     # ---- looking up
@@ -116,8 +164,10 @@ class Word2Vec:
                 raise NotFound(f"no row {word}: there are {len(self):,}, from 0")
             return int(word) % len(self)
         if word not in self.index:
-            raise NotFound(f"the word {word!r} is not among the {len(self):,} known; "
-                           f"{nearest(word, self.words[:50_000]) or 'it was too rare, or in another case'}")
+            raise NotFound(
+                f"the word {word!r} is not among the {len(self):,} known; "
+                f"{nearest(word, self.words[:50_000]) or 'it was too rare, or in another case'}"
+            )
         return self.index[word]
 
     @property
@@ -147,8 +197,9 @@ class Word2Vec:
             return self._ranked(self.cosines(word, first), count, [])
         return self._ranked(self.cosines(self[word], first), count, [self.row(word)])
 
-    def analogy(self, a: Word, b: Word, c: Word, count: int = 10, method: str = "add",
-                first: int | None = None) -> Ranking:
+    def analogy(
+        self, a: Word, b: Word, c: Word, count: int = 10, method: str = "add", first: int | None = None
+    ) -> Ranking:
         """a is to b as c is to …; a, b and c do not answer (they would mostly win: Linzen 2016).
 
         add: cos(x, b - a + c) on unit vectors (3CosAdd, Mikolov et al. 2013c).
@@ -172,8 +223,10 @@ class Word2Vec:
             return Ranking([], [self.words[row] for row in excluded])
         best = np.argpartition(-scores, count - 1)[:count]
         best = best[np.lexsort((best, -scores[best]))]
-        return Ranking([(self.words[i], float(scores[i])) for i in best],
-                       list(dict.fromkeys(self.words[row] for row in excluded)))
+        return Ranking(
+            [(self.words[i], float(scores[i])) for i in best],
+            list(dict.fromkeys(self.words[row] for row in excluded)),
+        )
 
     def odd_one_out(self, words: Sequence[Word]) -> str:
         """The word farthest from the mean direction of all."""
@@ -183,11 +236,15 @@ class Word2Vec:
         return self.words[self.row(words[int((units @ units.mean(axis=0)).argmin())])]
 
     def sentence(self, words: str | Sequence[str], smoothing: float = 1e-3) -> np.ndarray:
-        """Σ a/(a + p(w)) v_w / n over the known words (Arora et al. 2017); a plain mean where no counts are known."""
+        """Σ a/(a + p(w)) v_w / n over the known words (Arora et al. 2017); a plain mean where no counts are
+        known.
+        """
         tokens = words.split() if isinstance(words, str) else words
         rows = [self.index[word] for word in tokens if word in self.index]
         if not rows:
-            raise InputError(f"no word of {' '.join(tokens)[:60]!r} is known; check the case, or train with a lower min_count")
+            raise InputError(
+                f"no word of {' '.join(tokens)[:60]!r} is known; check the case, or lower min_count"
+            )
         weight = np.ones(len(rows), dtype=np.float32)
         if self.counts is not None and smoothing > 0:
             weight = (smoothing / (smoothing + self.counts[rows] / self.counts.sum())).astype(np.float32)
@@ -195,25 +252,41 @@ class Word2Vec:
 
     # ---- going on
 
-    def update(self, corpus: Source, epochs: int = 5, threads: int | None = None, min_count: int | None = None,
-               lowercase: bool = False, phrases: Sequence[Phrases] = (), device: str = "cpu",
-               report: Callable[[Progress], None] | None = None, **more: Any) -> Word2Vec:
+    def update(
+        self,
+        corpus: Source,
+        epochs: int = 5,
+        threads: int | None = None,
+        min_count: int | None = None,
+        lowercase: bool = False,
+        phrases: Sequence[Phrases] = (),
+        device: str = "cpu",
+        report: Callable[[Progress], None] | None = None,
+        **more: Any,
+    ) -> Word2Vec:
         """Go on training on new text; its new words (min_count times and more) get rows of their own.
 
-        Returns new vectors; these stay as they are. Old words keep their rows, and hierarchical softmax its tree.
+        Returns new vectors; these stay as they are. Old words keep their rows, and hierarchical softmax its
+        tree.
         """
         if self.settings is None or self.output is None or self.counts is None:
-            raise InputError("these vectors have no output table or counts, so training cannot go on; "
-                             "load the .safetensors that training saved")
+            raise InputError(
+                "these vectors have no output table or counts, so training cannot go on; "
+                "load the .safetensors that training saved"
+            )
         settings = Settings.from_dict(self.settings.to_dict() | {"epochs": epochs} | more)
         if settings.dim != self.dim or settings.loss != self.settings.loss:
-            raise ConfigError(f"dim={self.dim} and loss={self.settings.loss} are built into the tables; leave them")
+            raise ConfigError(
+                f"dim={self.dim} and loss={self.settings.loss} are built into the tables; leave them"
+            )
         text = Corpus(corpus, lowercase, phrases=tuple(phrases))
         counts, total = count_words(text)
         check_size(len(counts), total, 1)
         least = settings.min_count if min_count is None else min_count
-        fresh = sorted((word for word, n in counts.items() if n >= least and word not in self.index),
-                       key=lambda word: (-counts[word], word))
+        fresh = sorted(
+            (word for word, n in counts.items() if n >= least and word not in self.index),
+            key=lambda word: (-counts[word], word),
+        )
         old = [n + counts[word] for word, n in zip(self.words, self.counts.tolist())]
         vocabulary = Vocabulary(self.words + fresh, np.array(old + [counts[word] for word in fresh]), total)
         tables = self._grown(vocabulary, settings)
@@ -225,7 +298,7 @@ class Word2Vec:
 
     def _grown(self, vocabulary: Vocabulary, settings: Settings) -> Tables:
         assert self.output is not None
-        paths = graft(self.paths, vocabulary.counts[len(self):]) if self.paths is not None else None
+        paths = graft(self.paths, vocabulary.counts[len(self) :]) if self.paths is not None else None
         rows = paths.inner if paths is not None else len(vocabulary)
         tables = Tables(pad(self.input, len(vocabulary)), pad(self.output, rows), paths)
         fill_new_rows(tables, len(self), settings)
@@ -234,7 +307,9 @@ class Word2Vec:
     # ---- files
 
     def save(self, path: str | Path, format: str | None = None) -> None:
-        """By the ending: .safetensors (everything), .bin, .txt or .vec (word2vec), .glove; the last four keep `input` only."""
+        """By the ending: .safetensors (everything), .bin, .txt or .vec (word2vec), .glove; the last four keep
+        `input` only.
+        """
         path = Path(path)
         form = format or formats.guess(path)
         if form not in formats.FORMATS:
@@ -245,22 +320,28 @@ class Word2Vec:
         settings = self.settings.to_dict() if self.settings is not None else None
         tensors = {"input": self.input, "words": files.words_to_bytes(self.words)}
         if self.output is not None and self.counts is not None:
-            tensors = all_tensors(self.words, self.counts, Tables(self.input, self.output, self.paths), self.dim)
+            tensors = all_tensors(
+                self.words, self.counts, Tables(self.input, self.output, self.paths), self.dim
+            )
         elif self.counts is not None:
             tensors["counts"] = self.counts
         state = json.dumps({"settings": settings, "history": self.history})
         files.write(path, tensors, {"format": KIND, "state": state})
 
     @classmethod
-    def load(cls, path: str | Path, format: str | None = None, limit: int | None = None, mmap: bool = False) -> Word2Vec:
-        """Read any of the formats, told apart by their content; `mmap` leaves a .safetensors table on disk."""
+    def load(
+        cls, path: str | Path, format: str | None = None, limit: int | None = None, mmap: bool = False
+    ) -> Word2Vec:
+        """Read any of the formats, told apart by content; `mmap` leaves a .safetensors table on disk."""
         path = Path(path)
         if not path.exists():
             raise NotFound(f"no file {path}; give the path of word vectors")
         if (format or path.suffix.lstrip(".")) != "safetensors":
             if mmap:
-                raise ConfigError(f"{path} mixes words and numbers and cannot be mapped; convert it once: "
-                                  f"heed word2vec convert {path} {path.with_suffix('.safetensors')}")
+                raise ConfigError(
+                    f"{path} mixes words and numbers and cannot be mapped; convert it once: "
+                    f"heed word2vec convert {path} {path.with_suffix('.safetensors')}"
+                )
             return cls(*formats.read_vectors(path, format, limit))
         tensors, meta = files.read(path, mmap)
         state = read_state(path, meta, "settings")
@@ -268,6 +349,13 @@ class Word2Vec:
         paths = tables_of(tensors).paths if "paths.first" in tensors and not mmap else None
         if not mmap:
             formats.check(path, words, tensors["input"])
-        loaded = cls(words, tensors["input"], tensors.get("output"), tensors.get("counts"),
-                     Settings.from_dict(state["settings"]) if state["settings"] else None, paths, state["history"])
+        loaded = cls(
+            words,
+            tensors["input"],
+            tensors.get("output"),
+            tensors.get("counts"),
+            Settings.from_dict(state["settings"]) if state["settings"] else None,
+            paths,
+            state["history"],
+        )
         return loaded if limit is None else cls(words[:limit], loaded.input[:limit])

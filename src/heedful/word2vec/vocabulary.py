@@ -11,7 +11,7 @@ import numpy as np
 from heedful.errors import InputError
 from heedful.word2vec.corpus import Corpus
 
-PRUNE_AT = 10_000_000           # distinct words held while counting
+PRUNE_AT = 10_000_000  # distinct words held while counting
 WHOLE = 2**32
 
 
@@ -32,7 +32,8 @@ class Vocabulary:
         return len(self.words)
 
     def keep(self, threshold: float) -> np.ndarray:
-        """P(keep w) = √(t/f) + t/f, f the share of w (the authors' program; 2013b eq. 5 has 1 - √(t/f) for dropping).
+        """P(keep w) = √(t/f) + t/f, f the share of w (the authors' program; 2013b eq. 5 has 1 - √(t/f) for
+        dropping).
 
         As whole numbers k: a draw of 32 bits keeps the word if it is ≤ k.
         """
@@ -50,12 +51,14 @@ class Vocabulary:
 def count_words(corpus: Corpus, prune_at: int = PRUNE_AT) -> tuple[Counter[str], int]:
     """Counts of every word and their sum; above `prune_at` distinct words the rarest are dropped as it reads.
 
-    Each pruning drops what was seen once more often than the last one did, so memory is bounded and the counts of
-    frequent words are exact; a rare word may be undercounted, as in the authors' program.
+    Each pruning drops what was seen once more often than the last one did, so memory is bounded and the
+    counts of frequent words are exact; a rare word may be undercounted, as in the authors' program.
     """
     counts: Counter[str] = Counter()
     total, floor = 0, 0
-    pieces: Iterable[list[str]] = (b.split() for b in corpus.blocks()) if corpus.plain() else corpus.sentences()
+    pieces: Iterable[list[str]] = (
+        (b.split() for b in corpus.blocks()) if corpus.plain() else corpus.sentences()
+    )
     for words in pieces:
         counts.update(words)
         total += len(words)
@@ -65,13 +68,18 @@ def count_words(corpus: Corpus, prune_at: int = PRUNE_AT) -> tuple[Counter[str],
     return counts, total
 
 
-def build_vocabulary(corpus: Corpus, min_count: int = 5, max_vocab: int | None = None,
-                     prune_at: int = PRUNE_AT) -> Vocabulary:
+def build_vocabulary(
+    corpus: Corpus, min_count: int = 5, max_vocab: int | None = None, prune_at: int = PRUNE_AT
+) -> Vocabulary:
     """Count, drop the words seen fewer than `min_count` times, keep the `max_vocab` most frequent."""
     counts, total = count_words(corpus, prune_at)
     if total == 0:
-        raise InputError(f"the corpus {describe(corpus)} has no words; give text, one sentence or paragraph a line")
-    kept = sorted(((word, n) for word, n in counts.items() if n >= min_count), key=lambda pair: (-pair[1], pair[0]))
+        raise InputError(
+            f"the corpus {describe(corpus)} has no words; give text, one sentence or paragraph a line"
+        )
+    kept = sorted(
+        ((word, n) for word, n in counts.items() if n >= min_count), key=lambda pair: (-pair[1], pair[0])
+    )
     kept = kept[:max_vocab]
     check_size(len(kept), total, min_count)
     return Vocabulary([word for word, _ in kept], np.array([n for _, n in kept]), total)
@@ -80,8 +88,10 @@ def build_vocabulary(corpus: Corpus, min_count: int = 5, max_vocab: int | None =
 def check_size(size: int, total: int, min_count: int) -> None:
     """Word vectors compare words: fewer than two cannot be trained."""
     if size < 2:
-        raise InputError(f"{size} word{'' if size == 1 else 's'} of {total:,} read occur at least min_count={min_count} "
-                         "times and training needs two; give more text or a lower min_count")
+        raise InputError(
+            f"{size} word{'' if size == 1 else 's'} of {total:,} read occur at least min_count={min_count} "
+            "times and training needs two; give more text or a lower min_count"
+        )
 
 
 def describe(corpus: Corpus) -> str:

@@ -31,7 +31,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocab, dim)
         self.position = position
-        self.type = nn.Embedding(types, dim) if types else None
+        self.types = nn.Embedding(types, dim) if types else None  # `type` is a method of nn.Module
         self.norm, self.project = norm, project
         self.scale, self.dropout = scale, dropout
 
@@ -49,8 +49,8 @@ class Embedding(nn.Module):
         x = ctx.see("token", self.token(tokens)) * self.scale  # (B, T, D)
         if self.position is not None:
             x = x + ctx.see("position", self.position(ctx.q_pos).to(x.dtype))
-        if self.type is not None:
-            x = x + self.type(torch.zeros_like(tokens) if types is None else types)
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(tokens) if types is None else types)
         if self.norm is not None:
             x = self.norm(x)
         if self.project is not None:

@@ -22,11 +22,21 @@ class Head(nn.Module):
 
     kind = "none"
 
+    def keep(self, pool: nn.Module) -> Head:
+        """Hold a pooler that the checkpoint has and this head does not read, so that saving gives it back."""
+        self.add_module("kept", pool)
+        return self
+
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         raise NotImplementedError
 
     def tie(self, table: nn.Parameter) -> None:
         """Use the embedding's table as output matrix, if this head does."""
+
+    @property
+    def words(self) -> LMHead | MLMHead:
+        """The part of this head that speaks of words."""
+        raise InputError(f"a {self.kind!r} head has no words to predict; load or build the model with a language-model head")
 
 
 def first_token(x: Tensor, ctx: Context) -> Tensor:
@@ -75,18 +85,37 @@ class LMHead(Head):
         if self.tied:
             self.out.weight = table
 
+    @property
+    def words(self) -> LMHead:
+        return self
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the output matrix is multiplied with."""
+        return x if self.scale == 1.0 else x * self.scale
+
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.out(x if self.scale == 1.0 else x * self.scale)
+        logits: Tensor = self.out(self.features(x))
         return logits if self.shift is None else logits + self.shift
 
 
 class MLMHead(Head):
-    """u = norm(act(dense x)) Eᵀ + b   (Devlin et al. 2019, their released code)"""
+    """u = norm(act(dense x)) Eᵀ + b   (Devlin et al. 2019, their released code)
+
+    `spare` is a second bias that files with an untied matrix carry beside b; nothing reads it.
+    """
 
     kind = "mlm"
 
     def __init__(
-        self, dim: int, vocab: int, act: Activation, *, table_dim: int | None = None, eps: float = 1e-12, tied: bool = True
+        self,
+        dim: int,
+        vocab: int,
+        act: Activation,
+        *,
+        table_dim: int | None = None,
+        eps: float = 1e-12,
+        tied: bool = True,
+        spare: bool = False,
     ) -> None:
         super().__init__()
         table_dim = table_dim or dim
@@ -94,13 +123,23 @@ class MLMHead(Head):
         self.norm = nn.LayerNorm(table_dim, eps=eps)
         self.out = nn.Linear(table_dim, vocab)
         self.act, self.tied = act, tied
+        self.register_buffer("spare", torch.zeros(vocab) if spare else None)
 
     def tie(self, table: nn.Parameter) -> None:
         if self.tied:
             self.out.weight = table
 
+    @property
+    def words(self) -> MLMHead:
+        return self
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the output matrix is multiplied with."""
+        features: Tensor = self.norm(self.act(self.dense(x)))
+        return features
+
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.out(self.norm(self.act(self.dense(x))))
+        logits: Tensor = self.out(self.features(x))
         return logits
 
 
@@ -195,6 +234,10 @@ class PretrainHead(Head):
 
     def tie(self, table: nn.Parameter) -> None:
         self.mlm.tie(table)
+
+    @property
+    def words(self) -> MLMHead:
+        return self.mlm
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         logits: Tensor = self.mlm(x, ctx)

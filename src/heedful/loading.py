@@ -14,7 +14,7 @@ from heedful.errors import CorruptFile, InputError, NotFound
 from heedful.models import by_model_type, find
 from heedful.models.base import LM, Config, Family, Model
 from heedful.models.published import config_from, config_to
-from heedful.nn.init import initialise
+from heedful.nn.init import initialise, outline
 from heedful.pooling import Pooling, pool, read_pooling, write_pooling
 from heedful.text import load_tokenizer, save_tokenizer
 from heedful.weights.checkpoint import fill, published_tensors
@@ -37,7 +37,7 @@ def build(
     """
     family, config = find(name)
     config = config.change(**changes) if changes else config
-    with torch.device(device):
+    with outline() if torch.device(device).type == "meta" else torch.device(device):
         model = assemble(family, config)
     if dtype is not None:
         model.to(dtype)
@@ -68,10 +68,10 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     family = by_model_type(str(published.get("model_type")))
     source = open_folder(where)
     config = config_from(family, published, source.entries)
-    with torch.device("meta"):
+    with outline():
         model = assemble(family, config)
     model.origin = fill(
-        model, source, family.rows(config), prefix=family.prefix, copies=family.copies, drop=family.drop, dtype=dtype
+        model, source, family.rows(config), prefix=family.prefix, copies=family.copies, drop=family.dropped(config), dtype=dtype
     )
     model.tie()
     model.published, model.pooling = published, read_pooling(where)
@@ -81,6 +81,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
 
 def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
     from heedful.models import FAMILIES
+    from heedful.text.from_gguf import from_gguf
     from heedful.weights.gguf import GGUFFile
 
     if path.suffix != ".gguf":
@@ -92,11 +93,14 @@ def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None
     family = known[source.architecture]
     config = family.config.strict(**source.config(family.gguf_keys))
     assert family.gguf_names is not None
-    with torch.device("meta"):
+    with outline():
         model = assemble(family, config)
-    fill(model, source, family.gguf_names(config), copies=family.copies, drop=family.drop, dtype=dtype)
+    fill(model, source, family.gguf_names(config), copies=family.copies, drop=family.dropped(config), dtype=dtype)
     model.tie()
-    model.tokenizer = source.tokenizer()
+    model.tokenizer = from_gguf(source.metadata)
+    if model.tokenizer is not None:
+        ids = {f"{role}_token_id": getattr(model.tokenizer, role) for role in ("bos", "eos", "pad")}
+        model.published = {name: value for name, value in ids.items() if value is not None}
     return model.to(device).eval()
 
 

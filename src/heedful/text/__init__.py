@@ -1,15 +1,15 @@
-"""Text to ids and back."""
+"""Text to ids and back: the tokenizers that published models came with, on the `tokenizers` library.
+
+tokenizer.py      Tokenizer: encode, decode, pieces with offsets, special ids, chat
+reading.py        from a folder to a Tokenizer, and back
+vocabularies.py   WordPiece, byte-level BPE and GPT's word BPE from plain vocabulary files
+pieces.py         SentencePiece models (BPE and Unigram)
+from_gguf.py      from the metadata of a GGUF file
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from heedful.text.reading import load_tokenizer, save_tokenizer
+from heedful.text.tokenizer import Piece, Tokenizer
 
-
-def load_tokenizer(folder: Path, published: dict[str, Any] | None = None) -> Any:
-    """The tokenizer in a folder; None if it has none."""
-    return None
-
-
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer beside the weights."""
+__all__ = ["Piece", "Tokenizer", "load_tokenizer", "save_tokenizer"]

@@ -1,0 +1,176 @@
+"""SentencePiece models (Kudo and Richardson 2018): BPE by scores (LLaMA), Unigram (T5, DeBERTa).
+
+The file is a protocol buffer of three messages that matter: the pieces, how they were trained, how text is
+normalised. Reading that takes thirty lines, so no further package is needed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from heedful.errors import CorruptFile
+from heedful.text.vocabularies import frame
+
+SPACE = "▁"
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of piece
+
+
+@dataclass
+class Pieces:
+    """A SentencePiece model: its pieces in the order of their ids, and how text is prepared for them."""
+
+    names: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    unigram: bool = True  # else BPE
+    bos: int = 1  # −1: none
+    eos: int = 2
+    charsmap: bytes = b""  # the normaliser's table, compiled
+    prefix_space: bool = True
+    squeeze_spaces: bool = True
+
+    def special(self) -> list[str]:
+        """The pieces that are no text: <s>, </s>, <unk> and their like."""
+        return [n for n, k in zip(self.names, self.kinds, strict=True) if k in (UNKNOWN, CONTROL)]
+
+
+def fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """The fields of a protocol buffer message: number and value."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        value: bytes | int
+        if kind == 0:
+            value, at = _varint(data, at)
+        else:
+            size = {1: 8, 5: 4}.get(kind)
+            if kind == 2:
+                size, at = _varint(data, at)
+            if size is None or at + size > len(data):
+                raise ValueError("a field runs past the end")
+            value, at = data[at : at + size], at + size
+        yield key >> 3, value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("a number runs past the end")
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def _message(value: bytes | int) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number stands where a message belongs")
+    return value
+
+
+def _signed(value: bytes | int) -> int:
+    if not isinstance(value, int):
+        raise ValueError("a message stands where a number belongs")
+    return value - (1 << 64) if value >> 63 else value
+
+
+def read_pieces(path: Path) -> Pieces:
+    """The pieces of a SentencePiece file."""
+    out = Pieces()
+    try:
+        for number, value in fields(path.read_bytes()):
+            if number == 1:
+                _read_piece(out, _message(value))
+            elif number == 2:
+                train = dict(fields(_message(value)))
+                out.unigram = _signed(train.get(3, 1)) == 1
+                out.bos, out.eos = _signed(train.get(41, 1)), _signed(train.get(42, 2))
+            elif number == 3:
+                normal = dict(fields(_message(value)))
+                out.charsmap = _message(normal.get(2, b""))
+                out.prefix_space = bool(normal.get(3, 1))
+                out.squeeze_spaces = bool(normal.get(4, 1))
+    except (ValueError, struct.error) as error:
+        raise CorruptFile(f"{path} is damaged, or no SentencePiece model ({error}); fetch it again") from None
+    if not out.names:
+        raise CorruptFile(f"{path} holds no pieces; is it a SentencePiece model?")
+    return out
+
+
+def _read_piece(out: Pieces, message: bytes) -> None:
+    piece = dict(fields(message))
+    out.names.append(_message(piece.get(1, b"")).decode("utf-8"))
+    score = _message(piece.get(2, b"\0\0\0\0"))
+    out.scores.append(float(struct.unpack("<f", score)[0]))
+    out.kinds.append(_signed(piece.get(3, NORMAL)))
+
+
+def merges(names: Sequence[str], scores: Sequence[float], kinds: Sequence[int]) -> list[tuple[str, str]]:
+    """The merges that scores stand for: two pieces join wherever their union is one, the best score first."""
+    ids = {n: i for i, n in enumerate(names) if kinds[i] in (NORMAL, USER, UNUSED)}
+    by_score: dict[float, list[tuple[int, int, str, str]]] = defaultdict(list)
+    for name, i in ids.items():
+        if kinds[i] != NORMAL:
+            continue
+        for cut in range(1, len(name)):
+            left, right = name[:cut], name[cut:]
+            if left in ids and right in ids:
+                by_score[scores[i]].append((ids[left], ids[right], left, right))
+    best_first = (join for score in sorted(by_score, reverse=True) for join in sorted(by_score[score]))
+    return [(left, right) for *_, left, right in best_first]
+
+
+def build(pieces: Pieces, *, add_bos: bool, add_eos: bool, extra: Sequence[str] = ()) -> Tokenizer:
+    """The same segmentation by the `tokenizers` library; `extra` are special tokens after the last piece."""
+    unknown = pieces.kinds.index(UNKNOWN) if UNKNOWN in pieces.kinds else None
+    fallback = BYTE in pieces.kinds
+    if pieces.unigram:
+        scored = list(zip(pieces.names, pieces.scores, strict=True))
+        backend = Tokenizer(models.Unigram(scored, unk_id=unknown, byte_fallback=fallback))
+    else:
+        vocab = {name: i for i, name in enumerate(pieces.names)}
+        joins = merges(pieces.names, pieces.scores, pieces.kinds)
+        unk = None if unknown is None else pieces.names[unknown]
+        backend = Tokenizer(models.BPE(vocab, joins, unk_token=unk, fuse_unk=True, byte_fallback=fallback))
+    _prepare(backend, pieces)
+    special = (*pieces.special(), *extra)
+    backend.add_special_tokens([AddedToken(n, normalized=False, special=True) for n in special])
+    user = [n for n, k in zip(pieces.names, pieces.kinds, strict=True) if k == USER]
+    backend.add_tokens([AddedToken(n, normalized=False) for n in user])
+    _frame(backend, pieces, add_bos, add_eos)
+    return backend
+
+
+def _prepare(backend: Tokenizer, pieces: Pieces) -> None:
+    """Normalise, write spaces as ▁, and back."""
+    steps: list[normalizers.Normalizer] = []
+    if pieces.charsmap:
+        steps.append(normalizers.Precompiled(pieces.charsmap))
+    if pieces.squeeze_spaces:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if pieces.prefix_space:
+        steps.append(normalizers.Prepend(SPACE))
+    steps.append(normalizers.Replace(" ", SPACE))
+    backend.normalizer = normalizers.Sequence(steps)
+    if pieces.unigram:  # ▁ only ever begins a piece there, so each word is looked at alone
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
+    after = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence(after + ([decoders.Strip(" ", 1, 0)] if pieces.prefix_space else []))
+
+
+def _frame(backend: Tokenizer, pieces: Pieces, add_bos: bool, add_eos: bool) -> None:
+    if "[CLS]" in pieces.names and "[SEP]" in pieces.names:
+        return frame(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    before = f"{pieces.names[pieces.bos]} " if add_bos and pieces.bos >= 0 else ""
+    after = f" {pieces.names[pieces.eos]}" if add_eos and pieces.eos >= 0 else ""
+    if before or after:
+        frame(backend, f"{before}$A{after}", f"{before}$A{after} {before}$B:1{after}")

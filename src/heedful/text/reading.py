@@ -1,0 +1,161 @@
+"""From the files of a folder to a Tokenizer, and back.
+
+Readers are tried in this order; the first whose files are there is used:
+
+    tokenizer.json                              everything in one file
+    vocab.txt                                   WordPiece
+    vocab.json + merges.txt                     BPE; also encoder.json + vocab.bpe, and GPT's first names
+    tokenizer.model, spiece.model, spm.model    SentencePiece
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from heedful.errors import CorruptFile
+from heedful.text import pieces, vocabularies
+from heedful.text.tokenizer import ROLES, Tokenizer
+
+Table = Mapping[str, Any]
+Reader = Callable[[Path, Table, Table], "tokenizers.Tokenizer | None"]
+
+BPE_FILES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("encoder_bpe_40000.json", "vocab_40000.bpe"),
+)
+PIECE_FILES = ("tokenizer.model", "spiece.model", "spm.model")
+
+# What a role is called where no file says so.
+USUAL: dict[str, tuple[str, ...]] = {
+    "bos": ("<s>", "<|endoftext|>"),
+    "eos": ("</s>", "<|endoftext|>"),
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "mask": ("[MASK]", "<mask>"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+}
+
+
+def load_tokenizer(folder: Path, published: Table | None = None) -> Tokenizer | None:
+    """The tokenizer in a folder; None if it has none. `published` is the model's config.json."""
+    folder, published = Path(folder), published or {}
+    settings = _json(folder / "tokenizer_config.json")
+    for reader in (_from_json, _from_lines, _from_merges, _from_pieces):
+        backend = reader(folder, settings, published)
+        if backend is not None:
+            roles = find_roles(backend, settings | _json(folder / "special_tokens_map.json"), published)
+            return Tokenizer(backend, roles, _chat_template(folder, settings), settings)
+    return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile(f"{path} is no JSON ({error}); fetch it again") from None
+    return table if isinstance(table, dict) else {}
+
+
+def _from_json(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise CorruptFile(f"{path} is damaged ({error}); fetch it again") from None
+
+
+def _from_lines(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+    path = folder / "vocab.txt"
+    if not path.is_file():
+        return None
+    vocab = vocabularies.read_lines(path)
+    # A list without [UNK] (of single letters, say) is no WordPiece vocabulary: nothing tells how to apply it.
+    return vocabularies.wordpiece(vocab, settings) if "[UNK]" in vocab else None
+
+
+def _from_merges(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+    for vocab, merges in BPE_FILES:
+        if (folder / vocab).is_file() and (folder / merges).is_file():
+            return vocabularies.bpe(
+                vocabularies.read_table(folder / vocab), vocabularies.read_merges(folder / merges), settings
+            )
+    return None
+
+
+def _from_pieces(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+    for name in PIECE_FILES:
+        if (folder / name).is_file():
+            found = pieces.read_pieces(folder / name)
+            return pieces.build(
+                found,
+                add_bos=bool(settings.get("add_bos_token", not found.unigram)),
+                add_eos=bool(settings.get("add_eos_token", found.unigram)),
+                extra=_extra(found, settings, published),
+            )
+    return None
+
+
+def _extra(found: pieces.Pieces, settings: Table, published: Table) -> list[str]:
+    """Special tokens behind the last piece: T5's sentinels, counted down; a mask if an encoder has none."""
+    sentinels = int(settings.get("extra_ids", 100 if published.get("model_type") == "t5" else 0))
+    extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
+    if "[CLS]" in found.names and "[MASK]" not in found.names:
+        extra.append("[MASK]")
+    return [name for name in extra if name not in found.names]
+
+
+def find_roles(backend: tokenizers.Tokenizer, settings: Table, published: Table) -> dict[str, str]:
+    """Which token is for what: as the tokenizer's files say, else config.json's ids, else the usual names."""
+    roles: dict[str, str] = {}
+    for role in ROLES:
+        named = settings.get(f"{role}_token")
+        named = named.get("content") if isinstance(named, dict) else named
+        number = published.get(f"{role}_token_id")
+        by_id = backend.id_to_token(number) if isinstance(number, int) and number >= 0 else None
+        usual = next((t for t in USUAL[role] if backend.token_to_id(t) is not None), None)
+        token = named or by_id or usual
+        if token:
+            roles[role] = str(token)
+    if roles.get("mask") == "<mask>" and {"bos", "eos"} <= set(
+        roles
+    ):  # RoBERTa, BART: <s> and </s> are all four
+        roles.setdefault("cls", roles["bos"])
+        roles.setdefault("sep", roles["eos"])
+    return roles
+
+
+def _chat_template(folder: Path, settings: Table) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several by name
+        by_name = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        template = by_name.get("default")
+    return template if isinstance(template, str) else None
+
+
+def save_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:
+    """Write a tokenizer beside the weights, as `transformers` reads it; nothing if there is none."""
+    if tokenizer is None:
+        return
+    folder = Path(folder)
+    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    settings = {k: v for k, v in tokenizer.settings.items() if k != "chat_template"}
+    settings.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    settings |= {f"{role}_token": token for role, token in tokenizer.roles.items()}
+    text = json.dumps(settings, indent=2, ensure_ascii=False, sort_keys=True)
+    (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+    if tokenizer.chat_template is not None:
+        (folder / "chat_template.jinja").write_text(tokenizer.chat_template, encoding="utf-8")

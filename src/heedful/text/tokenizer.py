@@ -1,0 +1,180 @@
+"""Tokenizer: one published vocabulary and the rules that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import tokenizers
+
+from heedful.errors import InputError
+
+ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
+
+
+class Piece(NamedTuple):
+    """One token of a text: its id, its name in the vocabulary, and which characters it stands for."""
+
+    id: int
+    token: str
+    start: int
+    end: int
+
+
+class Tokenizer:
+    """text ↔ ids. `roles` names the special tokens by what they are for: {"bos": "<s>", …}; others are None.
+
+    A tokenizer never cuts or pads: that is the business of whoever makes the batch.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        roles: Mapping[str, str] | None = None,
+        chat_template: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend, self.chat_template = backend, chat_template
+        self.roles = {
+            r: t for r, t in (roles or {}).items() if r in ROLES and backend.token_to_id(t) is not None
+        }
+        self.settings = dict(settings or {})  # the tokenizer_config.json it came with
+
+    def __len__(self) -> int:
+        """How many ids there are, added tokens included."""
+        return int(self.backend.get_vocab_size(with_added_tokens=True))
+
+    def __repr__(self) -> str:
+        kind = type(self.backend.model).__name__
+        roles = ", ".join(f"{role}={token!r}" for role, token in self.roles.items())
+        return f"Tokenizer({kind}, {len(self):,} tokens, {roles})"
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """The ids of a text; `special` puts around it what its model was trained with ([CLS] … [SEP])"""
+        return self._encoding(text, special).ids
+
+    def encode_pair(self, first: str, second: str, special: bool = True) -> tuple[list[int], list[int]]:
+        """The ids of two texts as one sequence, and which of the two each belongs to (BERT's token types)."""
+        encoding = self.backend.encode(first, second, add_special_tokens=special)
+        return encoding.ids, encoding.type_ids
+
+    def encode_all(self, texts: Iterable[str], special: bool = True) -> list[list[int]]:
+        """The ids of many texts, on all cores."""
+        return [e.ids for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=special)]
+
+    def split(self, text: str, special: bool = True) -> list[Piece]:
+        """The pieces of a text: ids, tokens and offsets. A special token that was added has an empty span."""
+        e = self._encoding(text, special)
+        return [Piece(i, t, *span) for i, t, span in zip(e.ids, e.tokens, e.offsets, strict=True)]
+
+    def offsets(self, text: str, special: bool = True) -> list[tuple[int, int]]:
+        """The first character of each piece and the one after its last."""
+        return self._encoding(text, special).offsets
+
+    def _encoding(self, text: str, special: bool) -> tokenizers.Encoding:
+        if not isinstance(text, str):
+            raise InputError(f"encode takes one string; got {type(text).__name__}: for many use encode_all")
+        return self.backend.encode(text, add_special_tokens=special)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """The text of ids."""
+        self._check(ids)
+        return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The names of ids in the vocabulary: "Ġworld", "##ing", "▁the"."""
+        self._check(ids)
+        # Some vocabularies have holes that the model's table was rounded up over.
+        return [str(t) if (t := self.backend.id_to_token(i)) is not None else f"<{i}>" for i in ids]
+
+    def _check(self, ids: Sequence[int]) -> None:
+        for i in ids:
+            if i < 0:
+                raise InputError(
+                    f"{i} is no token id; they are 0 … {len(self) - 1}: was a loss's padding left in?"
+                )
+
+    def id(self, token: str) -> int | None:
+        """The id of a token by its name in the vocabulary; None if it is not there."""
+        found = self.backend.token_to_id(token)
+        return None if found is None else int(found)
+
+    def _role(self, role: str) -> int | None:
+        return self.id(self.roles[role]) if role in self.roles else None
+
+    @property
+    def bos(self) -> int | None:
+        """The id that begins a text."""
+        return self._role("bos")
+
+    @property
+    def eos(self) -> int | None:
+        """The id that ends a text."""
+        return self._role("eos")
+
+    @property
+    def pad(self) -> int | None:
+        """The id that fills up a batch."""
+        return self._role("pad")
+
+    @property
+    def unk(self) -> int | None:
+        """The id of what the vocabulary does not have."""
+        return self._role("unk")
+
+    @property
+    def mask(self) -> int | None:
+        """The id that hides a word."""
+        return self._role("mask")
+
+    @property
+    def cls(self) -> int | None:
+        """The id whose vector stands for the whole text."""
+        return self._role("cls")
+
+    @property
+    def sep(self) -> int | None:
+        """The id between two texts."""
+        return self._role("sep")
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], generation_prompt: bool = True) -> str:
+        """A conversation as the text its model was trained on; `generation_prompt` opens the answer.
+
+        Encode the result with special=False: the template writes the special tokens itself.
+        """
+        if self.chat_template is None:
+            raise InputError("this tokenizer has no chat template: its model was not trained to converse")
+        return render(
+            self.chat_template, messages=list(messages), add_generation_prompt=generation_prompt,
+            **{f"{role}_token": token for role, token in self.roles.items()},
+        )  # fmt: skip
+
+
+def render(template: str, **values: Any) -> str:
+    """A chat template filled in. It comes with a model from anywhere, so it runs in a sandbox."""
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    try:
+        return environment.from_string(template).render(**values)
+    except (jinja2.TemplateError, TypeError, KeyError) as error:
+        raise InputError(f"the chat template cannot render these messages: {error}") from None
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """As published templates expect it: without jinja's escapes for web pages."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False, indent=indent)

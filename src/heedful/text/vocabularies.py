@@ -1,0 +1,124 @@
+"""Tokenizers from plain vocabulary files, as models before 2020 were published with.
+
+WordPiece (BERT): the longest known prefix of a word, then of the rest.    Wu et al. 2016 §4.1
+Byte-level BPE (GPT-2): merges over bytes, so that nothing is unknown.     Radford et al. 2019 §2.2
+Word BPE (GPT): merges over the letters of a lower-cased word, whose last carries </w>.   Sennrich et al. 2016
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from heedful.errors import CorruptFile
+
+Merges = Sequence[tuple[str, str]]
+
+
+def read_lines(path: Path) -> dict[str, int]:
+    """One token per line; its number is its id."""
+    text = path.read_text(encoding="utf-8")
+    return {line.rstrip("\r"): i for i, line in enumerate(text.removesuffix("\n").split("\n"))}
+
+
+def read_table(path: Path) -> dict[str, int]:
+    """A JSON table token → id."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile(f"{path} is no JSON ({error}); fetch it again") from None
+    if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
+        raise CorruptFile(f"{path} is no table of tokens and ids; fetch it again")
+    return table
+
+
+def read_merges(path: Path) -> list[tuple[str, str]]:
+    """One merge per line, the most frequent first. A line that starts with #version is a remark."""
+    merges: list[tuple[str, str]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if not line.strip() or (number == 1 and line.startswith("#version")):
+            continue
+        pair = line.rstrip("\r").split(" ")
+        if len(pair) != 2:
+            raise CorruptFile(f"{path}:{number}: {line!r} is no merge of two pieces")
+        merges.append((pair[0], pair[1]))
+    return merges
+
+
+def special(backend: Tokenizer, tokens: Sequence[str], *, keep_space: Sequence[str] = ()) -> None:
+    """Make those of `tokens` that the vocabulary has special: never split, left out when decoding.
+
+    One in `keep_space` swallows the space before it, as <mask> does in byte-level vocabularies.
+    """
+    for t in tokens:
+        if backend.token_to_id(t) is not None:
+            backend.add_special_tokens(
+                [AddedToken(t, lstrip=t in keep_space, normalized=False, special=True)]
+            )
+
+
+def frame(backend: Tokenizer, single: str, pair: str) -> None:
+    """What stands around one text and two, e.g. "[CLS] $A [SEP]" and "[CLS] $A [SEP] $B:1 [SEP]:1"."""
+    names = {word.split(":")[0] for word in f"{single} {pair}".split() if not word.startswith("$")}
+    ids = [(name, backend.token_to_id(name)) for name in sorted(names)]
+    backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+
+
+BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
+    """BERT's: split at spaces and punctuation, then WordPiece; [CLS] a [SEP] b [SEP] around."""
+    backend = Tokenizer(models.WordPiece(dict(vocab), unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(settings.get("do_lower_case", _lower_case(vocab))),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(cleanup=True)
+    special(backend, BERT_SPECIAL)
+    if "[CLS]" in vocab and "[SEP]" in vocab:
+        frame(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    return backend
+
+
+def _lower_case(vocab: Mapping[str, int]) -> bool:
+    """A vocabulary in which no ordinary word has a capital letter was made from lower-cased text."""
+    return not any(t != t.lower() for t in vocab if t.isalpha())
+
+
+def byte_level(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
+    """GPT-2's; where the vocabulary has <s> and <mask> too, RoBERTa's: <s> a </s> </s> b </s> around."""
+    prefix = bool(settings.get("add_prefix_space", False))
+    backend = Tokenizer(models.BPE(dict(vocab), list(merges)))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    special(backend, ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"), keep_space=("<mask>",))
+    if "<s>" in vocab and "</s>" in vocab and "<mask>" in vocab:
+        backend.post_processor = processors.RobertaProcessing(
+            ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), trim_offsets=True, add_prefix_space=prefix
+        )
+    return backend
+
+
+def word_level_bpe(vocab: Mapping[str, int], merges: Merges) -> Tokenizer:
+    """GPT's: lower-cased words and punctuation, merged letter by letter; </w> marks the end of a word."""
+    backend = Tokenizer(models.BPE(dict(vocab), list(merges), unk_token="<unk>", end_of_word_suffix="</w>"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    special(backend, ("<unk>",))
+    return backend
+
+
+def bpe(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
+    """Byte-level or word BPE: the ends of words tell."""
+    if any(token.endswith("</w>") for token in vocab):
+        return word_level_bpe(vocab, merges)
+    return byte_level(vocab, merges, settings)

@@ -1,0 +1,71 @@
+"""SentencePiece models, trained here on a few lines, cut text as the SentencePiece library does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heedful.errors import CorruptFile
+from heedful.text import load_tokenizer
+from tests.text.samples import WRITTEN, lines
+
+spm = pytest.importorskip("sentencepiece", reason="sentencepiece trains the models compared here")
+
+
+def trained(folder: Path, **settings: Any) -> Any:
+    text = [line for line in (*WRITTEN, *Path(__file__).read_text().splitlines()) if line.strip()] * 3
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(text), model_prefix=str(folder / "tokenizer"), vocab_size=500, minloglevel=2,
+        hard_vocab_limit=False, num_threads=1, **settings,
+    )  # fmt: skip
+    return spm.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+
+
+KINDS = {
+    "bpe": {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
+            "remove_extra_whitespaces": False},
+    "unigram": {"model_type": "unigram"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_is_cut_and_joined_as_the_library_does(kind: str, tmp_path: Path) -> None:
+    theirs = trained(tmp_path, **KINDS[kind])
+    ours = load_tokenizer(tmp_path)
+    assert ours is not None
+    assert len(ours) == theirs.get_piece_size()
+    for line in lines():
+        assert ours.encode(line, special=False) == theirs.encode(line), line
+        if theirs.unk_id() not in theirs.encode(line):  # what is unknown is spelt differently
+            assert ours.decode(ours.encode(line)) == theirs.decode(theirs.encode(line)), line
+
+
+def test_bpe_begins_with_bos_and_unigram_ends_with_eos(tmp_path: Path) -> None:
+    trained(tmp_path, **KINDS["bpe"])
+    bpe = load_tokenizer(tmp_path)
+    assert bpe is not None
+    assert bpe.encode("a")[0] == bpe.bos == 1
+    (tmp_path / "tokenizer_config.json").write_text('{"add_eos_token": true, "add_bos_token": false}')
+    asked = load_tokenizer(tmp_path)
+    assert asked is not None
+    assert asked.encode("a") == [*bpe.encode("a", special=False), bpe.eos]
+
+
+def test_sentinels_count_down_from_the_end(tmp_path: Path) -> None:
+    theirs = trained(tmp_path, model_type="unigram", bos_id=-1, eos_id=1, pad_id=0, unk_id=2)
+    tokenizer = load_tokenizer(tmp_path, {"model_type": "t5"})
+    assert tokenizer is not None
+    size = theirs.get_piece_size()
+    assert tokenizer.id("<extra_id_0>") == size + 99
+    assert tokenizer.id("<extra_id_99>") == size
+    assert tokenizer.encode("<extra_id_0>")[0] == size + 99
+
+
+def test_a_damaged_model_is_one_clear_error(tmp_path: Path) -> None:
+    trained(tmp_path, **KINDS["bpe"])
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CorruptFile, match=r"tokenizer\.model"):
+        load_tokenizer(tmp_path)

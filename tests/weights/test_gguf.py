@@ -1,0 +1,179 @@
+"""GGUF files written here by the `gguf` library, read back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heedful
+from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
+from heedful.models import FAMILIES
+from heedful.weights.checkpoint import published_tensors
+from heedful.weights.gguf import GGUFFile
+from tests.text.samples import WRITTEN
+
+gguf = pytest.importorskip("gguf", reason="the gguf library writes the files read here")
+
+LLAMA = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 64, "context": 64, "vocab": 260}
+
+
+def write(path: Path, tensors: dict[str, np.ndarray], architecture: str = "llama", **numbers: Any) -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    for name, value in numbers.items():
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add(f"{architecture}.{name.replace('__', '.')}", value)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_model(path: Path, model: Any, **more: Any) -> Path:
+    names = FAMILIES["llama"].gguf_names
+    assert names is not None
+    tensors = {n: t.float().numpy() for n, t in published_tensors(model, names(model.config), None).items()}
+    c = model.config
+    numbers = {
+        "embedding_length": c.dim, "block_count": c.layers, "attention__head_count": c.heads,
+        "attention__head_count_kv": c.kv_heads, "feed_forward_length": c.hidden, "context_length": c.context,
+        "rope__freq_base": c.rope_base, "attention__layer_norm_rms_epsilon": c.norm_eps,
+    }  # fmt: skip
+    return write(path, tensors | more, **numbers)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_written_as_gguf_gives_the_same_logits(tied: bool, tmp_path: Path) -> None:
+    model = heedful.build("llama", **LLAMA, tied=tied, seed=0).eval()
+    again = heedful.load(write_model(tmp_path / "model.gguf", model))
+    tokens = torch.randint(0, 260, (2, 9))
+    assert again.config.tied is tied
+    assert again.config.vocab == 260
+    assert again.tokenizer is None
+    assert torch.allclose(again(tokens), model(tokens), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+def test_every_kind_of_tensor_is_read_as_the_library_dequantises_it(kind: str, tmp_path: Path) -> None:
+    quant = gguf.GGMLQuantizationType[kind]
+    values = np.random.default_rng(0).standard_normal((6, 64), dtype=np.float32)
+    stored = gguf.quants.quantize(values, quant)
+    writer = gguf.GGUFWriter(tmp_path / "t.gguf", "llama")
+    writer.add_tensor("token_embd.weight", stored, raw_dtype=quant)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GGUFFile(tmp_path / "t.gguf")
+    read = file.read("token_embd.weight")
+    assert read.dtype == torch.float32
+    assert tuple(read.shape) == file.entries["token_embd.weight"].shape == (6, 64)
+    assert torch.equal(read, torch.from_numpy(gguf.quants.dequantize(stored, quant).copy()))
+    assert (read - torch.from_numpy(values)).abs().max() < 0.5
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+def test_k_quants_are_read_as_the_library_dequantises_them(kind: str, tmp_path: Path) -> None:
+    quant = gguf.GGMLQuantizationType[kind]
+    elements, size = gguf.GGML_QUANT_SIZES[quant]
+    raw = np.random.default_rng(0).integers(
+        0, 60, (3, size), dtype=np.uint8
+    )  # small bytes: finite half floats
+    writer = gguf.GGUFWriter(tmp_path / "t.gguf", "llama")
+    writer.add_tensor("token_embd.weight", raw, raw_dtype=quant)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    read = GGUFFile(tmp_path / "t.gguf").read("token_embd.weight")
+    assert tuple(read.shape) == (3, elements)
+    assert torch.equal(read, torch.from_numpy(gguf.quants.dequantize(raw, quant).copy()))
+
+
+def test_what_was_read_outlives_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.gguf", {"token_embd.weight": np.ones((4, 32), np.float32)})
+    read = GGUFFile(path).read("token_embd.weight")
+    path.write_bytes(b"")
+    read += 1
+    assert bool((read == 2).all())
+
+
+def test_rescaled_positions_are_refused_rather_than_left_out(tmp_path: Path) -> None:
+    model = heedful.build("llama", **LLAMA)
+    factors = np.linspace(1, 8, 4, dtype=np.float32)
+    with pytest.raises(WeightsError, match="rotary"):
+        heedful.load(write_model(tmp_path / "model.gguf", model, **{"rope_freqs.weight": factors}))
+
+
+def test_bad_files_are_one_clear_error_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"PK\x03\x04 not a model")
+    with pytest.raises(CorruptFile, match="does not begin with GGUF"):
+        heedful.load(tmp_path / "a.gguf")
+    whole = write_model(tmp_path / "b.gguf", heedful.build("llama", **LLAMA)).read_bytes()
+    (tmp_path / "c.gguf").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CorruptFile, match="truncated"):
+        heedful.load(tmp_path / "c.gguf")
+    write(tmp_path / "d.gguf", {"x": np.ones((4, 32), np.float32)}, architecture="whisper")
+    with pytest.raises(NotFound, match="whisper"):
+        heedful.load(tmp_path / "d.gguf")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MissingPackage, match="pip install gguf"):
+        heedful.load(tmp_path / "b.gguf")
+
+
+def test_a_vocabulary_with_scores_is_the_sentencepiece_model_it_came_from(tmp_path: Path) -> None:
+    spm = pytest.importorskip("sentencepiece", reason="sentencepiece trains the vocabulary")
+    from heedful.text.from_gguf import from_gguf
+
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(WRITTEN * 3), model_prefix=str(tmp_path / "m"), vocab_size=420, minloglevel=2,
+        hard_vocab_limit=False, num_threads=1, model_type="bpe", byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False,
+    )  # fmt: skip
+    theirs = spm.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    ids = range(theirs.get_piece_size())
+    kinds = [
+        2 if theirs.is_unknown(i) else 3 if theirs.is_control(i) else 6 if theirs.is_byte(i) else 1
+        for i in ids
+    ]
+    ours = from_gguf({
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": [theirs.id_to_piece(i) for i in ids],
+        "tokenizer.ggml.scores": [theirs.get_score(i) for i in ids], "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+    })  # fmt: skip
+    assert ours is not None
+    assert (ours.bos, ours.eos) == (1, 2)
+    for line in WRITTEN:
+        assert ours.encode(line) == [1, *theirs.encode(line)], line
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("gpt-2", ["a", " 2026", "!!", "\n", "\n", "b"]),
+        ("smollm", ["a", " ", "2", "0", "2", "6", "!!", "\n", "\n", "b"]),
+        ("llama-bpe", ["a", " ", "202", "6", "!!\n\n", "b"]),
+    ],
+)
+def test_text_is_cut_as_the_file_says_before_bytes_are_merged(pre: str, pieces: list[str]) -> None:
+    from tokenizers import pre_tokenizers
+
+    from heedful.text.from_gguf import from_gguf
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ours = from_gguf({
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.tokens": alphabet,
+    })  # fmt: skip
+    assert ours is not None
+    text = "a 2026!!\n\nb"
+    cut = ours.backend.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[slice(*span)] for _, span in cut] == pieces
+    assert ours.decode(ours.encode(text)) == text

@@ -1,21 +1,39 @@
 """Every system, one line each: the first file to open.
 
     system          file               paper                                       own part
+    RNN             recurrent.py       Elman 1990; Mikolov et al. 2010             recurrence
+    LSTM            recurrent.py       Hochreiter and Schmidhuber 1997             gates and a cell
+    GRU             recurrent.py       Cho et al. 2014                             gates
     GPT             gpt.py             Radford et al. 2018
     GPT-2           gpt.py             Radford et al. 2019
     GPT-3           gpt.py             Brown et al. 2020                           banded layers
     LLaMA 1 2 3     llama.py           Touvron et al. 2023                         rotary, gated MLP
     Mistral         llama.py           Jiang et al. 2023                           window
+    DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
+    BERT            bert.py            Devlin et al. 2019
+    RoBERTa         bert.py            Liu et al. 2019                             offset positions
+    XLM-R           bert.py            Conneau et al. 2020
+    DistilBERT      bert.py            Sanh et al. 2019
+    DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        disentangled attention
+    T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
+    BART            bart.py            Lewis et al. 2020
+    Marian          bart.py            Junczys-Dowmunt et al. 2018
 """
 
 from __future__ import annotations
 
 from heedful.errors import NotFound, nearest
+from heedful.models.bart import BART, MARIAN
 from heedful.models.base import Config, Family
+from heedful.models.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
+from heedful.models.deberta import DEBERTA, DEBERTA_V2
+from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from heedful.models.gpt import GPT, GPT2, GPT3
 from heedful.models.llama import LLAMA, MISTRAL
+from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
+from heedful.models.t5 import MT5, T5
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (GPT, GPT2, GPT3, LLAMA, MISTRAL)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN)}
 
 
 def presets() -> dict[str, tuple[Family, Config]]:

@@ -19,6 +19,19 @@ T5 = {
 }  # fmt: skip
 
 
+BART = {
+    "vocab_size": 99, "d_model": 24, "max_position_embeddings": 32, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 3, "decoder_attention_heads": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40,
+}  # fmt: skip
+UNEVEN = {
+    "encoder_layers": 1, "decoder_layers": 3, "encoder_attention_heads": 2, "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 32, "decoder_ffn_dim": 56, "scale_embedding": True,
+}  # fmt: skip
+START = {"pad_token_id": 98, "decoder_start_token_id": 98}
+MARIAN = {**BART, **START, "activation_function": "swish", "scale_embedding": True}
+UNSHARED = {**MARIAN, "vocab_size": 120, "decoder_vocab_size": 99, "share_encoder_decoder_embeddings": False}
+
+
 def untie(model: Any) -> None:
     """An output matrix of its own, as published files of T5 1.1 have."""
     model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
@@ -27,6 +40,18 @@ def untie(model: Any) -> None:
 def t5(id: str, patterns: dict[str, str] | None = None, prepare: Any = None, **values: Any) -> Case:
     name = "T5ForConditionalGeneration"
     return Case(id, name, "T5Config", {**T5, **values}, patterns=patterns or {}, prepare=prepare)
+
+
+def shift(model: Any) -> None:
+    """A bias of the logits that is not all zero."""
+    model.final_logits_bias.normal_()
+
+
+def sines(model: Any) -> None:
+    """Positions are no parameters to be moved: they are what the paper says."""
+    shift(model)
+    for stack in (model.model.encoder, model.model.decoder):
+        stack.embed_positions.weight.data = stack.embed_positions.create_weight()
 
 
 CASES = [
@@ -38,6 +63,12 @@ CASES = [
     t5("t5-unscaled-tied", feed_forward_proj="gelu", tie_word_embeddings=False),
     Case("t5-encoder", "T5EncoderModel", "T5Config", T5, output="last_hidden_state", patterns=ATTENTIONS),
     Case("mt5", "MT5ForConditionalGeneration", "MT5Config", {**T5, "num_heads": 2}, prepare=untie),
+    Case("bart", "BartForConditionalGeneration", "BartConfig", BART, patterns=SEQ2SEQ, prepare=shift),
+    Case("bart-uneven", "BartForConditionalGeneration", "BartConfig", {**BART, **UNEVEN}, prepare=shift),
+    Case("bart-none", "BartModel", "BartConfig", BART, output="encoder_last_hidden_state"),
+    Case("marian", "MarianMTModel", "MarianConfig", MARIAN, patterns=SEQ2SEQ, prepare=sines),
+    Case("marian-unshared", "MarianMTModel", "MarianConfig", UNSHARED, prepare=sines),
+    Case("marian-uneven", "MarianMTModel", "MarianConfig", {**MARIAN, **UNEVEN}, prepare=sines),
 ]
 
 
@@ -93,3 +124,23 @@ def test_a_state_can_be_cropped_to_try_another_continuation() -> None:
     first = model.step(torch.tensor([[7, 8]]), state)
     state.crop(1)
     assert (model.step(torch.tensor([[7, 8]]), state) - first).abs().max() <= 1e-6
+
+
+def test_stored_sines_are_dropped_and_listed(tmp_path: Path) -> None:
+    harness.make(next(case for case in CASES if case.id == "marian"), tmp_path)
+    tensors = harness.read(tmp_path)
+    tables = [f"model.{side}.embed_positions.weight" for side in ("decoder", "encoder")]
+    save_file({**tensors, **{name: torch.zeros(32, 24) for name in tables}}, tmp_path / "model.safetensors")
+    model = heedful.load(tmp_path)
+    assert model.origin.dropped == tables
+    assert model.start_token == 98
+
+
+def test_an_output_matrix_that_repeats_the_target_table_is_a_copy(tmp_path: Path) -> None:
+    harness.make(next(case for case in CASES if case.id == "marian-unshared"), tmp_path)
+    tensors = harness.read(tmp_path)
+    tensors["lm_head.weight"] = tensors["model.decoder.embed_tokens.weight"].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    model = heedful.load(tmp_path)
+    assert model.head.out.weight is model.target_embed.token.weight
+    assert harness.read(heedful.save(model, tmp_path / "saved")).keys() == tensors.keys()

@@ -38,7 +38,7 @@ class T5Config(Config):
     norm_eps: float = 1e-6
     dropout: float = 0.1
     tied: bool = True
-    scaled: bool = derived(lambda c: c.tied)  # logits divided by √D
+    scale_logits: bool = derived(lambda c: c.tied)  # by 1/√D
     start_token: int = 0  # what the decoder reads first
 
     def check(self) -> None:
@@ -56,7 +56,7 @@ class MT5Config(T5Config):
     act: str = "gelu_new"
     gated: bool = True
     tied: bool = False
-    scaled: bool = False
+    scale_logits: bool = False
 
 
 def t5(c: T5Config) -> Model:
@@ -73,7 +73,7 @@ def t5(c: T5Config) -> Model:
     if c.head == "none":
         return LM(embed, encoder, causal=False)
     decoder = Stack([writes() for _ in range(c.decoder_layers)], norm(), bias=bias(causal=True))
-    scale = c.dim**-0.5 if c.scaled else 1.0
+    scale = c.dim**-0.5 if c.scale_logits else 1.0
     head = choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, scale=scale))
     return Seq2Seq(embed, encoder, decoder, head, start_token=c.start_token)
 
@@ -122,7 +122,7 @@ def read(published: dict[str, Any]) -> dict[str, Any]:
     scaled = published.get("scale_decoder_outputs", tied)
     if gate == "gated" and act == "gelu":
         act = "gelu_new"
-    return {"act": act, "gated": gate == "gated", "scaled": scaled, "tied": tied and scaled}
+    return {"act": act, "gated": gate == "gated", "scale_logits": scaled, "tied": tied and scaled}
 
 
 def infer(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def write(c: T5Config) -> dict[str, Any]:
         "dense_act_fn": c.act,
         "is_gated_act": c.gated,
         "tie_word_embeddings": c.tied,
-        "scale_decoder_outputs": c.scaled,
+        "scale_decoder_outputs": c.scale_logits,
         "is_encoder_decoder": c.head != "none",
     }
 

@@ -1,0 +1,186 @@
+"""BART (Lewis et al. 2020, arXiv 1910.13461) and Marian's translation models (Junczys-Dowmunt et al. 2018).
+
+From the Transformer:    learned positions   a norm after the embedding   GELU
+From BART to Marian:     sinusoidal positions again, sines before cosines   no norm there   SiLU
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heedful.errors import ConfigError
+from heedful.models.base import Config, Family, Seq2Seq, derived
+from heedful.nn.attention import Attention, CrossAttention, head_size
+from heedful.nn.block import Block, Stack
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, activation
+from heedful.nn.head import Head, LMHead, NoHead, choose
+from heedful.nn.norm import LayerNorm
+from heedful.nn.position import Learned, Sinusoidal
+from heedful.weights.names import Row
+from heedful.weights.ops import Row1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BartConfig(Config):
+    vocab: int = 50265
+    dim: int = 1024
+    layers: int = 12  # of the encoder, as are heads and hidden
+    heads: int = 16
+    hidden: int = derived(lambda c: 4 * c.dim)
+    decoder_layers: int = derived(lambda c: c.layers)
+    decoder_heads: int = derived(lambda c: c.heads)
+    decoder_hidden: int = derived(lambda c: c.hidden)
+    context: int = 1024
+    act: str = "gelu"
+    dropout: float = 0.1
+    scale_embed: bool = False  # by √D
+    start_token: int = 2  # what the decoder reads first
+
+    def check(self) -> None:
+        head_size(self.dim, self.heads)
+        head_size(self.dim, self.decoder_heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarianConfig(BartConfig):
+    vocab: int = 58101
+    source_vocab: int = derived(lambda c: c.vocab)
+    shared: bool = derived(lambda c: c.source_vocab == c.vocab)  # one table for source and target
+    dim: int = 512
+    layers: int = 6
+    heads: int = 8
+    context: int = 512
+    act: str = "swish"
+    scale_embed: bool = True
+    start_token: int = derived(lambda c: c.vocab - 1)
+
+    def check(self) -> None:
+        super().check()
+        if self.shared and self.source_vocab != self.vocab:
+            raise ConfigError(f"vocab={self.vocab} is not source_vocab={self.source_vocab}; say shared=False")
+
+
+def bart(c: BartConfig) -> Seq2Seq:
+    embed, target = (
+        Embedding(
+            c.vocab, c.dim, position=Learned(c.context, c.dim, offset=2), norm=LayerNorm(c.dim),
+            scale=embed_scale(c), dropout=c.dropout,
+        )
+        for _ in ("source", "target")
+    )  # fmt: skip
+    target.token = embed.token  # one table for both; only positions and norms are their own
+    return Seq2Seq(embed, encoder(c), decoder(c), head(c), target_embed=target, start_token=c.start_token)
+
+
+def marian(c: MarianConfig) -> Seq2Seq:
+    positions = Sinusoidal(c.dim, layout="halves")
+    table = lambda vocab: Embedding(vocab, c.dim, position=positions, scale=embed_scale(c), dropout=c.dropout)
+    target = None if c.shared else table(c.vocab)
+    embed = table(c.source_vocab)
+    return Seq2Seq(embed, encoder(c), decoder(c), head(c), target_embed=target, start_token=c.start_token)
+
+
+def encoder(c: BartConfig) -> Stack:
+    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
+    block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), ffn=ffn())
+    return Stack([block() for _ in range(c.layers)])
+
+
+def decoder(c: BartConfig) -> Stack:
+    attn = lambda: Attention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
+    cross = lambda: CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
+    ffn = lambda: MLP(c.dim, c.decoder_hidden, activation(c.act))
+    block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), cross=cross(), ffn=ffn())
+    return Stack([block() for _ in range(c.decoder_layers)])
+
+
+def head(c: BartConfig) -> Head:
+    return choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True), none=NoHead)
+
+
+def embed_scale(c: BartConfig) -> float:
+    return c.dim**0.5 if c.scale_embed else 1.0
+
+
+STACK_NAMES = [
+    ("model.encoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}", "encoder.*.attn.{q,k,v,o}"),
+    ("model.encoder.layers.*.{fc1,fc2}", "encoder.*.ffn.{up,down}"),
+    ("model.encoder.layers.*.{self_attn,final}_layer_norm", "encoder.*.{attn,ffn}_norm"),
+    ("model.decoder.layers.*.self_attn.{q_proj,k_proj,v_proj,out_proj}", "decoder.*.attn.{q,k,v,o}"),
+    ("model.decoder.layers.*.encoder_attn.{q_proj,k_proj,v_proj,out_proj}", "decoder.*.cross.{q,k,v,o}"),
+    ("model.decoder.layers.*.{fc1,fc2}", "decoder.*.ffn.{up,down}"),
+    ("model.decoder.layers.*.{self_attn,encoder_attn,final}_layer_norm", "decoder.*.{attn,cross,ffn}_norm"),
+    ("final_logits_bias", "head.shift", Row1()),
+]
+
+BART_NAMES = [
+    ("model.shared", "embed.token"),
+    ("model.encoder.{embed_positions,layernorm_embedding}", "embed.{position,norm}"),
+    ("model.decoder.{embed_positions,layernorm_embedding}", "target_embed.{position,norm}"),
+    *STACK_NAMES,
+]
+
+
+def marian_names(c: MarianConfig) -> list[Row]:
+    source = "model.shared" if c.shared else "model.encoder.embed_tokens"
+    return [(source, "embed.token"), ("model.decoder.embed_tokens", "target_embed.token"), *STACK_NAMES]
+
+
+KEYS = {
+    "d_model": "dim", "encoder_layers": "layers", "decoder_layers": "decoder_layers",
+    "encoder_attention_heads": "heads", "decoder_attention_heads": "decoder_heads",
+    "encoder_ffn_dim": "hidden", "decoder_ffn_dim": "decoder_hidden", "max_position_embeddings": "context",
+    "activation_function": "act", "dropout": "dropout", "scale_embedding": "scale_embed",
+    "decoder_start_token_id": "start_token",
+}  # fmt: skip
+
+
+def read_vocabularies(published: dict[str, Any]) -> dict[str, Any]:
+    """Files without a target vocabulary have one for both."""
+    source = published["vocab_size"]
+    shared = published.get("share_encoder_decoder_embeddings", True)
+    target = source if shared else published.get("decoder_vocab_size") or source
+    return {"source_vocab": source, "vocab": target, "shared": shared}
+
+
+def write_vocabularies(c: MarianConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": c.source_vocab,
+        "decoder_vocab_size": c.vocab,
+        "share_encoder_decoder_embeddings": c.shared,
+    }
+
+
+BART = Family(
+    "bart", BartConfig, bart, BART_NAMES, {"vocab_size": "vocab", **KEYS},
+    presets={"bart-base": BartConfig(dim=768, layers=6, heads=12), "bart-large": BartConfig()},
+    tiny=BartConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="seq2seq",
+    prefix="model", model_types=("bart",), heads={"lm": "BartForConditionalGeneration", "none": "BartModel"},
+    require={
+        "tie_word_embeddings": (True,), "normalize_before": (False,), "normalize_embedding": (True,),
+        "static_position_embeddings": (False,), "add_final_layer_norm": (False,),
+    },
+    copies={
+        "lm_head.weight": "model.decoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight": "model.shared.weight",
+        "model.encoder.embed_tokens.weight": "model.shared.weight",
+    },
+    drop=("*encoder.version", "*decoder.version"), paper="Lewis et al. 2020, arXiv 1910.13461",
+)  # fmt: skip
+
+MARIAN = replace(
+    BART, name="marian", config=MarianConfig, build=marian, names=marian_names, keys=KEYS,
+    presets={"opus-mt-en-de": MarianConfig()},
+    tiny=MarianConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64, start_token=0),
+    model_types=("marian",), heads={"lm": "MarianMTModel", "none": "MarianModel"},
+    require={
+        "tie_word_embeddings": (True,), "normalize_before": (False,), "normalize_embedding": (False,),
+        "static_position_embeddings": (True,), "add_final_layer_norm": (False,),
+    },
+    read=read_vocabularies, write=write_vocabularies,
+    drop=("*embed_positions.weight",),  # tables of sines, computed here
+    paper="Junczys-Dowmunt et al. 2018, arXiv 1804.00344",
+)  # fmt: skip

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, InputError, nearest
+from heedful.nn.attentive import Bridge
 from heedful.nn.block import Stack
-from heedful.nn.context import Context, Mask, Part, PartState, Watch
+from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead, last_token
 from heedful.weights.names import Row
@@ -97,7 +98,7 @@ class Family:
     write: Callable[[Any], dict[str, Any]] | None = None  # and back
     infer: Callable[[set[str], Any], dict[str, Any]] | None = None  # further fields from the names in the file
     copies: Mapping[str, str] = field(default_factory=dict)  # published tensors that only repeat another
-    drop: Sequence[str] = ()  # published buffers that were never needed, as patterns
+    drop: Sequence[str] | Callable[[Any], Sequence[str]] = ()  # published buffers that were never needed, as patterns
     gguf: str = ""  # the architecture's name in GGUF files
     gguf_names: Callable[[Any], Sequence[Row]] | None = None
     gguf_keys: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +107,10 @@ class Family:
     def rows(self, config: Config) -> Sequence[Row]:
         """The table of names for a model of this config."""
         return self.names(config) if callable(self.names) else self.names
+
+    def dropped(self, config: Config) -> Sequence[str]:
+        """Patterns of published tensors that a model of this config leaves out."""
+        return self.drop(config) if callable(self.drop) else self.drop
 
 
 @dataclass
@@ -242,6 +247,10 @@ class LM(Model):
         """The last hidden states (B, T, D), before any head."""
         return self._hidden(tokens, valid, types, documents, watch, backend)[0]
 
+    def read(self, tokens: Tensor, *, valid: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, Context]:
+        """The last hidden states and the context a head is called with: for objectives that use two heads."""
+        return self._hidden(tokens, valid, types, None, None, "auto")
+
     def _hidden(
         self,
         tokens: Tensor,
@@ -327,7 +336,7 @@ class Seq2Seq(Model):
     """encoder → memory → decoder → head.
 
     `bridge` makes the decoder's first state from what the encoder remembers: recurrent models have one, the others
-    look at the memory alone. `reverse` feeds the source backwards (Sutskever et al. 2014 §3.3).
+    look at the memory alone.
     """
 
     def __init__(
@@ -338,14 +347,14 @@ class Seq2Seq(Model):
         head: Head,
         *,
         target_embed: Embedding | None = None,
-        bridge: Part | None = None,
-        reverse: bool = False,
+        bridge: Bridge | None = None,
         start_token: int = 0,
     ) -> None:
         super().__init__()
-        self.embed, self.encoder, self.decoder, self.head = embed, encoder, decoder, head
-        self.target_embed = target_embed
-        self.bridge, self.reverse, self.start_token = bridge, reverse, start_token
+        # The tables come first: a matrix that a head shares with one bears the table's name.
+        self.embed, self.target_embed = embed, target_embed
+        self.encoder, self.decoder, self.head = encoder, decoder, head
+        self.bridge, self.start_token = bridge, start_token
         self.published = {}
         self.tie()
 
@@ -368,12 +377,42 @@ class Seq2Seq(Model):
         backend: str = "auto",
     ) -> Tensor:
         """Logits (B, T, V): position t predicts what follows target[:, :t+1]."""
+        hidden, ctx = self._hidden(source, target, valid, target_valid, watch, backend)
+        return ctx.at("head").see("logits", self.head(hidden, ctx))
+
+    def hidden(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        valid: Tensor | None = None,
+        target_valid: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
+    ) -> Tensor:
+        """The decoder's last hidden states (B, T, D), before the head."""
+        return self._hidden(source, target, valid, target_valid, watch, backend)[0]
+
+    def _hidden(
+        self,
+        source: Tensor,
+        target: Tensor,
+        valid: Tensor | None,
+        target_valid: Tensor | None,
+        watch: Watch | None,
+        backend: str,
+    ) -> tuple[Tensor, Context]:
         state = self._read(source, valid, watch, backend)
         self.check(target, self.decoder_embed, target_valid, what="target")
-        ctx = advance(target, state, target_valid, watch, backend)
-        x = self.decoder_embed(target, ctx.at("target_embed"))
-        logits: Tensor = self.head(self.decoder(x, ctx.at("decoder"), state.parts), ctx)
-        return ctx.at("head").see("logits", logits)
+        return self._advance(target, state, target_valid, watch, backend)
+
+    def _advance(
+        self, tokens: Tensor, state: State, valid: Tensor | None, watch: Watch | None, backend: str
+    ) -> tuple[Tensor, Context]:
+        ctx = advance(tokens, state, valid, watch, backend)
+        self.check_reach(state.past, self.decoder_embed, state.valid)
+        x = self.decoder_embed(tokens, ctx.at("target_embed"))
+        return self.decoder(x, ctx.at("decoder"), state.parts), ctx
 
     def encode(
         self, source: Tensor, *, valid: Tensor | None = None, watch: Watch | None = None, backend: str = "auto"
@@ -386,8 +425,6 @@ class Seq2Seq(Model):
     def _read(self, source: Tensor, valid: Tensor | None, watch: Watch | None, backend: str) -> State:
         """Run the encoder; the state holds the memory and, with a bridge, the decoder's first hidden states."""
         self.check(source, self.embed, valid, what="source")
-        if self.reverse:
-            source, valid = source.flip(1), None if valid is None else valid.flip(1)
         pos = positions(valid, source.shape[1], source.device)
         ctx = Context(pos, pos, Mask(valid=valid), new_valid=valid, watch=watch, backend=backend)
         x = self.embed(source, ctx.at("embed"))
@@ -395,8 +432,7 @@ class Seq2Seq(Model):
         memory = self.encoder(x, ctx.at("encoder"), held)
         state = State(None, memory=memory, memory_mask=None if valid is None else Mask(valid=valid))
         if self.bridge is not None:
-            state.parts = self.decoder.new_state(len(source), 0)
-            self.bridge.carry(held, memory, ctx, state.parts)  # type: ignore[operator]
+            state.parts = self.bridge(held)
         return state
 
     @torch.no_grad()
@@ -413,8 +449,5 @@ class Seq2Seq(Model):
         self, tokens: Tensor, state: State, *, valid: Tensor | None = None, watch: Watch | None = None, backend: str = "auto"
     ) -> Tensor:
         """Logits (B, T, V) of the next tokens, given the source and all that was written."""
-        ctx = advance(tokens, state, valid, watch, backend)
-        self.check_reach(state.past, self.decoder_embed, state.valid)
-        x = self.decoder_embed(tokens, ctx.at("target_embed"))
-        logits: Tensor = self.head(self.decoder(x, ctx.at("decoder"), state.parts), ctx)
-        return ctx.at("head").see("logits", logits)
+        hidden, ctx = self._advance(tokens, state, valid, watch, backend)
+        return ctx.at("head").see("logits", self.head(hidden, ctx))

@@ -1,0 +1,1 @@
+"""Training: objectives, the stream of steps, optimisers, checkpoints."""

@@ -1,0 +1,154 @@
+"""Checkpoints of a run: written whole or not at all, and enough to go on exactly.
+
+    folder/
+      checkpoints/step-001200/    the model in Hugging Face layout, plus
+        training.json             step, loss, config, fingerprint of the data
+        optimiser.safetensors     moments, under <optimiser>.<parameter>.<name>
+        ema.safetensors           the averaged weights, if the run keeps them
+      last.json, best.json        which one
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from heedful.errors import CorruptFile, HeedfulError
+from heedful.loading import save
+from heedful.models.base import Model
+from heedful.weights.names import tensors
+
+
+def sync_folder(folder: Path) -> None:
+    """Ask the disk to keep a folder and its files, so that a crash cannot leave half of them."""
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a small file by a new one, never by half of one."""
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    handle = os.open(part, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+    part.replace(path)
+
+
+def optimiser_tensors(model: nn.Module, optimisers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """The optimisers' state by parameter name, as plain tensors."""
+    names = {id(p): n for n, p in model.named_parameters()}
+    out: dict[str, Tensor] = {}
+    for i, optimiser in enumerate(optimisers):
+        for p, state in optimiser.state.items():
+            for key, value in state.items():
+                tensor = value if isinstance(value, Tensor) else torch.tensor(value)
+                out[f"{i}/{names[id(p)]}/{key}"] = tensor.detach().clone().contiguous()
+    return out
+
+
+def restore_optimisers(model: nn.Module, optimisers: Sequence[Optimizer], saved: Mapping[str, Tensor]) -> None:
+    """Put saved state back under the parameters it belongs to."""
+    parameters = dict(model.named_parameters())
+    for name, value in saved.items():
+        i, parameter, key = name.split("/")
+        if parameter not in parameters:
+            raise HeedfulError(f"the checkpoint's optimiser knows {parameter!r}, the model does not: is it another model?")
+        p = parameters[parameter]
+        moved = value if key == "step" else value.to(p.device)
+        optimisers[int(i)].state[p][key] = moved
+
+
+def write_checkpoint(
+    folder: Path,
+    step: int,
+    model: Model,
+    optimisers: Sequence[Optimizer],
+    training: Mapping[str, Any],
+    ema: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """Write a checkpoint beside the old ones and only then call it the last. A full disk costs nothing old."""
+    final = folder / "checkpoints" / f"step-{step:06d}"
+    part = final.with_name(final.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        save(model, part)
+        save_file(optimiser_tensors(model, optimisers), part / "optimiser.safetensors")
+        if ema is not None:
+            save_file({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
+        (part / "training.json").write_text(json.dumps({"step": step, **training}, indent=2), encoding="utf-8")
+        sync_folder(part)
+        shutil.rmtree(final, ignore_errors=True)
+        part.replace(final)
+        write_atomic(folder / "last.json", json.dumps({"checkpoint": final.name, "step": step}))
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        last = newest(folder)
+        kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
+        raise HeedfulError(f"could not write {final}: {error.strerror or error}; {kept}") from None
+    except Exception as error:  # safetensors reports a full disk as an error of its own
+        shutil.rmtree(part, ignore_errors=True)
+        if "No space left" not in str(error):
+            raise
+        last = newest(folder)
+        kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
+        raise HeedfulError(f"could not write {final}: no space left on the disk; {kept}") from None
+    return final
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints and the best one."""
+    best = pointed(folder / "best.json")
+    found = sorted((folder / "checkpoints").glob("step-*[0-9]"))
+    for old in found[:-keep]:
+        if old != best:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def pointed(pointer: Path) -> Path | None:
+    """The checkpoint a pointer file names, if both are there."""
+    if not pointer.is_file():
+        return None
+    try:
+        path = pointer.parent / "checkpoints" / json.loads(pointer.read_text())["checkpoint"]
+    except (ValueError, KeyError):
+        raise CorruptFile(f"{pointer} is damaged; delete it to use the newest checkpoint") from None
+    return path if path.is_dir() else None
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a run; None if there is none."""
+    named = pointed(folder / "last.json")
+    if named is not None:
+        return named
+    found = sorted((folder / "checkpoints").glob("step-*[0-9]"))
+    return found[-1] if found else None
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a side file."""
+    try:
+        return load_file(path)
+    except Exception as error:
+        raise CorruptFile(f"{path} is damaged ({str(error)[:80]}); resume from an earlier checkpoint") from None
+
+
+def copy_weights(model: nn.Module, source: nn.Module) -> None:
+    """Put the weights of one model into another of the same shape, in place."""
+    theirs = tensors(source)
+    with torch.no_grad():
+        for name, ours in tensors(model).items():
+            ours.copy_(theirs[name])

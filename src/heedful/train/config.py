@@ -1,0 +1,57 @@
+"""TrainConfig: every value a training run depends on, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from heedful.errors import ConfigError, nearest
+
+OPTIMISERS = ("adamw", "muon", "adafactor")
+SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt")
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained. Step k depends on the weights, the optimiser and k alone, so resuming is exact."""
+
+    steps: int = 1000
+    lr: float = 3e-4
+    optimiser: str = "adamw"
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1  # of matrices; vectors and norms never decay
+    schedule: str = "cosine"
+    warmup: int = 0  # steps of rising learning rate
+    decay: int | None = None  # steps of falling at the end (wsd); None: a fifth of all
+    final: float = 0.1  # the last learning rate, as a part of the highest
+    clip: float | None = 1.0  # the largest norm of the gradient; None: any
+    accumulate: int = 1  # micro-batches per step
+    dtype: str = "float32"  # bfloat16: matrices are multiplied in it, weights stay float32
+    compile: bool = False
+    float8: bool = False  # matrix products in float8 (H100 and newer)
+    checkpointing: bool = False  # keep only block inputs, compute the rest again going back
+    ema: float | None = None  # decay of an average of the weights
+    seed: int = 0
+    folder: str | Path | None = None  # where checkpoints go; None: nowhere
+    save_every: int | None = None  # steps; None: only at the end
+    keep: int = 2  # newest checkpoints that stay, beside the best one
+    resume: bool = False  # go on from the newest checkpoint in `folder`, if there is one
+
+    def __post_init__(self) -> None:
+        for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("dtype", DTYPES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(f"{name}={value!r} is unknown; {nearest(value, known) or 'one of ' + ', '.join(known)}")
+        for name in ("steps", "accumulate", "keep"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.lr <= 0:
+            raise ConfigError(f"lr={self.lr} must be above 0")
+        if self.warmup > self.steps:
+            raise ConfigError(f"warmup={self.warmup} is longer than the run of steps={self.steps}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ConfigError(f"ema={self.ema} must lie between 0 and 1; 0.999 is usual")
+        if self.resume and self.folder is None:
+            raise ConfigError("resume=True needs folder=…, the run to go on with")

@@ -1,0 +1,99 @@
+"""−log softmax(x Wᵀ + b)[label], summed, without ever holding all logits.
+
+A vocabulary of 50,000 and 65,536 positions make 13 GB of float32 logits. Here a chunk of positions at a time is
+multiplied, its loss and its gradient are taken, and the logits are let go (as in Liger Kernel, Hsu et al. 2024).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from heedful.data.batch import IGNORE
+
+ROWS = 8192  # positions in a chunk: large enough for full speed, small enough to be forgotten
+
+
+def reference(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The definition: Σ −log p(label), with the label smoothed to (1−ε) and ε/V (Szegedy et al. 2016)."""
+    logits = F.linear(x, weight, bias).float()
+    return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
+
+
+class _Chunked(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
+    ) -> Tensor:
+        total = x.new_zeros((), dtype=torch.float32)
+        need_x, need_w, need_b = ctx.needs_input_grad[:3]
+        w = weight.to(x.dtype)
+        gx = torch.empty_like(x) if need_x else None
+        gw = torch.zeros_like(weight, dtype=torch.float32) if need_w else None
+        gb = torch.zeros_like(bias, dtype=torch.float32) if need_b and bias is not None else None
+        for start in range(0, len(x), rows):
+            span = slice(start, start + rows)
+            loss, slope = _chunk(x[span], w, bias, labels[span], smoothing)
+            total = total + loss
+            if gx is not None:
+                gx[span] = slope @ w
+            if gw is not None:
+                gw += slope.t() @ x[span]
+            if gb is not None:
+                gb += slope.sum(0, dtype=torch.float32)
+        ctx.save_for_backward(*(g for g in (gx, gw, gb) if g is not None))
+        ctx.have = (gx is not None, gw is not None, gb is not None)
+        ctx.dtypes = (weight.dtype, None if bias is None else bias.dtype)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor | None, ...]:
+        saved = list(ctx.saved_tensors)
+        gx, gw, gb = (saved.pop(0) if have else None for have in ctx.have)
+        return (
+            None if gx is None else gx * up.to(gx.dtype),
+            None if gw is None else (gw * up).to(ctx.dtypes[0]),
+            None if gb is None else (gb * up).to(ctx.dtypes[1]),
+            None, None, None,
+        )  # fmt: skip
+
+
+def _chunk(x: Tensor, w: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The summed loss of a chunk and its slope in the logits: softmax − (1−ε) onehot − ε/V, 0 where ignored."""
+    logits = F.linear(x, w, None if bias is None else bias.to(w.dtype)).float()  # (rows, V)
+    keep = labels != IGNORE
+    index = labels.clamp(min=0)[:, None]
+    logz = logits.logsumexp(-1)
+    hit = logits.gather(1, index)[:, 0]
+    loss = logz - (1 - smoothing) * hit
+    if smoothing:
+        loss = loss - smoothing * logits.mean(-1)
+    slope = (logits - logz[:, None]).exp()
+    if smoothing:
+        slope = slope - smoothing / logits.shape[1]
+    slope = slope.scatter_add(1, index, torch.full_like(index, smoothing - 1, dtype=slope.dtype))
+    slope = slope * keep[:, None]
+    return (loss * keep).sum(), slope.to(x.dtype)
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0, rows: int = ROWS
+) -> Tensor:
+    """Σ −log softmax(x Wᵀ + b)[label] over positions whose label is not IGNORE; equals `reference`."""
+    x, labels = x.reshape(-1, x.shape[-1]), labels.reshape(-1)
+    if torch.is_autocast_enabled(x.device.type):
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+    if x.dtype == torch.float64 or len(x) <= rows // 8:  # small, or meant to be exact: nothing to save
+        return _exact(x, weight, bias, labels, smoothing)
+    total: Tensor = _Chunked.apply(x, weight, bias, labels, smoothing, rows)
+    return total
+
+
+def _exact(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
+    logits = F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)

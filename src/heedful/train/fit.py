@@ -1,0 +1,215 @@
+"""fit: training as a stream of steps. The caller logs, evaluates and stops; there is no trainer and no callback."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from heedful.data.batch import Batch
+from heedful.data.batches import Batches
+from heedful.errors import ConfigError, HeedfulError
+from heedful.loading import load
+from heedful.models.base import Model
+from heedful.train import checkpoint as store
+from heedful.train.config import TrainConfig
+from heedful.train.objectives import Objective, combine, counts, objective
+from heedful.train.optim import learning_rate, make_optimisers
+
+
+class Diverged(HeedfulError):
+    """The loss became infinite or no number; the text names the last good checkpoint."""
+
+    exit_code = 5
+
+
+class Trained(nn.Module):
+    """Model and objective as one module, so that what wraps it (compiler, processes) sees the whole step."""
+
+    def __init__(self, model: Model, purpose: Objective) -> None:
+        super().__init__()
+        self.model, self.purpose = model, purpose
+
+    def forward(self, batch: Batch, divide: dict[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+        terms = self.purpose(self.model, batch)
+        shown = {name: term.total.detach() / divide[term.per] for name, term in terms.items()}
+        return combine(terms, divide), shown  # type: ignore[arg-type]
+
+
+@dataclass
+class Step:
+    """One step, done: what it cost and what it learned. Numbers are fetched from the device when asked for."""
+
+    number: int  # how many steps the model has taken, this one included
+    lr: float
+    tokens: int  # read in this step, by all processes
+    tokens_per_second: float
+    epoch: int
+    run: Run = field(repr=False)
+    _loss: Tensor = field(repr=False)
+    _norm: Tensor = field(repr=False)
+    _terms: dict[str, Tensor] = field(repr=False)
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the whole batch, before the step."""
+        return float(self._loss)
+
+    @property
+    def grad_norm(self) -> float:
+        """The norm of the gradient, before clipping."""
+        return float(self._norm)
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """Each term of the objective, unweighted."""
+        return {name: float(value) for name, value in self._terms.items()}
+
+    def save(self, *, best: bool = False) -> Path:
+        """Write a checkpoint now; `best` marks it as the one to keep."""
+        return self.run.save(self, best=best)
+
+
+def fit(model: Model, purpose: str | Objective, batches: Batches, config: TrainConfig) -> Iterator[Step]:
+    """Train `model` in place, a step at a time.
+
+    for step in fit(model, "next_token", batches, TrainConfig(steps=1000)): print(step.number, step.loss)
+    """
+    run = Run(model, objective(purpose), batches, config)
+    run.resume()
+    before: Step | None = None
+    while run.number < config.steps:
+        step = run.step()
+        run.check(before)  # one step late: by now its loss has arrived and nobody waits
+        yield step
+        if config.save_every and step.number % config.save_every == 0 and step.number < config.steps:
+            run.check(step)
+            run.save(step)
+        before = step
+    run.check(before)
+    if config.folder is not None and before is not None:
+        run.save(before)
+
+
+class Run:
+    """A training run: the model, its optimisers, and how far it is."""
+
+    def __init__(self, model: Model, purpose: Objective, batches: Batches, config: TrainConfig) -> None:
+        self.model, self.batches, self.config, self.number = model, batches, config, 0
+        self.device = model.device
+        self.optimisers: list[Optimizer] = make_optimisers(model, config)
+        self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
+        self.trained: Any = Trained(model.train(), purpose)
+        if config.compile:
+            self.trained = torch.compile(self.trained)
+
+    def step(self) -> Step:
+        """Read the next batch and change the weights once."""
+        c, k, began = self.config, self.number, time.perf_counter()
+        torch.manual_seed(_mix(c.seed, k))  # step k draws the same noise whether or not the run was interrupted
+        batch, rate = self.batches[k], learning_rate(k, c)
+        divide = {per: float(count) for per, count in counts(batch).items()}
+        losses, shown = [], []
+        for part in batch.split(c.accumulate):
+            with self.autocast():
+                loss, terms = self.trained(part.to(self.device), divide)
+            loss.backward()
+            losses.append(loss.detach())
+            shown.append(terms)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), c.clip if c.clip is not None else float("inf"))
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        self.average()
+        self.number = k + 1
+        total = {name: torch.stack([s[name] for s in shown]).sum() for name in shown[0]}
+        seconds = time.perf_counter() - began
+        tokens = batch.tokens_read
+        loss = torch.stack(losses).sum()
+        return Step(self.number, rate, tokens, tokens / seconds, self.batches.epoch(k), self, loss, norm, total)
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        """bfloat16 products where asked for; weights and sums stay float32."""
+        if self.config.dtype == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """ema ← d · ema + (1 − d) · weights   (Polyak and Juditsky 1992)"""
+        if self.ema is not None and self.config.ema is not None:
+            parameters = dict(self.model.named_parameters())
+            torch._foreach_lerp_(list(self.ema.values()), [parameters[n] for n in self.ema], 1 - self.config.ema)
+
+    def check(self, step: Step | None) -> None:
+        """Stop a run whose loss is no number, and say where it was still good."""
+        if step is None or torch.isfinite(step._loss).item():
+            return
+        last = store.newest(Path(self.config.folder)) if self.config.folder is not None else None
+        kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
+        raise Diverged(f"the loss is {step.loss} at step {step.number}; {kept}. Try a lower lr, a longer warmup or clip=1.0")
+
+    def save(self, step: Step, *, best: bool = False) -> Path:
+        """Write a checkpoint of this step."""
+        if self.config.folder is None:
+            raise ConfigError("nothing can be saved: TrainConfig has no folder")
+        folder = Path(self.config.folder)
+        training = {"loss": step.loss, "config": describe(self.config), "data": self.batches.fingerprint}
+        path = store.write_checkpoint(folder, step.number, self.model, self.optimisers, training, self.ema)
+        if best:
+            store.write_atomic(folder / "best.json", json.dumps({"checkpoint": path.name, "step": step.number}))
+        store.prune(folder, self.config.keep)
+        return path
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if asked to and if there is one."""
+        if not self.config.resume or self.config.folder is None:
+            return
+        path = store.newest(Path(self.config.folder))
+        if path is None:
+            return
+        training = json.loads((path / "training.json").read_text())
+        differs(training["config"], describe(self.config), path)
+        if training["data"] != self.batches.fingerprint:
+            raise ConfigError(f"{path} was trained on other data (fingerprint {training['data'][:12]}…); use a new folder")
+        store.copy_weights(self.model, load(path))
+        store.restore_optimisers(self.model, self.optimisers, store.read_tensors(path / "optimiser.safetensors"))
+        if self.ema is not None:
+            self.ema = {n: t.to(self.device) for n, t in store.read_tensors(path / "ema.safetensors").items()}
+        self.number = int(training["step"])
+
+
+FREE = {"folder", "save_every", "keep", "resume", "steps", "compile"}  # may change without changing the steps taken
+
+
+def describe(config: TrainConfig) -> dict[str, Any]:
+    """A config as plain values."""
+    values = dataclasses.asdict(config)
+    return {name: list(v) if isinstance(v, tuple) else str(v) if isinstance(v, Path) else v for name, v in values.items()}
+
+
+def differs(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:
+    """An error that names the first value a resumed run would change under way."""
+    schedule = {"steps"} if old.get("schedule") in ("constant", "inverse_sqrt") else set()
+    for name in sorted(set(old) | set(new)):
+        if old.get(name) != new.get(name) and name not in (FREE - {"steps"}) | schedule:
+            raise ConfigError(
+                f"{where} was trained with {name}={old.get(name)!r} and is to go on with {new.get(name)!r}; "
+                f"set it back, or use a new folder"
+            )
+
+
+def _mix(seed: int, step: int) -> int:
+    """A seed of its own for every step."""
+    return (seed * 1_000_003 + step * 7919 + 12345) % (2**63 - 1)

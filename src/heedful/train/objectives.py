@@ -1,0 +1,235 @@
+"""What a model is trained for: functions of a model and a batch.
+
+An objective gives terms. A term is a *sum* and says what it is to be divided by (answers, rows or tokens); `fit`
+divides by the count of the whole accumulated batch, on all processes together, so that splitting a batch changes
+nothing, however ragged it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.data.batch import IGNORE, Batch
+from heedful.errors import InputError, nearest
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.head import PretrainHead
+from heedful.train.crossentropy import linear_cross_entropy
+
+Per = Literal["label", "row", "token"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A summed loss, what one divides it by, and its weight among the terms."""
+
+    total: Tensor
+    per: Per = "label"
+    weight: float = 1.0
+
+
+Objective = Callable[[Model, Batch], dict[str, Term]]
+
+
+def counts(batch: Batch) -> dict[Per, int]:
+    """What each kind of term is divided by, for this batch."""
+    tokens = batch.tokens.numel() if batch.valid is None else int(batch.valid.sum())
+    return {"label": max(batch.predicted, 1), "row": max(len(batch), 1), "token": max(tokens, 1)}
+
+
+def hidden(model: Model, batch: Batch) -> Tensor:
+    """The hidden states that face the labels: of the one stack, or of the decoder."""
+    if isinstance(model, Seq2Seq):
+        if batch.target is None:
+            raise InputError("an encoder-decoder needs batches with a target; use data.parallel, data.spans or data.denoise")
+        return model.hidden(batch.tokens, batch.target, valid=batch.valid, target_valid=batch.target_valid)
+    assert isinstance(model, LM)
+    return model.encode(batch.tokens, valid=batch.valid, types=batch.types, documents=batch.documents)
+
+
+def labels_of(batch: Batch) -> Tensor:
+    """The labels, or an error that says which data has them."""
+    if batch.labels is None:
+        raise InputError("this objective needs labels and the batch has none; build the batches with the matching data.… function")
+    return batch.labels
+
+
+def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Σ −log p(label), through the head's own output matrix."""
+    head = model.head.words  # type: ignore[union-attr]
+    if not torch.compiler.is_compiling() and (labels == IGNORE).sum() * 2 > labels.numel():
+        chosen = labels != IGNORE  # few answers among many positions: only those are multiplied out
+        x, labels = x[chosen], labels[chosen]
+    bias = head.out.bias
+    shift = getattr(head, "shift", None)
+    if shift is not None:
+        bias = shift if bias is None else bias + shift
+    return linear_cross_entropy(head.features(x), head.out.weight, bias, labels, smoothing)
+
+
+def next_token(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ log p(w_{t+1} | w_≤t)   (Bengio et al. 2003; GPT eq. 1)"""
+    return {"next_token": Term(_words(model, hidden(model, batch), labels_of(batch)))}
+
+
+def masked(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ log p(w_t | the corrupted text) over the chosen positions   (Devlin et al. 2019 §3.1, task 1)"""
+    return {"masked": Term(_words(model, hidden(model, batch), labels_of(batch)))}
+
+
+def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
+    """Masked words, and whether the second sentence follows the first   (Devlin et al. 2019 §3.1, tasks 1 and 2)"""
+    head = model.head  # type: ignore[union-attr]
+    if not isinstance(head, PretrainHead) or not isinstance(model, LM):
+        raise InputError("masked_and_next needs a model with head='pretrain'")
+    x, ctx = model.read(batch.tokens, valid=batch.valid, types=batch.types)
+    follows = F.cross_entropy(head.next(x, ctx), 1 - batch.extra["follows"].long(), reduction="sum")
+    return {"masked": Term(_words(model, x, labels_of(batch))), "next": Term(follows, "row")}
+
+
+def translate(model: Model, batch: Batch, smoothing: float = 0.1) -> dict[str, Term]:
+    """−Σ log p(y_t | y_<t, x), smoothed   (Vaswani et al. 2017 §5.4)"""
+    return {"translate": Term(_words(model, hidden(model, batch), labels_of(batch), smoothing))}
+
+
+def spans(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ log p(the spans that were cut out | the rest)   (Raffel et al. 2020 §3.1.4)"""
+    return {"spans": Term(_words(model, hidden(model, batch), labels_of(batch)))}
+
+
+def denoise(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ log p(the text | its noised form)   (Lewis et al. 2020 §2.2)"""
+    return {"denoise": Term(_words(model, hidden(model, batch), labels_of(batch)))}
+
+
+def replaced(model: Model, batch: Batch) -> dict[str, Term]:
+    """Σ binary cross-entropy of "this token was replaced"   (Clark et al. 2020 eq. 2)"""
+    logits = _logits(model, batch)
+    truth = batch.extra["replaced"]
+    keep = truth != IGNORE
+    loss = F.binary_cross_entropy_with_logits(logits.float(), truth.clamp(min=0).float(), reduction="none")
+    return {"replaced": Term((loss * keep).sum(), "token")}
+
+
+def classify(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ log p(label | text), one label per row"""
+    return {"classify": Term(F.cross_entropy(_logits(model, batch).float(), batch.extra["label"], reduction="sum"), "row")}
+
+
+def regress(model: Model, batch: Batch) -> dict[str, Term]:
+    """Σ (score − ŷ)², one score per row"""
+    guess = _logits(model, batch).float().squeeze(-1)
+    return {"regress": Term(F.mse_loss(guess, batch.extra["score"].float(), reduction="sum"), "row")}
+
+
+def tag(model: Model, batch: Batch) -> dict[str, Term]:
+    """−Σ log p(label_t | text), one label per word"""
+    logits, labels = _logits(model, batch), labels_of(batch)
+    loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum")
+    return {"tag": Term(loss)}
+
+
+def span(model: Model, batch: Batch) -> dict[str, Term]:
+    """−½ Σ (log p(start) + log p(end)); no answer points at the first token   (Devlin et al. 2019 §4.2, 4.3)"""
+    logits = _logits(model, batch).float()  # (B, T, 2)
+    if batch.valid is not None:
+        logits = logits.masked_fill(~batch.valid[..., None], -1e9)
+    first = F.cross_entropy(logits[..., 0], batch.extra["start"], reduction="sum")
+    last = F.cross_entropy(logits[..., 1], batch.extra["end"], reduction="sum")
+    return {"span": Term((first + last) / 2, "row")}
+
+
+def contrast(model: Model, batch: Batch, scale: float = 20.0) -> dict[str, Term]:
+    """−Σ log softmax_j(scale · cos(a_i, b_j))_i: each sentence finds its partner in the batch   (Henderson et al. 2017)
+
+    The other rows are the wrong answers, so this is the one objective that splitting a batch changes.
+    """
+    a = sentence_vectors(model, batch.tokens, batch.valid)
+    b = sentence_vectors(model, batch.extra["other_tokens"], batch.extra.get("other_valid"))
+    scores = scale * F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).t()
+    truth = torch.arange(len(a), device=a.device)
+    return {"contrast": Term(F.cross_entropy(scores.float(), truth, reduction="sum"), "row")}
+
+
+def sentence_vectors(model: Model, tokens: Tensor, valid: Tensor | None) -> Tensor:
+    """The mean of the valid tokens' hidden states, (B, D)"""
+    assert isinstance(model, LM)
+    x = model.encode(tokens, valid=valid)
+    if valid is None:
+        return x.mean(1)
+    keep = valid[..., None]
+    return (x * keep).sum(1) / keep.sum(1).clamp(min=1)
+
+
+def _logits(model: Model, batch: Batch) -> Tensor:
+    assert isinstance(model, LM)
+    logits: Tensor = model(batch.tokens, valid=batch.valid, types=batch.types)
+    return logits
+
+
+def distil(teacher: Model, temperature: float = 2.0, weights: tuple[float, float, float] = (5.0, 2.0, 1.0)) -> Objective:
+    """5 · KL(teacher_T ‖ student_T) T² + 2 · masked + 1 · (1 − cos(h, h_teacher))   (Sanh et al. 2019 §2, their weights)
+
+    With rows of labels (batch.extra["label"]) in place of words, the first two terms speak of classes.
+    """
+    teacher.eval()
+    soft, hard, cosine = weights
+
+    def objective(model: Model, batch: Batch) -> dict[str, Term]:
+        assert isinstance(model, LM) and isinstance(teacher, LM)
+        x, ctx = model.read(batch.tokens, valid=batch.valid, types=batch.types)
+        with torch.no_grad():
+            y, teacher_ctx = teacher.read(batch.tokens, valid=batch.valid, types=batch.types)
+            wanted = teacher.head(y, teacher_ctx)
+        got = model.head(x, ctx)
+        per: Per = "row"
+        if batch.labels is not None:
+            chosen = batch.labels != IGNORE
+            got, wanted, truth, per = got[chosen], wanted[chosen], batch.labels[chosen], "label"
+        else:
+            truth = batch.extra["label"]
+        valid = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.valid is None else batch.valid
+        same = F.cosine_similarity(x[valid].float(), y[valid].float(), dim=-1)
+        return {
+            "soft": Term(softened(got, wanted, temperature), per, soft),
+            "hard": Term(F.cross_entropy(got.float(), truth, reduction="sum"), per, hard),
+            "cosine": Term((1 - same).sum(), "token", cosine),
+        }
+
+    return objective
+
+
+def softened(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T² Σ KL(softmax(teacher/T) ‖ softmax(student/T))   (Hinton et al. 2015 §2)"""
+    p, q = (teacher.float() / temperature).log_softmax(-1), (student.float() / temperature).log_softmax(-1)
+    return F.kl_div(q, p, reduction="sum", log_target=True) * temperature**2
+
+
+OBJECTIVES: dict[str, Objective] = {
+    f.__name__: f
+    for f in (
+        next_token, masked, masked_and_next, translate, spans, denoise, replaced, classify, regress, tag, span, contrast,
+    )
+}  # fmt: skip
+
+
+def objective(name: str | Objective) -> Objective:
+    """An objective by its name; a function is taken as it is."""
+    if callable(name):
+        return name
+    if name not in OBJECTIVES:
+        raise InputError(f"objective={name!r} is unknown; {nearest(name, OBJECTIVES) or 'one of ' + ', '.join(OBJECTIVES)}")
+    return OBJECTIVES[name]
+
+
+def combine(terms: dict[str, Term], divide: dict[Per, Any]) -> Tensor:
+    """Σ weight · total / count: the loss that is stepped on and shown."""
+    parts = [term.weight * term.total / divide[term.per] for term in terms.values()]
+    return torch.stack(parts).sum()
+
+

@@ -1,0 +1,101 @@
+"""Optimisers and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from heedful.train.config import TrainConfig
+
+
+def learning_rate(step: int, c: TrainConfig) -> float:
+    """The learning rate of step 0, 1, …
+
+    warm-up rises linearly to `lr`; then constant, linear or cosine to `final`·lr (Loshchilov and Hutter 2017), flat
+    and falling only at the end (wsd: Hu et al. 2024), or 1/√step (Vaswani et al. 2017 eq. 3, with lr at its peak).
+    """
+    if step < c.warmup:
+        return c.lr * (step + 1) / c.warmup
+    along = (step - c.warmup) / max(1, c.steps - c.warmup)
+    if c.schedule == "linear":
+        return c.lr * (1 - (1 - c.final) * along)
+    if c.schedule == "cosine":
+        return c.lr * (c.final + (1 - c.final) * 0.5 * (1 + math.cos(math.pi * along)))
+    if c.schedule == "wsd":
+        decay = c.decay if c.decay is not None else max(1, c.steps // 5)
+        left = (c.steps - step) / decay
+        return c.lr * (c.final + (1 - c.final) * min(1.0, left))
+    if c.schedule == "inverse_sqrt":
+        return c.lr * math.sqrt(max(1, c.warmup) / max(1, step + 1))
+    return c.lr
+
+
+def groups(model: nn.Module, c: TrainConfig) -> list[dict[str, object]]:
+    """Matrices decay, vectors do not; each group keeps its own scale of the learning rate."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.ndim >= 2]
+    vectors = [p for p in trained if p.ndim < 2]
+    return [{"params": matrices, "weight_decay": c.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
+    """The optimisers of a run: one, or Muon for the blocks' matrices with AdamW for all the rest."""
+    if c.optimiser == "muon":
+        hidden = {
+            id(m.weight) for name, m in model.named_modules()
+            if isinstance(m, nn.Linear) and m.weight.requires_grad and not name.startswith("head") and ".head." not in name
+        }  # fmt: skip
+        matrices = [p for p in model.parameters() if id(p) in hidden]
+        rest = [g | {"params": [p for p in g["params"] if id(p) not in hidden]} for g in groups(model, c)]  # type: ignore[attr-defined]
+        return [Muon(matrices, lr=c.lr, weight_decay=c.weight_decay), adamw(rest, c)]
+    if c.optimiser == "adafactor":
+        return [torch.optim.Adafactor(groups(model, c), lr=c.lr, weight_decay=c.weight_decay)]
+    return [adamw(groups(model, c), c)]
+
+
+def adamw(parameters: Iterable[dict[str, object]], c: TrainConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019), one fused kernel for all tensors."""
+    kept = [g for g in parameters if g["params"]]
+    return torch.optim.AdamW(kept, lr=c.lr, betas=c.betas, eps=c.eps, fused=True)
+
+
+class Muon(Optimizer):
+    """W ← W − lr · s · orthogonalise(momentum), s = 0.2 √max(rows, columns)   (Jordan et al. 2024; scale: Liu et al. 2025)
+
+    The scale makes an update as large as AdamW's, so that one learning rate serves both.
+    """
+
+    def __init__(
+        self, params: Iterable[Tensor], lr: float = 3e-4, momentum: float = 0.95, weight_decay: float = 0.1
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(p)
+                held = state["momentum"].lerp_(p.grad, 1 - group["momentum"])
+                update = orthogonalise(p.grad.lerp(held, group["momentum"]))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(update.to(p.dtype), alpha=-group["lr"] * 0.2 * math.sqrt(max(p.shape)))
+
+
+def orthogonalise(m: Tensor, rounds: int = 5) -> Tensor:
+    """About U Vᵀ for M = U S Vᵀ, by five rounds of X ← aX + (bA + cA²)X, A = XXᵀ   (Jordan et al. 2024)"""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = m.bfloat16() if m.is_cuda else m.float()
+    x = x.t() if m.shape[0] > m.shape[1] else x
+    x = x / (x.norm() + 1e-7)
+    for _ in range(rounds):
+        gram = x @ x.t()
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.t() if m.shape[0] > m.shape[1] else x

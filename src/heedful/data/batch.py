@@ -1,0 +1,137 @@
+"""Batch: the tensors of one step, rows first, and how rows of different lengths become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heedful.errors import InputError
+
+IGNORE = -100  # a label without a loss
+
+Array = NDArray[np.generic]
+# One row before padding; a number becomes an entry of a (B,) tensor.
+Row = Mapping[str, Array | int | float | bool]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model reads in one step and what it should answer.
+
+    labels[b, t] is what position t should say: already shifted for next tokens, so no objective shifts again.
+    Encoder-decoders read `tokens` and write `labels`, given `target`: labels moved right by a start token.
+    `extra` holds what only some tasks have: label, score, start, end, follows (B,); other_tokens (B, U) …
+    """
+
+    tokens: Tensor  # (B, T)
+    labels: Tensor | None = None  # (B, T), or as long as `target`; IGNORE where there is no loss
+    valid: Tensor | None = None  # (B, T) False on padding; None if nothing is
+    types: Tensor | None = None  # (B, T) which sentence a token belongs to
+    documents: Tensor | None = None  # (B, T) which packed document
+    target: Tensor | None = None  # (B, U) what the decoder reads
+    target_valid: Tensor | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.tokens)
+
+    @property
+    def predicted(self) -> int:
+        """How many answers count, which a loss is divided by: labels not ignored; rows if there are none."""
+        return len(self) if self.labels is None else int((self.labels != IGNORE).sum())
+
+    @property
+    def tokens_read(self) -> int:
+        """How many tokens the model reads, padding left out."""
+        read = self.tokens.numel() if self.valid is None else int(self.valid.sum())
+        if self.target is None:
+            return read
+        return read + (self.target.numel() if self.target_valid is None else int(self.target_valid.sum()))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same change to every tensor."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        changed = {name: change(t) for name, t in values.items() if t is not None}
+        return replace(self, **changed, extra={name: change(t) for name, t in self.extra.items()})
+
+    def to(self, device: torch.device | str) -> Batch:
+        """This batch on another device; a copy to a GPU runs beside the computation."""
+        device = torch.device(device)
+        if device.type == "cuda":
+            pinned = lambda t: t.pin_memory() if t.device.type == "cpu" else t
+            return self._each(lambda t: pinned(t).to(device, non_blocking=True))
+        return self._each(lambda t: t.to(device))
+
+    def rows(self, which: slice | int | Sequence[int] | Tensor) -> Batch:
+        """Some of the rows; one row stays a batch."""
+        if isinstance(which, int):
+            if not -len(self) <= which < len(self):
+                raise InputError(f"row {which} of a batch of {len(self)}")
+            which = [which]
+        index = which if isinstance(which, slice | Tensor) else torch.tensor(which)
+        return self._each(lambda t: t[index])
+
+    def split(self, parts: int) -> list[Batch]:
+        """Micro-batches for accumulation: at most `parts`, none empty, sizes differing by at most one row."""
+        if parts < 1:
+            raise InputError(f"a batch cannot be split into {parts} parts")
+        bounds = np.linspace(0, len(self), min(parts, max(len(self), 1)) + 1).round().astype(int)
+        return [self.rows(slice(int(a), int(b))) for a, b in pairwise(bounds)]
+
+    def trimmed(self) -> Batch:
+        """Without the columns that are padding in every row: of use after `split`."""
+        out = self
+        if self.valid is not None:
+            out = _trim(out, ("tokens", "valid", "types", "documents"), self.valid)
+            if self.target is None and self.labels is not None:
+                out = replace(out, labels=self.labels[:, : out.tokens.shape[1]])
+        if self.target_valid is not None:
+            out = _trim(out, ("target", "target_valid", "labels"), self.target_valid)
+        return out
+
+
+def _trim(batch: Batch, names: Sequence[str], valid: Tensor) -> Batch:
+    width = max(int(valid.any(0).nonzero().max()) + 1 if valid.any() else 1, 1)
+    values = {name: getattr(batch, name) for name in names}
+    return replace(batch, **{name: t[:, :width] for name, t in values.items() if t is not None})
+
+
+# What stands where a row is shorter than the batch. Ids use the tokenizer's padding.
+FILL = {"labels": IGNORE, "types": 0, "documents": -1, "offsets": -1, "replaced": IGNORE}
+VALID = {"tokens": "valid", "target": "target_valid", "other_tokens": "other_valid"}
+FIELDS = {f.name for f in fields(Batch)} - {"extra"}
+
+
+def collate(rows: Sequence[Row], pad: int, multiple: int = 1) -> Batch:
+    """Rows as one batch: padded at the end to the longest, `valid` made from lengths and never from ids.
+
+    So a padding token that is also the end-of-text token stays a label where it was one.
+    """
+    made: dict[str, Tensor] = {}
+    for name in rows[0]:
+        values = [np.asarray(row[name]) for row in rows]
+        if values[0].ndim == 0:
+            made[name] = torch.from_numpy(np.stack(values))
+            continue
+        lengths = np.array([len(v) for v in values])
+        width = -(-max(int(lengths.max()), 1) // multiple) * multiple
+        made[name] = torch.from_numpy(_padded(values, width, FILL.get(name, pad)))
+        if name in VALID and (lengths < width).any():
+            made[VALID[name]] = torch.from_numpy(np.arange(width)[None] < lengths[:, None])
+    known = {name: t for name, t in made.items() if name in FIELDS}
+    return Batch(**known, extra={name: t for name, t in made.items() if name not in FIELDS})
+
+
+def _padded(values: Sequence[Array], width: int, fill: int) -> Array:
+    kind = np.float32 if values[0].dtype.kind == "f" else np.int64
+    out = np.full((len(values), width, *values[0].shape[1:]), fill, dtype=kind)
+    for i, value in enumerate(values):
+        out[i, : len(value)] = value
+    return out

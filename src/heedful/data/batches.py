@@ -1,0 +1,261 @@
+"""Batches: a data set as a function of the step number.
+
+batches[step] follows from (data, seed, step) alone. So a run that died at step 700 goes on with batches[700],
+and the processes of a run each make their own rows of the same batch without talking to each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.batch import Batch
+from heedful.errors import InputError
+
+Indices = NDArray[np.int64]
+BLUR = 0.1  # by how much of its length a row may be sorted wrongly
+
+
+class Rows(Protocol):
+    """The rows of a data set: how many, how long, and a batch of chosen ones."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        """The batch of these rows; what is drawn at random follows from the row and its epoch."""
+
+
+class Order(Protocol):
+    """Which rows stand in which batch."""
+
+    def __len__(self) -> int:
+        """Steps in an epoch."""
+
+    def rows(self, step: int) -> tuple[Indices, Indices]:
+        """The rows of a step, and the epoch each is read in."""
+
+    def epoch(self, step: int) -> int: ...
+
+    def once(self) -> Iterator[Indices]:
+        """Every row once, in order."""
+
+
+def generator(*seeds: int) -> np.random.Generator:
+    """The generator of one random choice: the same numbers wherever and whenever it is asked for."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
+
+
+def permutation(count: int, seed: int, epoch: int) -> NDArray[Any]:
+    """The order of the rows in one epoch; four bytes a row while that is enough."""
+    order = np.arange(count, dtype=np.uint32 if count < 2**32 else np.uint64)
+    generator(seed, epoch).shuffle(order)
+    return order
+
+
+class Shuffled:
+    """One endless stream of rows, each epoch in its own order, cut into batches of equal size.
+
+    An epoch may end inside a batch, so every row is read once per epoch and every batch is full.
+    """
+
+    def __init__(self, count: int, size: int, seed: int, shuffle: bool = True) -> None:
+        self.count, self.size, self.seed, self.shuffle = count, size, seed, shuffle
+        self._orders: dict[int, NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        return -(-self.count // self.size)
+
+    def epoch(self, step: int) -> int:
+        return step * self.size // self.count
+
+    def rows(self, step: int) -> tuple[Indices, Indices]:
+        place = np.arange(step * self.size, (step + 1) * self.size, dtype=np.int64)
+        epochs, within = np.divmod(place, self.count)
+        if not self.shuffle:
+            return within, epochs
+        rows = np.empty_like(within)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            rows[here] = self._order(int(epoch))[within[here]]
+        return rows, epochs
+
+    def _order(self, epoch: int) -> NDArray[Any]:
+        if epoch not in self._orders:
+            kept = {e: order for e, order in self._orders.items() if e == epoch - 1}
+            self._orders = {**kept, epoch: permutation(self.count, self.seed, epoch)}
+        return self._orders[epoch]
+
+    def once(self) -> Iterator[Indices]:
+        for start in range(0, self.count, self.size):
+            yield np.arange(start, min(start + self.size, self.count), dtype=np.int64)
+
+
+class Bucketed:
+    """Rows of about the same length in one batch, so that little is padding; the batches in random order.
+
+    `tokens` bounds rows × longest row beside the number of rows. Rows of equal length change places every
+    epoch, which leaves the cuts where they were: an epoch always has the same number of steps.
+    """
+
+    def __init__(self, lengths: NDArray[Any], size: int, seed: int, tokens: int | None = None) -> None:
+        self.lengths, self.size, self.seed, self.tokens = np.asarray(lengths), size, seed, tokens
+        self._plans: dict[int, tuple[Indices, Indices]] = {}
+        if tokens is None:
+            steps = -(-len(self.lengths) // size)
+            self.cuts = np.linspace(0, len(self.lengths), steps + 1).round().astype(np.int64)
+        else:
+            if (longest := int(self.lengths.max())) > tokens:
+                raise InputError(
+                    f"a row has {longest} tokens, more than max_tokens={tokens} of a batch; raise it"
+                )
+            self.cuts = cuts(np.sort(self.lengths), size, tokens)
+
+    def __len__(self) -> int:
+        return len(self.cuts) - 1
+
+    def epoch(self, step: int) -> int:
+        return step // len(self)
+
+    def rows(self, step: int) -> tuple[Indices, Indices]:
+        epoch, within = divmod(step, len(self))
+        if epoch not in self._plans:
+            rng = generator(self.seed, epoch)
+            noise = rng.random(len(self.lengths), dtype=np.float32)
+            # Without a bound on tokens lengths need not be exact, and rows meet more different neighbours.
+            key = self.lengths if self.tokens is not None else self.lengths * (1 + BLUR * noise)
+            kept = {e: plan for e, plan in self._plans.items() if e == epoch - 1}
+            self._plans = {**kept, epoch: (np.lexsort((noise, key)), rng.permutation(len(self)))}
+        order, batches = self._plans[epoch]
+        which = int(batches[within])
+        rows = order[self.cuts[which] : self.cuts[which + 1]]
+        return rows, np.full(len(rows), epoch, dtype=np.int64)
+
+    def once(self) -> Iterator[Indices]:
+        if self.tokens is None:
+            yield from Shuffled(len(self.lengths), self.size, 0, shuffle=False).once()
+            return
+        bounds = cuts(self.lengths, self.size, self.tokens)
+        for a, b in pairwise(bounds):
+            yield np.arange(a, b, dtype=np.int64)
+
+
+def cuts(lengths: NDArray[Any], size: int, tokens: int) -> Indices:
+    """Where batches end if each takes as many rows as rows × longest ≤ tokens, and at most `size`, allow."""
+    bounds, start, longest = [0], 0, 0
+    for i, length in enumerate(lengths.tolist()):
+        longest = max(longest, length)
+        if i > start and ((i + 1 - start) * longest > tokens or i - start >= size):
+            bounds.append(i)
+            start, longest = i, length
+    return np.array([*bounds, len(lengths)], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """batches[step] for every step ≥ 0, without end; `once()` for one pass in order.
+
+    `labels` names the classes of a task, `notes` says what was cut or left out while reading: worth showing.
+    """
+
+    source: Rows
+    order: Order
+    data: str  # fingerprint of what was read
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    pad: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __len__(self) -> int:
+        """Steps in an epoch; the next one reshuffles."""
+        return len(self.order)
+
+    @property
+    def row_count(self) -> int:
+        """How many rows an epoch has."""
+        return len(self.source)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of the data and all settings: two runs with the same one see the same batches."""
+        text = json.dumps({"data": self.data, **self.settings}, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def epoch(self, step: int) -> int:
+        """The epoch in which a step begins."""
+        return self.order.epoch(step)
+
+    def shard(self, rank: int, world: int) -> Batches:
+        """The rows of one process of every batch. All shards together are the batch, in order.
+
+        A batch with fewer rows than processes leaves some of them an empty batch (0, 1).
+        """
+        if not 0 <= rank < world:
+            raise InputError(f"rank {rank} of {world} processes; ranks are 0 … {world - 1}")
+        if self.world != 1:
+            raise InputError(f"these batches are already the share of process {self.rank} of {self.world}")
+        return replace(self, rank=rank, world=world)
+
+    def _mine(self, rows: Indices) -> slice:
+        return slice(len(rows) * self.rank // self.world, len(rows) * (self.rank + 1) // self.world)
+
+    def _make(self, rows: Indices, epochs: Indices) -> Batch:
+        if len(rows):
+            return self.source.batch(rows, epochs)
+        return self.source.batch(np.zeros(1, np.int64), np.zeros(1, np.int64)).rows(slice(0, 0))
+
+    def __getitem__(self, step: int) -> Batch:
+        if step < 0:
+            raise IndexError(f"step {step}: steps count from 0")
+        rows, epochs = self.order.rows(step)
+        mine = self._mine(rows)
+        return self._make(rows[mine], epochs[mine])
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batch 0, 1, 2 … without end."""
+        return self.starting(0)
+
+    def starting(self, step: int) -> Iterator[Batch]:
+        """Batch `step`, step + 1 … without end: where a resumed run goes on."""
+        while True:
+            yield self[step]
+            step += 1
+
+    def once(self) -> Iterator[Batch]:
+        """One epoch in order, every row once, the last batch smaller: for evaluation. Draws as epoch 0."""
+        for rows in self.order.once():
+            mine = rows[self._mine(rows)]
+            if len(mine):
+                yield self._make(mine, np.zeros_like(mine))
+
+
+def check_counts(rows: int, batch: int, seed: int, where: str) -> None:
+    """One clear line for a batch size, a seed or an amount of data that cannot be."""
+    if batch < 1:
+        raise InputError(f"batch={batch}: a batch has at least one row")
+    if seed < 0:
+        raise InputError(f"seed={seed} must not be negative")
+    if rows < 1:
+        raise InputError(f"{where} holds nothing to train on; is it the right file?")
+
+
+def join(*parts: str) -> str:
+    """One fingerprint of several."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def fingerprint_of(arrays: Sequence[NDArray[Any]]) -> str:
+    """sha256 of arrays: their kinds, shapes and contents."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,245 @@
+"""Text tokenised once into memory-mapped files, and read from there ever after.
+
+A cache folder holds tokens.bin (ids, uint16 or uint32, one document after another), offsets.bin (int64, where
+each document starts, and the end) and header.json. It is written beside its final place and renamed: it is
+whole, or not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.batches import fingerprint_of, join
+from heedful.data.readers import Documents
+from heedful.data.tokens import Tokenizer, encode_many, fingerprint
+from heedful.errors import InputError
+
+VERSION = 1
+PIECE = 1 << 16  # characters encoded as one text
+ROUND = 1 << 21  # characters encoded at once, on all cores
+# Between a word and a line end every tokenizer has a boundary, so a long document may be cut there.
+SAFE = re.compile(r"(?<=\w)\n(?=\S)")
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths in one flat array: row i is flat[offsets[i] : offsets[i + 1]]."""
+
+    flat: NDArray[Any]
+    offsets: NDArray[np.int64]
+    fingerprint: str
+    name: str = "the text"
+    folder: Any = field(
+        default=None, repr=False
+    )  # a temporary folder lives as long as what is mapped from it
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[np.int64]:
+        return self.flat[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+
+def ragged(
+    rows: Iterable[Sequence[int] | NDArray[Any]], dtype: Any = np.uint32, name: str = "the data"
+) -> Ragged:
+    """Rows of numbers in memory, without a Python object for each."""
+    blocks: list[NDArray[Any]] = []
+    held: list[int] = []
+    ends: list[int] = [0]
+    total = 0
+    for row in rows:
+        held.extend(np.asarray(row).tolist())
+        total += len(row)
+        ends.append(total)
+        if len(held) > PIECE:
+            blocks.append(np.array(held, dtype))
+            held = []
+    flat = np.concatenate([*blocks, np.array(held, dtype)])
+    offsets = np.array(ends, np.int64)
+    return Ragged(flat, offsets, fingerprint_of((flat, offsets)), name)
+
+
+def tokenise(
+    source: Documents,
+    tokenizer: Tokenizer,
+    *,
+    before: Sequence[int] = (),
+    after: Sequence[int] = (),
+    cache: str | Path | None = None,
+) -> Ragged:
+    """The ids of every document, each with `before` and `after` around it, from the cache if it is there.
+
+    `cache` names a folder; None is .heed-cache beside the first file, or a temporary folder where nothing can
+    be written there.
+    """
+    facts = ("ids", VERSION, len(tokenizer), list(before), list(after))
+    key = join(source.fingerprint(), fingerprint(tokenizer, _sample(source)), json.dumps(facts))[:20]
+    root, temporary = _root(source, cache)
+    folder = root / key
+    if not (folder / "header.json").is_file():
+        _write(folder, source, tokenizer, before, after)
+    return _open(folder, source.name, temporary)
+
+
+def _sample(source: Documents) -> str:
+    """The first few thousand characters: how a tokenizer cuts them tells it from others."""
+    return next((text[:4096] for document in source for text in document), "")
+
+
+def _root(source: Documents, cache: str | Path | None) -> tuple[Path, Any]:
+    """Where caches lie, and what deletes them if they are temporary."""
+    beside = source.files[0].parent / ".heed-cache" if source.files else None
+    wanted = Path(cache) if cache is not None else beside
+    if wanted is not None:
+        try:
+            wanted.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=wanted).close()
+            return wanted, None
+        except OSError as error:
+            if cache is not None:
+                why = f"cache folder {wanted} cannot be written ({error.strerror})"
+                raise InputError(f"{why}; choose another") from None
+    return _temporary()
+
+
+class _Temporary:
+    """A folder that goes when nobody holds it any more."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="heed-cache-"))
+        self._gone = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def _temporary() -> tuple[Path, _Temporary]:
+    made = _Temporary()
+    return made.path, made
+
+
+def _write(
+    folder: Path, source: Documents, tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int]
+) -> None:
+    """Write a cache folder whole. Two processes may do so at once: the first to finish wins."""
+    # Some vocabularies have holes, so ids may go a little beyond their number.
+    dtype = np.dtype(np.uint16 if len(tokenizer) <= 60_000 else np.uint32)
+    made = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    try:
+        digest = hashlib.sha256(dtype.str.encode())
+        total = count = 0
+        with (made / "tokens.bin").open("wb") as tokens, (made / "offsets.bin").open("wb") as offsets:
+            for ids, ends in _rounds(source, tokenizer, before, after):
+                data = np.array(ids, dtype).tobytes()
+                tokens.write(data)
+                np.array([total + e for e in ends], np.int64).tofile(offsets)
+                digest.update(data + np.array(ends, np.int64).tobytes())
+                total, count = total + len(ids), count + len(ends)
+            np.array([total], np.int64).tofile(offsets)
+            _sync(tokens)
+            _sync(offsets)
+        if total == 0:
+            raise InputError(f"{source.name} holds no text; is it the right file?")
+        header = {"version": VERSION, "dtype": dtype.name, "tokens": total, "documents": count}
+        header["data"] = digest.hexdigest()
+        with (made / "header.json").open("wb") as file:
+            file.write(json.dumps(header, indent=1).encode())
+            _sync(file)
+        try:
+            made.rename(folder)
+        except OSError:
+            if not (folder / "header.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _sync(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _rounds(
+    source: Documents, tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Ids in rounds of bounded size, and where in each documents start. Empty documents are left out."""
+    pending: list[tuple[str, bool]] = []  # a piece of text, and whether it begins a document
+    size, open_document = 0, False
+    for document in source:
+        first = True
+        for piece in _pieces(document):
+            pending.append((piece, first))
+            first = False
+            size += len(piece)
+            if size >= ROUND:
+                ids, starts, open_document = _encoded(pending, tokenizer, before, after, open_document)
+                yield ids, starts
+                pending, size = [], 0
+    ids, starts, open_document = _encoded(pending, tokenizer, before, after, open_document)
+    yield ids + (list(after) if open_document else []), starts
+
+
+def _encoded(
+    pending: Sequence[tuple[str, bool]],
+    tokenizer: Tokenizer,
+    before: Sequence[int],
+    after: Sequence[int],
+    inside: bool,
+) -> tuple[list[int], list[int], bool]:
+    """The ids of one round; `inside` says whether a document is still open, before and after."""
+    ids: list[int] = []
+    starts: list[int] = []
+    for (_, first), piece in zip(pending, encode_many(tokenizer, [t for t, _ in pending]), strict=True):
+        if first:
+            if inside:
+                ids.extend(after)
+            inside = False
+        if piece and not inside:
+            starts.append(len(ids))
+            ids.extend(before)
+            inside = True
+        ids.extend(piece)
+    return ids, starts, inside
+
+
+def _pieces(document: Iterable[str]) -> Iterator[str]:
+    """A document in pieces a tokenizer may see apart: cut between lines, else words, else anywhere."""
+    held = ""
+    for text in document:
+        held += text
+        while len(held) > 2 * PIECE:
+            cut = _cut(held)
+            yield held[:cut]
+            held = held[cut:]
+    if held:
+        yield held
+
+
+def _cut(text: str) -> int:
+    for found in SAFE.finditer(text, PIECE // 2, 2 * PIECE):
+        if found.start() >= PIECE:
+            return found.start()
+    space = text.rfind(" ", 1, 2 * PIECE)
+    return space if space > 0 else PIECE
+
+
+def _open(folder: Path, name: str, temporary: Any) -> Ragged:
+    header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
+    flat = np.memmap(folder / "tokens.bin", header["dtype"], mode="r", shape=(header["tokens"],))
+    offsets = np.memmap(folder / "offsets.bin", np.int64, mode="r", shape=(header["documents"] + 1,))
+    return Ragged(flat, offsets, header["data"], name, temporary)

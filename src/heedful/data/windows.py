@@ -1,0 +1,159 @@
+"""How tokenised documents become rows: packed windows over all of them, or pieces of one document each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.batch import IGNORE, Batch, Row, collate
+from heedful.data.batches import Indices, generator
+from heedful.data.shards import Ragged
+from heedful.data.tokens import Ids
+from heedful.errors import InputError
+
+SHIFT = 0x5A1F7  # tells the draw of an epoch's shift from that of a row
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rows made one by one: make(row, epoch) is a row before padding."""
+
+    count: int
+    make: Callable[[int, int], Row]
+    pad: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        made = [self.make(row, epoch) for row, epoch in zip(rows.tolist(), epochs.tolist(), strict=True)]
+        return collate(made, self.pad)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """All documents as one circle of tokens, cut into rows of equal width.
+
+    Every position stands in exactly one row. The last row reaches back to be as wide as the others; `new`
+    says from where on it is new. Later epochs turn the circle by less than a row, so the cuts fall elsewhere.
+    """
+
+    tokens: Ragged
+    width: int
+    seed: int
+    ahead: int = 0  # how many tokens after a position it needs: 1 if it is to predict the next
+    turn: bool = True
+
+    @property
+    def positions(self) -> int:
+        return len(self.tokens.flat) - self.ahead
+
+    def __len__(self) -> int:
+        return max(-(-self.positions // self.width), 0)
+
+    def place(self, row: int, epoch: int) -> tuple[NDArray[np.int64], int]:
+        """Where the tokens of a row stand, and how many of its first ones an earlier row has."""
+        start = max(min(row * self.width, self.positions - self.width), 0)
+        new = row * self.width - start
+        shift = int(generator(self.seed, epoch, SHIFT).integers(self.width)) if epoch and self.turn else 0
+        width = min(self.width, self.positions)
+        return (np.arange(start + shift, start + shift + width) % self.positions), new
+
+    def documents(self, place: NDArray[np.int64]) -> Ids:
+        """The document of each position, counted from 0 in the row; the circle's seam parts two as well."""
+        offsets = self.tokens.offsets
+        turns = np.concatenate(([False], np.diff(place) < 0)).cumsum()
+        low, high = (int(np.searchsorted(offsets, p, "right")) for p in (place.min(), place.max()))
+        found = np.searchsorted(offsets[low - 1 : high], place, "right") + turns * (high - low + 1)
+        return np.unique(found, return_inverse=True)[1].astype(np.int64) if turns[-1] else found - found[0]
+
+
+@dataclass(frozen=True)
+class NextTokens:
+    """Rows for next-token prediction: labels[t] = tokens[t + 1], inside one document if kept apart."""
+
+    windows: Windows
+    apart: bool
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        made = [self.row(row, epoch) for row, epoch in zip(rows.tolist(), epochs.tolist(), strict=True)]
+        return collate(made, self.pad)
+
+    def row(self, row: int, epoch: int) -> Row:
+        windows = self.windows
+        place, new = windows.place(row, epoch)
+        flat = windows.tokens.flat
+        if place[0] <= place[-1]:  # one slice of the map, the usual case
+            run = flat[place[0] : place[-1] + 2].astype(np.int64)
+            tokens, labels = run[:-1], run[1:].copy()
+        else:
+            tokens, labels = flat[place].astype(np.int64), flat[place + 1].astype(np.int64)
+        labels[:new] = IGNORE
+        if not self.apart:
+            return {"tokens": tokens, "labels": labels}
+        ends = windows.tokens.offsets
+        low, high = np.searchsorted(ends, (place.min(), place.max() + 2))
+        labels[np.isin(place + 1, ends[low:high])] = IGNORE
+        return {"tokens": tokens, "labels": labels, "documents": windows.documents(place)}
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Each document by itself, cut into as few equal pieces as fit into `width` tokens."""
+
+    tokens: Ragged
+    width: int
+    firsts: NDArray[np.int64]  # (documents + 1) the number of the first piece of each
+
+    def __len__(self) -> int:
+        return int(self.firsts[-1])
+
+    def bounds(self, row: int) -> tuple[int, int]:
+        """Where a piece starts and ends in the flat array."""
+        document = int(np.searchsorted(self.firsts, row, "right")) - 1
+        first, count = int(self.firsts[document]), int(self.firsts[document + 1] - self.firsts[document])
+        start, end = int(self.tokens.offsets[document]), int(self.tokens.offsets[document + 1])
+        cut = lambda k: start + (end - start) * k // count
+        return cut(row - first), cut(row - first + 1)
+
+    def __getitem__(self, row: int) -> Ids:
+        start, end = self.bounds(row)
+        return self.tokens.flat[start:end].astype(np.int64)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        counts = np.diff(self.firsts)
+        document = np.repeat(np.arange(len(counts)), counts)
+        k = np.arange(len(self)) - self.firsts[document]
+        n, size = counts[document], self.tokens.lengths[document]
+        lengths: NDArray[np.int64] = size * (k + 1) // n - size * k // n
+        return lengths
+
+
+def pieces(tokens: Ragged, width: int) -> Pieces:
+    """The pieces of every document."""
+    counts = -(-tokens.lengths // width)
+    return Pieces(tokens, width, np.concatenate(([0], counts.cumsum())))
+
+
+def fitted(
+    lengths: NDArray[Any], limit: int, truncate: bool, what: str, ways: str, name: str
+) -> tuple[str, ...]:
+    """Refuse rows longer than the limit, or say how many are cut: never silently."""
+    over = int((lengths > limit).sum())
+    if not over:
+        return ()
+    many = f"{over:,} of {len(lengths):,} {what}"
+    if not truncate:
+        have = f"are longer than {limit} tokens (the longest has {int(lengths.max()):,})"
+        raise InputError(f"{name}: {many} {have}; {ways}, or pass truncate=True to cut them")
+    lost = int((lengths[lengths > limit] - limit).sum())
+    return (f"{many} were cut to {limit} tokens; {lost:,} tokens are not read",)

@@ -24,7 +24,7 @@ def tiny(family: str, **changes: object) -> LM:
 @pytest.mark.parametrize("family", PEERS)
 @torch.no_grad()
 def test_the_language_model_is_torchs_stack_between_two_tables(family: str) -> None:
-    model, peer = tiny(family, embed_dim=12), PEERS[family](12, 16, 2, batch_first=True)
+    model, peer = tiny(family, table_dim=12), PEERS[family](12, 16, 2, batch_first=True)
     for i in range(2):
         for ours, theirs in TORCH.items():
             peer.get_parameter(f"{theirs}_l{i}").copy_(model.get_parameter(f"blocks.{i}.{ours}"))
@@ -42,8 +42,8 @@ def test_the_wikitext_model_has_the_sizes_of_its_recipe() -> None:
 def test_tied_tables_are_one_and_need_one_size() -> None:
     model = tiny("lstm", tied=True)
     assert model.head.get_submodule("out").weight is model.embed.token.weight
-    with pytest.raises(ConfigError, match="embed_dim=8"):
-        tiny("lstm", tied=True, embed_dim=8)
+    with pytest.raises(ConfigError, match="table_dim=8"):
+        tiny("lstm", tied=True, table_dim=8)
 
 
 @pytest.mark.parametrize(("head", "shape"), [("classify", (2, 3)), ("tag", (2, 9, 3)), ("lm", (2, 9, 50))])

@@ -4,6 +4,9 @@
     RNN             recurrent.py       Elman 1990; Mikolov et al. 2010             recurrence
     LSTM            recurrent.py       Hochreiter and Schmidhuber 1997             gates and a cell
     GRU             recurrent.py       Cho et al. 2014                             gates
+    seq2seq LSTM    seq2seq.py         Sutskever et al. 2014                       a bridge of states
+    RNNsearch       seq2seq.py         Bahdanau et al. 2015                        additive attention
+    Luong           seq2seq.py         Luong et al. 2015                           input feeding
     GPT             gpt.py             Radford et al. 2018
     GPT-2           gpt.py             Radford et al. 2019
     GPT-3           gpt.py             Brown et al. 2020                           banded layers
@@ -18,6 +21,7 @@
     T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
     BART            bart.py            Lewis et al. 2020
     Marian          bart.py            Junczys-Dowmunt et al. 2018
+    Mamba           mamba.py           Gu and Dao 2023                             selective state space
 """
 
 from __future__ import annotations
@@ -30,10 +34,12 @@ from heedful.models.deberta import DEBERTA, DEBERTA_V2
 from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from heedful.models.gpt import GPT, GPT2, GPT3
 from heedful.models.llama import LLAMA, MISTRAL
+from heedful.models.mamba import MAMBA
 from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
+from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
 from heedful.models.t5 import MT5, T5
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN, MAMBA)}
 
 
 def presets() -> dict[str, tuple[Family, Config]]:

@@ -21,15 +21,15 @@ from heedful.nn.recurrent import GRU, LSTM, RNN, Recurrence
 class RecurrentConfig(Config):
     vocab: int = 33278
     dim: int = 650  # of each layer's state
-    embed_dim: int = derived(lambda c: c.dim)
+    table_dim: int = derived(lambda c: c.dim)
     layers: int = 2
     bias: bool = True
     dropout: float = 0.5  # of what goes from layer to layer
     tied: bool = False
 
     def check(self) -> None:
-        if self.tied and self.embed_dim != self.dim:
-            raise ConfigError(f"tied=True needs embed_dim={self.embed_dim} to equal dim={self.dim}; it must")
+        if self.tied and self.table_dim != self.dim:
+            raise ConfigError(f"tied=True needs table_dim={self.table_dim} to equal dim={self.dim}; it must")
 
 
 def head(c: RecurrentConfig) -> Head:
@@ -43,9 +43,9 @@ def head(c: RecurrentConfig) -> Head:
 
 
 def stacked(c: RecurrentConfig, layer: type[Recurrence]) -> LM:
-    sizes = [c.embed_dim] + [c.dim] * (c.layers - 1)
+    sizes = [c.table_dim] + [c.dim] * (c.layers - 1)
     blocks = [layer(size, c.dim, bias=c.bias, dropout=c.dropout) for size in sizes]
-    return LM(Embedding(c.vocab, c.embed_dim, dropout=c.dropout), Stack(blocks), head(c))
+    return LM(Embedding(c.vocab, c.table_dim, dropout=c.dropout), Stack(blocks), head(c))
 
 
 def rnn(c: RecurrentConfig) -> LM:

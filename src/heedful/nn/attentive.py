@@ -118,12 +118,14 @@ class InputFeeding(Decoding):
 class Maxout(Part):
     """t_k = max(t̃_{2k−1}, t̃_{2k}),  t̃ = W x + b   (Goodfellow et al. 2013; Bahdanau et al. 2015, A.2.2)"""
 
-    def __init__(self, dim: int, out: int, *, bias: bool = True) -> None:
+    def __init__(self, dim: int, out: int, *, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
         self.pairs = nn.Linear(dim, 2 * out, bias=bias)
+        self.dropout = dropout
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        return ctx.see("output", self.pairs(x).unflatten(-1, (-1, 2)).amax(-1))
+        largest = self.pairs(x).unflatten(-1, (-1, 2)).amax(-1)
+        return ctx.see("output", F.dropout(largest, self.dropout, self.training))
 
 
 class Bridge(nn.Module):

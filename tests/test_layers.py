@@ -28,7 +28,7 @@ ALLOWED = {
     "cli": {"*"},
     "commands": {"*"},
     "decode": {"models", "loading", "nn", "kernels", "text"},
-    "train": {"models", "loading", "nn", "data", "weights"},
+    "train": {"models", "loading", "nn", "data", "weights", "kernels"},
     "inspect": {"models", "loading", "nn"},
     "evaluate": {"loading", "models", "data"},
     "__init__": {"*"},

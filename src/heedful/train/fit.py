@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
 from heedful.errors import ConfigError, HeedfulError
+from heedful.kernels import float8
 from heedful.loading import load
 from heedful.models.base import Model
 from heedful.train import checkpoint as store
@@ -39,7 +41,7 @@ class Trained(nn.Module):
         super().__init__()
         self.model, self.purpose = model, purpose
 
-    def forward(self, batch: Batch, divide: dict[str, float]) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         terms = self.purpose(self.model, batch)
         shown = {name: term.total.detach() / divide[term.per] for name, term in terms.items()}
         return combine(terms, divide), shown  # type: ignore[arg-type]
@@ -108,6 +110,8 @@ class Run:
         self.device = model.device
         self.optimisers: list[Optimizer] = make_optimisers(model, config)
         self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
+        if config.float8:
+            float8.swap_in(model)
         self.trained: Any = Trained(model.train(), purpose)
         if config.compile:
             self.trained = torch.compile(self.trained)
@@ -117,10 +121,10 @@ class Run:
         c, k, began = self.config, self.number, time.perf_counter()
         torch.manual_seed(_mix(c.seed, k))  # step k draws the same noise whether or not the run was interrupted
         batch, rate = self.batches[k], learning_rate(k, c)
-        divide = {per: float(count) for per, count in counts(batch).items()}
+        divide = {per: torch.full((), float(n), device=self.device) for per, n in counts(batch).items()}
         losses, shown = [], []
         for part in batch.split(c.accumulate):
-            with self.autocast():
+            with self.autocast(), kernels(self.device):
                 loss, terms = self.trained(part.to(self.device), divide)
             loss.backward()
             losses.append(loss.detach())
@@ -188,6 +192,14 @@ class Run:
         if self.ema is not None:
             self.ema = {n: t.to(self.device) for n, t in store.read_tensors(path / "ema.safetensors").items()}
         self.number = int(training["step"])
+
+
+def kernels(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """On a GPU, cuDNN's attention before the others: faster where it applies; elsewhere nothing changes."""
+    if device.type != "cuda":
+        return contextlib.nullcontext()
+    kinds = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    return sdpa_kernel(kinds, set_priority=True)
 
 
 FREE = {"folder", "save_every", "keep", "resume", "steps", "compile"}  # may change without changing the steps taken

@@ -1,0 +1,94 @@
+"""Training speed: GPT-2 124M on one GPU, bfloat16, 64 × 1024 tokens a step.
+
+    python benchmarks/train_gpt2.py                       all variants, a table and results as JSON lines
+    python benchmarks/train_gpt2.py --tiny --device cpu   a dry run
+
+A step is everything `heedful.fit` does: forward, loss, backward, clipping, AdamW, schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+import torch
+
+from heedful.data.batch import Batch
+from heedful.loading import build
+from heedful.train.config import TrainConfig
+from heedful.train.fit import fit
+
+
+class Random:
+    """Batches of random tokens, made before the clock starts."""
+
+    fingerprint = "random"
+
+    def __init__(self, vocab: int, rows: int, length: int) -> None:
+        tokens = torch.randint(vocab, (4, rows, length + 1), generator=torch.Generator().manual_seed(0))
+        self.made = [Batch(t[:, :-1].contiguous(), t[:, 1:].contiguous()) for t in tokens]
+
+    def __getitem__(self, step: int) -> Batch:
+        return self.made[step % 4]
+
+    def epoch(self, step: int) -> int:
+        return 0
+
+
+def flops_per_token(model: Any, length: int) -> float:
+    """6 per weight that is multiplied, 12·L·D·T for the scores: Chowdhery et al. 2022, appendix B."""
+    c = model.config
+    matrices = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and "position" not in n)
+    return 6 * matrices + 12 * c.layers * c.dim * length
+
+
+def measure(name: str, a: argparse.Namespace, **settings: Any) -> dict[str, Any]:
+    sizes = {"vocab": 512, "dim": 64, "layers": 2, "heads": 2, "context": 64} if a.tiny else {}
+    rows, length = (4, 64) if a.tiny else (a.rows, 1024)
+    torch._dynamo.reset()
+    model = build("gpt2", dropout=0.0, seed=0, device=a.device, **sizes)
+    config = TrainConfig(steps=a.steps, lr=6e-4, warmup=a.warm, dtype="bfloat16", **settings)
+    began, marks, losses = time.perf_counter(), [], []
+    if a.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    for step in fit(model, "next_token", Random(model.config.vocab, rows, length), config):
+        if a.profile and step.number == a.steps - 1:
+            profiler = torch.profiler.profile()
+            profiler.start()
+        if step.number in (1, a.warm, a.steps):
+            losses.append(step.loss)  # waits for the device
+            marks.append(time.perf_counter())
+    if a.profile:
+        profiler.stop()
+        print(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=28, max_name_column_width=70))
+    per_step = (marks[2] - marks[1]) / (a.steps - a.warm)
+    rate = rows * length / per_step
+    peak = torch.cuda.max_memory_allocated() / 2**30 if a.device == "cuda" else 0.0
+    return {
+        "variant": name, "tokens_per_second": round(rate), "ms_per_step": round(per_step * 1e3, 2),
+        "first_step_s": round(marks[0] - began, 1), "peak_GiB": round(peak, 2),
+        "mfu_of_790": round(rate * flops_per_token(model, length) / 790e12, 4), "loss": [round(x, 4) for x in losses],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--warm", type=int, default=10)
+    parser.add_argument("--profile", action="store_true", help="where the last step's time goes")
+    parser.add_argument("--variants", default="compiled,float8")
+    a = parser.parse_args()
+    settings: dict[str, dict[str, Any]] = {
+        "eager": {}, "compiled": {"compile": True}, "float8": {"compile": True, "float8": True},
+    }  # fmt: skip
+    for name in a.variants.split(","):
+        print(json.dumps(measure(name, a, **settings[name])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

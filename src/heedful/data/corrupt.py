@@ -1,0 +1,220 @@
+"""Corruption as data: pure functions of ids and a generator, known apart from any model.
+
+mask, choose      BERT (Devlin et al. 2019 §3.1); whole words (their repository, 2019)
+swap              ELECTRA's replaced tokens, without a generator (Clark et al. 2020 §3.1)
+spans, restore    T5's span corruption (Raffel et al. 2020 §3.1.4)
+blank, delete, infill, permute, rotate      BART's five noises (Lewis et al. 2020 §2.2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.batch import IGNORE
+from heedful.data.tokens import Ids
+from heedful.errors import ConfigError, InputError
+
+Flags = NDArray[np.bool_]
+Random = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Masking:
+    """What is hidden and by what: of a share `rate` of the tokens, `masked` become the mask, `random` any token.
+
+    The rest of the chosen stay as they are and are still to be predicted.
+    """
+
+    mask: int
+    special: Flags  # (V) ids that are never chosen and never drawn
+    continues: Flags | None = None  # (V) ids that continue a word: then words are chosen whole
+    rate: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ConfigError(
+                f"rate={self.rate} of the tokens cannot be masked; it must be above 0 and at most 1"
+            )
+        if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
+            raise ConfigError(f"masked={self.masked} and random={self.random} must be shares of 1")
+
+    def draw(self, count: int, rng: Random) -> Ids:
+        """Any tokens but special ones, all equally likely."""
+        regular = np.flatnonzero(~self.special)
+        return regular[rng.integers(len(regular), size=count)]
+
+
+def budget(count: int, rate: float, rng: Random) -> int:
+    """rate · count, rounded at random so that its mean is exact, and at least one."""
+    return min(max(int(count * rate + rng.random()), 1), count) if count else 0
+
+
+def choose(ids: Ids, rng: Random, how: Masking) -> Flags:
+    """Which tokens are to be predicted: a share `rate` of those not special, by tokens or by words."""
+    chosen = np.zeros(len(ids), bool)
+    free = np.flatnonzero(~how.special[ids])
+    left = budget(len(free), how.rate, rng)
+    if how.continues is None:
+        chosen[rng.permutation(free)[:left]] = True
+        return chosen
+    starts = ~how.continues[ids[free]]
+    starts[np.flatnonzero(np.diff(free, prepend=-2) > 1)] = True  # a special token ends a word
+    word = starts.cumsum() - 1
+    sizes = np.bincount(word, minlength=1)
+    for w in rng.permutation(len(sizes) if len(free) else 0):
+        if sizes[w] <= left:  # a word that would exceed the share is passed over
+            chosen[free[word == w]] = True
+            left -= sizes[w]
+        if left <= 0:
+            break
+    return chosen
+
+
+def mask(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
+    """The text with some tokens hidden, and labels: the hidden tokens at their places, IGNORE elsewhere."""
+    chosen = choose(ids, rng, how)
+    u = rng.random(len(ids))
+    hidden, changed = chosen & (u < how.masked), chosen & (u >= how.masked) & (u < how.masked + how.random)
+    out = ids.copy()
+    out[hidden] = how.mask
+    out[changed] = how.draw(int(changed.sum()), rng)
+    return out, np.where(chosen, ids, IGNORE)
+
+
+def swap(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
+    """The text with some tokens replaced at random, and 1 where a token is another now, IGNORE if special.
+
+    A draw that hits the token itself counts as not replaced, as in ELECTRA.
+    """
+    chosen = choose(ids, rng, how)
+    out = ids.copy()
+    out[chosen] = how.draw(int(chosen.sum()), rng)
+    return out, np.where(how.special[ids], IGNORE, out != ids)
+
+
+def segments(total: int, count: int, rng: Random) -> Ids:
+    """`total` as a sum of `count` positive numbers, all ways equally likely."""
+    cuts = np.sort(rng.permutation(total - 1)[: count - 1]) + 1
+    return np.diff(np.concatenate(([0], cuts, [total]))).astype(np.int64)
+
+
+def span_counts(length: int, density: float = 0.15, mean: float = 3.0) -> tuple[int, int]:
+    """How many tokens are cut out of a text of `length`, and in how many spans; rounded as T5 does."""
+    if length < 2:
+        return 0, 0
+    noise = min(max(round(length * density), 1), length - 1)
+    return noise, min(max(round(noise / mean), 1), length - noise)
+
+
+def span_lengths(length: int, density: float = 0.15, mean: float = 3.0) -> tuple[int, int]:
+    """How long a text may be so that what is left has `length` tokens with its end, and how long its target is.
+
+    568 tokens make inputs of 512 and targets of 114, as in T5.
+    """
+    sizes = lambda raw: raw - span_counts(raw, density, mean)[0] + span_counts(raw, density, mean)[1] + 1
+    raw = length
+    while sizes(raw + 1) <= length:
+        raw += 1
+    return raw, sum(span_counts(raw, density, mean)) + 1
+
+
+def spans(
+    ids: Ids, rng: Random, sentinels: Sequence[int], density: float = 0.15, mean: float = 3.0
+) -> tuple[Ids, Ids]:
+    """a b c d e f g → (a b X e f Y, X c d Y g): spans replaced by sentinels, and what stood there.
+
+    Kept and cut spans alternate, kept first; their lengths are random with the sums that `span_counts` gives.
+    """
+    noise, count = span_counts(len(ids), density, mean)
+    if count > len(sentinels):
+        raise InputError(
+            f"a row of {len(ids)} tokens has {count} spans and there are {len(sentinels)} sentinels"
+        )
+    if not count:
+        return ids.copy(), ids[:0]
+    sizes = np.empty(2 * count, np.int64)
+    sizes[0::2], sizes[1::2] = segments(len(ids) - noise, count, rng), segments(noise, count, rng)
+    parts = np.split(ids, sizes.cumsum()[:-1])
+    kept: list[Ids | list[int]] = []
+    cut: list[Ids | list[int]] = []
+    for sentinel, stays, goes in zip(sentinels, parts[0::2], parts[1::2], strict=False):
+        kept += [stays, [sentinel]]
+        cut += [[sentinel], goes]
+    return np.concatenate(kept).astype(np.int64), np.concatenate(cut).astype(np.int64)
+
+
+def restore(source: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
+    """The text `spans` took apart: each sentinel of the source replaced by what follows it in the target."""
+    known = set(sentinels)
+    fill: dict[int, list[int]] = {}
+    now: list[int] = []
+    for token in target.tolist():
+        if token in known:
+            now = fill.setdefault(token, [])
+        else:
+            now.append(token)
+    out = [t for token in source.tolist() for t in (fill.get(token, []) if token in known else [token])]
+    return np.array(out, np.int64)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """BART's settings: a share `rate` of tokens is noised, spans have Poisson(`mean`) tokens."""
+
+    mask: int
+    ends: Flags  # (V) ids that end a sentence
+    rate: float = 0.3
+    mean: float = 3.0
+
+
+def blank(ids: Ids, rng: Random, how: Noise) -> Ids:
+    """Token masking: some tokens become the mask."""
+    out = ids.copy()
+    out[rng.permutation(len(ids))[: budget(len(ids), how.rate, rng)]] = how.mask
+    return out
+
+
+def delete(ids: Ids, rng: Random, how: Noise) -> Ids:
+    """Token deletion: some tokens go, and nothing says where. One stays in any case."""
+    gone = rng.permutation(len(ids))[: min(budget(len(ids), how.rate, rng), len(ids) - 1)]
+    return np.delete(ids, gone)
+
+
+def infill(ids: Ids, rng: Random, how: Noise) -> Ids:
+    """Text infilling: spans of Poisson length become one mask each; a span of length 0 is a mask put in."""
+    left = budget(len(ids), how.rate, rng)
+    lengths: list[int] = []
+    while left > 0:
+        lengths.append(min(int(rng.poisson(how.mean)), left))
+        left -= lengths[-1]
+    kept = len(ids) - sum(lengths)
+    sizes = np.ones(kept + len(lengths), np.int64)
+    where = np.sort(rng.permutation(len(sizes))[: len(lengths)])  # any order of kept tokens and spans
+    sizes[where] = lengths
+    starts = sizes.cumsum() - sizes
+    out = ids[np.minimum(starts, len(ids) - 1)] if len(ids) else np.zeros(len(sizes), np.int64)
+    out[where] = how.mask
+    return out
+
+
+def permute(ids: Ids, rng: Random, how: Noise) -> Ids:
+    """Sentence permutation: the sentences in another order; a rest without an end counts as one."""
+    after = np.flatnonzero(how.ends[ids]) + 1
+    parts = [p for p in np.split(ids, after) if len(p)]
+    return np.concatenate([parts[i] for i in rng.permutation(len(parts))]) if parts else ids.copy()
+
+
+def rotate(ids: Ids, rng: Random, how: Noise) -> Ids:
+    """Document rotation: the text begins at some token, and what stood before it comes last."""
+    return np.roll(ids, -int(rng.integers(len(ids)))) if len(ids) else ids.copy()
+
+
+NOISES: dict[str, Callable[[Ids, Random, Noise], Ids]] = {
+    f.__name__: f for f in (blank, delete, infill, permute, rotate)
+}

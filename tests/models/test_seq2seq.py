@@ -224,7 +224,7 @@ def test_published_sizes_are_those_of_the_papers() -> None:
     count = lambda name: sum(p.numel() for p in heedful.build(name, device="meta").parameters())
     lstm = 4 * 1000 * (1000 + 1000 + 2)
     assert count("seq2seq-sutskever") == (160000 + 80000) * 1000 + 2 * 4 * lstm + 80000 * 1001
-    assert round(2 * 4 * lstm / 1e6) == 64  # "384M parameters of which 64M are pure recurrent connections", §3.4
+    assert round(2 * 4 * lstm / 1e6) == 64  # §3.4: 384M, of which 64M are recurrent
     assert round(count("seq2seq-sutskever") / 1e6) == 384
     K, m, n, l = 30000, 620, 1000, 500
     encoder = 2 * (3 * n * (m + n) + 3 * n)

@@ -13,6 +13,8 @@
     LLaMA 1 2 3     llama.py           Touvron et al. 2023                         rotary, gated MLP
     Mistral         llama.py           Jiang et al. 2023                           window
     DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
+    BiLSTM          baselines.py       Graves and Schmidhuber 2005                 both reading directions
+    CNN             baselines.py       Collobert et al. 2011
     BERT            bert.py            Devlin et al. 2019
     RoBERTa         bert.py            Liu et al. 2019                             offset positions
     XLM-R           bert.py            Conneau et al. 2020
@@ -22,6 +24,9 @@
     BART            bart.py            Lewis et al. 2020
     Marian          bart.py            Junczys-Dowmunt et al. 2018
     Mamba           mamba.py           Gu and Dao 2023                             selective state space
+    Transformer     transformer.py     Vaswani et al. 2017                         attention
+    PaLM            palm.py            Chowdhery et al. 2022                       parallel block
+    BLOOM           bloom.py           BigScience 2022                             ALiBi
 """
 
 from __future__ import annotations
@@ -29,17 +34,21 @@ from __future__ import annotations
 from heedful.errors import NotFound, nearest
 from heedful.models.bart import BART, MARIAN
 from heedful.models.base import Config, Family
+from heedful.models.baselines import BILSTM, CNN
 from heedful.models.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
+from heedful.models.bloom import BLOOM
 from heedful.models.deberta import DEBERTA, DEBERTA_V2
 from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from heedful.models.gpt import GPT, GPT2, GPT3
 from heedful.models.llama import LLAMA, MISTRAL
 from heedful.models.mamba import MAMBA
+from heedful.models.palm import PALM
 from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
 from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
 from heedful.models.t5 import MT5, T5
+from heedful.models.transformer import TRANSFORMER
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN, MAMBA)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG, BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN, MAMBA, TRANSFORMER, PALM, BLOOM)}
 
 
 def presets() -> dict[str, tuple[Family, Config]]:

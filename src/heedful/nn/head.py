@@ -164,6 +164,16 @@ class LastToken(nn.Module):
         return last_token(x, ctx)
 
 
+class MeanTokens(nn.Module):
+    """The mean of x over valid tokens: for encoders none of whose positions has seen them all"""
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if ctx.new_valid is None:
+            return x.mean(1)
+        kept = x.masked_fill(~ctx.new_valid[..., None], 0.0)
+        return kept.sum(1) / ctx.new_valid.sum(1, keepdim=True).clamp(min=1)
+
+
 class ClassifyHead(Head):
     """(B, C): W pool(x) + b, a label for the sequence"""
 

@@ -140,7 +140,6 @@ def backbone_names(stem: str) -> list[Row]:
     return [
         (f"{stem}.embeddings.{{word,position,token_type}}_embeddings", "embed.{token,position,types}"),
         (f"{stem}.embeddings.LayerNorm", "embed.norm"),
-        (f"{layer}.attention.self.{{query,key,value}}", "blocks.*.attn.{q,k,v}"),
         (f"{layer}.attention.output.dense", "blocks.*.attn.o"),
         (f"{layer}.attention.output.LayerNorm", "blocks.*.attn_norm"),
         (f"{layer}.{{intermediate,output}}.dense", "blocks.*.ffn.{up,down}"),
@@ -148,6 +147,10 @@ def backbone_names(stem: str) -> list[Row]:
         (f"{stem}.pooler.dense", "head.kept.dense"),
         ("qa_outputs", "head.span"),
     ]
+
+
+def qkv_names(stem: str) -> Row:
+    return (f"{stem}.encoder.layer.*.attention.self.{{query,key,value}}", "blocks.*.attn.{q,k,v}")
 
 
 def out_names(stem: str, head: str, tied: bool) -> list[Row]:
@@ -161,6 +164,7 @@ def bert_names(c: BertConfig) -> list[Row]:
     words = "head.mlm" if c.head == "pretrain" else "head"
     return [
         *backbone_names("bert"),
+        qkv_names("bert"),
         ("bert.pooler.dense", "head.pool.dense"),
         ("bert.pooler.dense", "head.next.pool.dense"),
         ("cls.predictions.transform.{dense,LayerNorm}", f"{words}.{{dense,norm}}"),
@@ -174,6 +178,7 @@ def bert_names(c: BertConfig) -> list[Row]:
 def roberta_names(c: RobertaConfig) -> list[Row]:
     return [
         *backbone_names("roberta"),
+        qkv_names("roberta"),
         ("lm_head.{dense,layer_norm}", "head.{dense,norm}"),
         *out_names("lm_head", "head", c.tied),
         ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
@@ -198,7 +203,8 @@ KEYS = {
     "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
     "num_attention_heads": "heads", "intermediate_size": "hidden", "max_position_embeddings": "context",
     "type_vocab_size": "types", "hidden_act": "act", "layer_norm_eps": "norm_eps",
-    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "dropout", "tie_word_embeddings": "tied",
+    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "dropout",
+    "tie_word_embeddings": "tied",
 }  # fmt: skip
 
 DISTILBERT_KEYS = {

@@ -1,0 +1,226 @@
+"""Mixture of experts: a router sends each token to a few of many feed-forward networks.
+
+Routers are classes, since they are equations. How the experts are computed is not: `looped` is the
+definition, `batched` and `grouped` are its fast twins, and a test equates the three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError
+from heedful.nn.context import Context, Part, PartState
+from heedful.nn.ffn import Activation
+
+# Below so many multiplications per matrix, all experts on all tokens are faster than sorting the tokens.
+SMALL = 2**20
+
+
+class Router(nn.Module):
+    """Gives every token the `active` experts it goes to, and their weights.
+
+    With groups > 1 only experts of the `kept` best groups may be chosen, so that a token visits few machines.
+    Watched: router (B, T, E), every expert's score; chosen (B, T, k), the numbers of those it goes to.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        experts: int,
+        active: int,
+        *,
+        groups: int = 1,
+        kept: int = 1,
+        scale: float = 1.0,
+        normalise: bool = False,
+    ) -> None:
+        super().__init__()
+        if groups < 1 or experts % groups:
+            raise ConfigError(f"groups={groups} does not divide experts={experts}; it must")
+        if not 1 <= kept <= groups:
+            raise ConfigError(f"groups_kept={kept} must lie between 1 and groups={groups}")
+        if not 1 <= active <= kept * experts // groups:
+            raise ConfigError(
+                f"active={active} experts cannot be chosen from {kept * experts // groups}, which is what "
+                f"{kept} of {groups} groups of {experts} hold; lower active or keep more groups"
+            )
+        self.active, self.groups, self.kept = active, groups, kept
+        self.scale, self.normalise = scale, normalise
+        self.score = nn.Linear(dim, experts, bias=False)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """x · e_i for every expert i, in float32: bf16 would make ties."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.linear(x.to(wide), self.score.weight.to(wide))
+
+    def choose(self, liking: Tensor, best_of: int) -> Tensor:
+        """The `active` most liked experts (B, T, k) of the groups whose `best_of` most liked sum highest."""
+        if self.groups > 1:
+            split = liking.unflatten(-1, (self.groups, -1))  # (B, T, groups, E / groups)
+            group = split.topk(min(best_of, split.shape[-1])).values.sum(-1)
+            out = torch.ones_like(group, dtype=torch.bool).scatter(-1, group.topk(self.kept).indices, False)
+            liking = split.masked_fill(out[..., None], -math.inf).flatten(-2)
+        return liking.topk(self.active).indices
+
+    def forward(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of the chosen experts, both (B, T, k)."""
+        raise NotImplementedError
+
+
+class SoftmaxRouter(Router):
+    """s = softmax(x Eᵀ);  the k largest s_i are the weights   (DeepSeek-AI 2024, arXiv 2405.04434, eq. 21–22)
+
+    A group is as good as its best expert (device-limited routing, §2.2.2). Weights are multiplied by `scale`,
+    or normalised to sum 1 and then not scaled, as in the released code.
+    """
+
+    def forward(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        s = ctx.see("router", self.logits(x).softmax(-1))
+        chosen = ctx.see("chosen", self.choose(s, 1))
+        weights = s.gather(-1, chosen)
+        return weights / weights.sum(-1, keepdim=True) if self.normalise else weights * self.scale, chosen
+
+
+class SigmoidRouter(Router):
+    """s = σ(x Eᵀ);  the k largest s_i + b_i are chosen, s_i / Σ s_j · scale are their weights
+
+    (DeepSeek-AI 2024, arXiv 2412.19437, eq. 13–16.) The bias b steers the choice and never the weights. It is
+    a buffer: no gradient moves it, `balance` does. A group is as good as its two best experts.
+    """
+
+    bias: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        experts: int,
+        active: int,
+        *,
+        groups: int = 1,
+        kept: int = 1,
+        scale: float = 1.0,
+        normalise: bool = True,
+    ) -> None:
+        super().__init__(dim, experts, active, groups=groups, kept=kept, scale=scale, normalise=normalise)
+        self.register_buffer("bias", torch.zeros(experts))
+
+    def forward(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        s = ctx.see("router", self.logits(x).sigmoid())
+        chosen = ctx.see("chosen", self.choose(s + self.bias, 2))
+        weights = s.gather(-1, chosen)
+        if self.normalise:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # all may underflow to 0
+        return weights * self.scale, chosen
+
+    @torch.no_grad()
+    def balance(self, chosen: Tensor, speed: float = 1e-3) -> None:
+        """b_i += speed · sign(mean load − load_i)   (Wang et al. 2024, arXiv 2408.15664)
+
+        To be called after each training step with what it showed under `chosen`.
+        """
+        load = torch.bincount(chosen.flatten(), minlength=len(self.bias)).to(self.bias.dtype)
+        self.bias += speed * (load.mean() - load).sign()
+
+
+class Experts(nn.Module):
+    """E gated networks down_e(act(gate_e x) ⊙ up_e x), stacked: gate and up (E, F, D), down (E, D, F)."""
+
+    def __init__(self, experts: int, dim: int, hidden: int, act: Activation) -> None:
+        super().__init__()
+        self.act = act
+        self.gate = nn.Parameter(torch.empty(experts, hidden, dim))
+        self.up = nn.Parameter(torch.empty(experts, hidden, dim))
+        self.down = nn.Parameter(torch.empty(experts, dim, hidden))
+
+    def forward(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Σ over the chosen experts of weight · expert(x): x (N, D), weights and chosen (N, k)."""
+        return self.way(x)(self, x, weights, chosen)
+
+    def way(self, x: Tensor) -> Way:
+        """The fastest of the three for this input; a traced one may not depend on who chose whom."""
+        if len(x) * self.gate.numel() <= SMALL:
+            return batched
+        if groupable(x, self):
+            return grouped
+        return batched if torch.compiler.is_compiling() else looped
+
+
+Way = Callable[[Experts, Tensor, Tensor, Tensor], Tensor]
+
+
+def looped(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """The definition: y_t = Σ_{e chosen by t} w_te · down_e(act(gate_e x_t) ⊙ up_e x_t), one by one."""
+    y = torch.zeros_like(x)
+    for e in chosen.unique().tolist():
+        tokens, place = (chosen == e).nonzero(as_tuple=True)
+        rows = x[tokens]
+        hidden = experts.act(F.linear(rows, experts.gate[e])) * F.linear(rows, experts.up[e])
+        weighted = F.linear(hidden, experts.down[e]) * weights[tokens, place, None]
+        y = y.index_add(0, tokens, weighted.to(x.dtype))
+    return y
+
+
+def batched(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Every expert on every token, most with weight 0: wasteful, but three products of fixed shape."""
+    hidden = experts.act(x @ experts.gate.mT) * (x @ experts.up.mT)  # (E, N, F)
+    out = hidden @ experts.down.mT  # (E, N, D)
+    share = weights.new_zeros(len(x), len(out)).scatter_add(1, chosen, weights)  # (N, E)
+    return torch.einsum("ne,end->nd", share, out.to(share.dtype)).to(x.dtype)
+
+
+def grouped(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Tokens sorted by expert, then one product over unequal groups of rows per matrix."""
+    N, k = chosen.shape
+    expert, order = chosen.flatten().sort(stable=True)  # (N·k,)
+    every = torch.arange(len(experts.gate), device=x.device)
+    ends = torch.searchsorted(expert, every, right=True).to(torch.int32)  # (E,) where each expert's rows stop
+    rows = x[order // k]
+    hidden = experts.act(_product(rows, experts.gate, ends)) * _product(rows, experts.up, ends)
+    out = _product(hidden, experts.down, ends)[order.argsort()].view(N, k, -1)  # back in the tokens' order
+    return (out * weights[..., None]).sum(1).to(x.dtype)
+
+
+def _product(rows: Tensor, matrix: Tensor, ends: Tensor) -> Tensor:
+    """rows[ends[e−1] : ends[e]] @ matrix[e]ᵀ for all e"""
+    return F.grouped_mm(rows, matrix.mT, offs=ends)
+
+
+def groupable(x: Tensor, experts: Experts) -> bool:
+    """Whether torch's grouped product takes these: rows of whole 16 bytes, bfloat16 if on a GPU or traced."""
+    aligned = all(size * x.element_size() % 16 == 0 for size in experts.gate.shape[1:])
+    any_type = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return aligned and x.dtype == experts.gate.dtype and (any_type or x.dtype == torch.bfloat16)
+
+
+class MoE(Part):
+    """y = shared(x) + Σ_{e chosen} w_e · expert_e(x)   (Dai et al. 2024, arXiv 2401.06066, eq. 9)
+
+    `shared` sees every token. Watched: router and chosen, and shared.hidden.
+    """
+
+    def __init__(self, router: Router, experts: Experts, shared: Part | None = None) -> None:
+        super().__init__()
+        self.router, self.experts, self.shared = router, experts, shared
+
+    def initialise(self) -> None:
+        for stack in self.experts.parameters():
+            nn.init.normal_(stack, std=0.02)
+
+    def total_parameters(self) -> int:
+        """How many numbers training sets: the parameters, and a router's bias, which no gradient moves."""
+        return sum(t.numel() for t in (*self.parameters(), *self.buffers()))
+
+    def active_parameters(self) -> int:
+        """How many of those one token uses: all but the experts it is not sent to."""
+        routed = sum(p.numel() for p in self.experts.parameters())
+        return self.total_parameters() - routed + routed * self.router.active // len(self.experts.gate)
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        weights, chosen = self.router(x, ctx)
+        y = self.experts(x.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1)).view_as(x)
+        return y if self.shared is None else y + self.shared(x, ctx.at("shared"))

@@ -214,3 +214,12 @@ def test_the_gated_unit_is_the_equation_of_its_paper() -> None:
         h = (1 - z) * h + z * torch.tanh(wn + (r * h) @ Un.t())
         rows.append(h)
     assert close(unit(x, context()), torch.stack(rows, 1))
+
+
+@pytest.mark.parametrize("kind", [*LAYERS, GatedUnit])
+@torch.no_grad()
+def test_first_weights_can_be_made_in_half_precision(kind: type[Recurrence]) -> None:
+    layer = kind(D, H).to(torch.bfloat16)
+    layer.initialise()
+    for gate in layer.h.weight.float().split(H):
+        assert close(gate @ gate.t(), torch.eye(H), 0.02)

@@ -108,6 +108,11 @@ def one_piece(weights: list[Tensor]) -> list[Tensor]:
     return [piece.view_as(w) for piece, w in zip(pieces, weights, strict=True)]
 
 
+def orthogonal(weight: Tensor) -> None:
+    """Make it a random rotation, found in float32: no half precision has a QR decomposition."""
+    weight.copy_(nn.init.orthogonal_(torch.empty_like(weight, dtype=torch.float32)))
+
+
 class Recurrence(Part):
     """h_t = cell(W x_t + b, h_{t−1}): what the layers below share. Each gives its cell.
 
@@ -141,7 +146,7 @@ class Recurrence(Part):
             bound = gain * (3 / self.x.in_features) ** 0.5
             nn.init.uniform_(x, -bound, bound)
         for h in self.h.weight.split(self.hidden):
-            nn.init.orthogonal_(h)
+            orthogonal(h)
 
     def new_state(self, batch: int, length: int) -> Recurrent:
         return Recurrent()
@@ -277,7 +282,7 @@ class GatedUnit(Recurrence):
 
     def initialise(self) -> None:
         super().initialise()
-        nn.init.orthogonal_(self.n.weight)
+        orthogonal(self.n.weight)
 
     def cell(self, x: Tensor, carry: Carry, see: See) -> Carry:
         h = carry["h"]

@@ -1,0 +1,340 @@
+"""What a model costs, counted without making it: parameters, FLOPs and memory per token.
+
+    parameters           the backbone: everything but task heads; an untied output matrix belongs to it, and a
+                         pooler that was published with it
+    active               those that one token meets: all but the experts it is not sent to, and the bias
+                         that steers their choice
+    flops_per_token      2 · (weights a token is multiplied with)  +  4 · T · heads · head size per attention,
+                         T the length: multiplications and additions, forward only (training: 3 ×). A plain
+                         Transformer layer: 24 · dim² + 4 · T · dim. A causal mask is not deducted, a window
+                         is. An encoder-decoder counts a token on either side
+    kv_bytes_per_token   what every further token adds to a decoder's memory (keys and values, latents)
+    state_bytes          what a recurrent layer holds however long the text is
+    notes, matrices      as lecture notes count GPT-3: every head's matrices on their own, the output matrix
+                         apart from the table even if they are one; no biases, norms or positions
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import nn
+
+from heedful.errors import ConfigError, InputError, NotFound
+from heedful.models import FAMILIES, find
+from heedful.models.base import LM, Config, Family, Model, Seq2Seq
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attentive import Decoding, InputFeeding
+from heedful.nn.block import Stack
+from heedful.nn.context import Context, Mask, Part
+from heedful.nn.disentangled import DisentangledAttention
+from heedful.nn.embedding import Embedding
+from heedful.nn.head import LMHead, Pooler
+from heedful.nn.init import outline
+from heedful.nn.latent import LatentAttention
+from heedful.nn.moe import Experts, MoE, SigmoidRouter
+from heedful.nn.recurrent import Recurrence
+from heedful.nn.state import Recurrent
+
+LENGTH = 1024  # where neither the caller nor the config says how long a text is
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a model costs. Bytes are those of numbers of `width` bytes: 2 for bfloat16."""
+
+    name: str
+    parameters: int
+    active: int
+    components: dict[str, int]  # name → parameters, all layers together; they sum to `parameters`
+    heads: dict[str, int]  # kind of task head → what it adds
+    flops_per_token: int
+    kv_bytes_per_token: int
+    state_bytes: int
+    memory_bytes_per_token: int  # what every source token adds to the decoder's memory
+    notes: int
+    matrices: int
+    batch: int = 1
+    length: int = LENGTH
+    width: int = 2
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take."""
+        return self.parameters * self.width
+
+    @property
+    def flops(self) -> int:
+        """One forward pass over the batch."""
+        return self.batch * self.length * self.flops_per_token
+
+    @property
+    def cache_bytes(self) -> int:
+        """What decoding remembers of the batch at full length."""
+        growing = self.length * (self.kv_bytes_per_token + self.memory_bytes_per_token)
+        return self.batch * (growing + self.state_bytes)
+
+
+@torch.no_grad()
+def count(what: str | Config | Model, batch: int = 1, length: int | None = None, *, width: int = 2) -> Count:
+    """What a preset ("gpt3"), a config or a model costs. Nothing is allocated.
+
+    `length` is the context by default; `width` the bytes of one number.
+    """
+    name, family, config = _identify(what)
+    with outline():
+        model = family.build(config)
+        backbone = model if isinstance(model.head, LMHead) else _headless(family, config, model)
+    values = {f.name: getattr(config, f.name) for f in fields(config)}
+    T = length or values.get("context") or LENGTH
+    learned = sum(p.numel() for p in backbone.parameters())
+    # A bias that only steers who is chosen: no gradient moves it, yet training does.
+    steering = sum(m.bias.numel() for m in backbone.modules() if isinstance(m, SigmoidRouter))
+    probe = Probe(config.dim)
+    held = _held(model, probe)
+    notes = list(_matrices(backbone))
+    return Count(
+        name=name,
+        parameters=learned + steering,
+        active=learned - sum(_idle(m) for m in backbone.modules() if isinstance(m, MoE)),
+        components=_components(backbone) | ({"steering": steering} if steering else {}),
+        heads=_heads(family, config, backbone),
+        flops_per_token=_flops(model, T, probe),
+        kv_bytes_per_token=held["token"] * width,
+        state_bytes=held["fixed"] * width,
+        memory_bytes_per_token=held["source"] * width,
+        notes=sum(size for size, _ in notes),
+        matrices=sum(many for _, many in notes),
+        batch=batch,
+        length=T,
+        width=width,
+    )
+
+
+@dataclass
+class Probe:
+    """Gives a part one token to read, on `meta`, and counts what its state holds then; once for parts alike."""
+
+    dim: int
+    seen: dict[tuple[Any, ...], int] = field(default_factory=dict)
+
+    def fixed(self, part: Part) -> int:
+        """The numbers in the state of a recurrent part."""
+        state = part.new_state(1, 1)
+        if not isinstance(state, Recurrent):
+            return 0
+        key = (type(part), *(p.shape for p in part.parameters()))
+        if key not in self.seen:
+            first = torch.zeros(1, 1, dtype=torch.long, device="meta")
+            part(torch.empty(1, 1, self.dim, device="meta"), Context(first, first, Mask(causal=True)), state)
+            self.seen[key] = sum(t.numel() * (2 if t.is_complex() else 1) for t in state.tensors.values())
+        return self.seen[key]
+
+
+def _identify(what: str | Config | Model) -> tuple[str, Family, Config]:
+    if isinstance(what, str):
+        return what, *find(what)
+    if isinstance(what, Model):
+        return what.family.name, what.family, what.config
+    having = [family for family in FAMILIES.values() if type(what) is family.config]
+    if not having:
+        raise NotFound(f"no family has a {type(what).__name__}; give a preset's name, a config or a model")
+    if len({family.build for family in having}) > 1:
+        names = ", ".join(family.name for family in having)
+        raise InputError(f"a {type(what).__name__} may be any of {names}; give a model (device='meta')")
+    return having[0].name, having[0], what
+
+
+def _headless(family: Family, config: Config, model: Model) -> Model:
+    """The same model without its task head, with the pooler that belongs to it."""
+    if config.head == "none":
+        return model
+    try:
+        return family.build(config.change(head="none"))
+    except ConfigError:  # a family that is never without one
+        return model
+
+
+def _components(model: nn.Module) -> dict[str, int]:
+    """Parameters by part; the layers of a stack together."""
+    sizes: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        path = re.sub(r"\.\d+(?=\.)", ".*", name).split(".")[:-1]
+        depth = 3 if "*" in path[:2] else 2
+        sizes[".".join(path[:depth])] += parameter.numel()
+    return dict(sizes)
+
+
+def _heads(family: Family, config: Config, backbone: Model) -> dict[str, int]:
+    """What each kind of task head adds to the backbone. It does not depend on the layers: one will do."""
+    sizes: dict[str, int] = {}
+    shared = sum(p.numel() for m in backbone.modules() if isinstance(m, Pooler) for p in m.parameters())
+    for kind in family.heads:
+        if kind in ("lm", "none"):
+            continue
+        with outline():
+            try:
+                small = family.build(config.change(head=kind, layers=1))
+            except ConfigError:
+                small = family.build(config.change(head=kind))
+        # A tied matrix goes by the embedding's name and is left out.
+        own = sum(p.numel() for name, p in small.named_parameters() if name.startswith("head."))
+        pooled = any(isinstance(m, Pooler) for m in small.modules())
+        sizes[kind] = own - (shared if pooled else 0)
+    return sizes
+
+
+# ── FLOPs ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _flops(model: Model, length: int, probe: Probe) -> int:
+    """Of one token's way through the model, in a text of that length."""
+    weights = mixed = 0
+    for module, times in _visits(model):
+        weights += times * _multiplied(module)
+        mixed += times * mixing(module, length, probe)
+    return 2 * weights + mixed
+
+
+def _visits(module: nn.Module, times: int = 1) -> Iterator[tuple[nn.Module, int]]:
+    """Every module and how often a token passes it: a stack may use one layer at several depths."""
+    yield module, times
+    uses = Counter(module.depth) if isinstance(module, Stack) else Counter()
+    for name, child in module.named_children():
+        again = uses[int(name)] if isinstance(module, Stack) and name.isdigit() else 1
+        yield from _visits(child, times * again)
+
+
+def _multiplied(module: nn.Module) -> int:
+    """The weights of this module itself that a token is multiplied with. A table is looked up instead."""
+    if isinstance(module, nn.Embedding):
+        return 0
+    own = sum(p.numel() for p in module.parameters(recurse=False) if p.ndim >= 2)
+    return (
+        own - _idle(module) if isinstance(module, MoE) else own
+    )  # its experts are counted below it, all of them
+
+
+def _idle(moe: MoE) -> int:
+    """Parameters of the experts that a token is not sent to."""
+    return sum(p.numel() for p in moe.parameters()) - moe.active_parameters()
+
+
+@singledispatch
+def mixing(part: nn.Module, length: int, probe: Probe) -> int:
+    """FLOPs one token spends on the others: 4 for each number of a fixed state (updated, then read)."""
+    return 4 * holds(part, probe).get("fixed", 0)
+
+
+@mixing.register
+def _(part: Attention, length: int, probe: Probe) -> int:
+    return 4 * min(length, part.window or length) * part.heads * part.head_dim
+
+
+@mixing.register
+def _(part: CrossAttention, length: int, probe: Probe) -> int:
+    return 4 * length * part.heads * part.head_dim
+
+
+@mixing.register
+def _(part: LatentAttention, length: int, probe: Probe) -> int:
+    return 2 * length * part.heads * (part.head_dim + part.rope_dim + part.value_dim)
+
+
+@mixing.register
+def _(part: DisentangledAttention, length: int, probe: Probe) -> int:
+    return (4 + 2 * len(part.terms)) * length * part.q.out_features
+
+
+@mixing.register(Recurrence)
+@mixing.register(Decoding)
+def _(part: nn.Module, length: int, probe: Probe) -> int:
+    return 0  # its matrices are its cost
+
+
+# ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _held(model: Model, probe: Probe) -> Counter[str]:
+    """Numbers that decoding remembers: per token, per source token, and fixed. An encoder has no memory."""
+    sizes: Counter[str] = Counter()
+    if isinstance(model, Seq2Seq):
+        stack = model.decoder
+    elif isinstance(model, LM) and model.causal:
+        stack = model.blocks
+    else:
+        return sizes
+    for module, times in _visits(stack):
+        for kind, size in holds(module, probe).items():
+            sizes[kind] += times * size
+    return sizes
+
+
+@singledispatch
+def holds(part: nn.Module, probe: Probe) -> dict[str, int]:
+    """Numbers a part remembers, by what they grow with. A recurrent one reads a token and shows its state."""
+    return {"fixed": probe.fixed(part)} if isinstance(part, Part) else {}
+
+
+@holds.register
+def _(part: Attention, probe: Probe) -> dict[str, int]:
+    return {"token": 2 * part.kv_heads * part.head_dim}
+
+
+@holds.register
+def _(part: CrossAttention, probe: Probe) -> dict[str, int]:
+    return {"source": 2 * part.heads * part.head_dim}
+
+
+@holds.register
+def _(part: LatentAttention, probe: Probe) -> dict[str, int]:
+    return {"token": part.per_token}
+
+
+@holds.register
+def _(part: Recurrence, probe: Probe) -> dict[str, int]:
+    return {"fixed": len(part.carried) * part.hidden}
+
+
+@holds.register
+def _(part: Decoding, probe: Probe) -> dict[str, int]:
+    return {}  # its unit counts for itself
+
+
+@holds.register
+def _(part: InputFeeding, probe: Probe) -> dict[str, int]:
+    return {"fixed": part.hidden}  # the attentional vector; its layers count for themselves
+
+
+# ── As the notes count ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _matrices(model: Model) -> Iterator[tuple[int, int]]:
+    """(numbers, matrices) of each part: one query, key and value matrix per head, one of everything else."""
+    tables = [m.token.weight for m in model.modules() if isinstance(m, Embedding)]
+    yield sum(t.numel() for t in tables), len(tables)
+    for module in model.modules():
+        if isinstance(module, Experts):
+            yield sum(p.numel() for p in module.parameters()), sum(len(p) for p in module.parameters())
+        elif isinstance(module, nn.Linear):
+            yield module.weight.numel(), 1
+        if isinstance(module, Attention):  # its q, k and v were one each
+            yield 0, module.heads + 2 * module.kv_heads - 3
+        elif isinstance(module, CrossAttention):
+            yield 0, 3 * module.heads - 3
+
+
+def describe(found: Count) -> dict[str, Any]:
+    """The count as a table of plain values, for JSON."""
+    plain = {f.name: getattr(found, f.name) for f in fields(found)}
+    return plain | {
+        "weight_bytes": found.weight_bytes,
+        "flops": found.flops,
+        "cache_bytes": found.cache_bytes,
+    }

@@ -1,0 +1,164 @@
+"""Counts equal the published figures to the unit, and memory is what decoding really holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import heedful
+from heedful.loading import assemble
+from heedful.models import FAMILIES, presets
+from heedful.models.base import LM
+from heedful.nn.context import PartState
+from heedful.nn.init import initialise
+from heedful.nn.state import KV, Group, Recurrent
+
+PARAMETERS = {
+    "bert-base-uncased": 109_482_240,
+    "bert-base-cased": 108_310_272,
+    "bert-large-uncased": 335_141_888,
+    "roberta-base": 124_645_632,
+    "distilbert-base-uncased": 66_362_880,
+    "minilm-l6": 22_713_216,
+    "minilm-l12": 33_360_000,
+    "deberta-base": 138_601_728,
+    "deberta-v3-base": 183_831_552,
+    "gpt": 116_534_784,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "gpt3": 174_604_259_328,
+    "llama-7b": 6_738_415_616,
+    "llama-13b": 13_015_864_320,
+    "llama-33b": 32_528_943_616,
+    "llama-65b": 65_285_660_672,
+    "llama-3-8b": 8_030_261_248,
+    "palm-8b": 8_632_012_800,
+    "palm-62b": 62_495_662_080,
+    "palm-540b": 540_356_474_880,
+    "bloom-176b": 176_247_271_424,
+    "bloom-560m": 559_214_592,
+    "deepseek-v3": 671_026_419_200,
+    "t5-small": 60_506_624,
+    "t5-base": 222_903_552,
+    "t5-large": 737_668_096,
+    "bart-base": 139_420_416,
+    "bart-large": 406_291_456,
+    "mamba-130m": 129_135_360,
+    "mamba-370m": 371_516_416,
+    "mamba-790m": 793_204_224,
+    "mamba-1.4b": 1_372_178_432,
+    "mamba-2.8b": 2_768_345_600,
+    "transformer-base": 63_082_496,
+    "transformer-big": 214_245_376,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_equal_the_published_figure(name: str) -> None:
+    if name not in presets():
+        pytest.skip(f"{name} is not in the registry yet")
+    found = heedful.count(name)
+    assert found.parameters == PARAMETERS[name]
+    assert sum(found.components.values()) == found.parameters
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_can_be_counted(name: str) -> None:
+    found = heedful.count(name, batch=2, length=16)
+    assert 0 < found.active <= found.parameters
+    assert found.flops == 32 * found.flops_per_token > 0
+    assert found.weight_bytes == 2 * found.parameters
+
+
+def test_roberta_without_its_pooler() -> None:
+    found = heedful.count("roberta-base")
+    assert found.parameters - found.components["head.kept"] == 124_055_040
+
+
+def test_a_token_meets_a_few_experts_only() -> None:
+    found = heedful.count("deepseek-v3")
+    assert found.active == 37_552_297_472
+    assert found.active - found.components["embed.token"] == 36_625_618_432
+
+
+def test_gpt3_as_the_notes_count_it() -> None:
+    found = heedful.count("gpt3")
+    assert found.notes == 175_181_291_520
+    assert found.matrices == 27_938
+    assert found.components["embed.token"] == 617_558_016
+    assert found.components["embed.position"] == 25_165_824
+
+
+def test_heads_stand_beside_the_backbone() -> None:
+    found = heedful.count("bert-base-uncased")
+    assert found.heads["mlm"] == 768 * 768 + 768 + 2 * 768 + 30522
+    assert found.heads["classify"] == 2 * 768 + 2
+    assert heedful.count("llama-7b").components["head.out"] == 32000 * 4096
+
+
+def test_a_layer_costs_24_d_squared_and_4_t_d_per_token() -> None:
+    one, two = (heedful.count(heedful.build("gpt2", layers=n, device="meta"), length=100) for n in (1, 2))
+    assert two.flops_per_token - one.flops_per_token == 24 * 768**2 + 4 * 100 * 768
+
+
+def test_gpt2_costs_what_its_training_runs_report() -> None:
+    """855.1 MFLOP per token, forward and backward, counting biases and norms too."""
+    assert 3 * heedful.count("gpt2", length=1024).flops_per_token == pytest.approx(855.1e6, rel=1e-3)
+
+
+def test_a_window_is_deducted_and_shared_heads_hold_less() -> None:
+    wide, narrow = (heedful.count("mistral-7b", length=n) for n in (8192, 4096))
+    assert wide.flops_per_token == narrow.flops_per_token
+    assert heedful.count("llama-3-8b").kv_bytes_per_token * 4 == heedful.count("llama-7b").kv_bytes_per_token
+
+
+def test_a_latent_is_all_that_is_remembered() -> None:
+    assert heedful.count("deepseek-v3").kv_bytes_per_token == 61 * (512 + 64) * 2
+
+
+def test_an_encoder_remembers_nothing() -> None:
+    assert heedful.count("bert-base-uncased").cache_bytes == 0
+
+
+def held(state: PartState | None, length: int) -> int:
+    """Numbers in a state, counting keys and values up to `length`."""
+    match state:
+        case Group():
+            return sum(held(part, length) for part in state.parts.values())
+        case KV():
+            assert state.k is not None
+            assert state.v is not None
+            return sum(t[:, :, :length].numel() for t in (state.k, state.v))
+        case Recurrent():
+            return sum(t.numel() for t in state.tensors.values())
+    return 0
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_memory_is_what_decoding_holds(name: str) -> None:
+    family = FAMILIES[name]
+    model = assemble(family, family.tiny)
+    initialise(model)
+    if isinstance(model, LM) and not model.causal:
+        pytest.skip("an encoder remembers nothing")
+    found = heedful.count(model, width=1)
+    with torch.no_grad():
+        state = model.eval().start(torch.ones(1, 5, dtype=torch.long))
+        before = held(state.parts, state.past)
+        model.step(torch.ones(1, 1, dtype=torch.long), state)
+    assert held(state.parts, state.past) - before == found.kv_bytes_per_token
+    if isinstance(model, LM):
+        assert held(state.parts, state.past) == found.kv_bytes_per_token * state.past + found.state_bytes
+
+
+def test_counting_the_largest_takes_no_memory() -> None:
+    code = (
+        "import resource, torch, heedful; kb = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
+        "heedful.count('gpt2'); before = kb(); heedful.count('gpt3'); assert kb() - before < 50_000"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

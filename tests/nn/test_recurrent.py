@@ -152,6 +152,21 @@ def test_an_edited_gate_acts_on_all_later_steps() -> None:
     assert close(got[:, 4:], layer(x[:, 4:], context(T - 4), state))  # nothing was left of the first four
 
 
+def test_an_edit_of_every_step_equals_the_edited_equation() -> None:
+    layer, x, watch = RNN(D, H), torch.randn(B, T, D), Watch("l.h", edit={"l.h": lambda h: 0.5 * h})
+    h, rows = torch.zeros(B, H), []
+    for t in range(T):
+        h = 0.5 * torch.tanh(layer.x(x[:, t]) + layer.h(h))
+        rows.append(h)
+    assert close(layer(x, context(watch=watch)), torch.stack(rows, 1))
+    assert close(watch["l.h"], torch.stack(rows, 1))
+
+
+def test_an_edit_that_is_never_the_same_comes_to_an_end() -> None:
+    layer, watch = GRU(D, H), Watch(edit={"l.z": torch.rand_like})
+    assert layer(torch.randn(B, T, D), context(watch=watch)).shape == (B, T, H)
+
+
 def test_dropout_falls_on_the_output_and_not_on_the_state() -> None:
     layer, x = LSTM(D, H, dropout=0.5), torch.randn(B, T, D)
     noisy, still = layer.new_state(B, T), layer.new_state(B, T)

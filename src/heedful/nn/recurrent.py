@@ -47,17 +47,20 @@ def unroll(
 
     A padded position leaves the carry as it was, a document's first token finds zeros. Values are shown over
     all times at once. If one was replaced the recurrence runs again with it in place, until the edit makes of
-    what comes out what was put in: then every step follows from the edited ones before it.
+    what comes out what was put in: then every step follows from the edited ones before it. Each pass
+    settles one more step at least, so that T + 1 are enough.
     """
     forced: Carry = {}
-    while True:
+    for done in range(length + 1):
         trace = Trace(length, lambda name: name == out or ctx.watches(name), forced)
         last = _pass(step, first, ctx, trace, reverse)
         values = trace.values()
         edited = _edits(values, forced, ctx)
-        if edited.keys() == forced.keys() and all(torch.equal(edited[n], forced[n]) for n in forced):
-            return forced.get(out, values[out]), last
+        settled = edited.keys() == forced.keys() and all(torch.equal(edited[n], forced[n]) for n in forced)
+        if settled or done == length:  # an edit that draws random numbers never settles
+            break
         forced = edited
+    return forced.get(out, values[out]), last
 
 
 def _edits(values: Carry, forced: Carry, ctx: Context) -> Carry:

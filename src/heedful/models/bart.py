@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful.errors import ConfigError
-from heedful.models.base import Config, Family, Seq2Seq, derived
-from heedful.nn.attention import Attention, CrossAttention, head_size
-from heedful.nn.block import Block, Stack
+from heedful.models.base import Family, Seq2Seq, derived
+from heedful.models.transformer import TransformerConfig, decoder, encoder
 from heedful.nn.embedding import Embedding
-from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import Head, LMHead, NoHead, choose
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
@@ -23,24 +21,15 @@ from heedful.weights.ops import Row1
 
 
 @dataclass(frozen=True, kw_only=True)
-class BartConfig(Config):
+class BartConfig(TransformerConfig):
     vocab: int = 50265
     dim: int = 1024
-    layers: int = 12  # of the encoder, as are heads and hidden
+    layers: int = 12
     heads: int = 16
-    hidden: int = derived(lambda c: 4 * c.dim)
-    decoder_layers: int = derived(lambda c: c.layers)
-    decoder_heads: int = derived(lambda c: c.heads)
-    decoder_hidden: int = derived(lambda c: c.hidden)
     context: int = 1024
     act: str = "gelu"
-    dropout: float = 0.1
     scale_embed: bool = False  # by √D
-    start_token: int = 2  # what the decoder reads first
-
-    def check(self) -> None:
-        head_size(self.dim, self.heads)
-        head_size(self.dim, self.decoder_heads)
+    start_token: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,21 +69,6 @@ def marian(c: MarianConfig) -> Seq2Seq:
     target = None if c.shared else table(c.vocab)
     embed = table(c.source_vocab)
     return Seq2Seq(embed, encoder(c), decoder(c), head(c), target_embed=target, start_token=c.start_token)
-
-
-def encoder(c: BartConfig) -> Stack:
-    attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
-    block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), ffn=ffn())
-    return Stack([block() for _ in range(c.layers)])
-
-
-def decoder(c: BartConfig) -> Stack:
-    attn = lambda: Attention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
-    cross = lambda: CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
-    ffn = lambda: MLP(c.dim, c.decoder_hidden, activation(c.act))
-    block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), cross=cross(), ffn=ffn())
-    return Stack([block() for _ in range(c.decoder_layers)])
 
 
 def head(c: BartConfig) -> Head:

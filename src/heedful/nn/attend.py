@@ -58,8 +58,9 @@ def reference(call: Call, ctx: Context) -> Tensor:
     if call.bias is not None:
         scores = scores + call.bias
     scores = ctx.see("scores", scores)
-    keep = call.keep()
-    return ctx.see("heads", F.dropout(ctx.see("pattern", masked_softmax(scores, keep)), call.dropout) @ v)
+    pattern = masked_softmax(scores, call.keep()).to(v.dtype)  # a bias may be wider than v
+    pattern = ctx.see("pattern", pattern)
+    return ctx.see("heads", F.dropout(pattern, call.dropout) @ v)
 
 
 def masked_softmax(scores: Tensor, keep: Tensor | None) -> Tensor:

@@ -19,10 +19,13 @@
     RoBERTa         bert.py            Liu et al. 2019                             offset positions
     XLM-R           bert.py            Conneau et al. 2020
     DistilBERT      bert.py            Sanh et al. 2019
+    ALBERT          albert.py          Lan et al. 2020                             shared layers
+    ELECTRA         electra.py         Clark et al. 2020                           replaced-token detection
     DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        disentangled attention
     T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
     BART            bart.py            Lewis et al. 2020
     Marian          bart.py            Junczys-Dowmunt et al. 2018
+    S4              s4.py              Gu et al. 2022                              long convolution
     Mamba           mamba.py           Gu and Dao 2023                             selective state space
     Transformer     transformer.py     Vaswani et al. 2017                         attention
     PaLM            palm.py            Chowdhery et al. 2022                       parallel block
@@ -32,6 +35,7 @@
 from __future__ import annotations
 
 from heedful.errors import NotFound, nearest
+from heedful.models.albert import ALBERT
 from heedful.models.bart import BART, MARIAN
 from heedful.models.base import Config, Family
 from heedful.models.baselines import BILSTM, CNN
@@ -39,16 +43,18 @@ from heedful.models.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from heedful.models.bloom import BLOOM
 from heedful.models.deberta import DEBERTA, DEBERTA_V2
 from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from heedful.models.electra import ELECTRA
 from heedful.models.gpt import GPT, GPT2, GPT3
 from heedful.models.llama import LLAMA, MISTRAL
 from heedful.models.mamba import MAMBA
 from heedful.models.palm import PALM
 from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
+from heedful.models.s4 import S4_LM
 from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
 from heedful.models.t5 import MT5, T5
 from heedful.models.transformer import TRANSFORMER
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG, BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN, MAMBA, TRANSFORMER, PALM, BLOOM)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG, BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN, S4_LM, MAMBA, TRANSFORMER, PALM, BLOOM)}
 
 
 def presets() -> dict[str, tuple[Family, Config]]:

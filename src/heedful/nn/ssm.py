@@ -1,0 +1,287 @@
+"""State spaces in the place of attention: S4, with a diagonal state matrix, and Mamba, which picks by token.
+
+Every channel is a head of size 1: the effective attention `pattern` is (B, D, T, T), signed, and pattern @ v
+= heads, v (B, D, T, 1) being what the state space reads and heads what it writes, its skip D included, before
+the gate. With a state the pattern still covers the new positions alone; what is remembered is added to heads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.context import Context, Part, PartState
+from heedful.nn.norm import RMSNorm
+from heedful.nn.scan import (
+    back,
+    fast_scan,
+    fast_selective,
+    front,
+    gather,
+    same_document,
+    scan,
+    selective,
+    selective_pattern,
+    selective_states,
+    wide,
+)
+from heedful.nn.state import Recurrent
+
+
+class Widen(nn.Module):
+    """x in float32: layers that compute in less then add to a sum that keeps its digits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return wide(x)
+
+
+class NarrowRMSNorm(RMSNorm):
+    """RMSNorm of x in the weights' own precision, for blocks whose sum is kept in a wider one (see Widen)"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+class ShortConv(nn.Module):
+    """y_t = b + Σ_{j<W} w_j x_{t−j}, each channel by itself; padding does not count   (Fu et al. 2023)"""
+
+    def __init__(self, channels: int, width: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(channels, 1, width))  # the newest token's weight stands last
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+
+    def initialise(self) -> None:
+        """Uniform within ±1/√W, as torch starts a convolution; biases at 0."""
+        bound = self.width**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        (B, T, D), W, valid = x.shape, self.width, ctx.new_valid
+        held = state.get("window") if isinstance(state, Recurrent) else None
+        held = x.new_zeros(B, W - 1, D) if held is None else held
+        row = torch.cat((held, x if valid is None else front(x, valid)), 1)  # (B, W−1+T, D)
+        document = self._documents(ctx)
+        y = torch.zeros_like(x) if self.bias is None else self.bias.expand_as(x)
+        for j in range(W):
+            tap = row[:, j : j + T]
+            if document is not None:
+                tap = tap * (document[:, j : j + T] == document[:, W - 1 :])[..., None]
+            y = torch.addcmul(y, tap, self.weight[:, 0, j])
+        if isinstance(state, Recurrent):
+            count = torch.full((B,), T, device=x.device) if valid is None else valid.sum(1)
+            newest = count[:, None] + torch.arange(W - 1, device=x.device)
+            window = gather(row, newest)
+            if document is not None:
+                window = window * (gather(document, newest) == gather(document, newest[:, -1:]))[..., None]
+            state.update(window=window)
+        return y if valid is None else back(y, valid)
+
+    def _documents(self, ctx: Context) -> Tensor | None:
+        """(B, W−1+T): which document each token of the row is of; what was held is of the one before."""
+        if ctx.fresh is None:
+            return None
+        document = ctx.fresh.int().cumsum(1)
+        document = document if ctx.new_valid is None else front(document, ctx.new_valid)
+        return F.pad(document, (self.width - 1, 0))
+
+
+def show(ctx: Context, y: Tensor, v: Tensor, pattern: Tensor) -> Tensor:
+    """y (B, H, T, K) after its pattern was shown: an edit changes y by what it changes of pattern @ v."""
+    edited = ctx.see("pattern", pattern)
+    return y if edited is pattern else y + (edited - pattern) @ v
+
+
+class Mamba(Part):
+    """u = silu(conv(value x)),  Δ = softplus(delta(low u)),  B = W_B u,  C = W_C u
+    h_t = exp(Δ_t A) h_{t−1} + Δ_t u_t B_t,  y_t = h_t C_t + D u_t,  out(y ⊙ silu(gate x))
+
+    (Gu and Dao 2023, alg. 2.) Δ, B and C are chosen by the token itself; A < 0 is kept as log(−A). Where a
+    token is padding Δ is 0, so that h stays as it is.
+    """
+
+    pattern_kind = "effective"
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int,
+        state: int,
+        rank: int,
+        *,
+        width: int = 4,
+        bias: bool = False,
+        conv_bias: bool = True,
+        step: tuple[float, float] = (0.001, 0.1),
+    ) -> None:
+        super().__init__()
+        self.first_step = step
+        self.value = nn.Linear(dim, hidden, bias=bias)
+        self.gate = nn.Linear(dim, hidden, bias=bias)
+        self.conv = ShortConv(hidden, width, bias=conv_bias)
+        self.low = nn.Linear(hidden, rank, bias=False)
+        self.delta = nn.Linear(rank, hidden)
+        self.B = nn.Linear(hidden, state, bias=False)
+        self.C = nn.Linear(hidden, state, bias=False)
+        self.A_log = nn.Parameter(torch.empty(hidden, state))
+        self.D = nn.Parameter(torch.empty(hidden))
+        self.out = nn.Linear(hidden, dim, bias=bias)
+
+    def initialise(self) -> None:
+        """A = −1 … −N in every channel, D = 1, Δ log-uniform between two steps   (Gu and Dao 2023 §3.6)"""
+        self.conv.initialise()
+        self.A_log.copy_(torch.arange(1, self.A_log.shape[1] + 1).log().expand_as(self.A_log))
+        nn.init.ones_(self.D)
+        nn.init.uniform_(self.delta.weight, -(self.low.out_features**-0.5), self.low.out_features**-0.5)
+        low, high = (math.log(s) for s in self.first_step)
+        step = torch.empty_like(self.delta.bias, dtype=torch.float32).uniform_(low, high).exp()
+        self.delta.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus of this is the step
+
+    def new_state(self, batch: int, length: int) -> Recurrent:
+        return Recurrent()
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        u = F.silu(self.conv(self.value(x), ctx, state))  # (B, T, F)
+        delta = F.softplus(wide(self.delta(self.low(u))))
+        if ctx.new_valid is not None:
+            u, delta = (t.masked_fill(~ctx.new_valid[..., None], 0.0) for t in (u, delta))
+        v = ctx.see("v", wide(u).transpose(1, 2)[..., None])  # (B, F, T, 1)
+        delta, B, C = ctx.see("delta", delta), ctx.see("B", wide(self.B(u))), ctx.see("C", wide(self.C(u)))
+        y = self._states(v[..., 0].transpose(1, 2), delta, B, C, ctx, state)
+        heads = (y.transpose(1, 2) + wide(self.D)[:, None] * v[..., 0])[..., None]
+        if ctx.watches("pattern"):
+            skip = torch.diag_embed(wide(self.D)[:, None].expand(*v.shape[1:3]))  # (F, T, T)
+            heads = show(ctx, heads, v, selective_pattern(delta, self._A(), B, C, ctx.fresh) + skip)
+        y = ctx.see("heads", heads)[..., 0].transpose(1, 2).to(x.dtype)
+        out: Tensor = self.out(y * F.silu(self.gate(x)))
+        return out
+
+    def _A(self) -> Tensor:
+        return -torch.exp(wide(self.A_log))
+
+    def _states(
+        self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, ctx: Context, state: PartState | None
+    ) -> Tensor:
+        A, keep = self._A(), None if ctx.fresh is None else (~ctx.fresh).to(u.dtype)
+        held = state.get("h") if isinstance(state, Recurrent) else None
+        h = u.new_zeros(len(u), *A.shape) if held is None else held
+        if ctx.watches("h"):
+            states = ctx.see("h", selective_states(u, delta, A, B, keep, h))  # (B, T, F, N)
+            y, last = torch.einsum("btfn,btn->btf", states, C), states[:, -1]
+        else:
+            form = selective if ctx.backend == "reference" or u.shape[1] == 1 else fast_selective
+            y, last = form(u, delta, A, B, C, keep, h)
+        if isinstance(state, Recurrent):
+            state.update(h=last)
+        return y
+
+
+class S4(Part):
+    """y = K ∗ u + D u,  K_l = 2 Re Σ_n C_n (Ā_n − 1)/A_n Ā_nˡ,  Ā = exp(ΔA);  glu(out gelu(y))
+
+    (Gu et al. 2022, eq. 3–5, with the diagonal A of S4D: Gu, Gupta et al. 2022, eq. 6–9.) The same map as a
+    recurrence: h_t = Ā h_{t−1} + u_t,  y_t = 2 Re Σ_n C_n (Ā_n − 1)/A_n h_tn + D u_t. A whole sequence is
+    convolved by FFT; steps, and sequences that must forget between documents, take the recurrence. `state`
+    real numbers are state/2 complex ones, of which the conjugates are left out.
+    """
+
+    pattern_kind = "effective"
+
+    def __init__(
+        self, dim: int, state: int, *, step: tuple[float, float] = (0.001, 0.1), dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.first_step, self.dropout = step, dropout
+        self.step_log = nn.Parameter(torch.empty(dim))
+        self.A_log = nn.Parameter(torch.empty(dim, state // 2))  # log(−Re A)
+        self.A_turn = nn.Parameter(torch.empty(dim, state // 2))  # Im A
+        self.C = nn.Parameter(torch.empty(dim, state // 2, 2))  # real and imaginary part
+        self.D = nn.Parameter(torch.empty(dim))
+        self.out = nn.Linear(dim, 2 * dim)
+
+    def initialise(self) -> None:
+        """A_n = −½ + iπn (S4D-Lin), C and D normal, Δ log-uniform between two steps."""
+        low, high = (math.log(s) for s in self.first_step)
+        nn.init.uniform_(self.step_log, low, high)
+        nn.init.constant_(self.A_log, math.log(0.5))
+        self.A_turn.copy_((math.pi * torch.arange(self.A_turn.shape[1])).expand_as(self.A_turn))
+        nn.init.normal_(self.C, std=0.5**0.5)
+        nn.init.normal_(self.D)
+
+    def new_state(self, batch: int, length: int) -> Recurrent:
+        return Recurrent()
+
+    def discrete(self) -> tuple[Tensor, Tensor]:
+        """ΔA, the logarithm of Ā, and C (Ā − 1)/A, both (D, N) complex."""
+        A = torch.complex(-wide(self.A_log).exp(), wide(self.A_turn))
+        log = A * wide(self.step_log).exp()[:, None]
+        return log, torch.view_as_complex(wide(self.C).contiguous()) * torch.expm1(log) / A
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        u = wide(x) if ctx.new_valid is None else wide(x).masked_fill(~ctx.new_valid[..., None], 0.0)
+        v = ctx.see("v", u.transpose(1, 2)[..., None])  # (B, D, T, 1)
+        u, T = v[..., 0], x.shape[1]
+        open_form = ctx.fresh is not None or T == 1 or ctx.watches("h") or ctx.backend == "reference"
+        y = self._recurrence(u, ctx, state) if open_form else self._convolution(u, ctx, state)
+        heads = (y + wide(self.D)[:, None] * u)[..., None]
+        if ctx.watches("pattern"):
+            heads = show(ctx, heads, v, self.pattern(ctx, len(x), T))
+        y = ctx.see("heads", heads)[..., 0].transpose(1, 2).to(x.dtype)
+        out: Tensor = F.glu(self.out(F.dropout(F.gelu(y), self.dropout, self.training)), -1)
+        return out
+
+    def _recurrence(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
+        """y (B, D, T) from u (B, D, T) by h_t = Ā h_{t−1} + u_t: the definition"""
+        log, C = self.discrete()
+        held = state.get("h") if isinstance(state, Recurrent) else None
+        h = log.new_zeros(len(u), *log.shape) if held is None else held  # (B, D, N)
+        decay = log.exp().expand(u.shape[2], len(u), *log.shape)
+        for flag, value in ((None if ctx.new_valid is None else ~ctx.new_valid, 1.0), (ctx.fresh, 0.0)):
+            decay = decay if flag is None else torch.where(flag.t()[..., None, None], value, decay)
+        form = scan if ctx.backend == "reference" else fast_scan
+        given = u.permute(2, 0, 1)[..., None].expand_as(decay)  # (T, B, D, N)
+        states = form(decay, given, h).transpose(0, 1)
+        if ctx.watches("h"):
+            seen = ctx.see("h", torch.view_as_real(states.resolve_conj()).flatten(-2))  # (B, T, D, 2N)
+            states = torch.view_as_complex(seen.unflatten(-1, (-1, 2)).contiguous())
+        if isinstance(state, Recurrent):
+            state.update(h=states[:, -1])
+        return 2 * torch.einsum("btdn,dn->bdt", states, C).real
+
+    def _convolution(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
+        """The same by FFT, twice as long as the sequence so that the end does not wrap round to the start"""
+        (log, C), T, valid = self.discrete(), u.shape[2], ctx.new_valid
+        u = u if valid is None else front(u.transpose(1, 2), valid).transpose(1, 2)
+        power = torch.exp(log[..., None] * torch.arange(T, device=u.device))  # (D, N, T)
+        kernel = 2 * torch.einsum("dn,dnt->dt", C, power).real
+        y = torch.fft.irfft(torch.fft.rfft(u, 2 * T) * torch.fft.rfft(kernel, 2 * T), 2 * T)[..., :T]
+        if isinstance(state, Recurrent):
+            held = state.get("h")
+            count = torch.full((len(u),), T, device=u.device) if valid is None else valid.sum(1)
+            # The valid tokens end at `count`; u is 0 from there on, so only their own powers matter.
+            ago = (count[:, None] - 1 - torch.arange(T, device=u.device)).clamp(min=0)
+            h = torch.einsum("bdt,bdnt->bdn", u.to(power.dtype), power[..., ago].permute(2, 0, 1, 3))
+            if held is not None:
+                y = y + 2 * torch.einsum("bdn,dn,dnt->bdt", held, C * log.exp(), power).real
+                h = h + held * torch.exp(log * count[:, None, None])
+            state.update(h=h)
+        return y if valid is None else back(y.transpose(1, 2), valid).transpose(1, 2)
+
+    def pattern(self, ctx: Context, batch: int, length: int) -> Tensor:
+        """P_ts = K_{t−s} for valid s ≤ t of one document, + D if s = t: the quadratic form, (B, D, T, T)"""
+        log, C = self.discrete()
+        valid = ctx.new_valid
+        if valid is None:
+            valid = torch.ones(batch, length, dtype=torch.bool, device=log.device)
+        place = valid.int().cumsum(1)
+        keep = same_document(ctx.fresh, length, log.device) & valid[:, None]  # (B, T, T)
+        distance = (place[:, :, None] - place[:, None]).clamp(min=0)
+        power = torch.exp(log[..., None] * torch.arange(length, device=log.device))
+        kernel = 2 * torch.einsum("dn,dnt->dt", C, power).real
+        skip = torch.diag_embed(wide(self.D)[:, None].expand(-1, length))
+        return (kernel[:, distance].transpose(0, 1)).masked_fill(~keep[:, None], 0.0) + skip

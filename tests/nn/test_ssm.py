@@ -1,0 +1,186 @@
+"""State spaces: every form of a recurrence is the same map."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.nn.context import Context, Mask, Watch
+from heedful.nn.scan import (
+    BLOCK,
+    doubling_scan,
+    fast_selective,
+    scan,
+    selective,
+    selective_pattern,
+    selective_states,
+)
+from heedful.nn.ssm import S4, Mamba
+
+LENGTH = 2 * BLOCK + 5
+
+
+def context(length: int, **values: object) -> Context:
+    pos = torch.arange(length)[None]
+    return replace(Context(pos, pos, Mask(causal=True)), **values)  # type: ignore[arg-type]
+
+
+def inputs(length: int = LENGTH, dim: int = 6, state: int = 3, batch: int = 2) -> list[Tensor]:
+    """u, Δ, A, B, C, keep, h; a few documents start on the way."""
+    wide = {"dtype": torch.float64}
+    u, B, C = (torch.randn(batch, length, n, **wide) for n in (dim, state, state))
+    delta, A = torch.rand(batch, length, dim, **wide), -4 * torch.rand(dim, state, **wide)
+    keep = (torch.rand(batch, length) > 0.1).double()
+    return [u, delta, A, B, C, keep, torch.randn(batch, dim, state, **wide)]
+
+
+@torch.no_grad()
+def make(kind: str) -> Mamba | S4:
+    part = Mamba(16, 32, 4, 2) if kind == "mamba" else S4(16, 8)
+    for parameter in part.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    part.initialise()
+    return part.eval()
+
+
+def test_a_scan_by_doubling_equals_the_loop() -> None:
+    a, b, h = torch.rand(37, 4), torch.randn(37, 4), torch.randn(4)
+    assert (scan(a, b, h) - doubling_scan(a, b, h)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_blocks_of_a_selective_scan_equal_the_loop_with_their_gradients(forgets: bool) -> None:
+    results = []
+    for form in (selective, fast_selective):
+        torch.manual_seed(0)
+        given = [x.requires_grad_(i != 5) for i, x in enumerate(inputs())]
+        y, h = form(*given[:5], given[5] if forgets else None, given[6])
+        (y.square().sum() + h.sin().sum()).backward()
+        results.append([y, h, *(x.grad for i, x in enumerate(given) if i != 5)])
+    for one, other in zip(*results, strict=True):
+        assert (one - other).abs().max() <= 1e-10
+
+
+def test_a_selective_scan_equals_its_quadratic_form_and_its_states() -> None:
+    u, delta, A, B, C, keep, h = inputs()
+    expected = selective(u, delta, A, B, C, keep, torch.zeros_like(h))[0]
+    pattern = selective_pattern(delta, A, B, C, keep == 0)
+    assert (torch.einsum("bdts,bsd->btd", pattern, u) - expected).abs().max() <= 1e-10
+    states = selective_states(u, delta, A, B, keep, torch.zeros_like(h))
+    assert (torch.einsum("btdn,btn->btd", states, C) - expected).abs().max() <= 1e-10
+
+
+def test_a_long_strong_decay_neither_overflows_nor_gives_nan() -> None:
+    u, delta, A, B, C, _, h = (x.float() for x in inputs(length=600))
+    y, last = fast_selective(u, delta * 100, A * 100, B, C, None, h)
+    assert torch.isfinite(y).all()
+    assert torch.isfinite(last).all()
+    assert torch.isfinite(selective_pattern(delta[:, :64] * 100, A * 100, B[:, :64], C[:, :64], None)).all()
+
+
+def test_the_fast_scan_trains_clearly_faster_than_the_loop() -> None:
+    given = [x.float() for x in inputs(length=512, dim=64, state=16)]
+
+    def seconds(form: object) -> float:
+        leaves = [x.clone().requires_grad_() for x in given]
+        start = time.process_time()
+        form(*leaves[:5], None, leaves[6])[0].sum().backward()  # type: ignore[operator]
+        return time.process_time() - start
+
+    assert min(seconds(fast_selective) for _ in range(3)) * 1.5 < min(seconds(selective) for _ in range(3))
+
+
+@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@torch.no_grad()
+def test_parallel_open_and_recurrent_forms_agree(kind: str) -> None:
+    part, x = make(kind), torch.randn(2, LENGTH, 16)
+    whole = part(x, context(LENGTH))
+    assert (whole - part(x, context(LENGTH, backend="reference"))).abs().max() <= 1e-5
+    state = part.new_state(2, 0)
+    lengths = [11, 7, *[1] * (LENGTH - 18)]
+    pieces = [part(piece, context(piece.shape[1]), state) for piece in x.split(lengths, 1)]
+    assert (whole - torch.cat(pieces, 1)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@torch.no_grad()
+def test_a_state_has_the_same_size_however_much_it_has_read(kind: str) -> None:
+    part, sizes = make(kind), []
+    for length in (3, 50):
+        state = part.new_state(1, length)
+        part(torch.randn(1, length, 16), context(length), state)
+        sizes.append({name: tensor.shape for name, tensor in state.tensors.items()})
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@torch.no_grad()
+def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> None:
+    part, x, more = make(kind), torch.randn(1, 9, 16), torch.randn(1, 4, 16)
+    valid = torch.tensor([[0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0]]).bool()
+    padded = torch.full((1, 14, 16), 7.0)
+    padded[valid] = x[0]
+    one, other = part.new_state(1, 0), part.new_state(1, 0)
+    expected, got = part(x, context(9), one), part(padded, context(14, new_valid=valid), other)
+    assert (got[valid] - expected[0]).abs().max() <= 1e-5
+    for name, tensor in one.tensors.items():
+        assert (other[name] - tensor).abs().max() <= 1e-5, name
+    later = torch.tensor([[0, 1, 0, 1, 1, 0, 1]]).bool()
+    wider = torch.full((1, 7, 16), -3.0)
+    wider[later] = more[0]
+    got = part(wider, context(7, new_valid=later), other)
+    assert (got[later] - part(more, context(4), one)[0]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@torch.no_grad()
+def test_documents_are_read_alone_also_where_padding_stands_between(kind: str) -> None:
+    part, x = make(kind), torch.randn(1, 12, 16)
+    fresh = torch.zeros(1, 12, dtype=torch.bool)
+    fresh[0, [0, 5]] = True
+    valid = torch.ones(1, 12, dtype=torch.bool)
+    valid[0, [4, 5, 8]] = False  # the second document begins with padding
+    got = part(x, context(12, fresh=fresh, new_valid=valid))
+    alone = [part(x[:, i], context(len(i))) for i in ([0, 1, 2, 3], [6, 7, 9, 10, 11])]
+    assert (got[:, valid[0]] - torch.cat(alone, 1)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@torch.no_grad()
+def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(kind: str) -> None:
+    part, x, watch = make(kind), torch.randn(2, 12, 16), Watch("*")
+    fresh, valid = torch.zeros(2, 12, dtype=torch.bool), torch.ones(2, 12, dtype=torch.bool)
+    fresh[:, [0, 7]], valid[0, :3], valid[1, 9:] = True, False, False
+    part(x, context(12, fresh=fresh, new_valid=valid, watch=watch, path="ssm"))
+    pattern, v, heads = (watch[f"ssm.{name}"] for name in ("pattern", "v", "heads"))
+    assert pattern.shape == (2, v.shape[1], 12, 12)
+    assert ((pattern @ v - heads).abs().amax((1, 3))[valid]).max() <= 1e-5
+
+
+@pytest.mark.parametrize(("kind", "names"), [("mamba", ["delta", "B", "C", "h"]), ("s4", ["h"])])
+@torch.no_grad()
+def test_states_can_be_seen_and_replaced(kind: str, names: list[str]) -> None:
+    part, x = make(kind), torch.randn(1, 6, 16)
+    plain = part(x, context(6))
+    for name in names:
+        watch = Watch("*.h", edit={f"ssm.{name}": lambda value: value * 2})
+        assert (part(x, context(6, watch=watch, path="ssm")) - plain).abs().max() > 1e-4
+    assert watch["ssm.h"].shape[:2] == (1, 6)
+    assert watch["ssm.h"].ndim == 4
+
+
+@torch.no_grad()
+def test_the_convolution_by_fft_is_the_kernel_written_out() -> None:
+    part, x = make("s4"), torch.randn(1, 9, 16)
+    assert isinstance(part, S4)
+    log, C = part.discrete()
+    kernel = torch.stack([2 * (C * torch.exp(log * n)).sum(1).real for n in range(9)])  # (T, D)
+    summed = [sum(kernel[t - s] * x[0, s] for s in range(t + 1)) for t in range(9)]
+    expected = torch.stack(summed) + part.D * x[0]
+    watch = Watch("*.heads")
+    part(x, context(9, watch=watch, path="ssm"))
+    assert (watch["ssm.heads"][0, :, :, 0].t() - expected).abs().max() <= 1e-5

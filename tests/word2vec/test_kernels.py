@@ -35,10 +35,10 @@ def definition_windows(session: Session, job: Job, number: int) -> list[definiti
 def define(session: Session, windows: list[definition.Window], rates: list[float]) -> tuple[np.ndarray, ...]:
     """Train copies of the tables by autograd in double precision; returns both and the summed loss."""
     dim = session.settings.dim
-    v, u = (torch.tensor(t[:, :dim], dtype=torch.float64, requires_grad=True)
+    v, u = (torch.tensor(t[:, :dim], dtype=torch.float64)
             for t in (session.tables.input, session.tables.output))
     loss = math.fsum(definition.step(v, u, w, session.settings, rate) for w, rate in zip(windows, rates))
-    return v.detach().numpy(), u.detach().numpy(), np.float64(loss)
+    return v.numpy(), u.numpy(), np.float64(loss)
 
 
 @pytest.mark.parametrize(("mode", "loss"), COMBINATIONS)

@@ -43,25 +43,28 @@ class Window:
     signs: list[float]
 
 
-def window_loss(v: Tensor, u: Tensor, window: Window, settings: Settings) -> Tensor:
-    """L of one window; v and u are the input and the output table."""
-    h = v[window.contexts]  # (C, D)
+def objective(contexts: Tensor, outputs: Tensor, signs: Tensor, settings: Settings) -> Tensor:
+    """L of one window from the vectors of its context words (C, D) and of its outputs (M, D)."""
+    h = contexts
     if settings.mode == "cbow":
         h = h.mean(0, keepdim=True) if settings.cbow == "mean" else h.sum(0, keepdim=True)  # (1, D)
-    x = h @ u[window.outputs].T * torch.tensor(window.signs, dtype=v.dtype)  # (C, M)
-    return -logsigmoid(x).sum()
+    return -logsigmoid(h @ outputs.T * signs).sum()
+
+
+def window_loss(v: Tensor, u: Tensor, window: Window, settings: Settings) -> Tensor:
+    """L of one window; v and u are the input and the output table."""
+    signs = torch.tensor(window.signs, dtype=v.dtype)
+    return objective(v[window.contexts], u[window.outputs], signs, settings)
 
 
 def step(v: Tensor, u: Tensor, window: Window, settings: Settings, rate: float) -> float:
-    """θ ← θ - η ∂L/∂θ on leaf tensors in place; returns L before the step."""
-    loss = window_loss(v, u, window, settings)
-    loss.backward()
-    with torch.no_grad():
-        for table in (v, u):
-            if table.grad is not None:
-                rows = torch.tensor(sorted({*window.contexts} if table is v else {*window.outputs}))
-                table[rows] -= rate * table.grad[rows]
-                table.grad[rows] = 0.0
+    """θ ← θ - η ∂L/∂θ in place; returns L before the step. A row that occurs twice moves twice."""
+    contexts, outputs = torch.tensor(window.contexts), torch.tensor(window.outputs)
+    rows = v[contexts].requires_grad_(), u[outputs].requires_grad_()
+    loss = objective(*rows, torch.tensor(window.signs, dtype=v.dtype), settings)
+    to_contexts, to_outputs = torch.autograd.grad(loss, rows)
+    v.index_add_(0, contexts, to_contexts, alpha=-rate)
+    u.index_add_(0, outputs, to_outputs, alpha=-rate)
     return float(loss.detach())
 
 

@@ -76,6 +76,8 @@ def read_stream(
 ) -> tuple[list[str], np.ndarray]:
     first = file.readline(1 << 20)
     size = header(first)
+    if form is None and path.name.removesuffix(".gz").endswith(".bin"):
+        form = "binary"
     if form == "glove" or (form is None and size is None):
         return read_text(with_first(first, file), path, None, count_columns(first, path), limit)
     if size is None:

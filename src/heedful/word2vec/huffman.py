@@ -34,6 +34,15 @@ class Paths:
         span = slice(int(self.first[word]), int(self.first[word + 1]))
         return self.nodes[span], self.turns[span]
 
+    def padded(self) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes and turns as (V, longest), with turn 0 after the end of a path."""
+        shape = (len(self.first) - 1, self.longest)
+        lengths = np.diff(self.first)
+        there = np.arange(shape[1]) < lengths[:, None]
+        nodes, turns = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+        nodes[there], turns[there] = self.nodes, self.turns
+        return nodes, turns
+
 
 def pack(paths: list[list[tuple[int, float]]]) -> Paths:
     first = np.zeros(len(paths) + 1, dtype=np.int64)

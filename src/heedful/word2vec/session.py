@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ KIND = "heedful-word2vec"
 
 @dataclass
 class Session:
-    """Vocabulary, tables and cursor of a run, and the folder its encoded text lies in while it lasts."""
+    """Vocabulary, tables and cursor of a run; its encoded text lies in a folder that goes with it."""
 
     corpus: Corpus
     settings: Settings
@@ -35,9 +37,6 @@ class Session:
     tables: Tables
     cursor: Cursor
     digest: str = ""  # of the encoded text the cursor belongs to
-    folder: tempfile.TemporaryDirectory = field(
-        default_factory=lambda: tempfile.TemporaryDirectory(prefix="heed-")
-    )
 
     @classmethod
     def new(cls, corpus: Corpus, settings: Settings, **counting: Any) -> Session:
@@ -66,7 +65,9 @@ class Session:
 
     def encoded(self) -> Encoded:
         """Write the text as numbers; a resumed run must find the text it began with."""
-        encoded = encode(self.corpus, self.vocabulary, Path(self.folder.name) / "ids.int32")
+        folder = tempfile.mkdtemp(prefix="heed-word2vec-")
+        self.clean = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        encoded = encode(self.corpus, self.vocabulary, Path(folder) / "ids.int32")
         if self.digest and encoded.digest != self.digest:
             raise InputError(
                 "the corpus is not the one this checkpoint began with (its words differ); "
@@ -102,7 +103,7 @@ class Session:
                 self.save(checkpoint)
             raise
         finally:
-            self.folder.cleanup()
+            self.clean()
 
     def _stream(self, encoded: Encoded, threads: int, interval: float, device: str) -> Iterator[Progress]:
         if device == "cpu":

@@ -58,6 +58,12 @@ class Cursor:
         done = int(self.examples.sum())
         return math.fsum(self.losses) / done if done else math.nan
 
+    def finish(self) -> None:
+        """The epoch is complete: its mean loss joins the history."""
+        self.history.append(self.mean())
+        self.epoch, self.job = self.epoch + 1, 0
+        self.losses, self.examples = np.zeros(0), np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -260,7 +266,5 @@ def run(
             finished=cursor.job == jobs,
         )
         if report.finished:
-            cursor.history.append(report.loss)
-            cursor.epoch, cursor.job = cursor.epoch + 1, 0
-            cursor.losses, cursor.examples = np.zeros(0), np.zeros(0, dtype=np.int64)
+            cursor.finish()
         yield report

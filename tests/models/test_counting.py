@@ -135,7 +135,7 @@ def held(state: PartState | None, length: int) -> int:
             assert state.v is not None
             return sum(t[:, :, :length].numel() for t in (state.k, state.v))
         case Recurrent():
-            return sum(t.numel() for t in state.tensors.values())
+            return sum(t.numel() * (2 if t.is_complex() else 1) for t in state.tensors.values())
     return 0
 
 

@@ -119,7 +119,7 @@ def count(what: str | Config | Model, batch: int = 1, length: int | None = None,
 
 @dataclass
 class Probe:
-    """Gives a part one token to read, on `meta`, and counts what its state holds then; once for parts alike."""
+    """Gives a part one token to read, on `meta`, and counts what its state holds; once for parts alike."""
 
     dim: int
     seen: dict[tuple[Any, ...], int] = field(default_factory=dict)

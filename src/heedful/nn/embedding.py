@@ -55,4 +55,6 @@ class Embedding(nn.Module):
             x = self.norm(x)
         if self.project is not None:
             x = self.project(x)
+        if torch.is_autocast_enabled(x.device.type):  # the residual stream too is kept in the lower precision
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         return ctx.see("output", F.dropout(x, self.dropout, self.training))

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from heedful.data.batch import IGNORE
+from heedful.kernels.crossentropy import loss_and_slope_
 
 ROWS = 8192  # positions in a chunk: large enough for full speed, small enough to be forgotten
 
@@ -80,6 +81,51 @@ def _chunk(x: Tensor, w: Tensor, bias: Tensor | None, labels: Tensor, smoothing:
     return (loss * keep).sum(), slope.to(x.dtype)
 
 
+@torch.library.custom_op("heedful::fused_cross_entropy", mutates_args=())
+def _fused(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Loss and gradients by the GPU kernel, a chunk of rows at a time; opaque to the compiler."""
+    V, D = weight.shape
+    wide = -(-V // 64) * 64  # rows of logits start at aligned addresses: the products run faster and need no copy
+    w = x.new_zeros(wide, D)
+    w[:V] = weight
+    b = None if bias is None else F.pad(bias.to(x.dtype), (0, wide - V))
+    losses, gx, gw = [], torch.empty_like(x), x.new_zeros(wide, D, dtype=torch.float32)
+    gb = torch.zeros(wide if bias is not None else 0, device=x.device)
+    for start in range(0, len(x), rows):
+        span = slice(start, start + rows)
+        slope = F.linear(x[span], w, b)
+        losses.append(loss_and_slope_(slope, labels[span], V, smoothing, IGNORE).sum())
+        torch.mm(slope, w, out=gx[span])
+        gw += slope.t() @ x[span]
+        if bias is not None:
+            gb += slope.sum(0, dtype=torch.float32)
+    return torch.stack(losses).sum(), gx, gw[:V].to(weight.dtype), gb[: V if bias is not None else 0]
+
+
+@_fused.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int) -> tuple[Tensor, ...]:
+    bias_size = 0 if bias is None else len(bias)
+    return x.new_empty((), dtype=torch.float32), torch.empty_like(x), torch.empty_like(weight), x.new_empty(
+        bias_size, dtype=torch.float32
+    )
+
+
+def _fused_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[1:])
+    ctx.biased = inputs[2] is not None
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _fused_backward(ctx: Any, up: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    gx, gw, gb = ctx.saved_tensors
+    return gx * up.to(gx.dtype), gw * up, gb * up if ctx.biased else None, None, None, None
+
+
+_fused.register_autograd(_fused_backward, setup_context=_fused_setup)
+
+
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0, rows: int = ROWS
 ) -> Tensor:
@@ -89,8 +135,11 @@ def linear_cross_entropy(
         x = x.to(torch.get_autocast_dtype(x.device.type))
     if x.dtype == torch.float64 or len(x) <= rows // 8:  # small, or meant to be exact: nothing to save
         return _exact(x, weight, bias, labels, smoothing)
-    total: Tensor = _Chunked.apply(x, weight, bias, labels, smoothing, rows)
-    return total
+    if x.is_cuda:
+        total: Tensor = _fused(x, weight, bias, labels, smoothing, rows)[0]
+        return total
+    chunked: Tensor = _Chunked.apply(x, weight, bias, labels, smoothing, rows)
+    return chunked
 
 
 def _exact(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:

@@ -47,6 +47,21 @@ class Trained(nn.Module):
         return combine(terms, divide), shown  # type: ignore[arg-type]
 
 
+class Arriving:
+    """Whether a value is finite, on its way from the device: asking waits for that value, not for later work."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.flag = torch.isfinite(value).to("cpu", non_blocking=True)
+        self.event = torch.cuda.Event() if value.is_cuda else None
+        if self.event is not None:
+            self.event.record()
+
+    def __bool__(self) -> bool:
+        if self.event is not None:
+            self.event.synchronize()
+        return bool(self.flag)
+
+
 @dataclass
 class Step:
     """One step, done: what it cost and what it learned. Numbers are fetched from the device when asked for."""
@@ -58,6 +73,7 @@ class Step:
     epoch: int
     run: Run = field(repr=False)
     _loss: Tensor = field(repr=False)
+    _finite: Arriving = field(repr=False)
     _norm: Tensor = field(repr=False)
     _terms: dict[str, Tensor] = field(repr=False)
 
@@ -141,7 +157,8 @@ class Run:
         seconds = time.perf_counter() - began
         tokens = batch.tokens_read
         loss = torch.stack(losses).sum()
-        return Step(self.number, rate, tokens, tokens / seconds, self.batches.epoch(k), self, loss, norm, total)
+        epoch = self.batches.epoch(k)
+        return Step(self.number, rate, tokens, tokens / seconds, epoch, self, loss, Arriving(loss), norm, total)
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """bfloat16 products where asked for; weights and sums stay float32."""
@@ -158,7 +175,7 @@ class Run:
 
     def check(self, step: Step | None) -> None:
         """Stop a run whose loss is no number, and say where it was still good."""
-        if step is None or torch.isfinite(step._loss).item():
+        if step is None or step._finite:
             return
         last = store.newest(Path(self.config.folder)) if self.config.folder is not None else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"

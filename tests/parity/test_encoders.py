@@ -22,6 +22,7 @@ BERT = {
 DISTIL = {
     "vocab_size": 99, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 32,
 }  # fmt: skip
+NARROW = {**BERT, "embedding_size": 12}
 UNTIED = {"tie_word_embeddings": False}
 
 
@@ -36,6 +37,16 @@ def roberta(id: str, kind: str, output: str = "logits", **values: object) -> Cas
 def distil(id: str, kind: str, output: str = "logits", **values: object) -> Case:
     values = {**DISTIL, **values}
     return Case(f"distilbert-{id}", f"DistilBert{kind}", "DistilBertConfig", values, output, ATTENTIONS)
+
+
+def albert(id: str, kind: str, output: str = "logits", **values: object) -> Case:
+    values = {**NARROW, **values}
+    return Case(f"albert-{id}", f"Albert{kind}", "AlbertConfig", values, output, ATTENTIONS, types=True)
+
+
+def electra(id: str, kind: str, output: str = "logits", **values: object) -> Case:
+    values = {**NARROW, **values}
+    return Case(f"electra-{id}", f"Electra{kind}", "ElectraConfig", values, output, ATTENTIONS, types=True)
 
 
 CASES = [
@@ -62,6 +73,21 @@ CASES = [
     distil("tag", "ForTokenClassification", num_labels=5, sinusoidal_pos_embds=True),
     distil("span", "ForQuestionAnswering", "span"),
     distil("none", "Model", "last_hidden_state"),
+    albert("pretrain", "ForPreTraining", "prediction_logits", num_hidden_layers=3),
+    albert("mlm-groups", "ForMaskedLM", num_hidden_layers=4, num_hidden_groups=2),
+    albert("mlm-untied", "ForMaskedLM", hidden_act="relu", embedding_size=24, **UNTIED),
+    albert("classify", "ForSequenceClassification", num_labels=3),
+    albert("tag", "ForTokenClassification", num_labels=5, inner_group_num=2),
+    albert("span", "ForQuestionAnswering", "span", num_attention_heads=1),
+    albert("none", "Model", "last_hidden_state", num_hidden_layers=5, num_hidden_groups=3, inner_group_num=2),
+    electra("detect", "ForPreTraining"),
+    electra("detect-wide", "ForPreTraining", embedding_size=24, hidden_act="relu"),
+    electra("mlm", "ForMaskedLM"),
+    electra("mlm-untied", "ForMaskedLM", hidden_act="relu", embedding_size=24, **UNTIED),
+    electra("classify", "ForSequenceClassification", num_labels=3),
+    electra("tag", "ForTokenClassification", num_labels=5),
+    electra("span", "ForQuestionAnswering", "span"),
+    electra("none", "Model", "last_hidden_state"),
 ]
 
 

@@ -24,7 +24,7 @@ TERMS = ("c2p", "p2c")
 
 
 def log_bucket(distance: Tensor, buckets: int, far: int) -> Tensor:
-    """Distances up to buckets/2 are themselves; those beyond share growing buckets up to `far`   (as in T5)"""
+    """Distances up to buckets/2 are themselves; those beyond share growing ones up to `far`   (as in T5)"""
     near = buckets // 2
     size = distance.abs().clamp(min=near)
     # In float32 with the same logarithm on both sides: a bucket's edge must not depend on the rounding.

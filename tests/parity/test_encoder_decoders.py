@@ -144,3 +144,20 @@ def test_an_output_matrix_that_repeats_the_target_table_is_a_copy(tmp_path: Path
     model = heedful.load(tmp_path)
     assert model.head.out.weight is model.target_embed.token.weight
     assert harness.read(heedful.save(model, tmp_path / "saved")).keys() == tensors.keys()
+
+
+@torch.no_grad()
+def test_a_classifying_decoder_reads_the_source_again(tmp_path: Path) -> None:
+    case = Case("bart-classify", "BartForSequenceClassification", "BartConfig", BART)
+    reference, model = harness.make(case, tmp_path), heedful.load(tmp_path)
+    tokens = torch.randint(5, 99, (2, 10))
+    tokens[:, -1] = 2  # theirs looks for the last </s>
+    expected = reference(input_ids=tokens).logits
+    assert (model(tokens) - expected).abs().max() <= 1e-4
+    pad = torch.full((2, 3), 4)
+    for row, mark in (((pad, tokens), (pad < 0, tokens > 0)), ((tokens, pad), (tokens > 0, pad < 0))):
+        assert (model(torch.cat(row, 1), valid=torch.cat(mark, 1)) - expected).abs().max() <= 1e-5
+    saved = heedful.save(model, tmp_path / "saved")
+    again, info = type(reference).from_pretrained(saved, output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert (again(input_ids=tokens).logits - expected).abs().max() <= 1e-6

@@ -13,7 +13,7 @@ from heedful.errors import ConfigError
 from heedful.models.base import Family, Seq2Seq, derived
 from heedful.models.transformer import TransformerConfig, decoder, encoder
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import Head, LMHead, NoHead, choose
+from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose, last_token
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
@@ -30,6 +30,7 @@ class BartConfig(TransformerConfig):
     act: str = "gelu"
     scale_embed: bool = False  # by √D
     start_token: int = 2
+    labels: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,19 +61,23 @@ def bart(c: BartConfig) -> Seq2Seq:
         for _ in ("source", "target")
     )  # fmt: skip
     target.token = embed.token  # one table for both; only positions and norms are their own
-    return Seq2Seq(embed, encoder(c), decoder(c), head(c), target_embed=target, start_token=c.start_token)
+    head = choose(
+        c.head,
+        lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True),
+        classify=lambda: ClassifyHead(Pooler(c.dim, token=last_token), c.dim, c.labels),
+        none=NoHead,
+    )
+    return Seq2Seq(embed, encoder(c), decoder(c), head, target_embed=target, start_token=c.start_token)
 
 
 def marian(c: MarianConfig) -> Seq2Seq:
     positions = Sinusoidal(c.dim, layout="halves")
     table = lambda vocab: Embedding(vocab, c.dim, position=positions, scale=embed_scale(c), dropout=c.dropout)
     target = None if c.shared else table(c.vocab)
-    embed = table(c.source_vocab)
-    return Seq2Seq(embed, encoder(c), decoder(c), head(c), target_embed=target, start_token=c.start_token)
-
-
-def head(c: BartConfig) -> Head:
-    return choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True), none=NoHead)
+    head = choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True), none=NoHead)
+    return Seq2Seq(
+        table(c.source_vocab), encoder(c), decoder(c), head, target_embed=target, start_token=c.start_token
+    )
 
 
 def embed_scale(c: BartConfig) -> float:
@@ -95,6 +100,7 @@ BART_NAMES = [
     ("model.encoder.{embed_positions,layernorm_embedding}", "embed.{position,norm}"),
     ("model.decoder.{embed_positions,layernorm_embedding}", "target_embed.{position,norm}"),
     *STACK_NAMES,
+    ("classification_head.{dense,out_proj}", "head.{pool.dense,label}"),
 ]
 
 
@@ -132,7 +138,11 @@ BART = Family(
     "bart", BartConfig, bart, BART_NAMES, {"vocab_size": "vocab", **KEYS},
     presets={"bart-base": BartConfig(dim=768, layers=6, heads=12), "bart-large": BartConfig()},
     tiny=BartConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="seq2seq",
-    prefix="model", model_types=("bart",), heads={"lm": "BartForConditionalGeneration", "none": "BartModel"},
+    prefix="model", model_types=("bart",),
+    heads={
+        "lm": "BartForConditionalGeneration", "classify": "BartForSequenceClassification",
+        "none": "BartModel",
+    },
     require={
         "tie_word_embeddings": (True,), "normalize_before": (False,), "normalize_embedding": (True,),
         "static_position_embeddings": (False,), "add_final_layer_norm": (False,),

@@ -369,16 +369,26 @@ class Seq2Seq(Model):
     def forward(
         self,
         source: Tensor,
-        target: Tensor,
+        target: Tensor | None = None,
         *,
         valid: Tensor | None = None,
         target_valid: Tensor | None = None,
         watch: Watch | None = None,
         backend: str = "auto",
     ) -> Tensor:
-        """Logits (B, T, V): position t predicts what follows target[:, :t+1]."""
+        """Logits (B, T, V): position t predicts what follows target[:, :t+1].
+
+        Without a target the decoder reads the source again, as one that classifies does (Lewis et al. 2020 §3.1).
+        """
+        if target is None:
+            target, target_valid = self.shifted(source, valid), valid
         hidden, ctx = self._hidden(source, target, valid, target_valid, watch, backend)
         return ctx.at("head").see("logits", self.head(hidden, ctx))
+
+    def shifted(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+        """The start token, then all but the last of `tokens`; padding stays where it is."""
+        first = tokens.new_zeros(len(tokens), 1) if valid is None else valid.int().argmax(1, keepdim=True)
+        return tokens.roll(1, 1).scatter(1, first, self.start_token)
 
     def hidden(
         self,

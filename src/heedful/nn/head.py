@@ -144,16 +144,25 @@ class MLMHead(Head):
 
 
 class Pooler(nn.Module):
-    """act(dense x₀): a vector for the whole sequence, from its first token   (Devlin et al. 2019)"""
+    """act(dense x₀): a vector for the whole sequence, from its first token   (Devlin et al. 2019)
 
-    def __init__(self, dim: int, act: Activation = torch.tanh, dropout: float = 0.0) -> None:
+    `token` picks another one: a decoder's last has seen all others (Lewis et al. 2020 §3.1).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        act: Activation = torch.tanh,
+        dropout: float = 0.0,
+        token: Callable[[Tensor, Context], Tensor] = first_token,
+    ) -> None:
         super().__init__()
         self.dense = nn.Linear(dim, dim)
-        self.act, self.dropout = act, dropout
+        self.act, self.dropout, self.token = act, dropout, token
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        first = F.dropout(first_token(x, ctx), self.dropout, self.training)
-        pooled: Tensor = self.act(self.dense(first))
+        picked = F.dropout(self.token(x, ctx), self.dropout, self.training)
+        pooled: Tensor = self.act(self.dense(picked))
         return pooled
 
 

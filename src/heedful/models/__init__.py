@@ -27,6 +27,9 @@
     Marian          bart.py            Junczys-Dowmunt et al. 2018
     S4              s4.py              Gu et al. 2022                              long convolution
     Mamba           mamba.py           Gu and Dao 2023                             selective state space
+    linear          linear.py          Katharopoulos et al. 2020                   linear attention
+    GLA             linear.py          Yang et al. 2024                            decays chosen by the token
+    Based           linear.py          Arora et al. 2024                           Taylor series, short convolution
     Transformer     transformer.py     Vaswani et al. 2017                         attention
     PaLM            palm.py            Chowdhery et al. 2022                       parallel block
     BLOOM           bloom.py           BigScience 2022                             ALiBi
@@ -45,6 +48,7 @@ from heedful.models.deberta import DEBERTA, DEBERTA_V2
 from heedful.models.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from heedful.models.electra import ELECTRA
 from heedful.models.gpt import GPT, GPT2, GPT3
+from heedful.models.linear import BASED, GLA, LINEAR
 from heedful.models.llama import LLAMA, MISTRAL
 from heedful.models.mamba import MAMBA
 from heedful.models.palm import PALM
@@ -54,7 +58,7 @@ from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
 from heedful.models.t5 import MT5, T5
 from heedful.models.transformer import TRANSFORMER
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG, BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN, S4_LM, MAMBA, TRANSFORMER, PALM, BLOOM)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG, BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN, S4_LM, MAMBA, LINEAR, GLA, BASED, TRANSFORMER, PALM, BLOOM)}
 
 
 def presets() -> dict[str, tuple[Family, Config]]:

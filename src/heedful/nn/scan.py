@@ -37,6 +37,13 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
     return x[torch.arange(len(x), device=x.device)[:, None], index]
 
 
+def latest(row: Tensor, valid: Tensor | None, size: int) -> Tensor:
+    """The last `size` positions of a row that holds `size` old ones, then new ones with the valid first."""
+    if valid is None:
+        return row[:, row.shape[1] - size :]
+    return gather(row, valid.sum(1, keepdim=True) + torch.arange(size, device=row.device))
+
+
 def scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     """h_t = a_t h_{t−1} + b_t along the first dimension, all (T, …): the definition."""
     out = []

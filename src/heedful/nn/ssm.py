@@ -20,7 +20,7 @@ from heedful.nn.scan import (
     fast_scan,
     fast_selective,
     front,
-    gather,
+    latest,
     same_document,
     scan,
     selective,
@@ -74,11 +74,10 @@ class ShortConv(nn.Module):
                 tap = tap * (document[:, j : j + T] == document[:, W - 1 :])[..., None]
             y = torch.addcmul(y, tap, self.weight[:, 0, j])
         if isinstance(state, Recurrent):
-            count = torch.full((B,), T, device=x.device) if valid is None else valid.sum(1)
-            newest = count[:, None] + torch.arange(W - 1, device=x.device)
-            window = gather(row, newest)
+            window = latest(row, valid, W - 1)
             if document is not None:
-                window = window * (gather(document, newest) == gather(document, newest[:, -1:]))[..., None]
+                near = latest(document, valid, W - 1)
+                window = window * (near == near[:, -1:])[..., None]
             state.update(window=window)
         return y if valid is None else back(y, valid)
 

@@ -1,0 +1,187 @@
+"""Attention whose cost grows with the length, not with its square: a matrix of fixed size remembers the past.
+
+The effective attention `pattern` is (B, H, T, T) and pattern @ v = heads, before any norm, gate or output
+matrix. With a state it still covers the new positions alone; what is remembered is added to heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.attend import Call, attend
+from heedful.nn.attention import Attention, head_size, join_heads, split_heads
+from heedful.nn.context import Context, Part, PartState
+from heedful.nn.norm import RMSNorm
+from heedful.nn.scan import fast_linear, front, latest, linear, linear_pattern, wide
+from heedful.nn.ssm import ShortConv, show
+from heedful.nn.state import Recurrent
+
+Features = Callable[[Tensor], Tensor]
+
+
+def elu_features(x: Tensor) -> Tensor:
+    """φ(x) = elu(x) + 1, which is positive   (Katharopoulos et al. 2020, eq. 7)"""
+    return F.elu(x) + 1
+
+
+def taylor_features(x: Tensor) -> Tensor:
+    """φ(x) = [1, x/K^¼, x⊗x/√(2K)], so that φ(q)·φ(k) = 1 + s + s²/2, s = q·k/√K   (Arora et al. 2024 §4.1)
+
+    The Taylor series of exp(s) up to the second order: softmax attention without its higher terms.
+    """
+    K = x.shape[-1]
+    square = (x[..., :, None] * x[..., None, :]).flatten(-2) / (2 * K) ** 0.5
+    return torch.cat((torch.ones_like(x[..., :1]), x / K**0.25, square), -1)
+
+
+def remember(
+    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, ctx: Context, state: PartState | None
+) -> Tensor:
+    """y (B, H, T, K′) of the recurrence S_t = diag(a_t) S_{t−1} + k_t v_tᵀ, whose last S the state keeps."""
+    held = state.get("S") if isinstance(state, Recurrent) else None
+    S = q.new_zeros(len(q), q.shape[1], q.shape[3], v.shape[3]) if held is None else held
+    form = linear if ctx.backend == "reference" or q.shape[2] == 1 else fast_linear
+    y, S = form(q, k, v, log_a, ctx.fresh, S)
+    if isinstance(state, Recurrent):
+        state.update(S=S)
+    return y
+
+
+class LinearAttention(Part):
+    """y_t = Σ_{s≤t} φ(q_t)·φ(k_s) v_s / Σ_{s≤t} φ(q_t)·φ(k_s)   (Katharopoulos et al. 2020, eq. 4, 9–12)
+
+    The state S = Σ φ(k_s) [v_s, 1]ᵀ carries numerator and denominator. `key_dim` is the size of a query head
+    before φ. The pattern is the normalised weights: not negative, and rows sum to 1.
+    """
+
+    pattern_kind = "softmax"
+
+    def __init__(
+        self, dim: int, heads: int, key_dim: int | None = None, *, features: Features, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.heads, self.features = heads, features
+        size = head_size(dim, heads)
+        self.q = nn.Linear(dim, heads * (key_dim or size), bias=bias)
+        self.k = nn.Linear(dim, heads * (key_dim or size), bias=bias)
+        self.v = nn.Linear(dim, dim, bias=bias)
+        self.o = nn.Linear(dim, dim, bias=bias)
+
+    def new_state(self, batch: int, length: int) -> Recurrent:
+        return Recurrent()
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        q, k, v = (wide(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v))  # (B, H, T, K)
+        q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
+        q, k = self.features(q), self.features(k)
+        if ctx.new_valid is not None:
+            k = k.masked_fill(~ctx.new_valid[:, None, :, None], 0.0)
+        both = remember(q, k, torch.cat((v, torch.ones_like(v[..., :1])), -1), None, ctx, state)
+        total = both[..., -1:].clamp(min=1e-6)  # a row that sees nothing is 0, not NaN
+        heads = both[..., :-1] / total
+        if ctx.watches("pattern"):
+            heads = show(ctx, heads, v, linear_pattern(q, k, None, ctx.fresh) / total)
+        out: Tensor = self.o(join_heads(ctx.see("heads", heads)).to(x.dtype))
+        return out
+
+
+class GatedLinearAttention(Part):
+    """S_t = diag(α_t) S_{t−1} + k_t v_tᵀ,  y_t = S_tᵀ q_t / √K,  out = o(norm(y) ⊙ silu(gate x))
+
+    α = σ(decay(low x))^(1/τ), τ = 16   (Yang et al. 2024, eq. 3 and §4.4). Every key channel forgets at its
+    own pace, chosen by the token; the norm is taken head by head. The pattern is signed.
+    """
+
+    pattern_kind = "effective"
+
+    def __init__(
+        self, dim: int, heads: int, key_dim: int, *, rank: int = 16, tau: float = 16.0, eps: float = 1e-6
+    ) -> None:
+        super().__init__()
+        self.heads, self.tau, self.scale = heads, tau, key_dim**-0.5
+        self.q = nn.Linear(dim, heads * key_dim, bias=False)
+        self.k = nn.Linear(dim, heads * key_dim, bias=False)
+        self.v = nn.Linear(dim, dim, bias=False)
+        self.low = nn.Linear(dim, rank, bias=False)
+        self.decay = nn.Linear(rank, heads * key_dim)
+        self.gate = nn.Linear(dim, dim, bias=False)
+        self.norm = RMSNorm(head_size(dim, heads), eps)
+        self.o = nn.Linear(dim, dim, bias=False)
+
+    def new_state(self, batch: int, length: int) -> Recurrent:
+        return Recurrent()
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        q, k, v = (wide(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v))  # (B, H, T, K)
+        q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", v)
+        log_a = F.logsigmoid(wide(split_heads(self.decay(self.low(x)), self.heads))) / self.tau
+        if ctx.new_valid is not None:
+            k, log_a = (t.masked_fill(~ctx.new_valid[:, None, :, None], 0.0) for t in (k, log_a))
+        heads = remember(q, k, v, log_a, ctx, state)
+        if ctx.watches("pattern"):
+            heads = show(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
+        heads = ctx.see("heads", heads).to(x.dtype)
+        out: Tensor = self.o(join_heads(self.norm(heads)) * F.silu(self.gate(x)))
+        return out
+
+
+class GatedConv(Part):
+    """out(silu(conv(value x)) ⊙ gate x), conv over the last few tokens   (BaseConv: Arora et al. 2024 §5)"""
+
+    def __init__(self, dim: int, hidden: int, width: int = 3) -> None:
+        super().__init__()
+        self.value = nn.Linear(dim, hidden)
+        self.gate = nn.Linear(dim, hidden)
+        self.conv = ShortConv(hidden, width, bias=False)
+        self.out = nn.Linear(hidden, dim)
+
+    def initialise(self) -> None:
+        self.conv.initialise()
+
+    def new_state(self, batch: int, length: int) -> Recurrent:
+        return Recurrent()
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        hidden = ctx.see("hidden", F.silu(self.conv(self.value(x), ctx, state)) * self.gate(x))
+        out: Tensor = self.out(hidden)
+        return out
+
+
+class WindowAttention(Attention):
+    """softmax attention over the last `window` tokens, whose state holds those tokens and no more
+
+    The same map as Attention with a window; padding is not counted, so the state holds valid tokens alone.
+    """
+
+    def new_state(self, batch: int, length: int) -> Recurrent:  # type: ignore[override]
+        return Recurrent()
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        if not isinstance(state, Recurrent):
+            return super().forward(x, ctx, state)
+        (B, T, _), W = x.shape, self.window or 1
+        q = split_heads(self.q(x), self.heads)  # (B, H, T, K)
+        k, v = (split_heads(p(x), self.kv_heads) for p in (self.k, self.v))
+        if self.rotary is not None:
+            q, k = self.rotary(q, ctx.q_pos, ctx), self.rotary(k, ctx.q_pos, ctx)
+        valid = x.new_ones(B, T, dtype=torch.bool) if ctx.new_valid is None else ctx.new_valid
+        pos = ctx.q_pos.expand(B, T)
+        new = {"k": k.transpose(1, 2), "v": v.transpose(1, 2), "pos": pos, "valid": valid}  # (B, T, …)
+        row: dict[str, Tensor] = {}
+        for name, tensor in new.items():
+            held = state.get(name)
+            held = tensor.new_zeros(B, W - 1, *tensor.shape[2:]) if held is None else held
+            row[name] = torch.cat((held, tensor), 1)
+            tight = torch.cat((held, front(tensor, valid)), 1) if ctx.new_valid is not None else row[name]
+            state.update(**{name: latest(tight, ctx.new_valid, W - 1)})
+        k, v = ctx.see("k", row["k"].transpose(1, 2)), ctx.see("v", row["v"].transpose(1, 2))
+        mask = replace(ctx.mask, window=W, valid=row["valid"])
+        drop = self.dropout * self.training
+        call = Call(ctx.see("q", q), k, v, pos, row["pos"], mask, None, self.scale, drop)
+        out: Tensor = self.o(join_heads(attend(call, ctx)))
+        return out

@@ -1,0 +1,190 @@
+"""Linear attention: parallel, block by block, and step by step it is the same map."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.nn.attention import Attention
+from heedful.nn.context import Context, Mask, Part, Watch
+from heedful.nn.linear import (
+    GatedConv,
+    GatedLinearAttention,
+    LinearAttention,
+    WindowAttention,
+    elu_features,
+    taylor_features,
+)
+from heedful.nn.position import Rotary
+from heedful.nn.scan import fast_linear, linear, linear_pattern
+
+LENGTH = 70
+KINDS = ["linear", "gla", "taylor", "window", "conv"]
+
+
+def context(length: int, past: int = 0, **values: object) -> Context:
+    pos = torch.arange(past, past + length)[None]
+    return replace(Context(pos, pos, Mask(causal=True)), **values)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def make(kind: str) -> Part:
+    part: Part = {
+        "linear": lambda: LinearAttention(16, 2, features=elu_features),
+        "gla": lambda: GatedLinearAttention(16, 2, 4, rank=3),
+        "taylor": lambda: LinearAttention(16, 2, 4, features=taylor_features),
+        "window": lambda: WindowAttention(16, 2, window=5, rotary=Rotary(8)),
+        "conv": lambda: GatedConv(16, 32),
+    }[kind]()
+    for parameter in part.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    part.initialise()
+    return part.eval()
+
+
+def inputs(length: int = LENGTH) -> list[Tensor]:
+    """q, k, v, log a, fresh, S"""
+    wide = {"dtype": torch.float64}
+    q, k, v = (torch.randn(2, 3, length, n, **wide) for n in (4, 4, 6))
+    log_a = -5 * torch.rand(2, 3, length, 4, **wide)
+    return [q, k, v, log_a, torch.rand(2, length) < 0.1, torch.randn(2, 3, 4, 6, **wide)]
+
+
+@pytest.mark.parametrize("decays", [True, False])
+@pytest.mark.parametrize("forgets", [True, False])
+def test_blocks_equal_the_loop_and_the_quadratic_form(decays: bool, forgets: bool) -> None:
+    q, k, v, log, new, S = inputs()
+    log_a, fresh = log if decays else None, new if forgets else None
+    one, other = linear(q, k, v, log_a, fresh, S), fast_linear(q, k, v, log_a, fresh, S)
+    assert all((a - b).abs().max() <= 1e-10 for a, b in zip(one, other, strict=True))
+    alone = linear(q, k, v, log_a, fresh, torch.zeros_like(S))[0]
+    assert (linear_pattern(q, k, log_a, fresh) @ v - alone).abs().max() <= 1e-10
+
+
+def test_blocks_have_the_gradient_of_the_loop() -> None:
+    grads = []
+    for form in (linear, fast_linear):
+        torch.manual_seed(0)
+        given = inputs()
+        leaves = [x.requires_grad_() for x in given if x.is_floating_point()]
+        y, S = form(*given)
+        (y.square().sum() + S.sin().sum()).backward()
+        grads.append([x.grad for x in leaves])
+    assert all((a - b).abs().max() <= 1e-9 for a, b in zip(*grads, strict=True))
+
+
+def test_a_strong_decay_neither_overflows_nor_gives_nan_nor_spoils_the_gradient() -> None:
+    q, k, v, log_a, _, S = (x.float() for x in inputs())
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    log_a = (log_a * 1000).requires_grad_()
+    y, last = fast_linear(*leaves, log_a, None, S)
+    (y.sum() + last.sum()).backward()
+    assert torch.isfinite(y).all()
+    assert all(torch.isfinite(x.grad).all() for x in (*leaves, log_a))
+
+
+@pytest.mark.parametrize("decays", [True, False])
+def test_blocks_train_clearly_faster_than_the_loop(decays: bool) -> None:
+    q, k, v = (torch.randn(1, 4, 512, n) for n in (32, 32, 64))
+    log_a, S = -0.1 * torch.rand(q.shape) if decays else None, torch.zeros(1, 4, 32, 64)
+
+    def seconds(form: object) -> float:
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        start = time.process_time()
+        form(*leaves, log_a, None, S)[0].sum().backward()  # type: ignore[operator]
+        return time.process_time() - start
+
+    assert min(seconds(fast_linear) for _ in range(3)) * 1.5 < min(seconds(linear) for _ in range(3))
+
+
+def test_taylor_features_are_the_second_order_series_of_the_exponential() -> None:
+    q, k = torch.randn(5, 4), torch.randn(5, 4)
+    s = (q * k).sum(-1) / 2
+    assert torch.allclose((taylor_features(q) * taylor_features(k)).sum(-1), 1 + s + s**2 / 2, atol=1e-5)
+
+
+@torch.no_grad()
+def test_linear_attention_is_its_formula_written_out() -> None:
+    part, x, watch = make("linear"), torch.randn(1, 6, 16), Watch("*")
+    part(x, context(6, watch=watch, path="attn"))
+    q, k, v = (watch[f"attn.{n}"][0, 1] for n in "qkv")
+    for t in range(6):
+        weights = torch.stack([(F.elu(q[t]) + 1) @ (F.elu(k[s]) + 1) for s in range(t + 1)])
+        assert torch.allclose(watch["attn.pattern"][0, 1, t, : t + 1], weights / weights.sum(), atol=1e-6)
+        assert torch.allclose(watch["attn.heads"][0, 1, t], weights @ v[: t + 1] / weights.sum(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_parallel_reference_and_recurrent_forms_agree(kind: str) -> None:
+    part, x = make(kind), torch.randn(2, LENGTH, 16)
+    whole = part(x, context(LENGTH))
+    assert (whole - part(x, context(LENGTH, backend="reference"))).abs().max() <= 1e-5
+    state, past, pieces = part.new_state(2, 0), 0, []
+    for piece in x.split([20, 7, 1, 1, 3, *[1] * (LENGTH - 32)], 1):
+        pieces.append(part(piece, context(piece.shape[1], past), state))
+        past += piece.shape[1]
+    assert (whole - torch.cat(pieces, 1)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_state_has_the_same_size_however_much_it_has_read(kind: str) -> None:
+    part, sizes = make(kind), []
+    for length in (3, 50):
+        state = part.new_state(1, length)
+        part(torch.randn(1, length, 16), context(length), state)
+        sizes.append({name: tensor.shape for name, tensor in state.tensors.items()})  # type: ignore[union-attr]
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> None:
+    part, x, more = make(kind), torch.randn(1, 9, 16), torch.randn(1, 4, 16)
+    one, other = part.new_state(1, 0), part.new_state(1, 0)
+    past = 0
+    for tokens, mark in ((x, [0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0]), (more, [0, 1, 0, 1, 1, 0, 1])):
+        valid = torch.tensor([mark]).bool()
+        padded = torch.full((1, len(mark), 16), 7.0)
+        padded[valid] = tokens[0]
+        pos = (past + valid.int().cumsum(1) - 1).clamp(min=0)
+        here = Context(pos, pos, Mask(causal=True, valid=valid), new_valid=valid)
+        expected, got = part(tokens, context(tokens.shape[1], past), one), part(padded, here, other)
+        assert (got[valid] - expected[0]).abs().max() <= 1e-5
+        past += tokens.shape[1]
+
+
+@pytest.mark.parametrize("kind", ["linear", "gla", "taylor"])
+@torch.no_grad()
+def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(kind: str) -> None:
+    part, x, watch = make(kind), torch.randn(2, 12, 16), Watch("*")
+    fresh, valid = torch.zeros(2, 12, dtype=torch.bool), torch.ones(2, 12, dtype=torch.bool)
+    fresh[:, [0, 7]], valid[0, :3], valid[1, 9:] = True, False, False
+    part(x, context(12, fresh=fresh, new_valid=valid, watch=watch, path="attn"))
+    pattern, v, heads = (watch[f"attn.{name}"] for name in ("pattern", "v", "heads"))
+    assert (pattern @ v - heads).abs().max() <= 1e-5
+    assert pattern[:, :, 7:, :7].abs().max() == 0
+    assert pattern[0, :, :, :3].abs().max() == 0
+
+
+@torch.no_grad()
+def test_a_window_remembered_alone_equals_attention_that_remembers_all() -> None:
+    part, x = make("window"), torch.randn(2, 20, 16)
+    plain = Attention(16, 2, window=5, rotary=Rotary(8)).eval()
+    plain.load_state_dict(part.state_dict())
+    assert (part(x, context(20), part.new_state(2, 0)) - plain(x, context(20))).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["linear", "gla", "taylor"])
+def test_half_precision_keeps_its_memory_in_float32(kind: str) -> None:
+    part = make(kind).to(torch.bfloat16)
+    state = part.new_state(1, 0)
+    out = part(torch.randn(1, 9, 16, dtype=torch.bfloat16), context(9), state)
+    assert out.dtype == torch.bfloat16
+    assert state["S"].dtype == torch.float32  # type: ignore[index]

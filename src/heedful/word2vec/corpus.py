@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heedful.word2vec.phrases import Phrases
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-BLOCK = 1 << 20  # characters held at once; a text that is one line long is cut at this
+BLOCK = 1 << 17  # characters held at once; a text that is one line long is cut at this
 LONGEST = 10_000  # words in a sentence; longer ones are cut, as the authors' program does
 
 Source = str | Path | Sequence[str | Path] | Iterable[Sequence[str]]

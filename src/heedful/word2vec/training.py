@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heedful.errors import MissingPackage
 from heedful.word2vec.huffman import Paths
+from heedful.word2vec.machine import train_job
 from heedful.word2vec.settings import Settings
 from heedful.word2vec.vocabulary import Vocabulary, alias_table
 
@@ -117,22 +117,11 @@ def job_seed(seed: int, epoch: int, job: int) -> int:
     return value
 
 
-def load_kernel() -> Any:
-    try:
-        from heedful.word2vec import kernels
-    except ImportError as error:
-        raise MissingPackage(
-            f"training on the processor needs numba ({error}); "
-            "pip install 'heedful[fast]', or train with device='cuda'"
-        ) from None
-    return kernels.train_job
-
-
 class Job:
     """The kernel with what never changes bound to it, and one thread's scratch memory."""
 
     def __init__(self, tables: Tables, vocabulary: Vocabulary, settings: Settings, encoded: Encoded) -> None:
-        self.kernel, self.encoded, self.settings, self.tables = load_kernel(), encoded, settings, tables
+        self.kernel, self.encoded, self.settings, self.tables = train_job(), encoded, settings, tables
         self.keep = vocabulary.keep(settings.subsample)
         empty = np.zeros(2, dtype=np.uint32)
         self.alias = (

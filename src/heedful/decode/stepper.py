@@ -1,0 +1,148 @@
+"""The stepper: a model while it writes. Every loop here goes over one; a fast path is another one, put in by value.
+
+    logits = stepper.prefill(prompt)              (B, V) for the first token
+    logits = stepper.step(tokens)                 (B, V) for the next, after each row wrote one
+    stepper.reorder(index)                        beams, n samples, rows that are done
+    logits = stepper.extend(tokens); stepper.crop(length)      speculation
+
+`stream` and `generate` take a model, or a stepper made from one. A stepper is used by one call at a time;
+`prefill` begins anew.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import InputError
+from heedful.models.base import LM, Model, Seq2Seq, State
+from heedful.nn.context import PartState, Watch
+from heedful.nn.state import Fixed, Group, Recurrent
+
+
+class Stepper(Protocol):
+    """What a loop needs of a model. Logits may be of any float type; the loop makes them float32.
+
+    What `step` gives back may be a buffer that the next call overwrites: the loop is done with it by then.
+    """
+
+    model: Model  # for its tokenizer, config and published settings
+    fixed: bool  # the number of rows cannot change: a row that is done is fed further, and what comes out ignored
+
+    @property
+    def past(self) -> int:
+        """How many positions were read and written, padding included."""
+
+    def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        """Read prompts (B, T), padded on the left where `valid` (B, T) is False; logits (B, V) of the next token.
+
+        An encoder-decoder reads them as its sources. `length` is how many positions there will be at most, the
+        prompt's included; an encoder-decoder counts its target only.
+        """
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Each row wrote one token (B,): the logits (B, V) of the next."""
+
+    def extend(self, tokens: Tensor) -> Tensor:
+        """Each row wrote several (B, T): the logits (B, T, V) after each."""
+
+    def reorder(self, index: Tensor) -> None:
+        """Row b becomes what row index[b] was. Unless `fixed`, there may be more or fewer rows than before."""
+
+    def crop(self, length: int) -> None:
+        """Forget everything after the first `length` positions."""
+
+
+class Plain:
+    """A model's own `start` and `step`: the definition that faster steppers are compared with."""
+
+    fixed = False
+
+    def __init__(self, model: Model, chunk: int | None = None) -> None:
+        if not isinstance(model, (LM, Seq2Seq)) or (isinstance(model, LM) and not model.causal):
+            raise InputError(
+                f"{model.family.name} reads both ways and cannot generate; load a decoder or an encoder-decoder"
+            )
+        if model.config.head != "lm":
+            raise InputError(
+                f"this {model.family.name} has the head {model.config.head!r} and gives no next token; load one with 'lm'"
+            )
+        self.model: LM | Seq2Seq = model
+        self.chunk = chunk  # prompts longer than this are read in pieces
+        self.state: State = State(None)
+
+    @property
+    def past(self) -> int:
+        return self.state.past
+
+    @torch.no_grad()
+    def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        with resting(self.model):
+            if isinstance(self.model, LM):
+                self.state = self.model.start(prompt, valid=valid, length=length, chunk=self.chunk)
+            else:
+                self.state = self.model.start(prompt, valid=valid, length=length)
+        assert self.state.logits is not None
+        return self.state.logits
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
+        with resting(self.model):
+            return self.model.step(tokens[:, None], self.state, watch=watch)[:, -1]
+
+    @torch.no_grad()
+    def extend(self, tokens: Tensor) -> Tensor:
+        with resting(self.model):
+            return self.model.step(tokens, self.state)
+
+    def reorder(self, index: Tensor) -> None:
+        self.state.reorder(index)
+
+    def crop(self, length: int) -> None:
+        self.state.crop(length)
+
+    @property
+    def crops(self) -> bool:
+        """Whether the state keeps positions, and so can forget the newest; a recurrent one keeps a summary."""
+        return not recurs(self.state.parts)
+
+    def remember(self) -> State:
+        """A copy of the state, for one that cannot be cropped."""
+        return copy.deepcopy(self.state)
+
+    def restore(self, state: State) -> None:
+        """Go back to a copy; it is used up."""
+        self.state = state
+
+
+def recurs(part: PartState | None) -> bool:
+    """Whether some layer keeps a summary of the past instead of its positions."""
+    if isinstance(part, Group):
+        return any(recurs(child) for child in part.parts.values())
+    return isinstance(part, Recurrent) and not isinstance(part, Fixed)
+
+
+@contextmanager
+def resting(model: nn.Module) -> Iterator[None]:
+    """Without dropout, also in the middle of training. Free for a model in eval mode."""
+    if not model.training:
+        yield
+        return
+    awake = [module for module in model.modules() if module.training]
+    for module in awake:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in awake:
+            module.training = True
+
+
+def stepper_for(model: Model | Stepper) -> Stepper:
+    """The stepper itself, or the plain one of a model."""
+    return cast(Stepper, Plain(model)) if isinstance(model, Model) else model

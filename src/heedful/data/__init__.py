@@ -1,16 +1,90 @@
 """From files to batches.
 
-    readers.py    text files as documents          shards.py    tokenised once, memory-mapped
-    windows.py    documents as rows                batch.py     Batch: the tensors of one step
-    batches.py    Batches: a function of the step  language.py  next tokens
+    readers.py  tables.py  conll.py  squad.py      files: documents, rows, sentences, questions
+    tokens.py  vocabulary.py                       what is needed of a tokenizer
+    shards.py  windows.py                          text tokenised once and memory-mapped; cut into rows
+    corrupt.py                                     masking, spans, noise: functions of ids and a generator
+    batch.py  batches.py                           the tensors of one step, as a function of the step
+    language.py  masking.py  seq2seq.py            builders for plain text and for encoder-decoders
+    labelled.py  located.py                        builders for tasks with answers
 
 A data set is a function of the step number: batches[step] follows from (data, seed, step) alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
-from heedful.data.language import next_token as text
+from heedful.data.conll import conll
+from heedful.data.labelled import classify, contrast, regress
+from heedful.data.language import Source, next_token
+from heedful.data.located import answer, tag
+from heedful.data.masking import masked, pairs, replaced
+from heedful.data.readers import Documents, documents, from_hub, texts
+from heedful.data.seq2seq import denoise, parallel, spans
+from heedful.data.squad import squad
+from heedful.data.tables import Table, column
+from heedful.data.tokens import Tokenizer
+from heedful.errors import InputError, nearest
 
-__all__ = ["IGNORE", "Batch", "Batches", "text"]
+__all__ = [
+    "IGNORE",
+    "Batch",
+    "Batches",
+    "Documents",
+    "Table",
+    "Tokenizer",
+    "answer",
+    "classify",
+    "column",
+    "conll",
+    "contrast",
+    "denoise",
+    "documents",
+    "from_hub",
+    "masked",
+    "next_token",
+    "pairs",
+    "parallel",
+    "regress",
+    "replaced",
+    "spans",
+    "squad",
+    "tag",
+    "text",
+    "texts",
+]
+
+# What plain text can be learnt by, under the names of the objectives.
+FROM_TEXT: dict[str, Callable[..., Batches]] = {
+    "next_token": next_token,
+    "masked": masked,
+    "masked_and_next": pairs,
+    "spans": spans,
+    "denoise": denoise,
+    "replaced": replaced,
+}
+
+
+def text(
+    source: Source,
+    tokenizer: Tokenizer,
+    *,
+    length: int = 256,
+    batch: int = 32,
+    seed: int = 0,
+    objective: str = "next_token",
+    **options: Any,
+) -> Batches:
+    """Batches of plain text for an objective: a file, a folder, several, or documents.
+
+    `options` are those of the objective's own builder: next_token (packed=True, apart=True, unit="file" …),
+    masked, masked_and_next (data.pairs), spans, denoise, replaced.
+    """
+    if objective not in FROM_TEXT:
+        hint = nearest(objective, FROM_TEXT) or f"one of {', '.join(FROM_TEXT)}"
+        raise InputError(f"objective={objective!r} cannot be learnt from plain text; {hint}")
+    return FROM_TEXT[objective](source, tokenizer, length=length, batch=batch, seed=seed, **options)

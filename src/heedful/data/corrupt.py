@@ -24,7 +24,7 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class Masking:
-    """What is hidden and by what: of a share `rate` of the tokens, `masked` become the mask, `random` any token.
+    """What is hidden and by what: of a share `rate` of tokens, `masked` become the mask, `random` any token.
 
     The rest of the chosen stay as they are and are still to be predicted.
     """
@@ -113,7 +113,7 @@ def span_counts(length: int, density: float = 0.15, mean: float = 3.0) -> tuple[
 
 
 def span_lengths(length: int, density: float = 0.15, mean: float = 3.0) -> tuple[int, int]:
-    """How long a text may be so that what is left has `length` tokens with its end, and how long its target is.
+    """How long a text may be so that its rest and an end have `length` tokens, and how long its target is.
 
     568 tokens make inputs of 512 and targets of 114, as in T5.
     """
@@ -193,6 +193,8 @@ def infill(ids: Ids, rng: Random, how: Noise) -> Ids:
     while left > 0:
         lengths.append(min(int(rng.poisson(how.mean)), left))
         left -= lengths[-1]
+    while len(lengths) > sum(lengths):  # never longer than it was
+        lengths.remove(0)
     kept = len(ids) - sum(lengths)
     sizes = np.ones(kept + len(lengths), np.int64)
     where = np.sort(rng.permutation(len(sizes))[: len(lengths)])  # any order of kept tokens and spans

@@ -9,8 +9,9 @@ import numpy as np
 
 from heedful.data.batch import Row
 from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts
-from heedful.data.readers import Documents, Paths, Unit, documents
+from heedful.data.readers import OPENERS, Documents, Paths, Unit, documents, expand
 from heedful.data.shards import Ragged, tokenise
+from heedful.data.tables import Table
 from heedful.data.tokens import Tokenizer, ended, frame, pad_id
 from heedful.data.windows import Drawn, NextTokens, Windows, fitted
 
@@ -18,8 +19,15 @@ Source = Paths | Documents
 
 
 def as_documents(source: Source, unit: Unit, encoding: str) -> Documents:
-    """What was passed as the text, opened."""
-    return source if isinstance(source, Documents) else documents(source, unit, encoding)
+    """What was passed as the text, opened. JSON Lines are known by their name; they have a field "text"."""
+    if isinstance(source, Documents):
+        return source
+    if all(
+        path.name.removesuffix(path.suffix * (path.suffix in OPENERS)).endswith(".jsonl")
+        for path in expand(source)
+    ):
+        return Table(source, encoding=encoding).column("text")
+    return documents(source, unit, encoding)
 
 
 def next_token(

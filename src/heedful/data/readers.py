@@ -84,15 +84,20 @@ def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, lines:
     return f"{what}; pass encoding= ('latin-1', 'cp1252' …) or convert it"
 
 
-def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a file without their ends."""
+def lines_of(blocks: Iterable[str]) -> Iterator[str]:
+    """Blocks of text as lines without their ends."""
     tail = ""
-    for block in read_blocks(path, encoding):
+    for block in blocks:
         lines = (tail + block).split("\n")
         tail = lines.pop()
         yield from lines
     if tail:
         yield tail
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """The lines of a file without their ends."""
+    return lines_of(read_blocks(path, encoding))
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ def documents(paths: Paths, unit: Unit = "file", encoding: str = "utf-8") -> Doc
             else:
                 yield from (["\n".join(lines)] for lines in paragraphs(read_lines(path, encoding)))
 
-    return Documents(read, files, ("text", unit, encoding), _name(files))
+    return Documents(read, files, ("text", unit, encoding), file_name(files))
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:
@@ -160,7 +165,8 @@ def paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:
         yield held
 
 
-def _name(files: Sequence[Path]) -> str:
+def file_name(files: Sequence[Path]) -> str:
+    """How errors call several files."""
     return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
 
 

@@ -83,19 +83,22 @@ def tokenise(
     *,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
+    empty: bool = False,
     cache: str | Path | None = None,
 ) -> Ragged:
     """The ids of every document, each with `before` and `after` around it, from the cache if it is there.
 
+    Documents without a token are left out unless `empty` keeps their places.
+
     `cache` names a folder; None is .heed-cache beside the first file, or a temporary folder where nothing can
     be written there.
     """
-    facts = ("ids", VERSION, len(tokenizer), list(before), list(after))
+    facts = ("ids", VERSION, len(tokenizer), list(before), list(after), empty)
     key = join(source.fingerprint(), fingerprint(tokenizer, _sample(source)), json.dumps(facts))[:20]
     root, temporary = _root(source, cache)
     folder = root / key
     if not (folder / "header.json").is_file():
-        _write(folder, source, tokenizer, before, after)
+        _write(folder, source.name, _rounds(source, tokenizer, before, after, empty), len(tokenizer))
     return _open(folder, source.name, temporary)
 
 
@@ -133,32 +136,29 @@ def _temporary() -> tuple[Path, _Temporary]:
     return made.path, made
 
 
-def _write(
-    folder: Path, source: Documents, tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int]
-) -> None:
+def _write(folder: Path, name: str, rounds: Iterable[tuple[list[int], list[int]]], vocab: int) -> None:
     """Write a cache folder whole. Two processes may do so at once: the first to finish wins."""
     # Some vocabularies have holes, so ids may go a little beyond their number.
-    dtype = np.dtype(np.uint16 if len(tokenizer) <= 60_000 else np.uint32)
+    dtype = np.dtype(np.uint16 if vocab <= 60_000 else np.uint32)
     made = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
     try:
         digest = hashlib.sha256(dtype.str.encode())
         total = count = 0
         with (made / "tokens.bin").open("wb") as tokens, (made / "offsets.bin").open("wb") as offsets:
-            for ids, ends in _rounds(source, tokenizer, before, after):
-                data = np.array(ids, dtype).tobytes()
+            for ids, starts in rounds:
+                data, places = np.array(ids, dtype).tobytes(), np.array(starts, np.int64)
                 tokens.write(data)
-                np.array([total + e for e in ends], np.int64).tofile(offsets)
-                digest.update(data + np.array(ends, np.int64).tobytes())
-                total, count = total + len(ids), count + len(ends)
-            np.array([total], np.int64).tofile(offsets)
+                offsets.write((places + total).tobytes())
+                digest.update(data + places.tobytes())
+                total, count = total + len(ids), count + len(starts)
+            offsets.write(np.array([total], np.int64).tobytes())
             _sync(tokens)
             _sync(offsets)
         if total == 0:
-            raise InputError(f"{source.name} holds no text; is it the right file?")
+            raise InputError(f"{name} holds no text; is it the right file?")
         header = {"version": VERSION, "dtype": dtype.name, "tokens": total, "documents": count}
-        header["data"] = digest.hexdigest()
         with (made / "header.json").open("wb") as file:
-            file.write(json.dumps(header, indent=1).encode())
+            file.write(json.dumps(header | {"data": digest.hexdigest()}, indent=1).encode())
             _sync(file)
         try:
             made.rename(folder)
@@ -175,46 +175,38 @@ def _sync(file: IO[Any]) -> None:
 
 
 def _rounds(
-    source: Documents, tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int]
+    source: Documents, tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int], empty: bool
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Ids in rounds of bounded size, and where in each documents start. Empty documents are left out."""
+    """Ids in rounds of bounded size, and where in each of them documents start."""
     pending: list[tuple[str, bool]] = []  # a piece of text, and whether it begins a document
-    size, open_document = 0, False
+    size, inside = 0, False  # whether a document was begun and not ended
+
+    def encoded() -> tuple[list[int], list[int]]:
+        nonlocal inside
+        ids: list[int] = []
+        starts: list[int] = []
+        for (_, first), piece in zip(pending, encode_many(tokenizer, [t for t, _ in pending]), strict=True):
+            if first and inside:
+                ids.extend(after)
+                inside = False
+            if not inside and (piece or (first and empty)):
+                starts.append(len(ids))
+                ids.extend(before)
+                inside = True
+            ids.extend(piece)
+        return ids, starts
+
     for document in source:
         first = True
         for piece in _pieces(document):
             pending.append((piece, first))
             first = False
-            size += len(piece)
+            size += len(piece) + 8
             if size >= ROUND:
-                ids, starts, open_document = _encoded(pending, tokenizer, before, after, open_document)
-                yield ids, starts
+                yield encoded()
                 pending, size = [], 0
-    ids, starts, open_document = _encoded(pending, tokenizer, before, after, open_document)
-    yield ids + (list(after) if open_document else []), starts
-
-
-def _encoded(
-    pending: Sequence[tuple[str, bool]],
-    tokenizer: Tokenizer,
-    before: Sequence[int],
-    after: Sequence[int],
-    inside: bool,
-) -> tuple[list[int], list[int], bool]:
-    """The ids of one round; `inside` says whether a document is still open, before and after."""
-    ids: list[int] = []
-    starts: list[int] = []
-    for (_, first), piece in zip(pending, encode_many(tokenizer, [t for t, _ in pending]), strict=True):
-        if first:
-            if inside:
-                ids.extend(after)
-            inside = False
-        if piece and not inside:
-            starts.append(len(ids))
-            ids.extend(before)
-            inside = True
-        ids.extend(piece)
-    return ids, starts, inside
+    ids, starts = encoded()
+    yield ids + (list(after) if inside else []), starts
 
 
 def _pieces(document: Iterable[str]) -> Iterator[str]:
@@ -226,8 +218,7 @@ def _pieces(document: Iterable[str]) -> Iterator[str]:
             cut = _cut(held)
             yield held[:cut]
             held = held[cut:]
-    if held:
-        yield held
+    yield held
 
 
 def _cut(text: str) -> int:

@@ -1,0 +1,227 @@
+"""Batches for encoder-decoders: span corruption, denoising, translation.
+
+`tokens` is what the encoder reads, `labels` what the decoder writes, `target` what it reads: the labels moved
+right by the start token. Models differ in that token, so pass `start=model.start_token`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from heedful.data import corrupt, vocabulary
+from heedful.data.batch import Row
+from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts, generator, join
+from heedful.data.corrupt import Noise
+from heedful.data.language import Source, as_documents
+from heedful.data.readers import Documents, Paths, Unit
+from heedful.data.shards import tokenise
+from heedful.data.tables import Column, Table, two_sides
+from heedful.data.tokens import Ids, Tokenizer, ended, frame, names, need, pad_id, special_ids
+from heedful.data.windows import Drawn, Windows, fitted, pieces
+from heedful.errors import InputError, nearest
+
+
+def shifted(labels: Ids, start: int) -> dict[str, Ids]:
+    """What the decoder reads and writes. A text that begins with the start token already has it."""
+    labels = labels[1:] if len(labels) > 1 and labels[0] == start else labels
+    return {"target": np.concatenate(([start], labels[:-1])).astype(np.int64), "labels": labels}
+
+
+def start_id(tokenizer: Tokenizer, start: int | None, roles: Sequence[str]) -> int:
+    """The start token: what was passed, or the first of these that the tokenizer has."""
+    found = special_ids(tokenizer)
+    usual = next((found[role] for role in roles if role in found), None)
+    if start is None and usual is None:
+        raise InputError("a decoder needs a token to start with and this tokenizer has none; pass start=")
+    return int(usual if start is None else start)  # type: ignore[arg-type]
+
+
+Stretch = tuple[Callable[[int, int], Ids], Bucketed | Shuffled, int, str]
+
+
+def stretches(
+    source: Documents, tokenizer: Tokenizer, width: int, batch: int, seed: int, packed: bool,
+    cache: str | Path | None,
+) -> Stretch:  # fmt: skip
+    """Rows of at most `width` tokens: the reader of a row, their order, number and fingerprint.
+
+    Packed rows run over the ends of documents; an end token stands between two.
+    """
+    if packed:
+        tokens = tokenise(source, tokenizer, after=ended(tokenizer, frame(tokenizer)).after, cache=cache)
+        windows = Windows(tokens, width, seed)
+        check_counts(len(windows), batch, seed, tokens.name)
+        read = lambda row, epoch: tokens.flat[windows.place(row, epoch)[0]].astype(np.int64)
+        return read, Shuffled(len(windows), batch, seed), len(windows), tokens.fingerprint
+    tokens = tokenise(source, tokenizer, cache=cache)
+    parts = pieces(tokens, width)
+    kept = np.flatnonzero(parts.lengths > 1)
+    check_counts(len(kept), batch, seed, tokens.name)
+    order = Bucketed(parts.lengths[kept], batch, seed)
+    return lambda row, epoch: parts[int(kept[row])], order, len(kept), tokens.fingerprint
+
+
+def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
+    """<extra_id_0>, <extra_id_1> … of the vocabulary; in T5 their ids descend."""
+    ids = {name: i for i, name in enumerate(names(tokenizer)) if name.startswith("<extra_id_")}
+    found = [ids[f"<extra_id_{i}>"] for i in range(len(ids)) if f"<extra_id_{i}>" in ids]
+    if not found:
+        size = len(tokenizer)
+        raise InputError(
+            "span corruption needs sentinels and this tokenizer has no <extra_id_0>; pass ids of your own: "
+            f"sentinels=range({size + 99}, {size - 1}, -1), with a model of vocab={size + 100}"
+        )
+    return found
+
+
+def spans(
+    source: Source,
+    tokenizer: Tokenizer,
+    *,
+    length: int = 256,
+    batch: int = 32,
+    seed: int = 0,
+    packed: bool = True,
+    density: float = 0.15,
+    mean: float = 3.0,
+    sentinels: Sequence[int] | None = None,
+    start: int | None = None,
+    unit: Unit = "file",
+    encoding: str = "utf-8",
+    cache: str | Path | None = None,
+) -> Batches:
+    """T5's span corruption: a share `density` is cut out in spans of `mean`, a sentinel for each.
+
+    The text read for a row is as long as makes the encoder's input `length` (512 → 568, targets 114).
+    """
+    if not 0 < density < 1 or mean < 1:
+        raise InputError(f"density={density} must lie between 0 and 1, mean={mean} be at least 1")
+    marks = sentinel_ids(tokenizer) if sentinels is None else list(sentinels)
+    first = start_id(tokenizer, start, ("pad", "bos", "eos"))
+    end = ended(tokenizer, frame(tokenizer)).after
+    raw, _ = corrupt.span_lengths(length - len(end) + 1, density, mean)
+    texts = as_documents(source, unit, encoding)
+    read, order, count, data = stretches(texts, tokenizer, raw, batch, seed, packed, cache)
+
+    def make(row: int, epoch: int) -> Row:
+        kept, cut = corrupt.spans(read(row, epoch), generator(seed, epoch, row), marks, density, mean)
+        closed = lambda ids: np.concatenate((ids, end)).astype(np.int64)
+        return {"tokens": closed(kept), **shifted(closed(cut), first)}
+
+    settings = dict(
+        kind="spans", length=length, batch=batch, seed=seed, packed=packed, density=density, mean=mean,
+        sentinels=marks, start=first,
+    )  # fmt: skip
+    pad = pad_id(tokenizer)
+    return Batches(Drawn(count, make, pad), order, data, settings, pad=pad)
+
+
+def denoise(
+    source: Source,
+    tokenizer: Tokenizer,
+    *,
+    length: int = 256,
+    batch: int = 32,
+    seed: int = 0,
+    packed: bool = True,
+    noises: Sequence[str] = ("permute", "infill"),
+    rate: float = 0.3,
+    mean: float = 3.0,
+    start: int | None = None,
+    unit: Unit = "file",
+    encoding: str = "utf-8",
+    cache: str | Path | None = None,
+) -> Batches:
+    """BART's denoising: the noises one after another, and the text as it was to be written.
+
+    blank, delete, infill, permute, rotate; BART itself used sentence permutation and infilling.
+    """
+    for name in noises:
+        if name not in corrupt.NOISES:
+            hint = nearest(name, corrupt.NOISES) or f"one of {', '.join(corrupt.NOISES)}"
+            raise InputError(f"no noise {name!r}; {hint}")
+    if not 0 < rate <= 1:
+        raise InputError(f"rate={rate} of the tokens cannot be noised; it must be above 0 and at most 1")
+    hide = need(tokenizer, "mask", "denoising") if {"blank", "infill"} & set(noises) else 0
+    how = Noise(hide, vocabulary.ends(tokenizer), rate, mean)
+    first = start_id(tokenizer, start, ("eos", "bos", "pad"))
+    around = ended(tokenizer, frame(tokenizer))
+    if length <= around.single:
+        raise InputError(f"length={length} leaves no room beside {around.single} special tokens")
+    texts = as_documents(source, unit, encoding)
+    read, order, count, data = stretches(texts, tokenizer, length - around.single, batch, seed, packed, cache)
+
+    def make(row: int, epoch: int) -> Row:
+        ids, rng = read(row, epoch), generator(seed, epoch, row)
+        noised = ids
+        for name in noises:
+            noised = corrupt.NOISES[name](noised, rng, how)
+        return {"tokens": around.one(noised), **shifted(around.one(ids), first)}
+
+    settings = dict(
+        kind="denoise", length=length, batch=batch, seed=seed, packed=packed, noises=list(noises), rate=rate,
+        mean=mean, start=first,
+    )  # fmt: skip
+    pad = pad_id(tokenizer)
+    return Batches(Drawn(count, make, pad), order, data, settings, pad=pad)
+
+
+def parallel(
+    paths: Paths | Table,
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
+    *,
+    columns: tuple[Column, Column] | None = None,
+    prefix: str = "",
+    length: int = 256,
+    batch: int = 32,
+    max_tokens: int | None = None,
+    seed: int = 0,
+    start: int | None = None,
+    truncate: bool = False,
+    encoding: str = "utf-8",
+    cache: str | Path | None = None,
+) -> Batches:
+    """A text and what is to be written for it: two files of as many lines, or two columns of a table.
+
+    Pairs of like length stand together. `max_tokens` bounds rows × longest row (batch then only the rows), as
+    translation is usually trained. `prefix` goes before every source text. extra["row"] is the pair's number.
+    """
+    sides = two_sides(paths, columns, encoding)
+    theirs = target_tokenizer or tokenizer
+    around, beyond = ended(tokenizer, frame(tokenizer)), ended(theirs, frame(theirs))
+    first = start_id(theirs, start, ("bos", "pad", "eos"))
+    sources = tokenise(_prefixed(sides[0], prefix), tokenizer, empty=True, cache=cache)
+    targets = tokenise(sides[1], theirs, empty=True, cache=cache)
+    kept = np.flatnonzero((sources.lengths > 0) & (targets.lengths > 0))
+    check_counts(len(kept), batch, seed, sources.name)
+    lengths = np.stack((sources.lengths[kept] + around.single, targets.lengths[kept] + beyond.single))
+    notes = fitted(lengths.max(0), length, truncate, "pairs", "raise length", sources.name)
+    if len(kept) < len(sources):
+        notes += (
+            f"{len(sources) - len(kept):,} of {len(sources):,} pairs have an empty side and are left out",
+        )
+
+    def make(row: int, epoch: int) -> Row:
+        i = int(kept[row])
+        ids, answer = sources[i][: length - around.single], targets[i][: length - beyond.single]
+        return {"tokens": around.one(ids), **shifted(beyond.one(answer), first), "row": i}
+
+    settings = dict(
+        kind="parallel", length=length, batch=batch, max_tokens=max_tokens, seed=seed, start=first,
+        before=around.before, after=around.after,
+    )  # fmt: skip
+    pad = pad_id(tokenizer) if pad_id(tokenizer) < len(theirs) else 0
+    order = Bucketed(np.minimum(lengths.max(0), length), batch, seed, max_tokens)
+    data = join(sources.fingerprint, targets.fingerprint)
+    return Batches(Drawn(len(kept), make, pad), order, data, settings, notes=notes, pad=pad)
+
+
+def _prefixed(texts: Documents, prefix: str) -> Documents:
+    if not prefix:
+        return texts
+    put = lambda: ([prefix, *pieces] for pieces in texts)
+    return Documents(put, texts.files, (*texts.settings, prefix), texts.name)

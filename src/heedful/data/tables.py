@@ -1,0 +1,194 @@
+"""Tables from disk, row by row: CSV, TSV, JSON Lines, and two files whose lines belong together."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.data.readers import OPENERS, Documents, Paths, expand, file_name, read_blocks, read_lines
+from heedful.errors import InputError, nearest
+
+Column = str | int
+KINDS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with columns. Rows are read when asked for and never held.
+
+    A column is a name from the first line, or a number if there is no such line. Quotes mean something in
+    CSV; in TSV they are text, as GLUE has it, unless `quoted` says otherwise.
+    """
+
+    paths: Paths
+    header: bool | None = None  # None: there is one if columns are asked for by name
+    delimiter: str | None = None
+    quoted: bool | None = None
+    encoding: str = "utf-8"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(expand(self.paths))
+
+    def rows(self, *columns: Column) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Where each row stands ("file, line 7"), and its values in these columns."""
+        empty = True
+        for path in self.files:
+            kind = self.delimiter or kind_of(path)
+            made = self._objects(path, columns) if kind == "json" else self._records(path, kind, columns)
+            for row in made:
+                empty = False
+                yield row
+        if empty:
+            raise InputError(f"{file_name(self.files)} is empty")
+
+    def column(self, name: Column) -> Documents:
+        """One column as documents."""
+        settings = ("table", name, self.header, self.delimiter, self.quoted, self.encoding)
+        return Documents(
+            lambda: ([values[0]] for _, values in self.rows(name)),
+            self.files,
+            settings,
+            file_name(self.files),
+        )
+
+    def _records(self, path: Path, delimiter: str, columns: Sequence[Column]) -> Iterator[Any]:
+        csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+        quoted = delimiter == "," if self.quoted is None else self.quoted
+        style: dict[str, Any] = {
+            "delimiter": delimiter,
+            "quoting": csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+        }
+        lines = (line + "\n" for line in read_lines(path, self.encoding))
+        reader = csv.reader(lines, **style)
+        names: list[str] | None = None
+        wanted, width, last = [], 0, 0
+        try:
+            for record in reader:
+                line, last = last + 1, reader.line_num
+                if not any(value.strip() for value in record):
+                    continue
+                if not width:
+                    width = len(record)
+                    if self.header if self.header is not None else any(isinstance(c, str) for c in columns):
+                        names = [name.strip() for name in record]
+                    wanted = [find(path, c, names, width) for c in columns]
+                    if names:
+                        continue
+                if len(record) != width:
+                    hint = "; is a quote left open?" if quoted and last > line else ""
+                    raise InputError(f"{path}, line {line}: {len(record)} columns instead of {width}{hint}")
+                yield f"{path}, line {line}", tuple(record[i] for i in wanted)
+        except csv.Error as error:
+            raise InputError(f"{path}, line {reader.line_num}: {error}") from None
+
+    def _objects(self, path: Path, columns: Sequence[Column]) -> Iterator[Any]:
+        for line, text in objects(path, self.encoding):
+            where = f"{path}, line {line}"
+            try:
+                row = json.loads(text) if isinstance(text, str) else text
+            except ValueError as error:
+                raise InputError(f"{where}: no JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise InputError(f"{where}: a row is an object {{…}}, not {str(row)[:40]!r}")
+            for c in columns:
+                if c not in row:
+                    raise InputError(f"{where}: no field {c!r}; {known(str(c), list(row))}")
+                if row[c] is None:
+                    raise InputError(f"{where}: field {c!r} is null")
+            yield where, tuple(plain(row[c]) for c in columns)
+
+
+def plain(value: Any) -> str:
+    """A JSON value as text; lists of strings (tokens) are joined by spaces."""
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return " ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
+    """The rows of a JSON file: one a line, or one list of all."""
+    if path.name.removesuffix(path.suffix if path.suffix in OPENERS else "").endswith(".json"):
+        whole = read_json(path, encoding)
+        if isinstance(whole, list):
+            yield from enumerate(whole, 1)
+            return
+        raise InputError(
+            f"{path} holds one JSON object and not a list of rows; name it .jsonl if it has one a line"
+        )
+    yield from ((i, line) for i, line in enumerate(read_lines(path, encoding), 1) if line.strip())
+
+
+def read_json(path: Path, encoding: str = "utf-8") -> Any:
+    """A whole JSON file."""
+    text = "".join(read_blocks(path, encoding))
+    if not text.strip():
+        raise InputError(f"{path} is empty")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
+
+
+def kind_of(path: Path) -> str:
+    """The delimiter of a table, or "json", by the end of its name."""
+    stem = path.with_suffix("") if path.suffix in OPENERS else path
+    if stem.suffix.lower() not in KINDS:
+        raise InputError(f"cannot tell what {path} is: name it .csv, .tsv or .jsonl, or pass delimiter=")
+    return KINDS[stem.suffix.lower()]
+
+
+def find(path: Path, column: Column, names: Sequence[str] | None, width: int) -> int:
+    """The place of a column, or an error that names the nearest."""
+    if isinstance(column, int):
+        if not -width <= column < width:
+            raise InputError(f"{path} has no column {column}; it has {width}, counted from 0")
+        return column
+    if names is None or column not in names:
+        raise InputError(f"{path} has no column {column!r}; {known(column, names or [])}")
+    return names.index(column)
+
+
+def known(name: str, names: Sequence[str]) -> str:
+    """The end of an error about a name: the nearest one, or all."""
+    return nearest(name, names) or f"it has {', '.join(map(repr, names[:12])) or 'none'}"
+
+
+def table(source: Paths | Table, **options: Any) -> Table:
+    """What was passed as a table, opened."""
+    return source if isinstance(source, Table) else Table(source, **options)
+
+
+def column(paths: Paths, name: Column, **options: Any) -> Documents:
+    """One column of a CSV, TSV or JSON Lines file as documents, for data.text and its kin."""
+    return Table(paths, **options).column(name)
+
+
+def two_sides(
+    paths: Paths | Table, columns: tuple[Column, Column] | None, encoding: str = "utf-8"
+) -> tuple[Documents, Documents]:
+    """Source and target of a parallel corpus: two files of as many lines, or two columns of a table."""
+    if isinstance(paths, Table | str | Path) or len(paths) == 1:
+        whole = table(paths, **({} if isinstance(paths, Table) else {"encoding": encoding}))
+        first, second = columns or (0, 1)
+        return whole.column(first), whole.column(second)
+    if len(paths) != 2:
+        raise InputError(f"a parallel corpus is two files or one table; got {len(paths)} paths")
+    files = [expand(p)[0] for p in paths]
+    counts = [sum(1 for _ in read_lines(f, encoding)) for f in files]
+    for file, count in zip(files, counts, strict=True):
+        if not count:
+            raise InputError(f"{file} is empty")
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}; they must pair up"
+        )
+    side = lambda f: Documents(
+        lambda: ([line] for line in read_lines(f, encoding)), (f,), ("lines", encoding), str(f)
+    )
+    return side(files[0]), side(files[1])

@@ -26,22 +26,21 @@ def _kernel() -> Any:
         row = tl.program_id(0).to(tl.int64)
         base = logits + row * stride
         label = tl.load(labels + row)
-        high = tl.full((BLOCK,), float("-inf"), tl.float32)
-        total = tl.zeros((BLOCK,), tl.float32)
-        plain = tl.zeros((BLOCK,), tl.float32)
+        high = float("-inf")
+        total = 0.0
+        plain = 0.0
         for start in range(0, V, BLOCK):
             index = start + tl.arange(0, BLOCK)
             u = tl.load(base + index, mask=index < V, other=float("-inf")).to(tl.float32)
-            top = tl.maximum(high, u)
-            safe = tl.where(top == float("-inf"), 0.0, top)
-            total = total * tl.exp(high - safe) + tl.exp(u - safe)
-            plain += tl.where(index < V, u, 0.0)
+            top = tl.maximum(high, tl.max(u, 0))
+            total = total * tl.exp(high - top) + tl.sum(tl.exp(u - top), 0)
+            if smoothing > 0:
+                plain += tl.sum(tl.where(index < V, u, 0.0), 0)
             high = top
-        peak = tl.max(high, 0)
-        z = tl.log(tl.sum(total * tl.exp(high - peak), 0)) + peak
+        z = tl.log(total) + high
         counts = label != ignore
         hit = tl.load(base + tl.where(counts, label, 0)).to(tl.float32)
-        loss = z - (1.0 - smoothing) * hit - smoothing * tl.sum(plain, 0) / V
+        loss = z - (1.0 - smoothing) * hit - smoothing * plain / V
         tl.store(losses + row, tl.where(counts, loss, 0.0))
         for start in range(0, stride, BLOCK):
             index = start + tl.arange(0, BLOCK)
@@ -57,6 +56,6 @@ def loss_and_slope_(logits: Tensor, labels: Tensor, vocab: int, smoothing: float
     """The loss of every row; `logits` (rows, at least V columns) become their own slope."""
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
     _kernel()[(len(logits),)](
-        logits, labels, losses, vocab, logits.stride(0), smoothing, ignore, BLOCK=4096, num_warps=8
+        logits, labels, losses, vocab, logits.stride(0), smoothing, ignore, BLOCK=2048, num_warps=4
     )
     return losses

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from heedful.data.batch import IGNORE
 from heedful.kernels.crossentropy import loss_and_slope_
 
-ROWS = 8192  # positions in a chunk: large enough for full speed, small enough to be forgotten
+ROWS = 16384  # positions in a chunk: large enough for full speed, small enough to be forgotten
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:

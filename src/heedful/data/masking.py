@@ -17,7 +17,7 @@ from heedful.data.corrupt import Masking
 from heedful.data.language import Source, as_documents
 from heedful.data.readers import Documents, Unit, lines_of, paragraphs
 from heedful.data.shards import Ragged, tokenise
-from heedful.data.tokens import Ids, Tokenizer, ended, frame, need, pad_id
+from heedful.data.tokens import Frame, Ids, Tokenizer, ended, frame, need, pad_id
 from heedful.data.windows import Drawn, Windows, pieces
 from heedful.errors import InputError
 
@@ -209,45 +209,54 @@ def pairs(
     parted between two of its sentences (inside one if it has no other place). extra["follows"] tells the two
     kinds apart.
     """
-    around = frame(tokenizer)
-    if not around.between:
-        raise InputError(
-            "sentence pairs need a token between the two and this tokenizer has none; train one with [SEP]"
-        )
+    around = _pairing(tokenizer, length)
     room = length - around.double
-    if room < 2:
-        raise InputError(
-            f"length={length} leaves no room for two sentences beside {around.double} special tokens"
-        )
     how = masking(tokenizer, rate, whole)
     lines, documents = sentences(source, tokenizer, encoding, cache)
     if (documents.lengths > 0).sum() < 2:
-        raise InputError(
-            f"{lines.name} has one document and pairs need two; put blank lines between documents"
-        )
+        raise InputError(f"{lines.name} has one document and pairs need two; put blank lines between them")
     parts = pieces(documents, room)
     kept = np.flatnonzero(parts.lengths > 1)
     check_counts(len(kept), batch, seed, lines.name)
-    rng_of = draws(seed, static)
+    rng = draws(seed, static)
 
     def make(row: int, epoch: int) -> Row:
-        rng = rng_of(row, epoch)
-        start, end = parts.bounds(int(kept[row]))
-        cut = _parting(lines, start, end, rng)
-        a, b = lines.flat[start:cut], lines.flat[cut:end]
-        follows = bool(rng.random() < 0.5)
-        if not follows:
-            b = _elsewhere(lines, documents, start, room - len(a), rng)
-        ids, types = around.two(a.astype(np.int64), b.astype(np.int64))
-        tokens, labels = corrupt.mask(ids, rng, how)
+        drawn = rng(row, epoch)
+        a, b, follows = _pair(lines, documents, parts.bounds(int(kept[row])), room, drawn)
+        ids, types = around.two(a, b)
+        tokens, labels = corrupt.mask(ids, drawn, how)
         return {"tokens": tokens, "labels": labels, "types": types, "follows": follows}
 
-    settings = dict(
-        kind="pairs", length=length, batch=batch, seed=seed, rate=rate, whole=whole, static=static
-    )
+    settings = dict(kind="pairs", length=length, batch=batch, seed=seed, rate=rate, whole=whole, draws=static)
     pad = pad_id(tokenizer)
     order = Bucketed(parts.lengths[kept], batch, seed)
     return Batches(Drawn(len(kept), make, pad), order, lines.fingerprint, settings, pad=pad)
+
+
+def _pairing(tokenizer: Tokenizer, length: int) -> Frame:
+    """What goes around two sentences; an error if nothing parts them or they do not fit."""
+    around = frame(tokenizer)
+    if not around.between:
+        raise InputError(
+            "sentence pairs need a token between the two and this tokenizer has none; give it [SEP]"
+        )
+    if length - around.double < 2:
+        raise InputError(
+            f"length={length} leaves no room for two sentences and {around.double} special tokens"
+        )
+    return around
+
+
+def _pair(
+    lines: Ragged, documents: Ragged, bounds: tuple[int, int], room: int, rng: np.random.Generator
+) -> tuple[Ids, Ids, bool]:
+    """The first part of a stretch, and its second or as much of another document."""
+    start, end = bounds
+    cut = _parting(lines, start, end, rng)
+    a, b = lines.flat[start:cut].astype(np.int64), lines.flat[cut:end].astype(np.int64)
+    if rng.random() < 0.5:
+        return a, b, True
+    return a, _elsewhere(lines, documents, start, room - len(a), rng).astype(np.int64), False
 
 
 def _parting(lines: Ragged, start: int, end: int, rng: np.random.Generator) -> int:

@@ -139,12 +139,7 @@ def denoise(
 
     blank, delete, infill, permute, rotate; BART itself used sentence permutation and infilling.
     """
-    for name in noises:
-        if name not in corrupt.NOISES:
-            hint = nearest(name, corrupt.NOISES) or f"one of {', '.join(corrupt.NOISES)}"
-            raise InputError(f"no noise {name!r}; {hint}")
-    if not 0 < rate <= 1:
-        raise InputError(f"rate={rate} of the tokens cannot be noised; it must be above 0 and at most 1")
+    _check_noises(noises, rate)
     hide = need(tokenizer, "mask", "denoising") if {"blank", "infill"} & set(noises) else 0
     how = Noise(hide, vocabulary.ends(tokenizer), rate, mean)
     first = start_id(tokenizer, start, ("eos", "bos", "pad"))
@@ -167,6 +162,15 @@ def denoise(
     )  # fmt: skip
     pad = pad_id(tokenizer)
     return Batches(Drawn(count, make, pad), order, data, settings, pad=pad)
+
+
+def _check_noises(noises: Sequence[str], rate: float) -> None:
+    for name in noises:
+        if name not in corrupt.NOISES:
+            hint = nearest(name, corrupt.NOISES) or f"one of {', '.join(corrupt.NOISES)}"
+            raise InputError(f"no noise {name!r}; {hint}")
+    if not 0 < rate <= 1:
+        raise InputError(f"rate={rate} of the tokens cannot be noised; it must be above 0 and at most 1")
 
 
 def parallel(
@@ -201,9 +205,8 @@ def parallel(
     lengths = np.stack((sources.lengths[kept] + around.single, targets.lengths[kept] + beyond.single))
     notes = fitted(lengths.max(0), length, truncate, "pairs", "raise length", sources.name)
     if len(kept) < len(sources):
-        notes += (
-            f"{len(sources) - len(kept):,} of {len(sources):,} pairs have an empty side and are left out",
-        )
+        gone = len(sources) - len(kept)
+        notes += (f"{gone:,} of {len(sources):,} pairs have an empty side and are left out",)
 
     def make(row: int, epoch: int) -> Row:
         i = int(kept[row])
@@ -211,17 +214,16 @@ def parallel(
         return {"tokens": around.one(ids), **shifted(beyond.one(answer), first), "row": i}
 
     settings = dict(
-        kind="parallel", length=length, batch=batch, max_tokens=max_tokens, seed=seed, start=first,
-        before=around.before, after=around.after,
-    )  # fmt: skip
+        kind="parallel", length=length, batch=batch, max_tokens=max_tokens, seed=seed, start=first
+    )
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(theirs) else 0
     order = Bucketed(np.minimum(lengths.max(0), length), batch, seed, max_tokens)
-    data = join(sources.fingerprint, targets.fingerprint)
+    data = join(sources.fingerprint, targets.fingerprint, repr((around, beyond)))
     return Batches(Drawn(len(kept), make, pad), order, data, settings, notes=notes, pad=pad)
 
 
 def _prefixed(texts: Documents, prefix: str) -> Documents:
     if not prefix:
         return texts
-    put = lambda: ([prefix, *pieces] for pieces in texts)
+    put = lambda: ([prefix, whole] if whole else [] for whole in map("".join, texts))
     return Documents(put, texts.files, (*texts.settings, prefix), texts.name)

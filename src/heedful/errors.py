@@ -72,5 +72,5 @@ class MissingPackage(HeedfulError, ImportError):
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """The closest known names, ready for the end of an error message."""
-    close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.4)
+    close = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=count, cutoff=0.4)
     return f"did you mean {', '.join(repr(c) for c in close)}?" if close else ""

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from heedful.errors import CorruptFile, InputError, NotFound
-from heedful.models import by_model_type, find
+from heedful.models import FAMILIES, by_model_type, find, presets
 from heedful.models.base import LM, Config, Family, Model
 from heedful.models.published import config_from, config_to
 from heedful.nn.init import initialise, outline
 from heedful.pooling import Pooling, pool, read_pooling, write_pooling
 from heedful.text import load_tokenizer, save_tokenizer
+from heedful.text.from_gguf import from_gguf
 from heedful.weights.checkpoint import fill, published_tensors
 from heedful.weights.files import open_folder, write_safetensors
+from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
 
 
@@ -79,11 +81,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     return model.to(device).eval()
 
 
-def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
-    from heedful.models import FAMILIES
-    from heedful.text.from_gguf import from_gguf
-    from heedful.weights.gguf import GGUFFile
-
+def _open_gguf(path: Path) -> tuple[GGUFFile, Family, Config]:
     if path.suffix != ".gguf":
         raise NotFound(f"{path} is a file; give the folder of a model, or a .gguf file")
     source = GGUFFile(path)
@@ -91,17 +89,43 @@ def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None
     if source.architecture not in known:
         raise NotFound(f"{path} holds a {source.architecture!r}; GGUF is read here for {', '.join(known)}")
     family = known[source.architecture]
-    config = family.config.strict(**source.config(family.gguf_keys))
+    return source, family, family.config.strict(**source.config(family.gguf_keys))
+
+
+def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
+    source, family, config = _open_gguf(path)
     assert family.gguf_names is not None
     with outline():
         model = assemble(family, config)
-    fill(model, source, family.gguf_names(config), copies=family.copies, drop=family.dropped(config), dtype=dtype)
+    rows = family.gguf_names(config)
+    fill(model, source, rows, copies=family.copies, drop=family.dropped(config), dtype=dtype)
     model.tie()
     model.tokenizer = from_gguf(source.metadata)
     if model.tokenizer is not None:
         ids = {f"{role}_token_id": getattr(model.tokenizer, role) for role in ("bos", "eos", "pad")}
         model.published = {name: value for name, value in ids.items() if value is not None}
     return model.to(device).eval()
+
+
+def skeleton(name: str | Path) -> Model:
+    """A model's shapes without its weights: of whatever `build` or `load` takes. Nothing is allocated."""
+    if name in presets() or name in FAMILIES:
+        return build(str(name), device="meta")
+    try:
+        where = resolve(name)
+    except NotFound:
+        if "/" not in str(name):
+            find(str(name))  # says which name is nearest
+        raise
+    if where.is_file():
+        _, family, config = _open_gguf(where)
+    else:
+        published = read_config(where)
+        family = by_model_type(str(published.get("model_type")))
+        weights = any(where.glob("*.safetensors*")) or any(where.glob("pytorch_model*.bin*"))
+        config = config_from(family, published, open_folder(where).entries if weights else ())
+    with outline():
+        return assemble(family, config)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

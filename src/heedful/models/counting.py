@@ -90,12 +90,10 @@ def count(what: str | Config | Model, batch: int = 1, length: int | None = None,
     name, family, config = _identify(what)
     with outline():
         model = family.build(config)
-        backbone = model if isinstance(model.head, LMHead) else _headless(family, config, model)
+        backbone = _backbone(family, config, model)
     values = {f.name: getattr(config, f.name) for f in fields(config)}
     T = length or values.get("context") or LENGTH
-    learned = sum(p.numel() for p in backbone.parameters())
-    # A bias that only steers who is chosen: no gradient moves it, yet training does.
-    steering = sum(m.bias.numel() for m in backbone.modules() if isinstance(m, SigmoidRouter))
+    learned, steering = _learned(backbone), _steering(backbone)
     probe = Probe(config.dim)
     held = _held(model, probe)
     notes = list(_matrices(backbone))
@@ -151,14 +149,30 @@ def _identify(what: str | Config | Model) -> tuple[str, Family, Config]:
     return having[0].name, having[0], what
 
 
-def _headless(family: Family, config: Config, model: Model) -> Model:
-    """The same model without its task head, with the pooler that belongs to it."""
-    if config.head == "none":
+def parameters(family: Family, config: Config) -> int:
+    """The parameters alone, as `count` gives them."""
+    with outline():
+        backbone = _backbone(family, config, family.build(config) if config.head == "lm" else None)
+    return _learned(backbone) + _steering(backbone)
+
+
+def _backbone(family: Family, config: Config, model: Model | None) -> Model:
+    """The model without its task head, with the pooler that belongs to it; a language model's head stays."""
+    if model is not None and (config.head == "none" or isinstance(model.head, LMHead)):
         return model
     try:
         return family.build(config.change(head="none"))
     except ConfigError:  # a family that is never without one
-        return model
+        return model or family.build(config)
+
+
+def _learned(model: Model) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _steering(model: Model) -> int:
+    """Biases that only steer which expert is chosen: no gradient moves them, yet training does."""
+    return sum(m.bias.numel() for m in model.modules() if isinstance(m, SigmoidRouter))
 
 
 def _components(model: nn.Module) -> dict[str, int]:

@@ -37,7 +37,7 @@ class GGUFFile:
             raise CorruptFile(f"{path} is damaged or truncated ({error}); fetch it again") from None
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         # Their shapes run the other way round.
-        self.entries = {
+        self.entries: Mapping[str, Entry] = {
             name: Entry(torch.float32, tuple(int(n) for n in reversed(tensor.shape)))
             for name, tensor in self._tensors.items()
         }

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from heedful.errors import NotFound
+from heedful.weights.bases import installed
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "pytorch_model*.bin"]
 
@@ -15,6 +16,9 @@ def resolve(path: str | Path) -> Path:
     local = Path(path).expanduser()
     if local.is_dir() or local.is_file():
         return local
+    bases = installed()
+    if str(path).lower() in bases:
+        return bases[str(path).lower()]
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
         raise NotFound(f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); check the path")
     return download(str(path))

@@ -1,0 +1,137 @@
+"""`heed`: one table of commands. A command's module is imported when it is called, so that help is instant.
+
+Results go to stdout and nothing else does. An error is one line and its hints on stderr, and an exit code:
+0 done · 1 failed · 2 wrong usage · 3 bad name, input or file · 4 out of memory · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from heedful.errors import HeedfulError
+
+
+@dataclass(frozen=True)
+class Command:
+    """One row of the table: where it is, what it does, under which heading help lists it."""
+
+    where: str  # module:function, or module:app for a group of its own
+    help: str
+    panel: str
+
+
+COMMANDS = {
+    "show": Command("heedful.commands.show:show", "A model's tree: parts, shapes, equations.", "Models"),
+    "count": Command("heedful.commands.count:count", "Parameters, FLOPs and memory of a model.", "Models"),
+    "ls": Command("heedful.commands.ls:ls", "Every known model, and those on this machine.", "Models"),
+    "tokenize": Command("heedful.commands.tokenize:tokenize", "How a model cuts a text into tokens.", "Text"),
+    "word2vec": Command("heedful.word2vec.cli:app", "Word vectors: train, ask, score, convert.", "Text"),
+    "env": Command("heedful.commands.env:env", "This machine and its packages, for bug reports.", "Help"),
+    "version": Command("heedful.commands.env:version", "The version of heedful.", "Help"),
+}
+
+EXAMPLES = """The Transformer family made real: every model shown, counted, loaded, looked into.
+
+Examples:
+
+  heed show gpt2
+
+  heed count gpt3
+
+  heed ls
+"""
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+class Lazy(TyperGroup):
+    """A group that lists its commands from the table and imports one when it is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+
+def load(name: str) -> Any:
+    """The real command behind a row of the table."""
+    module, attribute = COMMANDS[name].where.split(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.command(name, context_settings=SETTINGS)(found)
+    return typer.main.get_command(alone)
+
+
+app = typer.Typer(
+    cls=Lazy,
+    help=EXAMPLES,
+    no_args_is_help=True,
+    context_settings=SETTINGS,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def options(no_color: bool = typer.Option(False, "--no-color", help="No colours, as NO_COLOR=1.")) -> None:
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
+
+
+def _stub() -> Callable[[], None]:
+    def nothing() -> None:
+        """Stands in the list; the table has the real one."""
+
+    return nothing
+
+
+for _name, _row in COMMANDS.items():
+    app.command(_name, help=_row.help, rich_help_panel=_row.panel)(_stub())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of `heed`."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        typer.main.get_command(app).main(args=given, prog_name="heed")
+    except Exception as error:
+        if os.environ.get("HEED_DEBUG") == "1":
+            raise
+        sys.exit(report(error, as_json="--json" in given))
+
+
+def report(error: Exception, *, as_json: bool) -> int:
+    """Say what went wrong and what to do; the exit code it stands for."""
+    name = type(error).__name__
+    code = 1
+    if isinstance(error, HeedfulError):
+        text, code = " ".join(str(error).split()), error.exit_code
+    elif isinstance(error, MemoryError) or name == "OutOfMemoryError":
+        text, code = "out of memory; take a smaller batch, a shorter text or a smaller model", 4
+    else:
+        text = f"{name}: {' '.join(str(error).split())[:300]}; this is a fault of heedful's: please report it"
+    message, _, hint = text.partition("; ")
+    if as_json:
+        word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        told = {"code": word, "message": message, "hint": hint or None}
+        print(json.dumps({"schema": "heed/1", "error": told}, ensure_ascii=False))
+        return code
+    lines = [f"error: {message}"] + [f"hint: {hint}"] * bool(hint)
+    if not isinstance(error, HeedfulError):
+        lines.append("hint: HEED_DEBUG=1 shows the traceback")
+    print("\n".join(lines), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

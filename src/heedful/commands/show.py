@@ -1,0 +1,89 @@
+"""`heed show`: the assembled tree of a model."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heedful.commands.output import Json, as_json, console
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from heedful.models.base import Model
+    from heedful.show import Node
+
+
+def show(
+    model: Annotated[str, typer.Argument(help="A preset (gpt2), a family, a folder, a .gguf file.")],
+    json: Json = False,
+) -> None:
+    """The assembled tree of a model: its parts, their shapes, how many parameters, and each part's equation.
+
+    Layers that are alike are drawn once.
+
+    Examples:
+
+      heed show gpt2
+
+      heed show ./my-model --json
+    """
+    from heedful.loading import skeleton
+    from heedful.show import plain, tree
+
+    found = skeleton(model)
+    root = tree(found)
+    root.name = model
+    if json:
+        about = {"model": model, "family": found.family.name, "config": _config(found)}
+        return as_json(about | {"tree": plain(root)})
+    out = console()
+    out.print(_heading(model, found, root))
+    drawn: set[str] = set()
+    for line in _lines(root, "", "", drawn, out.width):
+        out.print(line, overflow="fold", no_wrap=False)
+
+
+def _config(model: Model) -> dict[str, object]:
+    from dataclasses import fields
+
+    values = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
+    return {k: v if isinstance(v, (int, float, str, bool, type(None))) else str(v) for k, v in values.items()}
+
+
+def _heading(name: str, model: Model, root: Node) -> Text:
+    from rich.text import Text
+
+    out = Text.assemble((name, "bold"), f"  ·  {model.family.paper}\n" if model.family.paper else "\n")
+    config = _config(model)
+    known = ("layers", "dim", "heads", "kv_heads", "hidden", "context", "vocab", "head")
+    given = {k: config[k] for k in known if config.get(k) is not None}
+    sizes = [f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in given.items()]
+    return out.append(f"{root.parameters:,} parameters  ·  {', '.join(sizes)}\n", "dim")
+
+
+def _lines(node: Node, first: str, rest: str, drawn: set[str], width: int) -> list[Text]:
+    """The node and everything below it; `first` and `rest` are the branches drawn before its lines."""
+    from rich.text import Text
+
+    count = f"{node.parameters:,}" + (f" × {node.times}" if node.times > 1 else "")
+    note = f"= {node.tied}" if node.tied else count if node.parameters else ""
+    settings = "  ".join(f"{k} {v:,}" for k, v in node.settings.items())
+    line = Text.assemble(
+        (first, "dim"), (node.name, "bold cyan"), "  ", (node.kind, "" if node.equation else "dim"),
+        (f"  {node.shape}" if node.shape else "", "green"), (f"  {settings}" if settings else "", "dim"),
+    )  # fmt: skip
+    gap = max(2, min(width, 100) - line.cell_len - len(note))
+    out = [line.append(" " * gap + note, "yellow") if note else line]
+    below = rest + ("│   " if node.children else "    ")
+    if node.equation and node.kind not in drawn:
+        drawn.add(node.kind)
+        for piece in textwrap.wrap(node.equation, max(20, min(width, 110) - len(below))):
+            out.append(Text.assemble((below, "dim"), (piece, "italic magenta")))
+    for i, child in enumerate(node.children):
+        last = i == len(node.children) - 1
+        branch, trunk = ("└── ", "    ") if last else ("├── ", "│   ")
+        out += _lines(child, rest + branch, rest + trunk, drawn, width)
+    return out

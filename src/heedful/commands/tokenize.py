@@ -1,0 +1,68 @@
+"""`heed tokenize`: how a model cuts a text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heedful.commands.output import Json, as_json, console, table
+from heedful.errors import InputError
+
+if TYPE_CHECKING:
+    from heedful.text import Tokenizer
+
+
+def tokenize(
+    model: Annotated[str, typer.Argument(help="A folder, a .gguf file, an installed model.")],
+    text: Annotated[str, typer.Argument(help="The text; - reads it from stdin.")],
+    special: Annotated[bool, typer.Option(help="With the special tokens around the text.")] = True,
+    json: Json = False,
+) -> None:
+    """The tokens of a text: ids, pieces and which characters they stand for.
+
+    Examples:
+
+      heed tokenize smollm2-135m-instruct "How are you?"
+
+      echo "How are you?" | heed tokenize ./my-model - --json
+    """
+    import sys
+
+    tokenizer = _tokenizer(model)
+    text = sys.stdin.read().removesuffix("\n") if text == "-" else text
+    pieces = tokenizer.split(text, special=special)
+    if json:
+        return as_json({"model": model, "text": text, "tokens": [p._asdict() for p in pieces]})
+    rows = table("id", "token", "characters", "text", right=("id", "characters"))
+    from rich.text import Text
+
+    for p in pieces:
+        span = f"{p.start}–{p.end}" if p.end > p.start else ""
+        rows.add_row(str(p.id), Text(p.token), span, Text(repr(text[p.start : p.end])[1:-1] if span else ""))
+    out = console()
+    out.print(rows)
+    out.print(f"\n{len(pieces)} tokens, {len(text)} characters", style="dim")
+
+
+def _tokenizer(name: str) -> Tokenizer:
+    """A model's tokenizer alone: its weights are not read."""
+    from heedful.models import presets
+    from heedful.weights.hub import resolve
+
+    if name in presets():
+        raise InputError(f"{name!r} is a preset: sizes without a vocabulary; give a trained model's folder")
+    where = resolve(name)
+    if where.is_file():
+        from heedful.text.from_gguf import from_gguf
+        from heedful.weights.gguf import GGUFFile
+
+        found = from_gguf(GGUFFile(where).metadata)
+    else:
+        from heedful.loading import read_config
+        from heedful.text import load_tokenizer
+
+        found = load_tokenizer(where, read_config(where) if (where / "config.json").is_file() else {})
+    if found is None:
+        raise InputError(f"{name} has no tokenizer; it needs a tokenizer.json, a vocab file or a .model")
+    return found

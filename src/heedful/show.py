@@ -1,0 +1,124 @@
+"""The assembled tree of a model: every part with its equation, its sizes and how many parameters it has.
+
+A build function says what a model is made of; this reads it from top to bottom. Layers that are alike are
+drawn once: `0 … 11`, or `0, 2 … 94` where two kinds take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import nn
+
+from heedful.nn.block import Stack
+from heedful.nn.moe import SigmoidRouter
+
+
+@dataclass
+class Node:
+    """One part of a model, or several alike."""
+
+    name: str
+    kind: str  # its class
+    equation: str  # the first line of the class's docstring; "" of torch's own
+    parameters: int  # of one; shared ones once
+    times: int = 1
+    shape: str = ""  # of a matrix: in → out; of a table: rows × columns
+    settings: dict[str, int] = field(default_factory=dict)  # heads, window, …
+    tied: str = ""  # what its matrix is shared with
+    children: list[Node] = field(default_factory=list)
+
+
+def tree(model: nn.Module) -> Node:
+    """The parts of a model as they are assembled."""
+    tables = {id(p): name for name, p in model.named_parameters()}
+    return _node("", model, tables, set())
+
+
+def _node(name: str, module: nn.Module, tables: dict[int, str], seen: set[int]) -> Node:
+    ours = type(module).__module__.startswith("heedful")
+    doc = (type(module).__doc__ or "").strip() if ours else ""
+    node = Node(name, type(module).__name__, doc.split("\n")[0], 0)
+    node.settings = _settings(module) if ours else {}
+    node.shape = _shape(module)
+    for parameter in module.parameters(recurse=False):
+        if id(parameter) in seen:
+            node.tied = tables[id(parameter)].removesuffix(".weight")
+        else:
+            seen.add(id(parameter))
+            node.parameters += parameter.numel()
+    if isinstance(module, SigmoidRouter):  # its bias is moved by training, though by no gradient
+        node.parameters += module.bias.numel()
+    for label, times, child in _children(module):
+        below = _node(label, child, tables, seen)
+        below.times = times
+        node.parameters += below.parameters * times
+        if below.parameters or below.tied or isinstance(child, nn.Linear) or below.equation:
+            node.children.append(below)
+    return node
+
+
+def _children(module: nn.Module) -> Iterator[tuple[str, int, nn.Module]]:
+    """Children with their names; the layers of a stack that are alike as one."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for name, child in module.named_children():
+        if not name.isdigit():
+            continue
+        groups.setdefault(_signature(child), []).append(int(name))
+    for numbers in groups.values():
+        yield label(numbers), len(numbers), module.get_submodule(str(numbers[0]))
+    for name, child in module.named_children():
+        if not name.isdigit():
+            yield name, 1, child
+
+
+def _signature(module: nn.Module) -> tuple[Any, ...]:
+    """Equal for modules that are built alike."""
+    shapes = tuple(tuple(p.shape) for p in module.parameters(recurse=False))
+    below = tuple((name, _signature(child)) for name, child in module.named_children())
+    return (type(module), tuple(_values(module).items()), shapes, below)
+
+
+def _values(module: nn.Module) -> dict[str, int | float | str | bool]:
+    """What a module was made with, as far as it is plain."""
+    given = {k: v for k, v in vars(module).items() if k[0] != "_" and k != "training"}
+    return {k: v for k, v in given.items() if isinstance(v, (int, float, str, bool))}
+
+
+def _settings(module: nn.Module) -> dict[str, int]:
+    """The whole numbers a part was made with."""
+    in_shape = ("num_embeddings", "embedding_dim")
+    settings = {k: v for k, v in _values(module).items() if type(v) is int and v and k not in in_shape}
+    if isinstance(module, Stack) and len(module) != len(set(module.depth)):
+        settings["depth"] = len(module)
+    return settings
+
+
+def _shape(module: nn.Module) -> str:
+    if isinstance(module, nn.Linear):
+        return f"{module.in_features:,} → {module.out_features:,}{'' if module.bias is None else ' + b'}"
+    own = list(module.parameters(recurse=False))
+    if not own:
+        return ""
+    if all(p.shape == own[0].shape for p in own):
+        return " × ".join(f"{n:,}" for n in own[0].shape)
+    return ", ".join("×".join(str(n) for n in p.shape) for p in own[:4]) + (" …" if len(own) > 4 else "")
+
+
+def label(numbers: Sequence[int]) -> str:
+    """[0 … 11] → "0 … 11"; [0, 2, 4, 6] → "0, 2 … 6"; else a list."""
+    if len(numbers) < 3:
+        return ", ".join(str(n) for n in numbers)
+    step = numbers[1] - numbers[0]
+    if list(numbers) != list(range(numbers[0], numbers[-1] + 1, step)):
+        return ", ".join(str(n) for n in numbers)
+    return f"{numbers[0]}{'' if step == 1 else f', {numbers[1]}'} … {numbers[-1]}"
+
+
+def plain(node: Node) -> dict[str, Any]:
+    """The tree as a table of plain values, for JSON; what is empty is left out."""
+    children = [plain(child) for child in node.children]
+    values = {k: v for k, v in asdict(node).items() if k != "children" and v not in ("", {}, None)}
+    return values | ({"children": children} if children else {})

@@ -298,7 +298,8 @@ def holds(part: nn.Module, probe: Probe) -> dict[str, int]:
 
 @holds.register
 def _(part: Attention, probe: Probe) -> dict[str, int]:
-    return {"token": 2 * part.kv_heads * part.head_dim}
+    fixed = probe.fixed(part)  # of one that keeps its window and nothing older
+    return {"fixed": fixed} if fixed else {"token": 2 * part.kv_heads * part.head_dim}
 
 
 @holds.register

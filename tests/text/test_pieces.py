@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,36 @@ def test_sentinels_count_down_from_the_end(tmp_path: Path) -> None:
     assert tokenizer.id("<extra_id_0>") == size + 99
     assert tokenizer.id("<extra_id_99>") == size
     assert tokenizer.encode("<extra_id_0>")[0] == size + 99
+
+
+def test_a_table_for_two_languages_renumbers_the_pieces(tmp_path: Path) -> None:
+    theirs = trained(tmp_path, model_type="unigram")
+    (tmp_path / "tokenizer.model").rename(tmp_path / "source.spm")
+    names = [theirs.id_to_piece(i) for i in range(3, theirs.get_piece_size())]
+    order = ["</s>", "<unk>", ">>de<<", *reversed(names), "▁Brot", "<pad>"]
+    vocab = {name: i for i, name in enumerate(order)}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    ours = load_tokenizer(tmp_path)
+    assert ours is not None
+    assert (ours.eos, ours.unk, ours.pad, ours.bos) == (0, 1, len(order) - 1, None)
+    for line in lines():
+        if theirs.unk_id() not in theirs.encode(line):
+            assert ours.encode(line) == [vocab[p] for p in theirs.encode(line, out_type=str)] + [0], line
+    assert ours.encode(">>de<< a")[0] == vocab[">>de<<"]
+    assert ours.decode([vocab["▁Brot"], vocab["▁Brot"], 0]) == "Brot Brot"
+
+
+def test_ids_shifted_by_one_leave_room_for_padding(tmp_path: Path) -> None:
+    theirs = trained(tmp_path, model_type="unigram")
+    (tmp_path / "tokenizer.model").rename(tmp_path / "sentencepiece.bpe.model")
+    ours = load_tokenizer(tmp_path, {"model_type": "xlm-roberta"})
+    assert ours is not None
+    assert (ours.cls, ours.pad, ours.sep, ours.unk) == (0, 1, 2, 3)
+    assert ours.mask == len(ours) - 1 == theirs.get_piece_size() + 1
+    for line in lines():
+        shifted = [3 if i == theirs.unk_id() else i + 1 for i in theirs.encode(line)]
+        assert ours.encode(line) == [0, *shifted, 2], line
+    assert ours.encode("a <mask>")[-2] == ours.mask
 
 
 def test_a_damaged_model_is_one_clear_error(tmp_path: Path) -> None:

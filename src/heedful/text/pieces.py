@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -127,6 +127,33 @@ def merges(names: Sequence[str], scores: Sequence[float], kinds: Sequence[int]) 
                 by_score[scores[i]].append((ids[left], ids[right], left, right))
     best_first = (join for score in sorted(by_score, reverse=True) for join in sorted(by_score[score]))
     return [(left, right) for *_, left, right in best_first]
+
+
+def renumbered(pieces: Pieces, vocab: Mapping[str, int]) -> Pieces:
+    """The same model with the ids of a table for two languages (Marian): `pieces` cuts the first of them.
+
+    A token that only the other language has never joins letters here; it stays readable by its id.
+    """
+    score = dict(zip(pieces.names, pieces.scores, strict=True))
+    kind = dict(zip(pieces.names, pieces.kinds, strict=True))
+    names = sorted(vocab, key=vocab.__getitem__)
+    last = min(pieces.scores) - 1000.0
+    kinds = [CONTROL if name in ("</s>", "<pad>") else kind.get(name, UNUSED) for name in names]
+    eos = vocab.get("</s>", -1)
+    scores = [score.get(name, last) for name in names]
+    return replace(pieces, names=names, scores=scores, kinds=kinds, bos=-1, eos=eos)
+
+
+def shifted(pieces: Pieces) -> Pieces:
+    """The same model with the ids that XLM-R gave it: <s> <pad> </s> <unk>, then the pieces, then <mask>."""
+    return replace(
+        pieces,
+        names=["<s>", "<pad>", "</s>", "<unk>", *pieces.names[3:], "<mask>"],
+        scores=[0.0, 0.0, 0.0, 0.0, *pieces.scores[3:], 0.0],
+        kinds=[CONTROL, CONTROL, CONTROL, UNKNOWN, *pieces.kinds[3:], CONTROL],
+        bos=0,
+        eos=2,
+    )
 
 
 def build(pieces: Pieces, *, add_bos: bool, add_eos: bool, extra: Sequence[str] = ()) -> Tokenizer:

@@ -5,6 +5,8 @@ Readers are tried in this order; the first whose files are there is used:
     tokenizer.json                              everything in one file
     vocab.txt                                   WordPiece
     vocab.json + merges.txt                     BPE; also encoder.json + vocab.bpe, and GPT's first names
+    source.spm + vocab.json                     SentencePiece with the ids of a table for two languages
+    sentencepiece.bpe.model                     SentencePiece with XLM-R's ids
     tokenizer.model, spiece.model, spm.model    SentencePiece
 """
 
@@ -47,7 +49,7 @@ def load_tokenizer(folder: Path, published: Table | None = None) -> Tokenizer | 
     """The tokenizer in a folder; None if it has none. `published` is the model's config.json."""
     folder, published = Path(folder), published or {}
     settings = _json(folder / "tokenizer_config.json")
-    for reader in (_from_json, _from_lines, _from_merges, _from_pieces):
+    for reader in (_from_json, _from_lines, _from_merges, _from_two_languages, _from_shifted, _from_pieces):
         backend = reader(folder, settings, published)
         if backend is not None:
             roles = find_roles(backend, settings | _json(folder / "special_tokens_map.json"), published)
@@ -91,6 +93,25 @@ def _from_merges(folder: Path, settings: Table, published: Table) -> tokenizers.
                 vocabularies.read_table(folder / vocab), vocabularies.read_merges(folder / merges), settings
             )
     return None
+
+
+def _from_two_languages(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+    if not (folder / "source.spm").is_file() or not (folder / "vocab.json").is_file():
+        return None
+    vocab = vocabularies.read_table(folder / "vocab.json")
+    found = pieces.renumbered(pieces.read_pieces(folder / "source.spm"), vocab)
+    languages = [name for name in vocab if name.startswith(">>") and name.endswith("<<")]
+    return pieces.build(found, add_bos=False, add_eos=True, extra=languages)
+
+
+def _from_shifted(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+    path = folder / "sentencepiece.bpe.model"
+    if not path.is_file() or published.get("model_type") != "xlm-roberta":  # others shift their ids otherwise
+        return None
+    backend = pieces.build(pieces.shifted(pieces.read_pieces(path)), add_bos=True, add_eos=True)
+    vocabularies.special(backend, ["<mask>"], keep_space=["<mask>"])
+    vocabularies.frame(backend, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
+    return backend
 
 
 def _from_pieces(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:

@@ -67,6 +67,14 @@ def test_a_run_stopped_and_resumed_equals_one_that_was_not(tmp_path, mode, loss,
     assert resumed.cursor.history == whole.cursor.history
 
 
+def test_a_run_that_is_left_early_saves_itself(tmp_path):
+    corpus, path = Corpus(sentences(2000)), tmp_path / "run.safetensors"
+    stream = Session.new(corpus, Settings.from_dict(SMALL)).steps(threads=2, checkpoint=path, interval=0.0)
+    next(stream)
+    stream.close()
+    assert Session.resume(corpus, path).cursor.job == 2
+
+
 def test_train_resumes_from_its_checkpoint(tmp_path, corpus):
     path = tmp_path / "run.safetensors"
     done = Word2Vec.train(corpus, **SMALL, threads=1, checkpoint=path)

@@ -18,6 +18,7 @@ from heedful.errors import HeedfulError, InputError
 
 if TYPE_CHECKING:
     from heedful.word2vec.session import Session
+    from heedful.word2vec.settings import Settings
     from heedful.word2vec.training import Progress
     from heedful.word2vec.vectors import Ranking, Word2Vec
 
@@ -102,41 +103,39 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train word vectors on text."""
-    from heedful.word2vec.corpus import Corpus
     from heedful.word2vec.formats import guess
-    from heedful.word2vec.phrases import find_phrases
-    from heedful.word2vec.session import Session
     from heedful.word2vec.settings import Settings
 
     guess(output)  # an ending that cannot be written is better known before the training
-    settings = Settings(
-        dim=dim,
-        window=window,
-        mode=mode,
-        loss=loss,
-        negatives=negatives,
-        min_count=min_count,
-        max_vocab=max_vocab,
-        subsample=subsample,
-        noise_exponent=noise_exponent,
-        dynamic=dynamic,
-        cbow=cbow,
-        rate=rate,
-        epochs=epochs,
-        seed=seed,
-    )
+    # fmt: off
+    settings = Settings(dim=dim, window=window, mode=mode, loss=loss, negatives=negatives,
+                        min_count=min_count, max_vocab=max_vocab, subsample=subsample,
+                        noise_exponent=noise_exponent, dynamic=dynamic, cbow=cbow, rate=rate, epochs=epochs,
+                        seed=seed)
+    # fmt: on
+    if resume and checkpoint is None:
+        raise InputError("--resume needs --checkpoint FILE, the run to go on from")
+    session = prepare(corpus, settings, lowercase, phrases, checkpoint if resume else None)
+    say(f"{session.vocabulary.total:,} words read, {len(session.vocabulary):,} in the vocabulary")
+    finish(session, output, follow(session, threads, checkpoint, device), as_json)
+
+
+def prepare(
+    corpus: list[Path], settings: Settings, lowercase: bool, phrases: int, resumed: Path | None
+) -> Session:
+    """Find the phrases, then count the words or take up the run in `resumed`."""
+    from heedful.word2vec.corpus import Corpus
+    from heedful.word2vec.phrases import find_phrases
+    from heedful.word2vec.session import Session
+
     text = Corpus(corpus, lowercase)
     for _ in range(phrases):
         found = find_phrases(text)
         say(f"phrases: {len(found.scores):,} pairs joined")
         text = Corpus(corpus, lowercase, phrases=(*text.phrases, found))
-    if resume and checkpoint is None:
-        raise InputError("--resume needs --checkpoint FILE, the run to go on from")
-    session = (
-        Session.resume(text, checkpoint, settings) if resume and checkpoint else Session.new(text, settings)
-    )
-    say(f"{session.vocabulary.total:,} words read, {len(session.vocabulary):,} in the vocabulary")
-    finish(session, output, follow(session, threads, checkpoint, device), as_json)
+    if resumed is not None:
+        return Session.resume(text, resumed, settings)
+    return Session.new(text, settings)
 
 
 def follow(session: Session, threads: int | None, checkpoint: Path | None, device: str) -> float:

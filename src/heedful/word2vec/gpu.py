@@ -160,7 +160,7 @@ class Batches:
         steps = -(-capacity // batch)
         self.buffers = [tensor.new_zeros(steps * batch, tensor.shape[1]) for tensor in like.tensors()]
         self.rates = torch.zeros(steps, device=device)
-        self.at = torch.zeros((), dtype=torch.long, device=device)
+        self.at = torch.zeros(1, dtype=torch.long, device=device)   # not 0-d: indexing with that waits for it
         self.span = torch.arange(batch, device=device)
         self.advance = self.record() if device.type == "cuda" else self.one
 

@@ -82,7 +82,7 @@ def train_job() -> Callable[..., tuple[float, int, int]]:
         compile_apart(path)
         code = read(path)
     if code is None:
-        raise HeedfulError(f"the compiled kernel {path} cannot be read back; set HEED_CACHE to another folder")
+        raise HeedfulError(f"the compiled kernel {path} cannot be read; set HEED_CACHE to another folder")
     return bind(code)
 
 

@@ -84,7 +84,7 @@ class Session:
         interval: float = 0.5,
         device: str = "cpu",
     ) -> Iterator[Progress]:
-        """Train; save to `checkpoint` every so many seconds, after each epoch, and when interrupted."""
+        """Train; save to `checkpoint` every so many seconds, after each epoch, and when left early."""
         threads = threads if threads is not None else os.cpu_count() or 1
         if threads < 1:
             raise ConfigError(
@@ -98,7 +98,7 @@ class Session:
                     self.save(checkpoint)
                     saved = time.monotonic()
                 yield progress
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):
             if checkpoint is not None:
                 self.save(checkpoint)
             raise

@@ -190,7 +190,7 @@ def test_a_cache_is_used_again_and_made_anew_when_text_or_tokenizer_change(tmp_p
     again = tokenise(documents(file), Counting(), cache=cache)
     assert Counting.calls - calls < calls  # only the sample that tells tokenizers apart
     assert first.fingerprint == again.fingerprint
-    assert isinstance(again.flat, np.memmap)
+    assert isinstance(again.flat.base, np.memmap)
     assert len(list(cache.iterdir())) == 1
     header = json.loads(next(cache.glob("*/header.json")).read_text())
     assert (header["tokens"], header["documents"], header["dtype"]) == (7, 1, "uint16")
@@ -204,6 +204,12 @@ def test_a_cache_lies_beside_the_file_or_where_it_can(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("abc")
     tokenise(documents(tmp_path / "t.txt"), Letters())
     assert list((tmp_path / ".heed-cache").glob("*/tokens.bin"))
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "t.txt").write_text("abc")
+    (tmp_path / "closed").chmod(0o555)
+    held = tokenise(documents(tmp_path / "closed"), Letters())
+    assert [p.name for p in (tmp_path / "closed").iterdir()] == ["t.txt"]
+    (tmp_path / "closed").chmod(0o755)
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="cache folder .* cannot be written"):
         tokenise(documents(tmp_path / "t.txt"), Letters(), cache=tmp_path / "file" / "inside")

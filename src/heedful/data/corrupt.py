@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +45,14 @@ class Masking:
         if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
             raise ConfigError(f"masked={self.masked} and random={self.random} must be shares of 1")
 
+    @cached_property
+    def regular(self) -> Ids:
+        """The ids that are not special."""
+        return np.flatnonzero(~self.special)
+
     def draw(self, count: int, rng: Random) -> Ids:
         """Any tokens but special ones, all equally likely."""
-        regular = np.flatnonzero(~self.special)
-        return regular[rng.integers(len(regular), size=count)]
+        return self.regular[rng.integers(len(self.regular), size=count)]
 
 
 def budget(count: int, rate: float, rng: Random) -> int:

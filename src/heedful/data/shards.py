@@ -109,7 +109,9 @@ def _sample(source: Documents) -> str:
 
 def _root(source: Documents, cache: str | Path | None) -> tuple[Path, Any]:
     """Where caches lie, and what deletes them if they are temporary."""
-    beside = source.files[0].parent / ".heed-cache" if source.files else None
+    beside = None
+    if source.files and source.files[0].parent.stat().st_mode & 0o222:  # read-only for root as well
+        beside = source.files[0].parent / ".heed-cache"
     wanted = Path(cache) if cache is not None else beside
     if wanted is not None:
         try:
@@ -233,4 +235,5 @@ def _open(folder: Path, name: str, temporary: Any) -> Ragged:
     header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
     flat = np.memmap(folder / "tokens.bin", header["dtype"], mode="r", shape=(header["tokens"],))
     offsets = np.memmap(folder / "offsets.bin", np.int64, mode="r", shape=(header["documents"] + 1,))
-    return Ragged(flat, offsets, header["data"], name, temporary)
+    # Plain views of the maps: every small slice of a memmap object would pay for its class.
+    return Ragged(np.asarray(flat), np.asarray(offsets), header["data"], name, temporary)

@@ -66,10 +66,12 @@ class Windows:
     def documents(self, place: NDArray[np.int64]) -> Ids:
         """The document of each position, counted from 0 in the row; the circle's seam parts two as well."""
         offsets = self.tokens.offsets
-        turns = np.concatenate(([False], np.diff(place) < 0)).cumsum()
-        low, high = (int(np.searchsorted(offsets, p, "right")) for p in (place.min(), place.max()))
-        found = np.searchsorted(offsets[low - 1 : high], place, "right") + turns * (high - low + 1)
-        return np.unique(found, return_inverse=True)[1].astype(np.int64) if turns[-1] else found - found[0]
+        if place[0] > place[-1]:
+            seam = int(np.argmin(place))
+            before, after = self.documents(place[:seam]), self.documents(place[seam:])
+            return np.concatenate((before, after + before[-1] + 1))
+        low, high = np.searchsorted(offsets, (place[0], place[-1]), "right")
+        return np.searchsorted(offsets[low:high], place, "right")
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,12 @@ class NextTokens:
         labels[:new] = IGNORE
         if not self.apart:
             return {"tokens": tokens, "labels": labels}
-        ends = windows.tokens.offsets
-        low, high = np.searchsorted(ends, (place.min(), place.max() + 2))
-        labels[np.isin(place + 1, ends[low:high])] = IGNORE
-        return {"tokens": tokens, "labels": labels, "documents": windows.documents(place)}
+        documents, ends, last = windows.documents(place), windows.tokens.offsets, place[-1] + 1
+        # At the seam of the circle the label is still the text's own next token.
+        labels[:-1][(documents[1:] != documents[:-1]) & (place[1:] > place[:-1])] = IGNORE
+        if ends[np.searchsorted(ends, last)] == last:
+            labels[-1] = IGNORE
+        return {"tokens": tokens, "labels": labels, "documents": documents}
 
 
 @dataclass(frozen=True)

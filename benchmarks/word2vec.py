@@ -4,9 +4,10 @@
     HEED_DATA=… python benchmarks/word2vec.py quality     # five epochs, three seeds each
     HEED_DATA=… python benchmarks/word2vec.py record      # write results/word2vec-*.json from the runs so far
 
-HEED_DATA is a folder with lm/eltec-eng/train.jsonl.xz and wordvec/. gensim is needed here and nowhere else. Every run is
-a process of its own, so that neither warms up or weighs down the other. A run's seconds are from known vocabulary to
-trained vectors: for gensim they include reading the text (its fastest way, corpus_file), for heedful encoding it.
+HEED_DATA is a folder with lm/eltec-eng/train.jsonl.xz and wordvec/. gensim is needed here and nowhere else.
+Every run is a process of its own, so that neither warms up or weighs down the other. A run's seconds are from
+known vocabulary to trained vectors: for gensim they include reading the text (its fastest way, corpus_file),
+for heedful encoding it. Seconds of the processor are given too: on a busy machine they tell more.
 """
 
 from __future__ import annotations
@@ -53,30 +54,45 @@ def corpus() -> Path:
     path = work_folder() / "eltec.txt"
     if path.exists():
         return path
-    with lzma.open(data_folder() / "lm/eltec-eng/train.jsonl.xz", "rt", encoding="utf-8") as source, \
-            path.with_suffix(".partial").open("w", encoding="utf-8") as target:
+    packed = data_folder() / "lm/eltec-eng/train.jsonl.xz"
+    partial = path.with_suffix(".partial")
+    with lzma.open(packed, "rt", encoding="utf-8") as source, partial.open("w", encoding="utf-8") as target:
         for book in source:
             for paragraph in json.loads(book)["text"].split("\n"):
                 if words := WORD.findall(paragraph.lower()):
                     target.write(" ".join(words) + "\n")
-    path.with_suffix(".partial").replace(path)
+    partial.replace(path)
     return path
+
+
+class Clock:
+    """Seconds on the wall and of the processor, lap by lap."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self.last = (time.perf_counter(), time.process_time())
+
+    def lap(self, name: str) -> None:
+        now = (time.perf_counter(), time.process_time())
+        self.laps |= {f"{name}_s": now[0] - self.last[0], f"{name}_cpu_s": now[1] - self.last[1]}
+        self.last = now
 
 
 def train_gensim(mode: str, loss: str, epochs: int, seed: int, out: str) -> dict[str, Any]:
     from gensim.models import Word2Vec
 
     text, tree = str(corpus()), int(loss == "hierarchical")
-    model = Word2Vec(vector_size=100, window=5, sg=int(mode == "skipgram"), hs=tree, negative=0 if tree else 5,
-                     sample=1e-3, min_count=5, workers=THREADS, seed=seed, epochs=epochs)
-    began = time.perf_counter()
+    model = Word2Vec(vector_size=100, window=5, sg=int(mode == "skipgram"), hs=tree, sample=1e-3, min_count=5,
+                     negative=0 if tree else 5, workers=THREADS, seed=seed, epochs=epochs)
+    clock = Clock()
     model.build_vocab(corpus_file=text)
-    counted = time.perf_counter()
-    model.train(corpus_file=text, total_words=model.corpus_total_words, total_examples=model.corpus_count, epochs=epochs)
-    done = time.perf_counter()
+    clock.lap("count")
+    model.train(corpus_file=text, total_words=model.corpus_total_words, total_examples=model.corpus_count,
+                epochs=epochs)
+    clock.lap("train")
     if out:
         model.wv.save_word2vec_format(out, binary=True)
-    return {"words": model.corpus_total_words * epochs, "count_s": counted - began, "train_s": done - counted}
+    return {"words": model.corpus_total_words * epochs} | clock.laps
 
 
 def train_heedful(mode: str, loss: str, epochs: int, seed: int, out: str) -> dict[str, Any]:
@@ -84,15 +100,15 @@ def train_heedful(mode: str, loss: str, epochs: int, seed: int, out: str) -> dic
     from heedful.word2vec.corpus import Corpus
     from heedful.word2vec.session import Session
 
-    began = time.perf_counter()
+    clock = Clock()
     session = Session.new(Corpus(corpus()), Settings(mode=mode, loss=loss, epochs=epochs, seed=seed))
-    counted = time.perf_counter()
-    reports = list(session.steps(threads=THREADS))
-    done = time.perf_counter()
+    clock.lap("count")
+    for _ in session.steps(threads=THREADS):
+        pass
+    clock.lap("train")
     if out:
         Word2Vec.from_session(session).save(out)
-    return {"words": session.vocabulary.total * epochs, "count_s": counted - began, "train_s": done - counted,
-            "loss": session.cursor.history, "kernel_words_per_second": statistics.median(r.words_per_second for r in reports)}
+    return {"words": session.vocabulary.total * epochs, "loss": session.cursor.history} | clock.laps
 
 
 def one(who: str, mode: str, loss: str, epochs: int, seed: int, out: str) -> None:
@@ -100,7 +116,7 @@ def one(who: str, mode: str, loss: str, epochs: int, seed: int, out: str) -> Non
     train = train_gensim if who == "gensim" else train_heedful
     found = train(mode, loss, epochs, seed, out)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps(found | {"peak_mb": peak, "words_per_second": found["words"] / found["train_s"]}))
+    print(json.dumps(found | {"peak_mb": peak}))
 
 
 def apart(who: str, mode: str, loss: str, epochs: int, seed: int, out: str = "") -> dict[str, Any]:
@@ -109,25 +125,30 @@ def apart(who: str, mode: str, loss: str, epochs: int, seed: int, out: str = "")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def speed(repeat: int) -> None:
-    """Ratio of medians, the two taking turns; and the medians of the ratios of neighbours in time."""
+def speed(repeat: int, chosen: list[str]) -> None:
+    """The two take turns; ratios of medians, of words per second on the wall and of the processor."""
     corpus()
     apart("heedful", "skipgram", "negative", 1, 0)          # compile once, before any clock runs
     for mode, loss in COMBINATIONS:
+        if chosen and f"{mode}-{loss}" not in chosen:
+            continue
         runs: dict[str, list[dict[str, Any]]] = {"gensim": [], "heedful": []}
         for seed in range(repeat):
             for who in runs:
                 runs[who].append(apart(who, mode, loss, 1, seed))
-        median = {who: statistics.median(run["words_per_second"] for run in found) for who, found in runs.items()}
-        paired = [b["words_per_second"] / a["words_per_second"] for a, b in zip(runs["gensim"], runs["heedful"])]
-        peak = {who: max(run["peak_mb"] for run in found) for who, found in runs.items()}
-        whole = {who: statistics.median(r["count_s"] + r["train_s"] for r in found) for who, found in runs.items()}
-        result = {"combination": f"{mode} {loss}", "ratio": median["heedful"] / median["gensim"],
-                  "paired_ratios": paired, "words_per_second": median, "peak_mb": peak, "whole_seconds": whole}
+        wall, cpu, peak, whole = ({who: pick(found) for who, found in runs.items()} for pick in (
+            lambda found: statistics.median(run["words"] / run["train_s"] for run in found),
+            lambda found: statistics.median(run["words"] / run["train_cpu_s"] for run in found),
+            lambda found: max(run["peak_mb"] for run in found),
+            lambda found: statistics.median(run["count_s"] + run["train_s"] for run in found)))
+        pairs = [g["train_s"] / h["train_s"] for g, h in zip(runs["gensim"], runs["heedful"])]
+        ratio, of_processor = wall["heedful"] / wall["gensim"], cpu["heedful"] / cpu["gensim"]
+        result = {"ratio": ratio, "ratio_of_processor_time": of_processor, "paired_ratios": pairs, "words_per_second": wall, "words_per_processor_second": cpu,
+                  "peak_mb": peak, "whole_seconds": whole}
         keep("speed", f"{mode}-{loss}", result)
-        print(f"{mode:9} {loss:13} {result['ratio']:5.2f} x   gensim {median['gensim']:>10,.0f}   heedful "
-              f"{median['heedful']:>10,.0f} words/s   peak {peak['gensim']:.0f} / {peak['heedful']:.0f} MB   "
-              f"pairs {min(paired):.2f} to {max(paired):.2f}", flush=True)
+        print(f"{mode:9} {loss:13} {ratio:5.2f} x (processor {of_processor:.2f} x, pairs {min(pairs):.2f} to "
+              f"{max(pairs):.2f})   gensim {wall['gensim']:>9,.0f}   heedful {wall['heedful']:>9,.0f} words/s   "
+              f"peak {peak['gensim']:.0f} / {peak['heedful']:.0f} MB", flush=True)
 
 
 def score(path: Path) -> dict[str, float]:
@@ -157,8 +178,9 @@ def quality(seeds: int, chosen: list[str]) -> None:
         keep("quality", f"{mode}-{loss}", result)
         for name in result["gensim"]:
             g, h = result["gensim"][name], result["heedful"][name]
-            print(f"{mode:9} {loss:13} {name:15} gensim {g['mean']:8.4f} ± {g['sd']:.4f}   heedful {h['mean']:8.4f} "
-                  f"± {h['sd']:.4f}   {'holds' if h['mean'] >= g['mean'] - g['sd'] else 'BELOW'}", flush=True)
+            verdict = "holds" if h["mean"] >= g["mean"] - max(g["sd"], h["sd"]) else "BELOW"
+            print(f"{mode:9} {loss:13} {name:15} gensim {g['mean']:8.4f} ± {g['sd']:.4f}   "
+                  f"heedful {h['mean']:8.4f} ± {h['sd']:.4f}   {verdict}", flush=True)
 
 
 def keep(kind: str, name: str, value: dict[str, Any]) -> None:
@@ -182,7 +204,7 @@ def record() -> None:
         claims = {"speed": f"words/s of {name}, dim 100, window 5, 5 negatives, 1 epoch, beside gensim's",
                   "quality": f"analogies and word similarity of {name} after 5 epochs, beside gensim's"}
         row = {"claim": claims[kind], "figure": found, "published": None,
-               "source": "gensim 4.4.0 in the same run, alternating" if kind == "speed" else "gensim 4.4.0, same text",
+               "source": "gensim 4.4.0, same text" + (", same run, alternating" if kind == "speed" else ""),
                "command": f"HEED_DATA=… python benchmarks/word2vec.py {kind}",
                "seed": [0, 1, 2, 3, 4] if kind == "speed" else [1, 2, 3], "data_sha256": digest,
                "hardware": hardware(), "date": datetime.date.today().isoformat()}
@@ -191,7 +213,8 @@ def record() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("what", choices=["speed", "quality", "record", "one"])
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--repeat", type=int, default=5)
@@ -201,7 +224,7 @@ def main() -> None:
         who, mode, loss, epochs, seed = given.rest[:5]
         one(who, mode, loss, int(epochs), int(seed), (given.rest[5:] or [""])[0])
     elif given.what == "speed":
-        speed(given.repeat)
+        speed(given.repeat, given.rest)
     elif given.what == "quality":
         quality(given.seeds, given.rest)
     else:

@@ -1,10 +1,10 @@
 """word2vec on one accelerator: words/s, and the quality test of benchmarks/word2vec.py on what it trained.
 
     HEED_DATA=… python benchmarks/word2vec_gpu.py --out results.json
-    HEED_DATA=… python benchmarks/word2vec_gpu.py --device cpu --lines 2000 --epochs 1 --seeds 1    # a dry run
+    HEED_DATA=… python benchmarks/word2vec_gpu.py --device cpu --lines 300 --epochs 1 --seeds 1   # a dry run
 
-HEED_DATA is a folder with lm/eltec-eng/train.jsonl.xz and wordvec/. Neither numba nor gensim is needed. Seconds are
-those of training: the text is counted and encoded before, and that time is given apart.
+HEED_DATA is a folder with lm/eltec-eng/train.jsonl.xz and wordvec/. Neither numba nor gensim is needed.
+Seconds are those of training: the text is counted and encoded before, and that time is given apart.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from word2vec import SETS, corpus, score, work_folder
 
 from heedful.word2vec import Settings, Word2Vec, gpu
 from heedful.word2vec.corpus import Corpus
 from heedful.word2vec.session import Session
+from word2vec import SETS, corpus, score, work_folder
 
 RUNS = [("skipgram", "negative", batch) for batch in (256, 1024, 4096)]
 RUNS += [("cbow", "negative", 1024), ("skipgram", "hierarchical", 1024), ("cbow", "hierarchical", 1024)]
@@ -41,8 +41,9 @@ def text(lines: int | None) -> Path:
     return part
 
 
-def train(path: Path, mode: str, loss: str, batch: int, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+def train(path: Path, run: tuple[str, str, int], seed: int, given: argparse.Namespace) -> dict[str, Any]:
     """One run from text to scores."""
+    mode, loss, batch = run
     began = time.perf_counter()
     session = Session.new(Corpus(path), Settings(mode=mode, loss=loss, epochs=given.epochs, seed=seed))
     encoded = session.encoded()
@@ -54,12 +55,13 @@ def train(path: Path, mode: str, loss: str, batch: int, seed: int, given: argpar
     Word2Vec.from_session(session).save(out)
     steady = statistics.median(report.words_per_second for report in reports)
     return {"seconds": done - ready, "prepare_seconds": ready - began, "loss": session.cursor.history,
-            "words_per_second": encoded.words * given.epochs / (done - ready), "steady_words_per_second": steady,
-            "scores": score(out)}
+            "words_per_second": encoded.words * given.epochs / (done - ready),
+            "steady_words_per_second": steady, "scores": score(out)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
@@ -70,7 +72,7 @@ def main() -> None:
     name = torch.cuda.get_device_name() if given.device.startswith("cuda") else given.device
     rows = []
     for mode, loss, batch in RUNS:
-        found = [train(path, mode, loss, batch, seed, given) for seed in range(1, given.seeds + 1)]
+        found = [train(path, (mode, loss, batch), seed, given) for seed in range(1, given.seeds + 1)]
         scores = {key: [f["scores"][key] for f in found] for key in ("semantic", "syntactic", "total", *SETS)}
         speed = statistics.median(f["words_per_second"] for f in found)
         summary = {key: round(statistics.mean(values), 4) for key, values in scores.items()}
@@ -78,8 +80,9 @@ def main() -> None:
               f"{statistics.median(f['steady_words_per_second'] for f in found):,.0f}, {summary}", flush=True)
         rows.append({"mode": mode, "loss": loss, "batch": batch, "words_per_second": speed, "scores": scores,
                      "runs": found})
-        result = {"claim": "words/s and quality of word2vec on one accelerator", "figure": rows, "published": None,
-                  "source": "benchmarks/word2vec.py quality, same text and scores", "seed": given.seeds,
+        result = {"claim": "words/s and quality of word2vec on one accelerator", "figure": rows,
+                  "published": None, "source": "benchmarks/word2vec.py quality, same text and scores",
+                  "seed": list(range(1, given.seeds + 1)),
                   "command": f"HEED_DATA=… python benchmarks/word2vec_gpu.py --epochs {given.epochs}",
                   "data_sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "hardware": name,
                   "date": datetime.date.today().isoformat()}

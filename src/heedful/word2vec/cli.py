@@ -172,7 +172,7 @@ def follow(session: Session, threads: int | None, checkpoint: Path | None, devic
                 )
                 now = time.perf_counter()
                 if p.finished or (not console.is_terminal and now - last > 10):
-                    bar.console.print(line(p, session), highlight=False)
+                    bar.console.print(line(p, session), highlight=False, soft_wrap=True)
                     last = now
         except KeyboardInterrupt:
             say(

@@ -137,7 +137,7 @@ def write_vocabularies(c: MarianConfig) -> dict[str, Any]:
 BART = Family(
     "bart", BartConfig, bart, BART_NAMES, {"vocab_size": "vocab", **KEYS},
     presets={"bart-base": BartConfig(dim=768, layers=6, heads=12), "bart-large": BartConfig()},
-    tiny=BartConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="seq2seq",
+    tiny=BartConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64), objective="denoise",
     prefix="model", model_types=("bart",),
     heads={
         "lm": "BartForConditionalGeneration", "classify": "BartForSequenceClassification",
@@ -159,7 +159,7 @@ MARIAN = replace(
     BART, name="marian", config=MarianConfig, build=marian, names=marian_names, keys=KEYS,
     presets={"opus-mt-en-de": MarianConfig()},
     tiny=MarianConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48, context=64, start_token=0),
-    model_types=("marian",), heads={"lm": "MarianMTModel", "none": "MarianModel"},
+    objective="translate", model_types=("marian",), heads={"lm": "MarianMTModel", "none": "MarianModel"},
     require={
         "tie_word_embeddings": (True,), "normalize_before": (False,), "normalize_embedding": (False,),
         "static_position_embeddings": (True,), "add_final_layer_norm": (False,),

@@ -251,7 +251,7 @@ BERT = Family(
         "minilm-l6": BertConfig(dim=384, layers=6, head="none"),
         "minilm-l12": BertConfig(dim=384, head="none"),
     },
-    tiny=BertConfig(**TINY), objective="masked", prefix="bert", model_types=("bert",),
+    tiny=BertConfig(**TINY), objective="masked_and_next", prefix="bert", model_types=("bert",),
     heads={
         "pretrain": "BertForPreTraining", "mlm": "BertForMaskedLM", "next": "BertForNextSentencePrediction",
         "classify": "BertForSequenceClassification", "tag": "BertForTokenClassification",

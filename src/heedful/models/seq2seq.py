@@ -118,7 +118,7 @@ EDGES = own("{embed,target_embed}.token", "head.out")
 SEQ2SEQ = Family(
     "seq2seq", Seq2SeqConfig, seq2seq, [*EDGES, *own("{encoder,decoder}.*.{x,h}")], own_keys(Seq2SeqConfig),
     presets={"seq2seq-sutskever": Seq2SeqConfig(source_vocab=160000)},
-    tiny=Seq2SeqConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="seq2seq",
+    tiny=Seq2SeqConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="translate",
     heads={kind: f"heedful-seq2seq-{kind}" for kind in ("lm", "none")},
     paper="Sutskever et al. 2014, arXiv 1409.3215",
 )  # fmt: skip
@@ -129,7 +129,7 @@ RNNSEARCH = Family(
                   "decoder.*.pairs", "bridge.w")],
     own_keys(RNNSearchConfig),
     presets={"rnnsearch-50": RNNSearchConfig()},
-    tiny=RNNSearchConfig(vocab=128, source_vocab=96, dim=32, table_dim=24), objective="seq2seq",
+    tiny=RNNSearchConfig(vocab=128, source_vocab=96, dim=32, table_dim=24), objective="translate",
     heads={kind: f"heedful-rnnsearch-{kind}" for kind in ("lm", "none")},
     paper="Bahdanau et al. 2015, arXiv 1409.0473",
 )  # fmt: skip
@@ -139,7 +139,7 @@ LUONG = Family(
     [*EDGES, *own("encoder.*.{x,h}", "decoder.*.layers.*.{x,h}", "decoder.*.score.{k,w,v}", "decoder.*.mix")],
     own_keys(LuongConfig),
     presets={"luong": LuongConfig()},
-    tiny=LuongConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="seq2seq",
+    tiny=LuongConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="translate",
     heads={kind: f"heedful-luong-{kind}" for kind in ("lm", "none")},
     paper="Luong et al. 2015, arXiv 1508.04025",
 )  # fmt: skip

@@ -154,7 +154,7 @@ T5 = Family(
         "t5-v1.1-small": SMALL_1_1,
         "flan-t5-small": SMALL_1_1,
     },
-    tiny=T5Config(vocab=128, dim=32, layers=2, heads=4, hidden=48, buckets=8, far=16), objective="seq2seq",
+    tiny=T5Config(vocab=128, dim=32, layers=2, heads=4, hidden=48, buckets=8, far=16), objective="spans",
     model_types=("t5",), heads={"lm": "T5ForConditionalGeneration", "none": "T5EncoderModel"},
     read=read, write=write, infer=infer,
     copies={f"{name}.weight": "shared.weight" for name in REPEATED},

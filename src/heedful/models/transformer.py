@@ -70,7 +70,7 @@ TRANSFORMER = Family(
         "transformer-base": TransformerConfig(),
         "transformer-big": TransformerConfig(dim=1024, heads=16, dropout=0.3),
     },
-    tiny=TransformerConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48), objective="seq2seq",
+    tiny=TransformerConfig(vocab=128, dim=32, layers=2, heads=4, hidden=48), objective="translate",
     heads={kind: f"heedful-transformer-{kind}" for kind in ("lm", "none")},
     paper="Vaswani et al. 2017, arXiv 1706.03762",
 )  # fmt: skip

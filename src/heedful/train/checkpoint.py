@@ -18,34 +18,39 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from heedful.errors import CorruptFile, HeedfulError
+from heedful.errors import CorruptFile, HeedfulError, NotFound
 from heedful.loading import save
 from heedful.models.base import Model
 from heedful.weights.names import tensors
 
 
+def sync(path: Path) -> None:
+    """Ask the disk to keep what a file holds, or the names in a folder after something there was renamed."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sync_folder(folder: Path) -> None:
     """Ask the disk to keep a folder and its files, so that a crash cannot leave half of them."""
     for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(path)
 
 
 def write_atomic(path: Path, text: str) -> None:
     """Replace a small file by a new one, never by half of one."""
     part = path.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
-    handle = os.open(part, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)
+    sync(part)
     part.replace(path)
+    sync(path.parent)
 
 
 def optimiser_tensors(model: nn.Module, optimisers: Sequence[Optimizer]) -> dict[str, Tensor]:
@@ -68,8 +73,10 @@ def restore_optimisers(model: nn.Module, optimisers: Sequence[Optimizer], saved:
         if parameter not in parameters:
             raise HeedfulError(f"the checkpoint's optimiser knows {parameter!r}, the model does not: is it another model?")
         p = parameters[parameter]
-        moved = value if key == "step" else value.to(p.device)
-        optimisers[int(i)].state[p][key] = moved
+        owner = optimisers[int(i)]
+        # A fused kernel counts its steps on the device, the others beside it.
+        counted = key == "step" and not owner.defaults.get("fused")
+        owner.state[p][key] = value if counted else value.to(p.device)
 
 
 def write_checkpoint(
@@ -81,8 +88,8 @@ def write_checkpoint(
     ema: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write a checkpoint beside the old ones and only then call it the last. A full disk costs nothing old."""
-    final = folder / "checkpoints" / f"step-{step:06d}"
-    part = final.with_name(final.name + ".part")
+    final = place(folder, step)
+    part, old = final.with_name(final.name + ".part"), final.with_name(final.name + ".old")
     shutil.rmtree(part, ignore_errors=True)
     try:
         save(model, part)
@@ -91,31 +98,40 @@ def write_checkpoint(
             save_file({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
         (part / "training.json").write_text(json.dumps({"step": step, **training}, indent=2), encoding="utf-8")
         sync_folder(part)
-        shutil.rmtree(final, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        if final.exists():  # of an earlier attempt at the same step
+            final.replace(old)
         part.replace(final)
+        sync(final.parent)
         write_atomic(folder / "last.json", json.dumps({"checkpoint": final.name, "step": step}))
-    except OSError as error:
+        shutil.rmtree(old, ignore_errors=True)
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         shutil.rmtree(part, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
         last = newest(folder)
         kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
-        raise HeedfulError(f"could not write {final}: {error.strerror or error}; {kept}") from None
-    except Exception as error:  # safetensors reports a full disk as an error of its own
-        shutil.rmtree(part, ignore_errors=True)
-        if "No space left" not in str(error):
-            raise
-        last = newest(folder)
-        kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
-        raise HeedfulError(f"could not write {final}: no space left on the disk; {kept}") from None
+        reason = "no space left on the disk" if "No space left" in reason else reason
+        raise HeedfulError(f"could not write {final}: {reason}; {kept}") from None
     return final
 
 
+def place(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is kept."""
+    return folder / "checkpoints" / f"step-{step:06d}"
+
+
+def found(folder: Path) -> list[Path]:
+    """All whole checkpoints of a run, the oldest first."""
+    paths = [p for p in (folder / "checkpoints").glob("step-*") if p.name.removeprefix("step-").isdigit()]
+    return sorted(paths, key=lambda p: int(p.name.removeprefix("step-")))
+
+
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and the best one."""
-    best = pointed(folder / "best.json")
-    found = sorted((folder / "checkpoints").glob("step-*[0-9]"))
-    for old in found[:-keep]:
-        if old != best:
-            shutil.rmtree(old, ignore_errors=True)
+    """Remove all but the newest `keep` checkpoints, the best and the last; also what a crash left half done."""
+    stay = {pointed(folder / "best.json"), pointed(folder / "last.json"), *found(folder)[-keep:]}
+    for path in (folder / "checkpoints").glob("step-*"):
+        if path not in stay:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def pointed(pointer: Path) -> Path | None:
@@ -134,8 +150,20 @@ def newest(folder: Path) -> Path | None:
     named = pointed(folder / "last.json")
     if named is not None:
         return named
-    found = sorted((folder / "checkpoints").glob("step-*[0-9]"))
-    return found[-1] if found else None
+    whole = found(folder)
+    return whole[-1] if whole else None
+
+
+def read_training(checkpoint: Path) -> dict[str, Any]:
+    """What a checkpoint says of its run: step, loss, config, data."""
+    try:
+        training: dict[str, Any] = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))
+        return {"step": int(training["step"]), **{key: training[key] for key in ("loss", "config", "data")}}
+    except FileNotFoundError:
+        raise NotFound(f"{checkpoint} has no training.json: there is no run to go on with") from None
+    except (ValueError, KeyError, TypeError) as error:
+        path = checkpoint / "training.json"
+        raise CorruptFile(f"{path} is damaged ({error}); use an earlier checkpoint") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -152,3 +180,10 @@ def copy_weights(model: nn.Module, source: nn.Module) -> None:
     with torch.no_grad():
         for name, ours in tensors(model).items():
             ours.copy_(theirs[name])
+
+
+@torch.no_grad()
+def put_values(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
+    """Copy values into parameters of the same names."""
+    for name, value in values.items():
+        parameters[name].copy_(value)

@@ -30,6 +30,7 @@ class TrainConfig:
     accumulate: int = 1  # micro-batches per step
     dtype: str = "float32"  # bfloat16: matrices are multiplied in it, weights stay float32
     compile: bool = False
+    graph: bool = False  # on a GPU, record a step once and replay it: for batches of one shape
     float8: bool = False  # matrix products in float8 (H100 and newer)
     checkpointing: bool = False  # keep only block inputs, compute the rest again going back
     ema: float | None = None  # decay of an average of the weights
@@ -53,5 +54,7 @@ class TrainConfig:
             raise ConfigError(f"warmup={self.warmup} is longer than the run of steps={self.steps}")
         if self.ema is not None and not 0 < self.ema < 1:
             raise ConfigError(f"ema={self.ema} must lie between 0 and 1; 0.999 is usual")
+        if self.graph and self.optimiser == "adafactor":
+            raise ConfigError("graph=True cannot record adafactor; use adamw or muon, or graph=False")
         if self.resume and self.folder is None:
             raise ConfigError("resume=True needs folder=…, the run to go on with")

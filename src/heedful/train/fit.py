@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,14 +23,16 @@ from heedful.errors import ConfigError, HeedfulError
 from heedful.kernels import float8
 from heedful.loading import load
 from heedful.models.base import Model
+from heedful.nn.adapt import recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
+from heedful.train.graph import Replayed, Work
 from heedful.train.objectives import Objective, combine, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
 
 
 class Diverged(HeedfulError):
-    """The loss became infinite or no number; the text names the last good checkpoint."""
+    """The loss, its gradient or a weight became infinite or no number; the text names the last good checkpoint."""
 
     exit_code = 5
 
@@ -48,11 +51,11 @@ class Trained(nn.Module):
 
 
 class Arriving:
-    """Whether a value is finite, on its way from the device: asking waits for that value, not for later work."""
+    """Whether values are finite, on its way from the device: asking waits for those values, not for later work."""
 
-    def __init__(self, value: Tensor) -> None:
-        self.flag = torch.isfinite(value).to("cpu", non_blocking=True)
-        self.event = torch.cuda.Event() if value.is_cuda else None
+    def __init__(self, *values: Tensor) -> None:
+        self.flag = torch.stack([torch.isfinite(value) for value in values]).all().to("cpu", non_blocking=True)
+        self.event = torch.cuda.Event() if values[0].is_cuda else None
         if self.event is not None:
             self.event.record()
 
@@ -96,6 +99,10 @@ class Step:
         """Write a checkpoint now; `best` marks it as the one to keep."""
         return self.run.save(self, best=best)
 
+    def averaged(self) -> contextlib.AbstractContextManager[Model]:
+        """The model with its averaged weights, for as long as a `with` lasts: to evaluate what `ema` keeps."""
+        return self.run.averaged()
+
 
 def fit(model: Model, purpose: str | Objective, batches: Batches, config: TrainConfig) -> Iterator[Step]:
     """Train `model` in place, a step at a time.
@@ -110,7 +117,6 @@ def fit(model: Model, purpose: str | Objective, batches: Batches, config: TrainC
         run.check(before)  # one step late: by now its loss has arrived and nobody waits
         yield step
         if config.save_every and step.number % config.save_every == 0 and step.number < config.steps:
-            run.check(step)
             run.save(step)
         before = step
     run.check(before)
@@ -126,11 +132,15 @@ class Run:
         self.device = model.device
         self.optimisers: list[Optimizer] = make_optimisers(model, config)
         self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
+        self.saved: int | None = None  # the step of the checkpoint written last
         if config.float8:
             float8.swap_in(model)
+        if config.checkpointing:
+            recompute(model)
         self.trained: Any = Trained(model.train(), purpose)
         if config.compile:
             self.trained = torch.compile(self.trained)
+        self.change: Work = Replayed(self._change) if config.graph and self.device.type == "cuda" else self._change
 
     def step(self) -> Step:
         """Read the next batch and change the weights once."""
@@ -138,27 +148,29 @@ class Run:
         torch.manual_seed(_mix(c.seed, k))  # step k draws the same noise whether or not the run was interrupted
         batch, rate = self.batches[k], learning_rate(k, c)
         divide = {per: torch.full((), float(n), device=self.device) for per, n in counts(batch).items()}
-        losses, shown = [], []
+        for group in (g for o in self.optimisers for g in o.param_groups):
+            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
+        loss, norm, terms = self.change(batch.to(self.device), divide)
+        self.number = k + 1
+        seconds, tokens = time.perf_counter() - began, batch.tokens_read
+        epoch = self.batches.epoch(k)
+        return Step(self.number, rate, tokens, tokens / seconds, epoch, self, loss, Arriving(loss, norm), norm, terms)
+
+    def _change(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Forward, backward, clip, step: the loss, the norm of the gradient and the terms, before the change."""
+        c, losses, shown = self.config, [], []
         for part in batch.split(c.accumulate):
             with self.autocast(), kernels(self.device):
-                loss, terms = self.trained(part.to(self.device), divide)
+                loss, terms = self.trained(part, divide)
             loss.backward()
             losses.append(loss.detach())
             shown.append(terms)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), c.clip if c.clip is not None else float("inf"))
         for optimiser in self.optimisers:
-            for group in optimiser.param_groups:
-                group["lr"] = rate
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.average()
-        self.number = k + 1
-        total = {name: torch.stack([s[name] for s in shown]).sum() for name in shown[0]}
-        seconds = time.perf_counter() - began
-        tokens = batch.tokens_read
-        loss = torch.stack(losses).sum()
-        epoch = self.batches.epoch(k)
-        return Step(self.number, rate, tokens, tokens / seconds, epoch, self, loss, Arriving(loss), norm, total)
+        return torch.stack(losses).sum(), norm, {n: torch.stack([s[n] for s in shown]).sum() for n in shown[0]}
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """bfloat16 products where asked for; weights and sums stay float32."""
@@ -173,21 +185,47 @@ class Run:
             parameters = dict(self.model.named_parameters())
             torch._foreach_lerp_(list(self.ema.values()), [parameters[n] for n in self.ema], 1 - self.config.ema)
 
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[Model]:
+        """Put the averaged weights in, and the others back afterwards."""
+        if self.ema is None:
+            raise ConfigError("this run keeps no average of its weights; set ema=0.999 in TrainConfig")
+        parameters = dict(self.model.named_parameters())
+        own = {n: p.detach().clone() for n, p in parameters.items()}
+        store.put_values(parameters, self.ema)
+        try:
+            yield self.model
+        finally:
+            store.put_values(parameters, own)
+
     def check(self, step: Step | None) -> None:
-        """Stop a run whose loss is no number, and say where it was still good."""
+        """Stop a run whose loss or gradient is no number, and say where it was still good."""
         if step is None or step._finite:
             return
+        bad = f"the loss is {step.loss}"
+        self.diverged(step, bad if not math.isfinite(step.loss) else f"the norm of the gradient is {step.grad_norm}")
+
+    def diverged(self, step: Step, what: str) -> None:
+        """Raise what a run ends with that has lost its way."""
         last = store.newest(Path(self.config.folder)) if self.config.folder is not None else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
-        raise Diverged(f"the loss is {step.loss} at step {step.number}; {kept}. Try a lower lr, a longer warmup or clip=1.0")
+        raise Diverged(f"{what} at step {step.number}; {kept}. Try a lower lr, a longer warmup or clip=1.0")
 
     def save(self, step: Step, *, best: bool = False) -> Path:
-        """Write a checkpoint of this step."""
+        """Write a checkpoint of this step, once."""
         if self.config.folder is None:
             raise ConfigError("nothing can be saved: TrainConfig has no folder")
+        if step.number != self.number:
+            raise HeedfulError(f"step {step.number} is past: the weights are those of step {self.number}; save it when it comes")
         folder = Path(self.config.folder)
-        training = {"loss": step.loss, "config": describe(self.config), "data": self.batches.fingerprint}
-        path = store.write_checkpoint(folder, step.number, self.model, self.optimisers, training, self.ema)
+        path = store.place(folder, step.number)
+        if self.saved != step.number:
+            self.check(step)
+            if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+                self.diverged(step, "a weight is no number")
+            training = {"loss": step.loss, "config": describe(self.config), "data": self.batches.fingerprint}
+            store.write_checkpoint(folder, step.number, self.model, self.optimisers, training, self.ema)
+            self.saved = step.number
         if best:
             store.write_atomic(folder / "best.json", json.dumps({"checkpoint": path.name, "step": step.number}))
         store.prune(folder, self.config.keep)
@@ -195,12 +233,14 @@ class Run:
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if asked to and if there is one."""
-        if not self.config.resume or self.config.folder is None:
+        if self.config.folder is None:
             return
         path = store.newest(Path(self.config.folder))
         if path is None:
             return
-        training = json.loads((path / "training.json").read_text())
+        if not self.config.resume:
+            raise ConfigError(f"{self.config.folder} holds a run already ({path.name}); resume=True goes on with it")
+        training = store.read_training(path)
         differs(training["config"], describe(self.config), path)
         if training["data"] != self.batches.fingerprint:
             raise ConfigError(f"{path} was trained on other data (fingerprint {training['data'][:12]}…); use a new folder")

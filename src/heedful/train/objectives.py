@@ -18,7 +18,7 @@ from torch import Tensor
 from heedful.data.batch import IGNORE, Batch
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.nn.head import PretrainHead
+from heedful.nn.head import LMHead, PretrainHead
 from heedful.train.crossentropy import linear_cross_entropy
 
 Per = Literal["label", "row", "token"]
@@ -61,15 +61,20 @@ def labels_of(batch: Batch) -> Tensor:
 
 def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Σ −log p(label), through the head's own output matrix."""
-    head = model.head.words  # type: ignore[union-attr]
+    assert isinstance(model, LM | Seq2Seq)
+    head = model.head.words
     if not torch.compiler.is_compiling() and (labels == IGNORE).sum() * 2 > labels.numel():
         chosen = labels != IGNORE  # few answers among many positions: only those are multiplied out
         x, labels = x[chosen], labels[chosen]
-    bias = head.out.bias
-    shift = getattr(head, "shift", None)
-    if shift is not None:
-        bias = shift if bias is None else bias + shift
+    bias: Tensor | None = head.out.bias
+    if isinstance(head, LMHead) and isinstance(head.shift, Tensor):
+        bias = head.shift if bias is None else bias + head.shift
     return linear_cross_entropy(head.features(x), head.out.weight, bias, labels, smoothing)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Losses are taken in float32; a model in float64 keeps its digits."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def next_token(model: Model, batch: Batch) -> dict[str, Term]:
@@ -84,11 +89,11 @@ def masked(model: Model, batch: Batch) -> dict[str, Term]:
 
 def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
     """Masked words, and whether the second sentence follows the first   (Devlin et al. 2019 §3.1, tasks 1 and 2)"""
-    head = model.head  # type: ignore[union-attr]
-    if not isinstance(head, PretrainHead) or not isinstance(model, LM):
+    head = model.head if isinstance(model, LM) else None
+    if not isinstance(model, LM) or not isinstance(head, PretrainHead):
         raise InputError("masked_and_next needs a model with head='pretrain'")
     x, ctx = model.read(batch.tokens, valid=batch.valid, types=batch.types)
-    follows = F.cross_entropy(head.next(x, ctx), 1 - batch.extra["follows"].long(), reduction="sum")
+    follows = F.cross_entropy(wide(head.next(x, ctx)), 1 - batch.extra["follows"].long(), reduction="sum")
     return {"masked": Term(_words(model, x, labels_of(batch))), "next": Term(follows, "row")}
 
 
@@ -109,34 +114,34 @@ def denoise(model: Model, batch: Batch) -> dict[str, Term]:
 
 def replaced(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ binary cross-entropy of "this token was replaced"   (Clark et al. 2020 eq. 2)"""
-    logits = _logits(model, batch)
+    logits = wide(_logits(model, batch))
     truth = batch.extra["replaced"]
     keep = truth != IGNORE
-    loss = F.binary_cross_entropy_with_logits(logits.float(), truth.clamp(min=0).float(), reduction="none")
+    loss = F.binary_cross_entropy_with_logits(logits, truth.clamp(min=0).to(logits.dtype), reduction="none")
     return {"replaced": Term((loss * keep).sum(), "token")}
 
 
 def classify(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label | text), one label per row"""
-    return {"classify": Term(F.cross_entropy(_logits(model, batch).float(), batch.extra["label"], reduction="sum"), "row")}
+    return {"classify": Term(F.cross_entropy(wide(_logits(model, batch)), batch.extra["label"], reduction="sum"), "row")}
 
 
 def regress(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ (score − ŷ)², one score per row"""
-    guess = _logits(model, batch).float().squeeze(-1)
-    return {"regress": Term(F.mse_loss(guess, batch.extra["score"].float(), reduction="sum"), "row")}
+    guess = wide(_logits(model, batch)).squeeze(-1)
+    return {"regress": Term(F.mse_loss(guess, batch.extra["score"].to(guess.dtype), reduction="sum"), "row")}
 
 
 def tag(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label_t | text), one label per word"""
     logits, labels = _logits(model, batch), labels_of(batch)
-    loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum")
+    loss = F.cross_entropy(wide(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum")
     return {"tag": Term(loss)}
 
 
 def span(model: Model, batch: Batch) -> dict[str, Term]:
     """−½ Σ (log p(start) + log p(end)); no answer points at the first token   (Devlin et al. 2019 §4.2, 4.3)"""
-    logits = _logits(model, batch).float()  # (B, T, 2)
+    logits = wide(_logits(model, batch))  # (B, T, 2)
     if batch.valid is not None:
         logits = logits.masked_fill(~batch.valid[..., None], -1e9)
     first = F.cross_entropy(logits[..., 0], batch.extra["start"], reduction="sum")
@@ -153,7 +158,7 @@ def contrast(model: Model, batch: Batch, scale: float = 20.0) -> dict[str, Term]
     b = sentence_vectors(model, batch.extra["other_tokens"], batch.extra.get("other_valid"))
     scores = scale * F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).t()
     truth = torch.arange(len(a), device=a.device)
-    return {"contrast": Term(F.cross_entropy(scores.float(), truth, reduction="sum"), "row")}
+    return {"contrast": Term(F.cross_entropy(wide(scores), truth, reduction="sum"), "row")}
 
 
 def sentence_vectors(model: Model, tokens: Tensor, valid: Tensor | None) -> Tensor:
@@ -167,8 +172,8 @@ def sentence_vectors(model: Model, tokens: Tensor, valid: Tensor | None) -> Tens
 
 
 def _logits(model: Model, batch: Batch) -> Tensor:
-    assert isinstance(model, LM)
-    logits: Tensor = model(batch.tokens, valid=batch.valid, types=batch.types)
+    typed = {} if isinstance(model, Seq2Seq) else {"types": batch.types}  # encoder-decoders tell no sentences apart
+    logits: Tensor = model(batch.tokens, valid=batch.valid, **typed)
     return logits
 
 
@@ -194,10 +199,10 @@ def distil(teacher: Model, temperature: float = 2.0, weights: tuple[float, float
         else:
             truth = batch.extra["label"]
         valid = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.valid is None else batch.valid
-        same = F.cosine_similarity(x[valid].float(), y[valid].float(), dim=-1)
+        same = F.cosine_similarity(wide(x[valid]), wide(y[valid]), dim=-1)
         return {
             "soft": Term(softened(got, wanted, temperature), per, soft),
-            "hard": Term(F.cross_entropy(got.float(), truth, reduction="sum"), per, hard),
+            "hard": Term(F.cross_entropy(wide(got), truth, reduction="sum"), per, hard),
             "cosine": Term((1 - same).sum(), "token", cosine),
         }
 
@@ -206,7 +211,7 @@ def distil(teacher: Model, temperature: float = 2.0, weights: tuple[float, float
 
 def softened(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """T² Σ KL(softmax(teacher/T) ‖ softmax(student/T))   (Hinton et al. 2015 §2)"""
-    p, q = (teacher.float() / temperature).log_softmax(-1), (student.float() / temperature).log_softmax(-1)
+    p, q = (wide(teacher) / temperature).log_softmax(-1), (wide(student) / temperature).log_softmax(-1)
     return F.kl_div(q, p, reduction="sum", log_target=True) * temperature**2
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from heedful.errors import ConfigError
 from heedful.train.config import TrainConfig
 
 
@@ -45,12 +46,12 @@ def groups(model: nn.Module, c: TrainConfig) -> list[dict[str, object]]:
 def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
     """The optimisers of a run: one, or Muon for the blocks' matrices with AdamW for all the rest."""
     if c.optimiser == "muon":
-        hidden = {
-            id(m.weight) for name, m in model.named_modules()
-            if isinstance(m, nn.Linear) and m.weight.requires_grad and not name.startswith("head") and ".head." not in name
-        }  # fmt: skip
-        matrices = [p for p in model.parameters() if id(p) in hidden]
+        linear = [m for name, m in model.named_modules() if isinstance(m, nn.Linear) and "head" not in name.split(".")]
+        hidden = {id(m._parameters["weight"]) for m in linear}
+        matrices = [p for p in model.parameters() if id(p) in hidden and p.requires_grad]
         rest = [g | {"params": [p for p in g["params"] if id(p) not in hidden]} for g in groups(model, c)]  # type: ignore[attr-defined]
+        if not matrices:
+            raise ConfigError("optimiser='muon' found no matrix of a linear layer to train; use 'adamw'")
         return [Muon(matrices, lr=c.lr, weight_decay=c.weight_decay), adamw(rest, c)]
     if c.optimiser == "adafactor":
         return [torch.optim.Adafactor(groups(model, c), lr=c.lr, weight_decay=c.weight_decay)]

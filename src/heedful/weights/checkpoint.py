@@ -129,9 +129,15 @@ def _cast(value: Tensor, dtype: torch.dtype, *, keep_wide: bool) -> Tensor:
     return value.to(dtype)
 
 
-def published_tensors(model: nn.Module, rows: Iterable[Row], origin: Origin | None) -> dict[str, Tensor]:
-    """Every tensor under its published name, in the dtype it came in (a wider one of ours is kept)."""
-    ours = tensors(model)
+def published_tensors(
+    model: nn.Module, rows: Iterable[Row], origin: Origin | None, leave: Iterable[str] = ()
+) -> dict[str, Tensor]:
+    """Every tensor under its published name, in the dtype it came in (a wider one of ours is kept).
+
+    `leave` names tensors of ours that no published model has.
+    """
+    apart = set(leave)
+    ours = {name: tensor for name, tensor in tensors(model).items() if name not in apart}
     origin = origin or Origin()
     out: dict[str, Tensor] = {}
     for link in connect(rows, ours):

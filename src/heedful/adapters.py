@@ -1,0 +1,127 @@
+"""LoRA on any model: lora, merge, and adapters as files of their own (adapter.json, adapter.safetensors)."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape, nearest
+from heedful.nn.adapt import LoRA, adapted, matches, swap
+
+SETTINGS, TENSORS = "adapter.json", "adapter.safetensors"
+
+
+def lora(
+    model: nn.Module,
+    rank: int = 8,
+    alpha: float | None = None,
+    targets: Sequence[str] | None = None,
+    train: Sequence[str] = (),
+) -> list[str]:
+    """Adapt linear layers by W + α/r · B A and let only A and B learn (Hu et al. 2022); their names.
+
+    `targets` are last words ("q", "v") or paths with * ("blocks.*.attn.*"); None is every linear layer but
+    the head's. α None is 2r. `train` names parameters that learn in full beside them: ("head.*",).
+    """
+    if rank < 1:
+        raise ConfigError(f"rank={rank} must be at least 1")
+    if next(adapted(model), None) is not None:
+        raise ConfigError("this model is adapted already; call heedful.merge(model) first")
+    alpha = 2.0 * rank if alpha is None else float(alpha)
+    names = swap(model, lambda name, m: LoRA(m, rank, alpha) if _meant(name, m, targets) else None)  # type: ignore[arg-type]
+    if not names:
+        linear = [n for n, m in model.named_modules() if type(m) is nn.Linear]
+        hint = nearest(targets[0], {n.rpartition(".")[2] for n in linear}) if targets else ""
+        hint = hint or f"it has {', '.join(linear[:6])}"
+        raise ConfigError(f"no linear layer is meant by targets={targets!r}; {hint}")
+    for name, parameter in model.named_parameters():
+        ours = name.endswith((".down", ".up")) and name.rpartition(".")[0] in names
+        parameter.requires_grad_(ours or any(fnmatch.fnmatchcase(name, pattern) for pattern in train))
+    return names
+
+
+def _meant(name: str, module: nn.Module, targets: Sequence[str] | None) -> bool:
+    if type(module) is not nn.Linear:
+        return False
+    return matches(name, targets) if targets is not None else name.split(".")[0] != "head"
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Add what adapters learned to the weights, in place: a plain model again, all of which may learn."""
+    swap(model, lambda name, module: module.merged() if isinstance(module, LoRA) else None)
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    return model
+
+
+def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """A and B of every adapted layer, by name."""
+    parts = ((name, layer, part) for name, layer in adapted(model) for part in ("down", "up"))
+    return {f"{name}.{part}": getattr(layer, part) for name, layer, part in parts}
+
+
+def save_adapter(model: nn.Module, folder: str | Path) -> Path:
+    """Write what is trained of an adapted model, apart from the model it stands on."""
+    layers = dict(adapted(model))
+    if not layers:
+        raise InputError("this model has no adapter; call heedful.lora(model) first, or save the whole model")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    small = adapter_tensors(model)
+    whole = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in small}
+    first = next(iter(layers.values()))
+    settings = {"kind": "lora", "rank": first.rank, "alpha": first.alpha}
+    settings |= {"layers": list(layers), "whole": list(whole)}
+    held = {name: t.detach().cpu().contiguous() for name, t in {**small, **whole}.items()}
+    save_file(held, folder / TENSORS, {"format": "pt"})
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def has_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter."""
+    return (folder / SETTINGS).is_file()
+
+
+def forget_adapter(folder: Path) -> None:
+    """Remove an adapter that stood beside other weights."""
+    for name in (SETTINGS, TENSORS):
+        (folder / name).unlink(missing_ok=True)
+
+
+@torch.no_grad()
+def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
+    """Put a saved adapter on top of the model it was trained on, in place."""
+    settings, held = _read(Path(folder))
+    known = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    for name in settings["layers"]:
+        if name not in known:
+            hint = nearest(name, known) or "it was trained on another model"
+            raise InputError(f"{folder} adapts {name!r}, which this model has not; {hint}")
+    lora(model, settings["rank"], settings["alpha"], settings["layers"], settings["whole"])
+    parameters = dict(model.named_parameters())
+    for name, value in held.items():
+        if name not in parameters or parameters[name].shape != value.shape:
+            have = tuple(parameters[name].shape) if name in parameters else "none"
+            merge(model)
+            raise WrongShape(f"{folder}: {name} has shape {tuple(value.shape)}, in the model it has {have}")
+        parameters[name].copy_(value)
+    return model
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not has_adapter(folder):
+        raise NotFound(f"{folder} has no {SETTINGS}; is it the folder of an adapter?")
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        held = load_file(folder / TENSORS)
+        return {key: settings[key] for key in ("rank", "alpha", "layers", "whole")}, held
+    except Exception as error:
+        raise CorruptFile(f"{folder} holds a damaged adapter ({str(error)[:80]}); save it again") from None

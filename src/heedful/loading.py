@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.adapters import adapter_tensors, forget_adapter, has_adapter, load_adapter, save_adapter
 from heedful.errors import CorruptFile, InputError, NotFound
 from heedful.models import FAMILIES, by_model_type, find, presets
 from heedful.models.base import LM, Config, Family, Model
@@ -78,6 +79,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     model.tie()
     model.published, model.pooling = published, read_pooling(where)
     model.tokenizer = load_tokenizer(where, published)
+    if has_adapter(where):
+        load_adapter(model, where)
     return model.to(device).eval()
 
 
@@ -145,14 +148,16 @@ def read_config(folder: Path) -> dict[str, Any]:
 def save(model: Model, folder: str | Path) -> Path:
     """Write a model as a folder in Hugging Face layout: config.json, model.safetensors, tokenizer.
 
-    A checkpoint that was loaded gets back every tensor under its published name and dtype.
+    A checkpoint that was loaded gets back every tensor under its published name and dtype. An adapter is written
+    beside the weights it stands on; `merge` first to have one model.
     """
     folder = Path(folder)
     if folder.is_file():
         raise InputError(f"{folder} is a file; give a folder to save in")
     folder.mkdir(parents=True, exist_ok=True)
     family, origin = model.family, model.origin
-    tensors = published_tensors(model, family.rows(model.config), origin)
+    adapter = adapter_tensors(model)
+    tensors = published_tensors(model, family.rows(model.config), origin, leave=adapter)
     if origin is None and model.config.head == "none" and family.prefix:
         tensors = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in tensors.items()}
     published = config_to(family, model.config, model.published)
@@ -161,6 +166,7 @@ def save(model: Model, folder: str | Path) -> Path:
     (folder / "config.json").write_text(json.dumps(published, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_tokenizer(model.tokenizer, folder)
     write_pooling(model.pooling, folder, model.config.dim)
+    save_adapter(model, folder) if adapter else forget_adapter(folder)
     return folder
 
 

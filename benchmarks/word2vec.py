@@ -143,11 +143,12 @@ def speed(repeat: int, chosen: list[str]) -> None:
             lambda found: statistics.median(run["count_s"] + run["train_s"] for run in found)))
         pairs = [g["train_s"] / h["train_s"] for g, h in zip(runs["gensim"], runs["heedful"])]
         ratio, of_processor = wall["heedful"] / wall["gensim"], cpu["heedful"] / cpu["gensim"]
-        result = {"ratio": ratio, "ratio_of_processor_time": of_processor, "paired_ratios": pairs, "words_per_second": wall, "words_per_processor_second": cpu,
-                  "peak_mb": peak, "whole_seconds": whole}
+        result = {"ratio": ratio, "ratio_of_processor_time": of_processor, "paired_ratios": pairs,
+                  "words_per_second": wall, "words_per_processor_second": cpu, "peak_mb": peak,
+                  "whole_seconds": whole}
         keep("speed", f"{mode}-{loss}", result)
         print(f"{mode:9} {loss:13} {ratio:5.2f} x (processor {of_processor:.2f} x, pairs {min(pairs):.2f} to "
-              f"{max(pairs):.2f})   gensim {wall['gensim']:>9,.0f}   heedful {wall['heedful']:>9,.0f} words/s   "
+              f"{max(pairs):.2f})   gensim {wall['gensim']:,.0f}   heedful {wall['heedful']:,.0f} words/s   "
               f"peak {peak['gensim']:.0f} / {peak['heedful']:.0f} MB", flush=True)
 
 

@@ -142,10 +142,13 @@ def all_tensors(words: list[str], counts: np.ndarray, tables: Tables, dim: int) 
 
 def tables_of(tensors: dict[str, np.ndarray]) -> Tables:
     """Both tables, padded as the kernel wants them."""
-    paths = None
-    if "paths.first" in tensors:
-        paths = Paths(tensors["paths.first"], tensors["paths.nodes"], tensors["paths.turns"])
-    return Tables(pad(tensors["input"]), pad(tensors["output"]), paths)
+    return Tables(pad(tensors["input"]), pad(tensors["output"]), paths_of(tensors))
+
+
+def paths_of(tensors: dict[str, np.ndarray]) -> Paths | None:
+    if "paths.first" not in tensors:
+        return None
+    return Paths(*(np.array(tensors[f"paths.{name}"]) for name in ("first", "nodes", "turns")))
 
 
 def pad(table: np.ndarray, rows: int | None = None) -> np.ndarray:

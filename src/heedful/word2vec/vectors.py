@@ -14,7 +14,7 @@ from heedful.word2vec import files, formats
 from heedful.word2vec.corpus import Corpus, Source
 from heedful.word2vec.huffman import Paths, graft
 from heedful.word2vec.phrases import Phrases, find_phrases
-from heedful.word2vec.session import KIND, Session, all_tensors, pad, read_state, tables_of
+from heedful.word2vec.session import KIND, Session, all_tensors, pad, paths_of, read_state
 from heedful.word2vec.settings import Settings
 from heedful.word2vec.training import Cursor, Progress, Tables, fill_new_rows
 from heedful.word2vec.vocabulary import Vocabulary, check_size, count_words
@@ -346,7 +346,6 @@ class Word2Vec:
         tensors, meta = files.read(path, mmap)
         state = read_state(path, meta, "settings")
         words = files.bytes_to_words(tensors["words"])
-        paths = tables_of(tensors).paths if "paths.first" in tensors and not mmap else None
         if not mmap:
             formats.check(path, words, tensors["input"])
         loaded = cls(
@@ -355,7 +354,7 @@ class Word2Vec:
             tensors.get("output"),
             tensors.get("counts"),
             Settings.from_dict(state["settings"]) if state["settings"] else None,
-            paths,
+            paths_of(tensors),
             state["history"],
         )
         return loaded if limit is None else cls(words[:limit], loaded.input[:limit])

@@ -38,6 +38,7 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, Pooler
 from heedful.nn.init import outline
 from heedful.nn.latent import LatentAttention
+from heedful.nn.linear import WindowAttention
 from heedful.nn.moe import Experts, MoE, SigmoidRouter
 from heedful.nn.recurrent import Recurrence
 from heedful.nn.state import Recurrent
@@ -300,6 +301,11 @@ def holds(part: nn.Module, probe: Probe) -> dict[str, int]:
 def _(part: Attention, probe: Probe) -> dict[str, int]:
     fixed = probe.fixed(part)  # of one that keeps its window and nothing older
     return {"fixed": fixed} if fixed else {"token": 2 * part.kv_heads * part.head_dim}
+
+
+@holds.register
+def _(part: WindowAttention, probe: Probe) -> dict[str, int]:
+    return {"fixed": probe.fixed(part)}  # its window, and no more
 
 
 @holds.register

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
 from heedful.nn.scan import (
+    BLOCK,
     back,
     fast_scan,
     fast_selective,
@@ -255,21 +256,21 @@ class S4(Part):
     def _convolution(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """The same by FFT, twice as long as the sequence so that the end does not wrap round to the start"""
         (log, C), T, valid = self.discrete(), u.shape[2], ctx.new_valid
-        u = u if valid is None else front(u.transpose(1, 2), valid).transpose(1, 2)
-        power = torch.exp(log[..., None] * torch.arange(T, device=u.device))  # (D, N, T)
-        kernel = 2 * torch.einsum("dn,dnt->dt", C, power).real
-        y = torch.fft.irfft(torch.fft.rfft(u, 2 * T) * torch.fft.rfft(kernel, 2 * T), 2 * T)[..., :T]
+        near, far = powers(log, T)
+        tight = u if valid is None else front(u.mT, valid).mT
+        spectrum = torch.fft.rfft(tight, 2 * T) * torch.fft.rfft(kernel(log, C, T), 2 * T)
+        y = torch.fft.irfft(spectrum, 2 * T)[..., :T]
         if isinstance(state, Recurrent):
+            newest_first = u.flip(2) if valid is None else front(u.mT.flip(1), valid.flip(1)).mT
+            blocks = F.pad(newest_first, (0, -T % near.shape[2])).unflatten(2, (-1, near.shape[2]))
+            h = torch.einsum("bdij,dnj,dni->bdn", blocks.to(near.dtype), near, far)
             held = state.get("h")
-            count = torch.full((len(u),), T, device=u.device) if valid is None else valid.sum(1)
-            # The valid tokens end at `count`; u is 0 from there on, so only their own powers matter.
-            ago = (count[:, None] - 1 - torch.arange(T, device=u.device)).clamp(min=0)
-            h = torch.einsum("bdt,bdnt->bdn", u.to(power.dtype), power[..., ago].permute(2, 0, 1, 3))
             if held is not None:
-                y = y + 2 * torch.einsum("bdn,dn,dnt->bdt", held, C * log.exp(), power).real
-                h = h + held * torch.exp(log * count[:, None, None])
+                left = torch.einsum("bdn,dni,dnj->bdij", held * C * log.exp(), far, near)
+                y = y + 2 * left.real.flatten(2)[..., :T]
+                h = h + held * torch.exp(log * (T if valid is None else valid.sum(1)[:, None, None]))
             state.update(h=h)
-        return y if valid is None else back(y.transpose(1, 2), valid).transpose(1, 2)
+        return y if valid is None else back(y.mT, valid).mT
 
     def pattern(self, ctx: Context, batch: int, length: int) -> Tensor:
         """P_ts = K_{t−s} for valid s ≤ t of one document, + D if s = t: the quadratic form, (B, D, T, T)"""
@@ -280,7 +281,19 @@ class S4(Part):
         place = valid.int().cumsum(1)
         keep = same_document(ctx.fresh, length, log.device) & valid[:, None]  # (B, T, T)
         distance = (place[:, :, None] - place[:, None]).clamp(min=0)
-        power = torch.exp(log[..., None] * torch.arange(length, device=log.device))
-        kernel = 2 * torch.einsum("dn,dnt->dt", C, power).real
         skip = torch.diag_embed(wide(self.D)[:, None].expand(-1, length))
-        return (kernel[:, distance].transpose(0, 1)).masked_fill(~keep[:, None], 0.0) + skip
+        return kernel(log, C, length)[:, distance].transpose(0, 1).masked_fill(~keep[:, None], 0.0) + skip
+
+
+def powers(log: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Ā^j, j < c, and Ā^(c·i), both (D, N, ·): their products are all powers below the length"""
+    size = 2 * BLOCK
+    near = torch.arange(size, device=log.device)
+    far = torch.arange(-(-length // size), device=log.device) * size
+    return torch.exp(log[..., None] * near), torch.exp(log[..., None] * far)
+
+
+def kernel(log: Tensor, C: Tensor, length: int) -> Tensor:
+    """K_l = 2 Re Σ_n C_n Ā_nˡ for l < length, (D, T)"""
+    near, far = powers(log, length)
+    return 2 * torch.einsum("dni,dnj->dij", far * C[..., None], near).real.flatten(1)[:, :length]

@@ -14,15 +14,21 @@ __version__ = "0.1.0"
 _WHERE = {
     "Watch": "heedful.nn.context",
     "build": "heedful.loading",
+    "check": "heedful.decode.check",
     "count": "heedful.models.counting",
     "embed": "heedful.loading",
+    "generate": "heedful.decode.loop",
     "load": "heedful.loading",
     "save": "heedful.loading",
+    "stream": "heedful.decode.loop",
 }
 
 __all__ = sorted([*_WHERE, "__version__"])
 
 if TYPE_CHECKING:
+    from heedful.decode.check import check as check
+    from heedful.decode.loop import generate as generate
+    from heedful.decode.loop import stream as stream
     from heedful.loading import build as build
     from heedful.loading import embed as embed
     from heedful.loading import load as load

@@ -1,1 +1,1 @@
-"""Text out of any model that can write: one loop over a stepper, beams, speculation, constraints, and the fast paths."""
+"""Text out of any model that can write: one loop, beams, speculation, constraints, and the fast paths."""

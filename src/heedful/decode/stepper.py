@@ -1,4 +1,4 @@
-"""The stepper: a model while it writes. Every loop here goes over one; a fast path is another one, put in by value.
+"""The stepper: a model while it writes. Every loop goes over one; a fast path is another, put in by value.
 
     logits = stepper.prefill(prompt)              (B, V) for the first token
     logits = stepper.step(tokens)                 (B, V) for the next, after each row wrote one
@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,18 +31,23 @@ class Stepper(Protocol):
     What `step` gives back may be a buffer that the next call overwrites: the loop is done with it by then.
     """
 
-    model: Model  # for its tokenizer, config and published settings
-    fixed: bool  # the number of rows cannot change: a row that is done is fed further, and what comes out ignored
+    @property
+    def model(self) -> Model:
+        """For its tokenizer, config and published settings."""
+
+    @property
+    def fixed(self) -> bool:
+        """The number of rows cannot change: one that is done is fed further, and what comes out ignored."""
 
     @property
     def past(self) -> int:
         """How many positions were read and written, padding included."""
 
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        """Read prompts (B, T), padded on the left where `valid` (B, T) is False; logits (B, V) of the next token.
+        """Read prompts (B, T), padded on the left where `valid` is False; logits (B, V) of the next token.
 
-        An encoder-decoder reads them as its sources. `length` is how many positions there will be at most, the
-        prompt's included; an encoder-decoder counts its target only.
+        An encoder-decoder reads them as its sources. `length` is how many positions there will be at most,
+        the prompt's included; an encoder-decoder counts its target only.
         """
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -52,7 +57,7 @@ class Stepper(Protocol):
         """Each row wrote several (B, T): the logits (B, T, V) after each."""
 
     def reorder(self, index: Tensor) -> None:
-        """Row b becomes what row index[b] was. Unless `fixed`, there may be more or fewer rows than before."""
+        """Row b becomes what row index[b] was. Unless `fixed`, the number of rows may change."""
 
     def crop(self, length: int) -> None:
         """Forget everything after the first `length` positions."""
@@ -66,11 +71,12 @@ class Plain:
     def __init__(self, model: Model, chunk: int | None = None) -> None:
         if not isinstance(model, (LM, Seq2Seq)) or (isinstance(model, LM) and not model.causal):
             raise InputError(
-                f"{model.family.name} reads both ways and cannot generate; load a decoder or an encoder-decoder"
+                f"{model.family.name} reads both ways and cannot generate: load a decoder or encoder-decoder"
             )
         if model.config.head != "lm":
             raise InputError(
-                f"this {model.family.name} has the head {model.config.head!r} and gives no next token; load one with 'lm'"
+                f"this {model.family.name} has the head {model.config.head!r}, which gives no next token: "
+                "load it with the head 'lm'"
             )
         self.model: LM | Seq2Seq = model
         self.chunk = chunk  # prompts longer than this are read in pieces
@@ -108,7 +114,7 @@ class Plain:
 
     @property
     def crops(self) -> bool:
-        """Whether the state keeps positions, and so can forget the newest; a recurrent one keeps a summary."""
+        """Whether the newest positions can be forgotten; a recurrent state keeps only a summary."""
         return not recurs(self.state.parts)
 
     def remember(self) -> State:
@@ -145,4 +151,4 @@ def resting(model: nn.Module) -> Iterator[None]:
 
 def stepper_for(model: Model | Stepper) -> Stepper:
     """The stepper itself, or the plain one of a model."""
-    return cast(Stepper, Plain(model)) if isinstance(model, Model) else model
+    return Plain(model) if isinstance(model, Model) else model

@@ -1,0 +1,169 @@
+"""Text that must have a form: one of several strings, what a regular expression matches, JSON of a schema.
+
+A guide says which tokens may come next. Its states are values: a beam keeps one beside each hypothesis.
+Expressions and schemas are compiled by llguidance, token by token over the whole vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError, MissingPackage
+from heedful.models.base import Model
+
+
+class Guide(Protocol):
+    """Which tokens may come next, (V,) bool, and what follows from one."""
+
+    def start(self) -> Any:
+        """The state before anything is written."""
+
+    def allowed(self, state: Any) -> Tensor:
+        """(V,) True for the tokens that may come next; the end of the text among them where it may end."""
+
+    def next(self, state: Any, token: int) -> Any:
+        """The state after one more token; the one before stays as it was."""
+
+    def complete(self, state: Any) -> bool:
+        """Whether nothing but the end can follow."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A place in the tree of choices: where each token leads, and whether a choice ends here."""
+
+    children: dict[int, Node] = field(default_factory=dict)
+    ends: bool = False
+    mask: Tensor | None = None
+
+
+class Choices:
+    """One of several strings, as a tree of their tokens; each is spelled as its tokenizer spells it."""
+
+    def __init__(self, spelled: Sequence[Sequence[int]], vocab: int, eos: frozenset[int]) -> None:
+        self.root, self.vocab, self.eos = Node(), vocab, eos
+        for ids in spelled:
+            node = self.root
+            for token in ids:
+                node = node.children.setdefault(token, Node())
+            node.ends = True
+            if not ids:
+                raise InputError("choices has an empty text; leave it out")
+        if not eos and any(node.ends and node.children for node in walk(self.root)):
+            raise InputError("one of the choices begins another, and this model has no end token: give eos=")
+
+    def start(self) -> Node:
+        return self.root
+
+    def allowed(self, state: Node) -> Tensor:
+        if state.mask is None:
+            state.mask = torch.zeros(self.vocab, dtype=torch.bool)
+            state.mask[[*state.children, *(self.eos if state.ends else ())]] = True
+        return state.mask
+
+    def next(self, state: Node, token: int) -> Node:
+        return state.children.get(token, Node(ends=True))  # what ends a choice leads nowhere
+
+    def complete(self, state: Node) -> bool:
+        return not state.children
+
+
+def walk(node: Node) -> list[Node]:
+    return [node, *(deeper for child in node.children.values() for deeper in walk(child))]
+
+
+@dataclass(eq=False)
+class Matched:
+    """How far a grammar was matched; the mask is computed once, also when several beams ask for it."""
+
+    matcher: Any
+    mask: Tensor | None = None
+
+
+class Grammar:
+    """What llguidance compiles: a regular expression or a JSON schema."""
+
+    def __init__(self, tokenizer: Any, grammar: str, vocab: int, eos: frozenset[int], what: str) -> None:
+        self.vocab = vocab
+        self.first = llguidance().LLMatcher(vocabulary(tokenizer, vocab, eos), grammar, log_level=0)
+        if self.first.is_error():
+            reason = str(self.first.get_error()).strip().splitlines()[0]
+            raise InputError(f"{what} cannot be followed: {reason}")
+
+    def start(self) -> Matched:
+        return Matched(self.first.deep_copy())
+
+    def allowed(self, state: Matched) -> Tensor:
+        if state.mask is None:
+            bits = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
+            state.mask = torch.from_numpy(np.unpackbits(bits, bitorder="little")[: self.vocab].astype(bool))
+        return state.mask
+
+    def next(self, state: Matched, token: int) -> Matched:
+        matcher = state.matcher.deep_copy()
+        matcher.consume_token(token)
+        return Matched(matcher)
+
+    def complete(self, state: Matched) -> bool:
+        return bool(state.matcher.is_stopped())
+
+
+def llguidance() -> Any:
+    """The library, or how to get it."""
+    try:
+        import llguidance as library
+    except ImportError:
+        raise MissingPackage("regex and schema need llguidance: pip install 'heedful[constrain]'") from None
+    return library
+
+
+@functools.lru_cache(maxsize=4)  # about a second for a large vocabulary
+def vocabulary(tokenizer: Any, vocab: int, eos: frozenset[int]) -> Any:
+    """The tokens as llguidance wants them. Without an end token, an id that no model writes stands for it."""
+    ends = sorted(eos) or [vocab]
+    size = vocab if eos else vocab + 1
+    try:
+        return llguidance().LLTokenizer(tokenizer.backend.to_str(), n_vocab=size, eos_token=ends)
+    except ValueError as error:
+        raise InputError(f"this tokenizer's pieces cannot be matched: {error}") from None
+
+
+def constrain(
+    model: Model,
+    eos: frozenset[int],
+    choices: Sequence[str] | None,
+    regex: str | None,
+    schema: Mapping[str, Any] | str | None,
+) -> Guide | None:
+    """The guide that was asked for; None if none was."""
+    given = {"choices": choices, "regex": regex, "schema": schema}
+    asked = [name for name, value in given.items() if value is not None]
+    if not asked:
+        return None
+    if len(asked) > 1:
+        raise InputError(f"{' and '.join(asked)} cannot both be kept; give one of them")
+    if model.tokenizer is None:
+        raise InputError(f"{asked[0]} is about text, and this model has no tokenizer")
+    vocab = model.config.vocab
+    if choices is not None:
+        if isinstance(choices, str) or not choices:
+            raise InputError(f"choices={choices!r} must be a list of texts, at least one")
+        return Choices([model.tokenizer.encode(c, special=False) for c in choices], vocab, eos)
+    matcher = llguidance().LLMatcher
+    if regex is not None:
+        return Grammar(model.tokenizer, matcher.grammar_from_regex(regex), vocab, eos, f"regex={regex!r}")
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        if not isinstance(json.loads(text), dict):
+            raise ValueError("it is no object")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"schema is no JSON: {error}") from None
+    return Grammar(model.tokenizer, matcher.grammar_from_json_schema(text), vocab, eos, "schema")

@@ -1,0 +1,78 @@
+"""Contrastive search: likely, but unlike what was said before (Su et al. 2022, arXiv 2202.06417).
+
+    x_t = argmax_{v ∈ top k}  (1 − α) p(v)  −  α max_j cos(h_v, h_j)          (eq. 5)
+
+h are the last hidden states; that of a candidate comes from reading it, so each step reads k tokens at once.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.decode.beam import limit
+from heedful.decode.request import Prompts, Request
+from heedful.decode.stepper import Plain, Stepper, resting
+from heedful.errors import InputError
+from heedful.models.base import LM
+from heedful.nn.context import Watch
+
+
+def contrast(
+    stepper: Stepper, given: Prompts, asked: Request, alpha: float
+) -> list[list[tuple[float, list[int]]]]:
+    """For each prompt its one text, as a search gives it; the score is the sum of the steps' scores."""
+    if not 0 <= alpha <= 1:
+        raise InputError(f"contrastive={alpha} must lie between 0 (the likeliest) and 1 (the most unlike)")
+    if not isinstance(stepper, Plain):
+        raise InputError("contrastive looks at hidden states; it takes a model, and no fast path")
+    if asked.guide is not None:
+        raise InputError("contrastive does not go with choices, regex or schema; leave one of them out")
+    return [[one(stepper, ids, asked, alpha, limit(stepper, asked, len(ids)), b)]
+            for ids, b in zip(given.ids, given.before, strict=True)]  # fmt: skip
+
+
+@torch.no_grad()
+def one(
+    stepper: Plain, prompt: list[int], asked: Request, alpha: float, most: int, before: list[int]
+) -> tuple[float, list[int]]:
+    """The search for one prompt."""
+    device, k = stepper.model.device, asked.sampling.top_k or 4
+    logits, past = read(stepper, torch.tensor([prompt], device=device), most)
+    out: list[int] = []
+    score = 0.0
+    while True:
+        seen = torch.tensor([[*before, *out]], dtype=torch.long, device=device)
+        chances = asked.sampling.penalised(logits.float(), seen, len(out)).softmax(-1)[0]
+        likely = chances.topk(min(k, len(chances)))
+        stepper.reorder(torch.zeros(len(likely.indices), dtype=torch.long, device=device))
+        watch = Watch("blocks.output", "decoder.output")
+        logits = stepper.step(likely.indices, watch)
+        new = F.normalize(hidden(watch)[:, -1], dim=-1)  # (k, D)
+        value = (1 - alpha) * likely.values - alpha * (new @ past.T).amax(-1)
+        best = int(value.argmax())
+        score += float(value[best])
+        out.append(int(likely.indices[best]))
+        if out[-1] in asked.eos or len(out) >= most:
+            return score, out
+        stepper.reorder(torch.tensor([best], device=device))
+        logits, past = logits[best : best + 1], torch.cat((past, new[best : best + 1]))
+
+
+def hidden(watch: Watch) -> Tensor:
+    return next(watch[name] for name in watch).float()
+
+
+def read(stepper: Plain, prompt: Tensor, more: int) -> tuple[Tensor, Tensor]:
+    """Logits (1, V) after the prompt, and the directions (S, D) of its hidden states."""
+    model, watch = stepper.model, Watch("blocks.output", "decoder.output")
+    with resting(model):
+        if isinstance(model, LM):
+            state = model.new_state(1, prompt.shape[1] + more)
+            logits = model.step(prompt, state, watch=watch)[:, -1]
+            stepper.restore(state)
+        else:
+            logits = stepper.prefill(prompt, length=1 + more)
+            model(prompt, prompt.new_full((1, 1), model.start_token), watch=watch)
+    return logits, F.normalize(hidden(watch)[0], dim=-1)

@@ -1,0 +1,317 @@
+"""stream and generate: one loop over a stepper for every model that writes.
+
+    for piece in stream(model, "Once upon a time", max_tokens=64): print(piece.text, end="")
+    generate(model, ["one", "two"], temperature=0.8, top_p=0.95, seed=0)        two texts
+    generate(model, source, beams=5, length_penalty=1.0, n=3)                   the three best
+
+The settings are those of `heedful.decode.request.Settings`. Without any, the likeliest token is taken.
+A row's text depends on its prompt, the seed and its place in the batch, never on its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+import torch
+from torch import Tensor
+
+from heedful.decode.beam import Beams, search
+from heedful.decode.contrastive import contrast
+from heedful.decode.request import Prompt, Prompts, Request, Settings, prompts, request, room
+from heedful.decode.sampling import draw, generator, uniforms
+from heedful.decode.speculative import speculate
+from heedful.decode.stepper import Stepper, stepper_for
+from heedful.decode.text import Text
+from heedful.errors import InputError
+from heedful.models.base import Model, Seq2Seq
+
+Finish = Literal["end", "stop", "length", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token of one row.
+
+    `text` is what became certain with it: nothing while a character is half there or a stop string possible.
+    `logprob` is the model's own, before any rule. `finish` stands on a row's last piece: the model came to
+    its end, a stop string was written, max_tokens or the context were reached.
+    """
+
+    text: str
+    token: int
+    logprob: float
+    row: int = 0
+    sample: int = 0
+    finish: Finish | None = None
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens and their logprobs, if asked for
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One finished text, without the end token; `score` is its log-probability, or what a search ranks by."""
+
+    text: str
+    ids: list[int]
+    finish: Finish
+    score: float
+    logprobs: list[float]
+
+
+class Row:
+    """One text being written."""
+
+    def __init__(self, model: Model, asked: Request, prompt: list[int], number: int, sample: int) -> None:
+        self.asked, self.prompt, self.number, self.sample = asked, prompt, number, sample
+        before = () if isinstance(model, Seq2Seq) else prompt
+        self.text = Text(model.tokenizer, before, asked.stop)
+        fits = room(model, len(prompt))
+        self.limit = asked.max_tokens if fits is None else min(asked.max_tokens, fits)
+        self.guided = None if asked.guide is None else asked.guide.start()
+        self.written = 0
+        self.finish: Finish | None = None
+
+    @property
+    def last(self) -> bool:
+        """Whether the next token is the last that may be written."""
+        return self.written + 1 >= self.limit
+
+    def take(self, token: int, logprob: float, top: tuple[tuple[int, float], ...] = ()) -> Piece:
+        """Write one token: what can be shown of it, and whether the row is done."""
+        self.written += 1
+        text = "" if token in self.asked.eos else self.text.push(token)
+        guide = self.asked.guide
+        if guide is not None:
+            self.guided = guide.next(self.guided, token)
+        if self.text.stopped:
+            self.finish = "stop"
+        elif token in self.asked.eos or (guide is not None and guide.complete(self.guided)):
+            self.finish = "end"
+        elif self.written >= self.limit:
+            self.finish = "length" if self.written >= self.asked.max_tokens else "context"
+        if self.finish is not None and self.finish != "stop":
+            text += self.text.finish()
+            self.finish = "stop" if self.text.stopped else self.finish
+        return Piece(text, token, logprob, self.number, self.sample, self.finish, top)
+
+
+class Chooser:
+    """From logits (B, V) to one token per row. What no rule asks for is not kept."""
+
+    def __init__(self, model: Model, asked: Request, rows: list[Row]) -> None:
+        self.asked, self.rows, self.t = asked, rows, 0
+        self.u = self.history = None
+        if not asked.sampling.greedy:
+            drawn = uniforms([generator(asked.seed, r.number, r.sample) for r in rows], asked.max_tokens)
+            self.u = drawn.to(model.device)
+        if asked.sampling.looks_back:
+            self.history = history(model, [r.prompt for r in rows], asked.max_tokens)
+            self.before = self.history.shape[1] - asked.max_tokens
+
+    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
+        """Tokens (B,), their logprobs (B,), and with logprobs=N the likeliest (B, N) and theirs."""
+        raw = logits.float()
+        sampling = self.asked.sampling
+        seen = None if self.history is None else self.history[:, : self.before + self.t]
+        z = sampling.penalised(raw, seen, self.t) if sampling.changes else raw
+        if self.asked.guide is not None:
+            allowed = torch.stack([self.asked.guide.allowed(row.guided) for row in self.rows])
+            z = z.masked_fill(~allowed.to(z.device), -torch.inf)
+        tokens = z.argmax(-1) if self.u is None else draw(sampling.narrowed(z), self.u[:, self.t])
+        if self.history is not None:
+            self.history[:, self.before + self.t] = tokens
+        self.t += 1
+        total = raw.logsumexp(-1)
+        logprobs = raw.gather(1, tokens[:, None])[:, 0] - total
+        if not self.asked.logprobs:
+            return tokens, logprobs
+        likeliest = raw.topk(self.asked.logprobs)
+        return tokens, logprobs, likeliest.indices, likeliest.values - total[:, None]
+
+    def keep(self, rows: list[Row], index: Tensor) -> None:
+        """Only these rows are left."""
+        self.rows = rows
+        self.u = None if self.u is None else self.u[index]
+        self.history = None if self.history is None else self.history[index]
+
+
+def history(model: Model, before: list[list[int]], more: int) -> Tensor:
+    """(B, S + more): the tokens that rules look back at, −1 where there is none; filled up on the left.
+
+    An encoder-decoder looks back at its target, which begins with the start token.
+    """
+    if isinstance(model, Seq2Seq):
+        before = [[model.start_token]] * len(before)
+    longest = max(map(len, before))
+    filled = [[-1] * (longest - len(ids)) + ids + [-1] * more for ids in before]
+    return torch.tensor(filled, device=model.device)
+
+
+def hand_over(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
+    """Start copying to the host; the call waits for the copy, not for what was launched after it."""
+    if tensors[0].device.type != "cuda":
+        return lambda: [t.tolist() for t in tensors]
+    pinned = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+    copies = [p.copy_(t, non_blocking=True) for p, t in zip(pinned, tensors, strict=True)]
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def wait() -> list[list[Any]]:
+        copied.synchronize()
+        return [c.tolist() for c in copies]
+
+    return wait
+
+
+def read(stepper: Stepper, given: Prompts, asked: Request) -> tuple[Tensor, list[Row]]:
+    """Read every prompt once; n samples share what was read."""
+    model = stepper.model
+    rows = [Row(model, asked, ids, i, s) for i, ids in enumerate(given.ids) for s in range(asked.n)]
+    index = torch.arange(len(given.ids), device=model.device).repeat_interleave(asked.n)
+    tokens, valid = given.padded(model.device)
+    start = 1 if isinstance(model, Seq2Seq) else tokens.shape[1]
+    length = start + max(row.limit for row in rows)
+    if asked.n == 1 or stepper.fixed:
+        return stepper.prefill(tokens[index], None if valid is None else valid[index], length), rows
+    logits = stepper.prefill(tokens, valid, length)
+    stepper.reorder(index)
+    return logits[index], rows
+
+
+def write(stepper: Stepper, given: Prompts, asked: Request) -> Iterator[Piece]:
+    """The loop: choose, show, step. Rows that are done leave the batch.
+
+    On a GPU the next step is launched before the host reads the tokens, so that it never waits for Python.
+    """
+    logits, rows = read(stepper, given, asked)
+    choose, ahead = Chooser(stepper.model, asked, rows), logits.device.type == "cuda"
+    while True:
+        chosen = choose(logits)
+        tokens, ready = chosen[0], hand_over(chosen)
+        launched = ahead and not any(row.last for row in rows)
+        if launched:
+            logits = stepper.step(tokens)
+        for row, (token, logprob, *top) in zip(rows, zip(*ready(), strict=True), strict=True):
+            if row.finish is None:
+                yield row.take(token, logprob, tuple(zip(*top, strict=True)) if top else ())
+        alive = [i for i, row in enumerate(rows) if row.finish is None]
+        if not alive:
+            return
+        if len(alive) < len(rows) and not stepper.fixed:
+            index = torch.tensor(alive, device=tokens.device)
+            rows, tokens = [rows[i] for i in alive], tokens[index]
+            logits = logits[index] if launched else logits
+            stepper.reorder(index)
+            choose.keep(rows, index)
+        if not launched:
+            logits = stepper.step(tokens)
+
+
+def stream(
+    model: Model | Stepper, prompt: Prompt, *, n: int = 1, **settings: Unpack[Settings]
+) -> Iterator[Piece]:
+    """Text as it is written, token by token. `row` and `sample` tell several prompts and samples apart."""
+    stepper = stepper_for(model)
+    asked, given = request(stepper.model, settings, n=n), prompts(stepper.model, prompt)
+    if asked.draft is None and asked.lookup is None:
+        return write(stepper, given, asked)
+    rows = [Row(stepper.model, asked, ids, i, s) for i, ids in enumerate(given.ids) for s in range(n)]
+    return (piece for row in rows for piece in speculate(stepper, row, asked))
+
+
+def generate(
+    model: Model | Stepper,
+    prompt: Prompt,
+    *,
+    n: int | None = None,
+    beams: int | None = None,
+    length_penalty: float = 1.0,
+    early_stopping: bool | Literal["never"] = False,
+    groups: int = 1,
+    diversity: float = 0.0,
+    coverage: float = 0.0,
+    contrastive: float | None = None,
+    details: bool = False,
+    **settings: Unpack[Settings],
+) -> Any:
+    """A finished text: a string for a string, ids for ids, a list for a list; with n=… a list per prompt.
+
+    `beams` searches for the likeliest text (see decode/beam.py), `contrastive` for one that does not repeat
+    itself (decode/contrastive.py); neither draws. `details` gives a Generation instead of the bare text.
+    """
+    stepper = stepper_for(model)
+    wide = Beams(beams or 1, length_penalty, early_stopping, groups, diversity, coverage)
+    searches = check_search(wide, beams, n or 1, contrastive, settings)
+    given = prompts(stepper.model, prompt)
+    if not searches:
+        found = collected(stepper, given, n or 1, settings)
+    else:
+        asked = request(stepper.model, settings, n=n or 1, samples=False)
+        found = searched(stepper, given, asked, wide, contrastive)
+    form: Callable[[Generation], Any] = lambda g: g if details else g.text if given.text else g.ids
+    several = [[form(g) for g in row] if n is not None else form(row[0]) for row in found]
+    return several[0] if given.single else several
+
+
+def collected(stepper: Stepper, given: Prompts, n: int, settings: Settings) -> list[list[Generation]]:
+    """What `stream` gives, put together."""
+    pieces: list[list[list[Piece]]] = [[[] for _ in range(n)] for _ in given.ids]
+    for piece in stream(stepper, given.ids, n=n, **settings):
+        pieces[piece.row][piece.sample].append(piece)
+    ends = request(stepper.model, {"eos": settings.get("eos")}).eos
+    return [[put_together(sample, ends) for sample in row] for row in pieces]
+
+
+def put_together(pieces: list[Piece], ends: frozenset[int]) -> Generation:
+    ids, logprobs = [p.token for p in pieces if p.token not in ends], [p.logprob for p in pieces]
+    finish = pieces[-1].finish
+    assert finish is not None
+    return Generation("".join(p.text for p in pieces), ids, finish, sum(logprobs), logprobs)
+
+
+def check_search(
+    wide: Beams, beams: int | None, n: int, contrastive: float | None, settings: Settings
+) -> bool:
+    """Whether this is a search; one clear error for settings that do not go together."""
+    if beams is None and contrastive is None:
+        if wide != Beams(1):
+            raise InputError("length_penalty, early_stopping, groups, diversity and coverage need beams=…")
+        return False
+    if beams is not None and contrastive is not None:
+        raise InputError("beams and contrastive are two ways to search; give one of them")
+    what = "beams" if beams is not None else "contrastive"
+    own = () if beams is not None else ("top_k",)
+    for name in ("temperature", "top_k", "top_p", "min_p", "typical", "seed"):
+        value = settings.get(name)
+        if name not in own and value is not None and (name, value) != ("temperature", 0):
+            raise InputError(f"{what} searches and never draws; {name}={value} is for drawing: leave one out")
+    for name in ("stop", "draft", "lookup", "logprobs"):
+        if settings.get(name):
+            raise InputError(f"{what} does not go with {name}; leave one of them out")
+    if n > (beams or 1):
+        raise InputError(f"n={n} is more than {what} keeps, {beams or 1}; ask for fewer")
+    return True
+
+
+def searched(
+    stepper: Stepper, given: Prompts, asked: Request, wide: Beams, contrastive: float | None
+) -> list[list[Generation]]:
+    """The n best of a search, for each prompt."""
+    model = stepper.model
+    if contrastive is not None:
+        found = contrast(stepper, given, asked, contrastive)
+    else:
+        found = search(stepper, given, asked, wide)
+    out = []
+    for prompt, best in zip(given.ids, found, strict=True):
+        texts = []
+        for score, ids in best[: asked.n]:
+            ended = bool(ids) and ids[-1] in asked.eos
+            kept = ids[:-1] if ended else ids
+            text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
+            shown = "".join([*map(text.push, kept), text.finish()])
+            finish: Finish = "end" if ended or len(ids) < asked.max_tokens else "length"
+            texts.append(Generation(shown, kept, finish, score, []))
+        out.append(texts)
+    return out

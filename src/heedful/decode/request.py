@@ -1,0 +1,233 @@
+"""What is asked of `stream` and `generate`: the prompts, and the settings with their rules."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from heedful.decode.constrain import Guide, constrain
+from heedful.decode.sampling import Sampling
+from heedful.decode.stepper import Stepper
+from heedful.errors import InputError, nearest
+from heedful.models.base import LM, Model, Seq2Seq
+
+Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor
+
+
+class Settings(TypedDict, total=False):
+    """The keywords of `stream` and `generate`.
+
+    Greedy unless a temperature is given, or something only a draw has a use for: top_k, top_p, min_p,
+    typical, several samples. Then the temperature is 1.
+    """
+
+    max_tokens: int  # at most so many, 128 if not said
+    temperature: float | None  # 0: the likeliest token
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical: float | None
+    repetition: float  # divides the logits of tokens that occurred; 1: off
+    presence: float  # subtracted once from tokens that were written; 0: off
+    frequency: float  # subtracted as often as they were written; 0: off
+    no_repeat: int | None  # no n-gram of this size twice
+    bias: Mapping[int, float] | None  # added to the logits of single tokens
+    stop: str | Sequence[str] | None  # ends before this text
+    eos: int | Sequence[int] | None  # ends after these tokens; None: the model's own; (): never
+    seed: int | None  # None: another text each time
+    logprobs: int  # so many of the likeliest tokens beside each chosen one
+    choices: Sequence[str] | None  # one of these texts
+    regex: str | None  # a text this expression matches
+    schema: Mapping[str, Any] | str | None  # JSON of this schema
+    draft: Model | Stepper | None  # a smaller model proposes (Leviathan et al. 2023)
+    lookup: int | None  # what followed the same last tokens before is proposed; so many of them must agree
+    propose: int  # so many tokens at once, 4 if not said
+
+
+NARROWING = ("top_k", "top_p", "min_p", "typical")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Settings after they were checked."""
+
+    max_tokens: int
+    sampling: Sampling
+    stop: tuple[str, ...]
+    eos: frozenset[int]
+    seed: int
+    logprobs: int
+    guide: Guide | None
+    n: int
+    draft: Model | Stepper | None
+    lookup: int | None
+    propose: int
+
+
+def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = True) -> Request:
+    """Check the settings and fill in what was not said; `samples` is False for searches, which never draw."""
+    known = Settings.__annotations__
+    for name in settings:
+        if name not in known:
+            raise InputError(f"there is no setting {name!r}; {nearest(name, known) or ', '.join(known)}")
+    s: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    max_tokens, logprobs, propose = s.get("max_tokens", 128), s.get("logprobs", 0), s.get("propose", 4)
+    if max_tokens < 1:
+        raise InputError(f"max_tokens={max_tokens} asks for no text; give at least 1")
+    if not 0 <= logprobs <= vocab_of(model):
+        raise InputError(f"logprobs={logprobs} must lie between 0 and the vocabulary's {vocab_of(model)}")
+    if n < 1:
+        raise InputError(f"n={n} asks for no text; give at least 1")
+    if propose < 1:
+        raise InputError(f"propose={propose} must be at least 1")
+    narrowing = [name for name in NARROWING if name in s]
+    temperature = s.get("temperature", 1.0 if samples and (narrowing or n > 1) else 0.0)
+    rules = ("repetition", "presence", "frequency", "no_repeat", "bias", *NARROWING)
+    sampling = Sampling(temperature=temperature, **{name: s[name] for name in rules if name in s})
+    sampling.check_vocab(vocab_of(model))
+    if samples and sampling.greedy and n > 1:
+        raise InputError(f"n={n} with temperature=0 gives the same text {n} times; raise it, or use beams")
+    eos = endings(model, s.get("eos"))
+    guide = constrain(model, eos, s.get("choices"), s.get("regex"), s.get("schema"))
+    check_guesses(model, guide, s.get("draft"), s.get("lookup"))
+    return Request(
+        max_tokens, sampling, stops(model, s.get("stop")), eos, s.get("seed", secrets.randbits(63)), logprobs,
+        guide, n, s.get("draft"), s.get("lookup"), propose,
+    )  # fmt: skip
+
+
+def check_guesses(
+    model: Model, guide: Guide | None, draft: Model | Stepper | None, lookup: int | None
+) -> None:
+    """One clear error for a draft that cannot propose to this model, and for what forbids guesses."""
+    if draft is None and lookup is None:
+        return
+    if draft is not None and lookup is not None:
+        raise InputError("draft and lookup both propose tokens; give one of them")
+    if guide is not None:
+        raise InputError("draft and lookup do not go with choices, regex or schema; leave one out")
+    if lookup is not None and lookup < 1:
+        raise InputError(f"lookup={lookup} must be at least 1: so many last tokens must agree")
+    smaller = model if draft is None else draft if isinstance(draft, Model) else draft.model
+    if vocab_of(smaller) != vocab_of(model):
+        raise InputError(
+            f"the draft has {vocab_of(smaller)} tokens and the model {vocab_of(model)}: they must share them"
+        )
+    if isinstance(smaller, Seq2Seq) != isinstance(model, Seq2Seq):
+        raise InputError("the draft and the model must both be decoders, or both encoder-decoders")
+
+
+def vocab_of(model: Model) -> int:
+    """How many logits there are."""
+    return model.config.vocab
+
+
+def stops(model: Model, stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Stop strings as a tuple."""
+    several = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    if several and model.tokenizer is None:
+        raise InputError("stop needs text, and this model has no tokenizer; end with eos=[ids] instead")
+    if not all(isinstance(s, str) and s for s in several):
+        raise InputError(f"stop={stop!r} must be a text or several, none of them empty")
+    return several
+
+
+def endings(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
+    """The ids that end a text: those asked for, else those of the published settings and of the tokenizer."""
+    if eos is not None:
+        chosen = frozenset([eos] if isinstance(eos, int) else eos)
+        if wrong := [i for i in chosen if not 0 <= i < vocab_of(model)]:
+            raise InputError(f"eos names the token {wrong[0]}; the vocabulary is 0 … {vocab_of(model) - 1}")
+        return chosen
+    published = model.published.get("eos_token_id")
+    found = [published] if isinstance(published, int) else list(published or ())
+    own = None if model.tokenizer is None else model.tokenizer.eos
+    return frozenset(i for i in (*found, own) if i is not None and 0 <= i < vocab_of(model))
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts as ids, and how they were given: what comes back has the same form."""
+
+    ids: list[list[int]]
+    before: list[list[int]]  # what rules look back at: the prompt, or an encoder-decoder's start token
+    single: bool
+    text: bool
+
+    def padded(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """(B, T), filled up on the left, and which are real; None if all are."""
+        longest = max(map(len, self.ids))
+        tokens = torch.tensor([[0] * (longest - len(row)) + row for row in self.ids], device=device)
+        if all(len(row) == longest for row in self.ids):
+            return tokens, None
+        lengths = torch.tensor([len(row) for row in self.ids], device=device)
+        return tokens, torch.arange(longest, device=device) >= longest - lengths[:, None]
+
+
+def prompts(model: Model, prompt: Prompt) -> Prompts:
+    """Any form of prompt as ids: one clear error for what is none, is empty, or exceeds the context."""
+    if isinstance(prompt, Tensor):
+        if prompt.dim() not in (1, 2) or prompt.is_floating_point():
+            raise InputError(f"a prompt is (T,) or (B, T) ids; got {tuple(prompt.shape)} of {prompt.dtype}")
+        prompt = prompt.tolist()
+    if isinstance(prompt, str):
+        rows, single, text = [encoded(model, prompt)], True, True
+    elif all(isinstance(p, int) for p in prompt):
+        rows, single, text = [list(prompt)], True, False  # type: ignore[arg-type]
+    elif all(isinstance(p, str) for p in prompt):
+        rows, single, text = [encoded(model, p) for p in prompt], False, True  # type: ignore[arg-type]
+    elif all(isinstance(p, (Sequence, Tensor)) and not isinstance(p, str) for p in prompt):
+        rows, single, text = [[int(i) for i in p] for p in prompt], False, False  # type: ignore[union-attr]
+    else:
+        raise InputError("prompts must be all texts or all lists of ids, not some of each")
+    ids = [checked(model, row) for row in rows]
+    before = [[model.start_token]] * len(ids) if isinstance(model, Seq2Seq) else ids
+    return Prompts(ids, before, single, text)
+
+
+def encoded(model: Model, text: str) -> list[int]:
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer; give the prompt as ids")
+    ids: list[int] = model.tokenizer.encode(text)
+    return ids
+
+
+def checked(model: Model, ids: list[int]) -> list[int]:
+    """The prompt, or the token that begins a text in place of an empty one; never cut."""
+    if not ids:
+        own = None if model.tokenizer is None else model.tokenizer.bos
+        first = own if own is not None else model.published.get("bos_token_id")
+        if not isinstance(first, int) or isinstance(model, Seq2Seq):
+            raise InputError("the prompt is empty, and this model has no token to begin with: give one")
+        ids = [first]
+    vocab = model.embed.vocab if isinstance(model, (LM, Seq2Seq)) else vocab_of(model)
+    if wrong := [i for i in ids if not 0 <= i < vocab]:
+        raise InputError(f"the prompt has the id {wrong[0]}; the vocabulary is 0 … {vocab - 1}")
+    reach = context_of(model, source=True)
+    if reach is not None and len(ids) > reach:
+        raise InputError(
+            f"the prompt has {len(ids)} tokens, the model's context is {reach}; shorten it: nothing was cut"
+        )
+    return ids
+
+
+def context_of(model: Model, *, source: bool = False) -> int | None:
+    """How far positions reach: the learned table's length, else the context the config states, if any."""
+    assert isinstance(model, (LM, Seq2Seq))
+    embed = model.decoder_embed if isinstance(model, Seq2Seq) and not source else model.embed
+    if embed.context is not None:
+        return embed.context
+    return getattr(model.config, "context") if "context" in model.config.known() else None  # noqa: B009
+
+
+def room(model: Model, prompt: int) -> int | None:
+    """How many tokens fit behind a prompt; the last one written is not read any more. None: no end."""
+    reach = context_of(model)
+    if reach is None:
+        return None
+    return reach if isinstance(model, Seq2Seq) else reach - prompt + 1

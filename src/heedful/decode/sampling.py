@@ -1,0 +1,220 @@
+"""How the next token is chosen: each rule a function over logits (B, V), in one order, and then a draw.
+
+    bias → repetition → frequency → presence → no-repeat n-gram          change what is likely
+    → temperature → top-k → top-p → min-p → typical                      only when sampling: narrow it down
+
+That is the order of `transformers` for the rules it has; presence and frequency stand with repetition. A rule
+that was not asked for costs nothing. `tokens` are those so far, (B, S), with −1 where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError
+
+
+def biased(logits: Tensor, bias: Mapping[int, float]) -> Tensor:
+    """z_v + b_v for the tokens named; −inf forbids one."""
+    tokens = torch.tensor(list(bias), device=logits.device)
+    values = torch.tensor(list(bias.values()), dtype=logits.dtype, device=logits.device)
+    return logits.index_add(1, tokens, values.expand(len(logits), -1))
+
+
+def repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
+    """z / penalty where z > 0, else z · penalty, for tokens that occurred   (Keskar et al. 2019 §4.1)"""
+    punished = torch.where(logits < 0, logits * penalty, logits / penalty)
+    return torch.where(counts(tokens, logits.shape[1]) > 0, punished, logits)
+
+
+def frequency(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
+    """z_v − penalty · how often v was written"""
+    return logits - penalty * counts(tokens, logits.shape[1])
+
+
+def presence(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
+    """z_v − penalty if v was written at all"""
+    return logits - penalty * (counts(tokens, logits.shape[1]) > 0)
+
+
+def counts(tokens: Tensor, vocab: int) -> Tensor:
+    """(B, V): how often each token occurs in each row; −1 and ids beyond the vocabulary are not counted."""
+    inside = (tokens >= 0) & (tokens < vocab)
+    zeros = torch.zeros(len(tokens), vocab, device=tokens.device)
+    return zeros.scatter_add_(1, tokens.where(inside, 0), inside.float())
+
+
+def no_repeat(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
+    """−inf for a token that would complete an n-gram of that size again   (Paulus et al. 2018 §2.5)"""
+    if tokens.shape[1] < size:
+        return logits
+    windows = tokens.unfold(1, size, 1)  # (B, S − size + 1, size)
+    recent = tokens[:, tokens.shape[1] - size + 1 :][:, None]
+    again = (windows[..., :-1] == recent).all(-1) & (windows >= 0).all(-1)
+    ban = counts(windows[..., -1].masked_fill(~again, -1), logits.shape[1])
+    return logits.masked_fill(ban > 0, -math.inf)
+
+
+def heated(logits: Tensor, temperature: float) -> Tensor:
+    """z / T"""
+    return logits / temperature
+
+
+def top_k(logits: Tensor, k: int) -> Tensor:
+    """The k likeliest, and those as likely as the last of them   (Fan et al. 2018 §5.4)"""
+    least = logits.topk(min(k, logits.shape[1])).values[:, -1:]
+    return logits.masked_fill(logits < least, -math.inf)
+
+
+def top_p(logits: Tensor, p: float) -> Tensor:
+    """The smallest set of likeliest tokens whose probability reaches p   (Holtzman et al. 2020 §3.1)
+
+    The likeliest is always kept.
+    """
+    ordered, index = logits.sort(-1)  # from the unlikeliest on
+    drop = ordered.softmax(-1).cumsum(-1) <= 1 - p
+    drop[:, -1] = False
+    return logits.masked_fill(torch.zeros_like(drop).scatter(1, index, drop), -math.inf)
+
+
+def min_p(logits: Tensor, p: float) -> Tensor:
+    """Tokens at least p times as likely as the likeliest   (Nguyen et al. 2024 §3.1)"""
+    chances = logits.softmax(-1)
+    return logits.masked_fill(chances < p * chances.amax(-1, keepdim=True), -math.inf)
+
+
+def typical(logits: Tensor, mass: float) -> Tensor:
+    """Tokens whose surprise −log p is nearest to the entropy, until their probability reaches `mass`
+
+    (Meister et al. 2023, eq. 10). The likeliest token may go.
+    """
+    logs = logits.log_softmax(-1)
+    chances = logs.exp()
+    entropy = -(chances * logs).nansum(-1, keepdim=True)
+    far, index = (logs + entropy).abs().sort(-1)
+    reached = (chances.gather(1, index).cumsum(-1) < mass).sum(-1, keepdim=True)
+    drop = far > far.gather(1, reached.clamp(max=logits.shape[1] - 1))
+    drop[:, 0] = False
+    return logits.masked_fill(torch.zeros_like(drop).scatter(1, index, drop), -math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """What is done to the logits before a token is chosen. Temperature 0 is greedy: the likeliest, no draw.
+
+    Repetition and n-grams count the prompt and what was written; frequency and presence only the latter.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical: float | None = None
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    no_repeat: int | None = None
+    bias: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        T = self.temperature
+        if not (T >= 0 and math.isfinite(T)):
+            raise InputError(f"temperature={T} must be 0 (the likeliest token) or above; 1 changes nothing")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k={self.top_k} keeps no token; give at least 1, or None to keep all")
+        for name in ("top_p", "typical"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                raise InputError(f"{name}={value} must be above 0 and at most 1; 1 or None keeps every token")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise InputError(f"min_p={self.min_p} must lie between 0 (keeps every token) and 1")
+        if not (self.repetition > 0 and math.isfinite(self.repetition)):
+            raise InputError(f"repetition={self.repetition} must be above 0; 1 changes nothing, 1.1 is mild")
+        for name in ("presence", "frequency"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"{name}={getattr(self, name)} must be a finite number; 0 changes nothing")
+        if self.no_repeat is not None and self.no_repeat < 1:
+            raise InputError(f"no_repeat={self.no_repeat} must be a length of at least 1, or None")
+        if any(math.isnan(b) or b == math.inf for b in self.bias.values()):
+            raise InputError("bias must be finite, or -inf to forbid a token")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature == 0
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether a rule needs the tokens so far."""
+        return self.repetition != 1 or self.presence != 0 or self.frequency != 0 or self.no_repeat is not None
+
+    @property
+    def changes(self) -> bool:
+        """Whether any rule would change which token is likeliest."""
+        return self.looks_back or bool(self.bias)
+
+    def penalised(self, logits: Tensor, tokens: Tensor | None, written: int = 0) -> Tensor:
+        """The first line of the order; the last `written` columns of `tokens` are the model's own."""
+        if self.bias:
+            logits = biased(logits, self.bias)
+        if not self.looks_back:
+            return logits
+        assert tokens is not None
+        own = tokens[:, tokens.shape[1] - written :]
+        if self.repetition != 1:
+            logits = repetition(logits, tokens, self.repetition)
+        if self.frequency:
+            logits = frequency(logits, own, self.frequency)
+        if self.presence:
+            logits = presence(logits, own, self.presence)
+        if self.no_repeat is not None:
+            logits = no_repeat(logits, tokens, self.no_repeat)
+        return logits
+
+    def narrowed(self, logits: Tensor) -> Tensor:
+        """The second line of the order; greedy choice needs none of it."""
+        if self.temperature != 1:
+            logits = heated(logits, self.temperature)
+        if self.top_k is not None:
+            logits = top_k(logits, self.top_k)
+        if self.top_p is not None and self.top_p < 1:
+            logits = top_p(logits, self.top_p)
+        if self.min_p:
+            logits = min_p(logits, self.min_p)
+        if self.typical is not None and self.typical < 1:
+            logits = typical(logits, self.typical)
+        return logits
+
+    def check_vocab(self, vocab: int) -> None:
+        """One clear error for a bias on tokens that are not there."""
+        for token in self.bias:
+            if not 0 <= token < vocab:
+                raise InputError(f"bias names the token {token}; the vocabulary is 0 … {vocab - 1}")
+
+
+def draw(logits: Tensor, u: Tensor) -> Tensor:
+    """(B,): the first token whose cumulated probability exceeds u ∈ [0, 1), so that P(v) = softmax(z)_v
+
+    One number per row decides, so a row's token depends on nothing but its logits and its number. Sums in
+    float64: in float32 the tail of a large vocabulary would be lost to rounding.
+    """
+    below = logits.softmax(-1).double().cumsum(-1)
+    found = torch.searchsorted(below, u[:, None] * below[:, -1:], right=True)[:, 0]
+    return found.clamp_(max=logits.shape[1] - 1)
+
+
+def generator(seed: int, row: int = 0, sample: int = 0) -> torch.Generator:
+    """The random numbers of one row: always on the CPU, so that a seed means the same on every device."""
+    state = np.random.SeedSequence((seed % 2**64, row, sample)).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> 1))
+
+
+def uniforms(generators: list[torch.Generator], count: int) -> Tensor:
+    """(B, count) numbers in [0, 1), row b from its own generator."""
+    return torch.stack([torch.rand(count, generator=g, dtype=torch.float64) for g in generators])

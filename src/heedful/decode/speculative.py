@@ -1,0 +1,201 @@
+"""Speculative decoding: guess several tokens cheaply, check them in one pass (Leviathan et al. 2023).
+
+A guess x from q is kept with probability min(1, p(x) / q(x)); the first that is not is replaced by a draw
+from max(0, p − q), normalised: what comes out is distributed as p (Leviathan et al., A.1). Guesses come from
+a smaller model, or from what followed the same tokens earlier (Saxena 2023), where q is 1 for the guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.decode.request import Request, checked, room, vocab_of
+from heedful.decode.sampling import Sampling, draw, generator
+from heedful.decode.stepper import Plain, Stepper, stepper_for
+from heedful.models.base import Seq2Seq, State
+
+if TYPE_CHECKING:
+    from heedful.decode.loop import Piece, Row
+
+
+def accept(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """How many guesses (B, k) are kept, and the token that follows them; both (B,).
+
+    p (B, k + 1, V) are the probabilities to be had, q (B, k, V) those the guesses were drawn from,
+    u (B, k + 1) uniform numbers.
+    """
+    k = guesses.shape[1]
+    chance = lambda r: r[:, :k].gather(2, guesses[..., None])[..., 0]
+    kept = (u[:, :k] * chance(q) < chance(p)).long().cumprod(1).sum(1)
+    at = kept[:, None, None].expand(-1, 1, p.shape[2])
+    rest = (p.gather(1, at) - F.pad(q, (0, 0, 0, 1)).gather(1, at))[:, 0].clamp(min=0)
+    # Rounding may leave nothing where p and q are all but equal: then p itself is as good.
+    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, p.gather(1, at)[:, 0])
+    return kept, draw(rest.log(), u[:, k])
+
+
+class Guesser(Protocol):
+    """Where guesses come from."""
+
+    def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
+        """At most `count` tokens to follow `ids`, and the probabilities (k, V) they were drawn from."""
+
+
+class LookUp:
+    """What followed the last `size` tokens when they last stood here (Saxena 2023: prompt lookup)."""
+
+    def __init__(self, size: int, vocab: int, device: torch.device) -> None:
+        self.size, self.vocab, self.device = size, vocab, device
+
+    def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
+        last = ids[-self.size :]
+        found: list[int] = []
+        for at in range(len(ids) - self.size - 1, -1, -1):
+            if ids[at : at + self.size] == last:
+                found = ids[at + self.size : at + self.size + count]
+                break
+        where = torch.tensor(found, dtype=torch.long, device=self.device)
+        return found, F.one_hot(where, self.vocab).float()
+
+
+class Draft:
+    """A smaller model with the same vocabulary, drawing by the same rules."""
+
+    def __init__(self, stepper: Stepper, prompt: list[int], sampling: Sampling, more: int) -> None:
+        self.stepper, self.sampling = stepper, sampling
+        self.rewind = Rewind(stepper)
+        self.prompt = prompt = checked(stepper.model, prompt)
+        tokens = torch.tensor([prompt], device=stepper.model.device)
+        self.written: list[int] = []  # what it has read after the prompt
+        self.logits = stepper.prefill(tokens, length=len(prompt) + more)
+        self.room = room(stepper.model, len(prompt))
+
+    def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
+        new = ids[len(self.prompt) :] if not isinstance(self.stepper.model, Seq2Seq) else ids[1:]
+        if self.room is not None:
+            count = min(count, self.room - len(new))
+        if count < 1:
+            return [], self.logits.new_zeros(0, self.logits.shape[1])
+        agreed = next((i for i, (a, b) in enumerate(zip(self.written, new, strict=False)) if a != b), None)
+        agreed = min(len(self.written), len(new)) if agreed is None else agreed
+        agreed = min(agreed, len(new) - 1)  # the newest is read again where need be, for its logits
+        self.logits = self.rewind.to(self.written, agreed, new, self.logits)
+        self.written = list(new)
+        guesses: list[int] = []
+        chances: list[Tensor] = []
+        while True:
+            so_far = [*ids, *guesses]
+            chances.append(distribution(self.logits, self.sampling, so_far, len(new) + len(guesses)))
+            guesses.append(int(pick(chances[-1], self.sampling, u)))
+            if len(guesses) == count:
+                return guesses, torch.cat(chances)
+            self.logits = self.stepper.step(torch.tensor(guesses[-1:], device=self.logits.device))
+            self.written.append(guesses[-1])
+
+
+class Rewind:
+    """Takes a stepper back to where it agreed: by cropping, or to a copy of a state that cannot."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
+        self.copy: tuple[int, State] | None = None
+
+    def to(self, read: list[int], agreed: int, new: list[int], logits: Tensor) -> Tensor:
+        """It has read `read`, of which the first `agreed` hold: let it have read `new`; the logits then."""
+        s = self.stepper
+        if isinstance(s, Plain) and not s.crops:
+            if agreed < len(read):
+                assert self.copy is not None
+                agreed, state = self.copy
+                s.restore(state)
+        elif agreed < len(read):
+            s.crop(s.past - (len(read) - agreed))
+        if agreed < len(new):
+            logits = s.extend(torch.tensor([new[agreed:]], device=logits.device))[:, -1]
+        if isinstance(s, Plain) and not s.crops:
+            self.copy = len(new), s.remember()
+        return logits
+
+
+def distribution(logits: Tensor, sampling: Sampling, ids: list[int], written: int) -> Tensor:
+    """(1, V) probabilities after every rule; greedy puts all on the likeliest token."""
+    seen = torch.tensor([ids], device=logits.device) if sampling.looks_back else None
+    z = sampling.penalised(logits.float(), seen, written) if sampling.changes else logits.float()
+    if sampling.greedy:
+        return F.one_hot(z.argmax(-1), z.shape[-1]).float()
+    return sampling.narrowed(z).softmax(-1)
+
+
+def pick(chances: Tensor, sampling: Sampling, u: torch.Generator) -> Tensor:
+    """One token (1,) of the distribution (1, V)."""
+    if sampling.greedy:
+        return chances.argmax(-1)
+    return draw(chances.log(), torch.rand(1, generator=u, dtype=torch.float64).to(chances.device))
+
+
+def guesser(stepper: Stepper, row: Row, asked: Request) -> Guesser:
+    """The one that was asked for."""
+    model = stepper.model
+    if asked.lookup is not None:
+        return LookUp(asked.lookup, vocab_of(model), model.device)
+    assert asked.draft is not None
+    return Draft(stepper_for(asked.draft), row.prompt, asked.sampling, row.limit)
+
+
+@torch.no_grad()
+def verified(
+    logits: Tensor,
+    guesses: list[int],
+    q: Tensor,
+    ids: list[int],
+    written: int,
+    sampling: Sampling,
+    u: torch.Generator,
+) -> list[int]:
+    """The tokens that come out of one pass, at least one; logits (k + 1, V) are what each is chosen from."""
+    p = torch.cat([
+        distribution(logits[i : i + 1], sampling, ids + guesses[:i], written + i)
+        for i in range(len(guesses) + 1)
+    ])  # fmt: skip
+    if sampling.greedy:
+        best = p.argmax(-1).tolist()
+        right = next((i for i, g in enumerate(guesses) if g != best[i]), len(guesses))
+        return [*guesses[:right], best[right]]
+    numbers = torch.rand(1, len(guesses) + 1, generator=u, dtype=torch.float64).to(p.device)
+    asked_of = torch.tensor([guesses], dtype=torch.long, device=p.device)
+    kept, token = accept(p[None], q[None], asked_of, numbers)
+    return [*guesses[: int(kept)], int(token)]
+
+
+def speculate(stepper: Stepper, row: Row, asked: Request) -> Iterator[Piece]:
+    """One row's text: the same as without guesses when greedy, the same distribution when not."""
+    model = stepper.model
+    u = generator(asked.seed, row.number, row.sample)
+    source, proposals = guesser(stepper, row, asked), asked.propose
+    start = [model.start_token] if isinstance(model, Seq2Seq) else row.prompt
+    prompt = torch.tensor([row.prompt], device=model.device)
+    after = stepper.prefill(prompt, length=len(start) + row.limit).float()  # (1, V)
+    rewind, read, out = Rewind(stepper), list[int](), list[int]()
+    rewind.to(read, 0, read, after)
+    guesses: list[int] = []
+    q = after.new_zeros(0, after.shape[1])
+    while True:
+        new = verified(after, guesses, q, start + out, len(out), asked.sampling, u)
+        logs = after[: len(new)].log_softmax(-1)
+        for i, token in enumerate(new):
+            top = logs[i].topk(asked.logprobs)
+            likeliest = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+            yield row.take(token, float(logs[i, token]), likeliest)
+            if row.finish is not None:
+                return
+        out += new
+        # All but the newest token were read already, and perhaps guesses that did not hold.
+        rewind.to(read, len(out) - 1, out[:-1], after)
+        guesses, q = source.guess(start + out, min(proposals, row.limit - len(out) - 1), u)
+        after = stepper.extend(torch.tensor([[out[-1], *guesses]], device=model.device))[0].float()
+        read = [*out, *guesses]

@@ -81,10 +81,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warm", type=int, default=10)
     parser.add_argument("--profile", action="store_true", help="where the last step's time goes")
-    parser.add_argument("--variants", default="compiled,float8")
+    parser.add_argument("--variants", default="recorded,float8")
     a = parser.parse_args()
     settings: dict[str, dict[str, Any]] = {
-        "eager": {}, "compiled": {"compile": True}, "float8": {"compile": True, "float8": True},
+        "eager": {}, "compiled": {"compile": True}, "recorded": {"compile": True, "graph": True},
+        "float8": {"compile": True, "graph": True, "float8": True},
     }  # fmt: skip
     for name in a.variants.split(","):
         print(json.dumps(measure(name, a, **settings[name])), flush=True)

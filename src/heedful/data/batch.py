@@ -69,6 +69,10 @@ class Batch:
             return self._each(lambda t: pinned(t).to(device, non_blocking=True))
         return self._each(lambda t: t.to(device))
 
+    def copied(self) -> Batch:
+        """The same values in memory of their own."""
+        return self._each(lambda t: t.clone())
+
     def rows(self, which: slice | int | Sequence[int] | Tensor) -> Batch:
         """Some of the rows; one row stays a batch."""
         if isinstance(which, int):

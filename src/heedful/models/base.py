@@ -173,6 +173,11 @@ class Model(nn.Module):
         """Make shared matrices one again, after parameters were replaced."""
 
     @property
+    def tables(self) -> dict[str, Embedding]:
+        """The embeddings by the name of what they read: tokens, or source and target."""
+        raise NotImplementedError
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device
@@ -189,11 +194,17 @@ class Model(nn.Module):
             )
         if torch.compiler.is_compiling():
             return
+        # Looking at ids on a GPU makes the host wait, so a training step has them looked at before they travel.
+        if not (tokens.is_cuda and torch.is_grad_enabled()):
+            self.check_ids(tokens, embed, what)
+        self.check_reach(tokens.shape[1], embed, valid, what)
+
+    def check_ids(self, tokens: Tensor, embed: Embedding, what: str = "tokens") -> None:
+        """One clear error for an id outside the vocabulary."""
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= embed.vocab:
             bad = low if low < 0 else high
             raise InputError(f"{what} has the id {bad}; the vocabulary is 0 … {embed.vocab - 1}: was another tokenizer used?")
-        self.check_reach(tokens.shape[1], embed, valid, what)
 
     def check_reach(self, length: int, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
         """One clear error for a sequence that learned positions do not reach; padding does not count."""
@@ -215,6 +226,10 @@ class LM(Model):
         self.embed, self.blocks, self.head, self.causal = embed, blocks, head or NoHead(), causal
         self.published = {}
         self.tie()
+
+    @property
+    def tables(self) -> dict[str, Embedding]:
+        return {"tokens": self.embed}
 
     def tie(self) -> None:
         self.head.tie(self.embed.token.weight)
@@ -362,6 +377,10 @@ class Seq2Seq(Model):
     def decoder_embed(self) -> Embedding:
         """The target side's embedding; the source's own if there is one for both."""
         return self.target_embed if self.target_embed is not None else self.embed
+
+    @property
+    def tables(self) -> dict[str, Embedding]:
+        return {"tokens": self.embed, "target": self.decoder_embed}
 
     def tie(self) -> None:
         self.head.tie(self.decoder_embed.token.weight)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError
@@ -23,20 +21,6 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def join_heads(x: Tensor) -> Tensor:
     """(B, H, T, K) → (B, T, H·K)"""
     return x.transpose(1, 2).flatten(2)
-
-
-def side_by_side(x: Tensor, *layers: nn.Linear) -> list[Tensor]:
-    """[layer(x) for layer in layers]. A GPU that trains does it as one product over the weights laid side by side: a
-    wider product runs at a higher rate, and so do its two gradients."""
-    plain = all(type(layer) is nn.Linear for layer in layers)
-    if not (x.is_cuda and torch.is_grad_enabled() and plain):
-        return [layer(x) for layer in layers]
-    biases = [layer.bias for layer in layers if layer.bias is not None]
-    bias = torch.cat(biases) if len(biases) == len(layers) else None
-    if biases and bias is None:
-        return [layer(x) for layer in layers]
-    out = F.linear(x, torch.cat([layer.weight for layer in layers]), bias)
-    return list(out.split([layer.out_features for layer in layers], -1))
 
 
 def head_size(dim: int, heads: int) -> int:
@@ -87,9 +71,8 @@ class Attention(Part):
         return KV(length)
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        q, k, v = side_by_side(x, self.q, self.k, self.v)
-        q = split_heads(q, self.heads)  # (B, H, T, K)
-        k, v = split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)  # (B, G, T, K)
+        q = split_heads(self.q(x), self.heads)  # (B, H, T, K)
+        k, v = (split_heads(p(x), self.kv_heads) for p in (self.k, self.v))  # (B, G, T, K)
         # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
         late = self.rotary is not None and self.rotary.by_length
         if self.rotary is not None:

@@ -147,6 +147,9 @@ class Run:
         c, k, began = self.config, self.number, time.perf_counter()
         torch.manual_seed(_mix(c.seed, k))  # step k draws the same noise whether or not the run was interrupted
         batch, rate = self.batches[k], learning_rate(k, c)
+        if self.device.type == "cuda":  # on the CPU the model looks at its input itself
+            for name, table in self.model.tables.items():
+                self.model.check_ids(getattr(batch, name), table, name)
         divide = {per: torch.full((), float(n), device=self.device) for per, n in counts(batch).items()}
         for group in (g for o in self.optimisers for g in o.param_groups):
             group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
@@ -259,7 +262,7 @@ def kernels(device: torch.device) -> contextlib.AbstractContextManager[None]:
     return sdpa_kernel(kinds, set_priority=True)
 
 
-FREE = {"folder", "save_every", "keep", "resume", "steps", "compile"}  # may change without changing the steps taken
+FREE = {"folder", "save_every", "keep", "resume", "steps", "compile", "graph"}  # may change without changing the steps taken
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:

@@ -63,7 +63,8 @@ def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> T
     """Σ −log p(label), through the head's own output matrix."""
     assert isinstance(model, LM | Seq2Seq)
     head = model.head.words
-    if not torch.compiler.is_compiling() and (labels == IGNORE).sum() * 2 > labels.numel():
+    # On a GPU asking how many labels count would make the host wait; there the kernel skips the others by itself.
+    if not (labels.is_cuda or torch.compiler.is_compiling()) and (labels == IGNORE).sum() * 2 > labels.numel():
         chosen = labels != IGNORE  # few answers among many positions: only those are multiplied out
         x, labels = x[chosen], labels[chosen]
     bias: Tensor | None = head.out.bias

@@ -52,7 +52,7 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
         rest = [g | {"params": [p for p in g["params"] if id(p) not in hidden]} for g in groups(model, c)]  # type: ignore[attr-defined]
         if not matrices:
             raise ConfigError("optimiser='muon' found no matrix of a linear layer to train; use 'adamw'")
-        return [Muon(matrices, lr=c.lr, weight_decay=c.weight_decay), adamw(rest, c)]
+        return [Muon(matrices, lr=first_rate(matrices[0], c), weight_decay=c.weight_decay), adamw(rest, c)]
     if c.optimiser == "adafactor":
         return [torch.optim.Adafactor(groups(model, c), lr=c.lr, weight_decay=c.weight_decay)]
     return [adamw(groups(model, c), c)]
@@ -61,7 +61,14 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
 def adamw(parameters: Iterable[dict[str, object]], c: TrainConfig) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019), one fused kernel for all tensors."""
     kept = [g for g in parameters if g["params"]]
-    return torch.optim.AdamW(kept, lr=c.lr, betas=c.betas, eps=c.eps, fused=True)
+    rate = first_rate(kept[0]["params"][0], c)  # type: ignore[index]
+    recorded = isinstance(rate, Tensor)
+    return torch.optim.AdamW(kept, lr=rate, betas=c.betas, eps=c.eps, fused=True, capturable=recorded)
+
+
+def first_rate(parameter: Tensor, c: TrainConfig) -> float | Tensor:
+    """The learning rate as a number, or as a tensor that a recorded step can read anew each time."""
+    return torch.tensor(c.lr, device=parameter.device) if c.graph and parameter.is_cuda else c.lr
 
 
 class Muon(Optimizer):
@@ -71,7 +78,7 @@ class Muon(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float = 3e-4, momentum: float = 0.95, weight_decay: float = 0.1
+        self, params: Iterable[Tensor], lr: float | Tensor = 3e-4, momentum: float = 0.95, weight_decay: float = 0.1
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
@@ -87,7 +94,7 @@ class Muon(Optimizer):
                 held = state["momentum"].lerp_(p.grad, 1 - group["momentum"])
                 update = orthogonalise(p.grad.lerp(held, group["momentum"]))
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(update.to(p.dtype), alpha=-group["lr"] * 0.2 * math.sqrt(max(p.shape)))
+                p.sub_(update.to(p.dtype) * (group["lr"] * 0.2 * math.sqrt(max(p.shape))))
 
 
 def orthogonalise(m: Tensor, rounds: int = 5) -> Tensor:

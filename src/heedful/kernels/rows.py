@@ -1,0 +1,363 @@
+"""One step of a decoder on a CPU, as a short list of instructions over rows of memory.
+
+With one token at a time every weight is read once and used once: the step is as fast as memory is read, if nothing
+else costs anything. So a whole step is one call, the weights stay where they are, and the threads share rows:
+
+    EMBED    x = scale · table[token] + position          NORM     y = γ (x − mean) / √(var + ε) + β, or RMS
+    ROUND    y = x in whole numbers, for int8 products    LINEAR   y = act(W x + b), or added, or multiplied
+    TURN     rotary q and k; k and v go to the cache      ATTEND   y = softmax(q kᵀ · scale + bias) v, a head each
+
+The definition is the model itself: `decode/fast_cpu.py` writes the list from a model's parts, and a test compares.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from heedful.kernels.words import (
+    Array,
+    Float,
+    Int,
+    as_float,
+    bytes_at,
+    compiled,
+    floats_at,
+    give_way,
+    inlined,
+    nibbles_at,
+    pause,
+    peek,
+    poke,
+    shorts_at,
+    take,
+)
+
+EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
+# Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
+OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN = range(14)
+Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, KEYS, VALUES, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 16)
+FIELDS = 16
+FLOAT32, INT8, INT4 = range(3)  # KIND of a matrix
+SET, ADD, TIMES = range(3)  # MODE of a product
+NONE, RELU, GELU, GELU_TANH, SILU, TANH, SQUARED_RELU = range(7)  # ACT
+ROWS, PAST, STRIDE, CAPACITY, WORK, SHORTS, SHORT_STRIDE = range(7)  # fields of `now`
+TICKET, DONE = 0, 16  # of the words threads share: a cache line each
+PHASE = 1 << 32  # a ticket is instruction · PHASE + chunk
+OVER = 1 << 30  # the instruction after the last
+BEGIN = 1 << 31  # a chunk that no instruction has: nothing to do yet
+
+Code = Array  # int64 (n, FIELDS)
+Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
+Now = Array  # int64 (8,)
+
+
+@inlined
+def exp(x: Float) -> Float:
+    """eˣ = 2ⁿ 2ᶠ, n whole and |f| ≤ ½, 2ᶠ by its series: no call, so that loops over it become vector code."""
+    power = min(max(x, np.float32(-87.0)), np.float32(88.0)) * np.float32(1.4426950408889634)
+    whole = np.floor(power + np.float32(0.5))
+    f = power - whole
+    value = np.float32(1.5252733804059837e-05)
+    value = value * f + np.float32(1.5403530393381608e-04)
+    value = value * f + np.float32(1.3333558146428443e-03)
+    value = value * f + np.float32(9.618129107628477e-03)
+    value = value * f + np.float32(5.550410866482158e-02)
+    value = value * f + np.float32(2.402265069591007e-01)
+    value = value * f + np.float32(6.931471805599453e-01)
+    value = value * f + np.float32(1.0)
+    return value * as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+
+
+@inlined
+def tanh(x: Float) -> Float:
+    return np.float32(1.0) - np.float32(2.0) / (exp(np.float32(2.0) * x) + np.float32(1.0))
+
+
+@inlined
+def erf(x: Float) -> Float:
+    """To 1.5e-7   (Abramowitz and Stegun 7.1.26)"""
+    size = abs(x)
+    t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3275911) * size)
+    series = np.float32(1.061405429)
+    for c in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = series * t + np.float32(c)
+    value = np.float32(1.0) - series * t * exp(-size * size)
+    return value if x >= 0 else -value
+
+
+@compiled
+def activate(y: Array, low: Int, high: Int, act: Int) -> None:
+    one, half = np.float32(1.0), np.float32(0.5)
+    if act == RELU:
+        for i in range(low, high):
+            y[i] = max(y[i], np.float32(0.0))
+    elif act == GELU:
+        for i in range(low, high):
+            y[i] = half * y[i] * (one + erf(y[i] * np.float32(0.7071067811865476)))
+    elif act == GELU_TANH:
+        for i in range(low, high):
+            x = y[i]
+            y[i] = half * x * (one + tanh(np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)))
+    elif act == SILU:
+        for i in range(low, high):
+            y[i] = y[i] / (one + exp(-y[i]))
+    elif act == TANH:
+        for i in range(low, high):
+            y[i] = tanh(y[i])
+    elif act == SQUARED_RELU:
+        for i in range(low, high):
+            y[i] = max(y[i], np.float32(0.0)) ** 2
+
+
+@compiled
+def embed(line: Code, scale: Float, now: Now, row: Int, token: Int, position: Int) -> None:
+    """x = scale · table[token] (+ positions[position]); a table of int8 has a scale for each row."""
+    size = line[IN]
+    y = carray(floats_at(now[WORK] + 4 * (row * now[STRIDE] + line[TO])), (size,))
+    if line[KIND] == INT8:
+        small = carray(bytes_at(line[WEIGHT] + token * size), (size,))
+        gain = scale * carray(floats_at(line[SCALE] + 4 * token), (1,))[0]
+        for i in range(size):
+            y[i] = gain * np.float32(small[i])
+    else:
+        table = carray(floats_at(line[WEIGHT] + 4 * token * size), (size,))
+        for i in range(size):
+            y[i] = scale * table[i]
+    if line[BIAS]:
+        where = carray(floats_at(line[BIAS] + 4 * position * size), (size,))
+        for i in range(size):
+            y[i] += where[i]
+
+
+@compiled
+def normalise(line: Code, eps: Float, now: Now, row: Int) -> None:
+    """KIND 0: γ (x − mean) / √(var + ε) + β;  1: γ x / √(mean x² + ε)"""
+    size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
+    x, y = carray(floats_at(base + 4 * line[FROM]), (size,)), carray(floats_at(base + 4 * line[TO]), (size,))
+    mean, square = np.float32(0.0), np.float32(0.0)
+    if line[KIND] == 0:
+        for i in range(size):
+            mean += x[i]
+        mean /= np.float32(size)
+    for i in range(size):
+        square += (x[i] - mean) * (x[i] - mean)
+    gain = np.float32(1.0) / np.sqrt(square / np.float32(size) + eps)
+    weight = carray(floats_at(line[WEIGHT]), (size,))
+    for i in range(size):
+        y[i] = weight[i] * ((x[i] - mean) * gain)
+    if line[BIAS]:
+        bias = carray(floats_at(line[BIAS]), (size,))
+        for i in range(size):
+            y[i] += bias[i]
+
+
+@compiled
+def round_off(line: Code, now: Now, row: Int) -> None:
+    """y = round(x · m / max |x|), m so large that no sum of `size` products with int8 overflows 32 bits.
+
+    Its last place is far finer than that of the weights; the size of that place is kept at GAIN in the workspace.
+    """
+    size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
+    x = carray(floats_at(base + 4 * line[FROM]), (size,))
+    y = carray(shorts_at(now[SHORTS] + 2 * row * now[SHORT_STRIDE]), (size,))
+    top = np.float32(1e-30)
+    for i in range(size):
+        top = max(top, abs(x[i]))
+    most = np.float32(min(32767, (1 << 31) // (127 * size) - 1))
+    gain = most / top
+    for i in range(size):
+        y[i] = np.int16(np.floor(x[i] * gain + np.float32(0.5)))
+    carray(floats_at(base + 4 * line[GAIN]), (1,))[0] = top / most
+
+
+@compiled
+def dot32(weight: Int, x: Array, size: Int) -> Float:
+    w, total = carray(floats_at(weight), (size,)), np.float32(0.0)
+    for i in range(size):
+        total += w[i] * x[i]
+    return total
+
+
+@compiled
+def dot8(weight: Int, x: Array, size: Int) -> Float:
+    w, total = carray(bytes_at(weight), (size,)), np.int32(0)
+    for i in range(size):
+        total += np.int32(np.int32(w[i]) * np.int32(x[i]))
+    return np.float32(total)
+
+
+@compiled
+def dot4(weight: Int, scales: Int, x: Array, size: Int, group: Int) -> Float:
+    """Σ over groups of scale · Σ (nibble − 8) x; the low nibbles of a group are its first half."""
+    half = group // 2
+    scale, result = carray(floats_at(scales), (size // group,)), np.float32(0.0)
+    for g in range(size // group):
+        w, total = carray(nibbles_at(weight + g * half), (half,)), np.int32(0)
+        low, high = x[g * group : g * group + half], x[g * group + half : (g + 1) * group]
+        for i in range(half):
+            total += (np.int32(w[i] & 15) - 8) * np.int32(low[i]) + (np.int32(w[i] >> 4) - 8) * np.int32(high[i])
+        result += scale[g] * np.float32(total)
+    return result
+
+
+@compiled
+def product(line: Code, base: Int, shorts: Int, r: Int) -> Float:
+    """Row r of W x, by the kind of W."""
+    size = line[IN]
+    if line[KIND] == FLOAT32:
+        return dot32(line[WEIGHT] + 4 * r * size, carray(floats_at(base + 4 * line[FROM]), (size,)), size)
+    x, gain = carray(shorts_at(shorts), (size,)), carray(floats_at(base + 4 * line[GAIN]), (1,))[0]
+    if line[KIND] == INT8:
+        scale = carray(floats_at(line[SCALE] + 4 * r), (1,))[0]
+        return gain * scale * dot8(line[WEIGHT] + r * size, x, size)
+    scales = line[SCALE] + 4 * r * (size // line[GROUP])
+    return gain * dot4(line[WEIGHT] + r * (size // 2), scales, x, size, line[GROUP])
+
+
+@compiled
+def linear(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
+    """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
+    size, bias = line[OUT], carray(floats_at(line[BIAS]), (line[OUT],))
+    for r in range(low, high):
+        for row in range(now[ROWS]):
+            base = now[WORK] + 4 * row * now[STRIDE]
+            y = carray(floats_at(base + 4 * line[TO]), (size,))
+            value = scale * product(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], r)
+            if line[BIAS]:
+                value += bias[r]
+            if line[MODE] == SET:
+                y[r] = value
+            elif line[MODE] == ADD:
+                y[r] += value
+            else:
+                y[r] *= value
+    if line[ACT]:
+        for row in range(now[ROWS]):
+            activate(carray(floats_at(now[WORK] + 4 * (row * now[STRIDE] + line[TO])), (size,)), low, high, line[ACT])
+
+
+@compiled
+def turn(line: Code, now: Now, row: Int, position: Int) -> None:
+    """Turn the pairs (x_i, x_{i+K/2}) of q and k by their angles; put k and v into the cache."""
+    size, base, half = line[SIZE], now[WORK] + 4 * row * now[STRIDE], line[TURNED] // 2
+    if half:
+        cos = carray(floats_at(line[COS] + 4 * position * half), (half,))
+        sin = carray(floats_at(line[SIN] + 4 * position * half), (half,))
+        for h in range(line[HEADS] + line[KV_HEADS]):
+            start = line[Q] + h * size if h < line[HEADS] else line[KEY] + (h - line[HEADS]) * size
+            a = carray(floats_at(base + 4 * start), (half,))
+            b = carray(floats_at(base + 4 * (start + half)), (half,))
+            for i in range(half):
+                left, right = a[i], b[i]
+                a[i] = left * cos[i] - right * sin[i]
+                b[i] = right * cos[i] + left * sin[i]
+    for g in range(line[KV_HEADS]):
+        slot = 4 * size * ((row * line[KV_HEADS] + g) * now[CAPACITY] + now[PAST])
+        for source, cache in ((line[KEY], line[KEYS]), (line[VALUE], line[VALUES])):
+            new, held = carray(floats_at(base + 4 * (source + g * size)), (size,)), carray(floats_at(cache + slot), (size,))
+            for i in range(size):
+                held[i] = new[i]
+
+
+@compiled
+def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> None:
+    """One head over the cache: y = Σ_j softmax_j(q · k_j scale − m (i − j)) v_j, from the first position it may see."""
+    size, base, end = line[SIZE], now[WORK] + 4 * row * now[STRIDE], now[PAST] + 1
+    first = max(first, end - line[WINDOW]) if line[WINDOW] else first
+    slope = carray(floats_at(line[SLOPES] + 4 * h), (1,))[0] if line[SLOPES] else np.float32(0.0)
+    place = (row * line[KV_HEADS] + h * line[KV_HEADS] // line[HEADS]) * now[CAPACITY]
+    q = carray(floats_at(base + 4 * (line[Q] + h * size)), (size,))
+    y = carray(floats_at(base + 4 * (line[TO] + h * size)), (size,))
+    scores, top = np.empty(end - first, np.float32), np.float32(-3e38)
+    for j in range(first, end):
+        s = dot32(line[KEYS] + 4 * size * (place + j), q, size) * scale - slope * np.float32(end - 1 - j)
+        scores[j - first] = s
+        top = max(top, s)
+    total = np.float32(0.0)
+    for j in range(end - first):
+        scores[j] = exp(scores[j] - top)
+        total += scores[j]
+    for i in range(size):
+        y[i] = np.float32(0.0)
+    for j in range(end - first):
+        v, weight = carray(floats_at(line[VALUES] + 4 * size * (place + first + j)), (size,)), scores[j] / total
+        for i in range(size):
+            y[i] += weight * v[i]
+
+
+@compiled
+def chunk(line: Code, real: Float, now: Now, first: Array, c: Int) -> None:
+    """One of the pieces that threads share: some rows of a product, or one head."""
+    if line[OP] == LINEAR:
+        linear(line, real, now, c * line[OUT] // line[CHUNKS], (c + 1) * line[OUT] // line[CHUNKS])
+    else:
+        row, h = c // line[HEADS], c % line[HEADS]
+        attend(line, real, now, row, h, first[row])
+
+
+@compiled
+def assist(code: Code, reals: Reals, now: Now, first: Array, shared: Array) -> None:
+    """What further threads do during a step: take pieces as long as there are some."""
+    idle = 0
+    while True:
+        ticket = peek(shared, TICKET)
+        n = ticket // PHASE
+        if n == OVER:
+            return
+        if ticket % PHASE < pieces(code[n], now):
+            ticket = take(shared, TICKET)
+            n = ticket // PHASE
+            if n < OVER and ticket % PHASE < pieces(code[n], now):
+                chunk(code[n], reals[n], now, first, ticket % PHASE)
+                take(shared, DONE)
+            idle = 0
+        else:
+            idle = wait(idle)
+
+
+@inlined
+def pieces(line: Code, now: Now) -> Int:
+    return line[CHUNKS] if line[OP] == LINEAR else line[CHUNKS] * now[ROWS]
+
+
+@inlined
+def wait(idle: Int) -> Int:
+    """A moment in a loop that waits; after a thousand, the core is offered to others."""
+    pause()
+    if idle > 1000:
+        give_way()
+        return 0
+    return idle + 1
+
+
+@compiled
+def step(code: Code, reals: Reals, now: Now, tokens: Array, first: Array, shared: Array) -> None:
+    """The whole list for one token of every row. Threads that `assist` share it; without them it is done alone."""
+    for n in range(len(code)):
+        line, op = code[n], code[n, OP]
+        if op == LINEAR or op == ATTEND:
+            count = pieces(line, now)
+            poke(shared, DONE, 0)
+            poke(shared, TICKET, n * PHASE)
+            while True:
+                c = take(shared, TICKET) % PHASE
+                if c >= count:
+                    break
+                chunk(line, reals[n], now, first, c)
+                take(shared, DONE)
+            idle = 0
+            while peek(shared, DONE) < count:
+                idle = wait(idle)
+            continue
+        for row in range(now[ROWS]):
+            position = now[PAST] - first[row]
+            if op == EMBED:
+                embed(line, reals[n], now, row, tokens[row], position)
+            elif op == NORM:
+                normalise(line, reals[n], now, row)
+            elif op == ROUND:
+                round_off(line, now, row)
+            else:
+                turn(line, now, row, position)
+    poke(shared, TICKET, OVER * PHASE)

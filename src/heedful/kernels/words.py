@@ -1,0 +1,111 @@
+"""Memory by address, shared words and bits inside Numba functions: what its own language leaves out.
+
+A row that is reached by its address is an array that cannot wrap around, so LLVM turns loops over it into vector
+code. Words that threads share are read and changed atomically, in one order for all.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+Int = Any  # Numba's machine numbers, which Python's and numpy's both become
+Float = Any
+Array = Any
+
+PAUSE = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else ""
+
+
+def compiled(function: F) -> F:
+    """Machine code that runs without the interpreter's lock, kept on disk between runs."""
+    fast = {"nnan", "nsz", "arcp", "contract", "afn", "reassoc"}  # not ninf: a hidden key's score is −∞
+    return cast(F, njit(nogil=True, cache=True, fastmath=fast, boundscheck=False)(function))
+
+
+def inlined(function: F) -> F:
+    return cast(F, njit(inline="always", fastmath=True)(function))
+
+
+def _pointer(element: Any, kind: Any) -> Any:
+    @intrinsic
+    def at(typingctx: Any, address: Any) -> tuple[Any, Callable]:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], element.as_pointer())
+
+        return types.CPointer(kind)(types.int64), codegen
+
+    return at
+
+
+floats_at = _pointer(ir.FloatType(), types.float32)  # give these to numba.carray
+bytes_at = _pointer(ir.IntType(8), types.int8)
+nibbles_at = _pointer(ir.IntType(8), types.uint8)
+shorts_at = _pointer(ir.IntType(16), types.int16)
+
+
+@intrinsic
+def as_float(typingctx: Any, bits: Any) -> tuple[Any, Callable]:
+    """The float32 that these 32 bits are."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.int32), codegen
+
+
+def _place(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [index])
+
+
+@intrinsic
+def peek(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
+    """array[index], as all threads see it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_place(context, builder, signature.args[0], *args), "seq_cst", 8)
+
+    return types.int64(array, types.intp), codegen
+
+
+@intrinsic
+def poke(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[Any, Callable]:
+    """array[index] = value, for all threads; what was written before it is seen before it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[2], _place(context, builder, signature.args[0], *args[:2]), "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.int64), codegen
+
+
+@intrinsic
+def take(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
+    """array[index], which then is one more: no two threads get the same."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _place(context, builder, signature.args[0], *args)
+        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "seq_cst")
+
+    return types.int64(array, types.intp), codegen
+
+
+@intrinsic
+def pause(typingctx: Any) -> tuple[Any, Callable]:
+    """Tell the core that this thread waits in a loop."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if PAUSE:
+            nothing = ir.FunctionType(ir.VoidType(), [])
+            builder.call(builder.module.globals.get(PAUSE) or ir.Function(builder.module, nothing, PAUSE), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+give_way = types.ExternalFunction("sched_yield", types.int32())  # let another thread have the core

@@ -12,7 +12,7 @@ from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts
 from heedful.data.readers import OPENERS, Documents, Paths, Unit, documents, expand
 from heedful.data.shards import Ragged, tokenise
 from heedful.data.tables import Table
-from heedful.data.tokens import Tokenizer, ended, frame, pad_id
+from heedful.data.tokens import Tokenizer, ended, facts, frame, pad_id
 from heedful.data.windows import Drawn, NextTokens, Windows, fitted
 
 Source = Paths | Documents
@@ -55,7 +55,15 @@ def next_token(
         as_documents(source, unit, encoding), tokenizer, before=around.before, after=around.after, cache=cache
     )
     pad = pad_id(tokenizer)
-    settings = dict(kind="next_token", length=length, batch=batch, seed=seed, packed=packed, apart=apart)
+    settings = dict(
+        tokenizer=facts(tokenizer),
+        kind="next_token",
+        length=length,
+        batch=batch,
+        seed=seed,
+        packed=packed,
+        apart=apart,
+    )
     if packed:
         rows = NextTokens(Windows(tokens, length, seed, ahead=1), apart and len(tokens) > 1, pad)
         check_counts(len(rows), batch, seed, tokens.name)

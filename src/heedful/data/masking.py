@@ -17,7 +17,7 @@ from heedful.data.corrupt import Masking
 from heedful.data.language import Source, as_documents
 from heedful.data.readers import Documents, Unit, lines_of, paragraphs
 from heedful.data.shards import Ragged, tokenise
-from heedful.data.tokens import Frame, Ids, Tokenizer, ended, frame, need, pad_id
+from heedful.data.tokens import Frame, Ids, Tokenizer, ended, facts, frame, need, pad_id
 from heedful.data.windows import Drawn, Windows, pieces
 from heedful.errors import InputError
 
@@ -121,6 +121,7 @@ def masked(
         return made if inside is None or not apart else {**made, "documents": inside}
 
     settings = dict(
+        tokenizer=facts(tokenizer),
         kind="masked", length=length, batch=batch, seed=seed, packed=packed, apart=apart, rate=rate,
         keep=keep, random=random, whole=whole, static=static,
     )  # fmt: skip
@@ -160,7 +161,14 @@ def replaced(
         return {"tokens": tokens, "replaced": flags}
 
     settings = dict(
-        kind="replaced", length=length, batch=batch, seed=seed, packed=packed, rate=rate, generated=generated
+        tokenizer=facts(tokenizer),
+        kind="replaced",
+        length=length,
+        batch=batch,
+        seed=seed,
+        packed=packed,
+        rate=rate,
+        generated=generated,
     )
     pad = pad_id(tokenizer)
     return Batches(Drawn(rows.count, make, pad), rows.order, rows.fingerprint, settings, pad=pad)
@@ -227,7 +235,16 @@ def pairs(
         tokens, labels = corrupt.mask(ids, drawn, how)
         return {"tokens": tokens, "labels": labels, "types": types, "follows": follows}
 
-    settings = dict(kind="pairs", length=length, batch=batch, seed=seed, rate=rate, whole=whole, draws=static)
+    settings = dict(
+        tokenizer=facts(tokenizer),
+        kind="pairs",
+        length=length,
+        batch=batch,
+        seed=seed,
+        rate=rate,
+        whole=whole,
+        draws=static,
+    )
     pad = pad_id(tokenizer)
     order = Bucketed(parts.lengths[kept], batch, seed)
     return Batches(Drawn(len(kept), make, pad), order, lines.fingerprint, settings, pad=pad)

@@ -19,7 +19,7 @@ from heedful.data.language import Source, as_documents
 from heedful.data.readers import Documents, Paths, Unit
 from heedful.data.shards import tokenise
 from heedful.data.tables import Column, Table, two_sides
-from heedful.data.tokens import Ids, Tokenizer, ended, frame, names, need, pad_id, special_ids
+from heedful.data.tokens import Ids, Tokenizer, ended, facts, frame, names, need, pad_id, special_ids
 from heedful.data.windows import Drawn, Windows, fitted, pieces
 from heedful.errors import InputError, nearest
 
@@ -112,6 +112,7 @@ def spans(
         return {"tokens": closed(kept), **shifted(closed(cut), first)}
 
     settings = dict(
+        tokenizer=facts(tokenizer),
         kind="spans", length=length, batch=batch, seed=seed, packed=packed, density=density, mean=mean,
         sentinels=marks, start=first,
     )  # fmt: skip
@@ -157,6 +158,7 @@ def denoise(
         return {"tokens": around.one(noised), **shifted(around.one(ids), first)}
 
     settings = dict(
+        tokenizer=facts(tokenizer),
         kind="denoise", length=length, batch=batch, seed=seed, packed=packed, noises=list(noises), rate=rate,
         mean=mean, start=first,
     )  # fmt: skip
@@ -214,7 +216,13 @@ def parallel(
         return {"tokens": around.one(ids), **shifted(beyond.one(answer), first), "row": i}
 
     settings = dict(
-        kind="parallel", length=length, batch=batch, max_tokens=max_tokens, seed=seed, start=first
+        tokenizer=facts(tokenizer),
+        kind="parallel",
+        length=length,
+        batch=batch,
+        max_tokens=max_tokens,
+        seed=seed,
+        start=first,
     )
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(theirs) else 0
     order = Bucketed(np.minimum(lengths.max(0), length), batch, seed, max_tokens)

@@ -215,20 +215,21 @@ def _pieces(document: Iterable[str]) -> Iterator[str]:
     """A document in pieces a tokenizer may see apart: cut between lines, else words, else anywhere."""
     held = ""
     for text in document:
-        held += text
-        while len(held) > 2 * PIECE:
-            cut = _cut(held)
-            yield held[:cut]
-            held = held[cut:]
+        held, at = held + text, 0
+        while len(held) - at > 2 * PIECE:
+            cut = _cut(held, at)
+            yield held[at:cut]
+            at = cut
+        held = held[at:]
     yield held
 
 
-def _cut(text: str) -> int:
-    for found in SAFE.finditer(text, PIECE // 2, 2 * PIECE):
-        if found.start() >= PIECE:
-            return found.start()
-    space = text.rfind(" ", 1, 2 * PIECE)
-    return space if space > 0 else PIECE
+def _cut(text: str, start: int) -> int:
+    found = SAFE.search(text, start + PIECE, start + 2 * PIECE)
+    if found:
+        return found.start()
+    space = text.rfind(" ", start + 1, start + 2 * PIECE)
+    return space if space > 0 else start + PIECE
 
 
 def _open(folder: Path, name: str, temporary: Any) -> Ragged:

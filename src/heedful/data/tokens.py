@@ -185,3 +185,8 @@ def ended(tokenizer: Tokenizer, around: Frame) -> Frame:
     if around.after or tokenizer.eos is None:
         return around
     return Frame(around.before, (tokenizer.eos,), around.between, around.typed)
+
+
+def facts(tokenizer: Tokenizer) -> str:
+    """What of a tokenizer rows depend on beside the ids of the text."""
+    return repr((len(tokenizer), special_ids(tokenizer), frame(tokenizer)))

@@ -1,0 +1,146 @@
+"""Each rule against transformers' processor and against its definition; draws against their distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.decode import sampling as S
+from heedful.decode.sampling import Sampling
+from heedful.errors import InputError
+
+V = 50
+
+
+@pytest.fixture
+def logits() -> Tensor:
+    return torch.randn(4, V, generator=torch.Generator().manual_seed(1)) * 3
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    tokens = torch.randint(0, 12, (4, 20), generator=torch.Generator().manual_seed(2))
+    tokens[:, -1] = tokens[:, 3]
+    tokens[:, -2] = tokens[:, 2]
+    return tokens
+
+
+RULES: dict[str, tuple[Any, Any]] = {
+    "bias": (
+        lambda z, t: S.biased(z, {3: 2.0, 7: -4.0}),
+        lambda p: p.SequenceBiasLogitsProcessor({(3,): 2.0, (7,): -4.0}),
+    ),
+    "repetition": (lambda z, t: S.repetition(z, t, 1.3), lambda p: p.RepetitionPenaltyLogitsProcessor(1.3)),
+    "no_repeat": (lambda z, t: S.no_repeat(z, t, 3), lambda p: p.NoRepeatNGramLogitsProcessor(3)),
+    "no_repeat_1": (lambda z, t: S.no_repeat(z, t, 1), lambda p: p.NoRepeatNGramLogitsProcessor(1)),
+    "temperature": (lambda z, t: S.heated(z, 0.7), lambda p: p.TemperatureLogitsWarper(0.7)),
+    "top_k": (lambda z, t: S.top_k(z, 7), lambda p: p.TopKLogitsWarper(7)),
+    "top_k_beyond": (lambda z, t: S.top_k(z, 700), lambda p: p.TopKLogitsWarper(700)),
+    "top_p": (lambda z, t: S.top_p(z, 0.8), lambda p: p.TopPLogitsWarper(0.8)),
+    "top_p_tiny": (lambda z, t: S.top_p(z, 1e-4), lambda p: p.TopPLogitsWarper(1e-4)),
+    "min_p": (lambda z, t: S.min_p(z, 0.1), lambda p: p.MinPLogitsWarper(0.1)),
+    "typical": (lambda z, t: S.typical(z, 0.6), lambda p: p.TypicalLogitsWarper(0.6)),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_each_rule_equals_transformers(rule: str, logits: Tensor, tokens: Tensor) -> None:
+    from transformers.generation import logits_process as theirs
+
+    ours, make = RULES[rule]
+    expected = make(theirs)(tokens, logits.clone())
+    torch.testing.assert_close(ours(logits, tokens), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_all_rules_together_come_in_the_order_of_transformers(logits: Tensor, tokens: Tensor) -> None:
+    import transformers
+
+    config = transformers.GenerationConfig(
+        do_sample=True, temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, typical_p=0.9,
+        repetition_penalty=1.2, no_repeat_ngram_size=2, sequence_bias={(3,): 1.5},
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=V))
+    model._prepare_special_tokens(config, device="cpu")
+    chain = model._get_logits_processor(config, input_ids_seq_length=20)
+    mine = Sampling(
+        temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, typical=0.9, repetition=1.2, no_repeat=2,
+        bias={3: 1.5},
+    )  # fmt: skip
+    got = mine.narrowed(mine.penalised(logits, tokens))
+    torch.testing.assert_close(got, chain(tokens, logits.clone()), rtol=1e-5, atol=1e-5)
+
+
+def test_frequency_counts_and_presence_does_not(logits: Tensor) -> None:
+    written = torch.tensor([[5, 5, 9]]).expand(4, -1)
+    often = (logits - S.frequency(logits, written, 0.5))[:, [5, 9, 1]]
+    there = (logits - S.presence(logits, written, 0.5))[:, [5, 9, 1]]
+    assert torch.allclose(often, torch.tensor([1.0, 0.5, 0.0]), atol=1e-6)
+    assert torch.allclose(there, torch.tensor([0.5, 0.5, 0.0]), atol=1e-6)
+
+
+def test_frequency_and_presence_look_only_at_what_was_written(logits: Tensor) -> None:
+    seen = torch.tensor([[5, 5, 9]]).expand(4, -1)
+    changed = Sampling(frequency=0.5).penalised(logits, seen, written=1) != logits
+    assert changed.nonzero()[:, 1].unique().tolist() == [9]
+
+
+def test_rules_that_look_back_do_not_see_padding(logits: Tensor, tokens: Tensor) -> None:
+    short = tokens[:, 12:]
+    padded = torch.cat((torch.full((4, 12), -1), short), 1)
+    rules = Sampling(repetition=1.3, frequency=0.2, presence=0.1, no_repeat=2)
+    assert torch.equal(rules.penalised(logits, padded, 8), rules.penalised(logits, short, 8))
+
+
+def test_two_paddings_are_no_repeated_pair(logits: Tensor) -> None:
+    padded = torch.tensor([[-1, -1, -1, 4]]).expand(4, -1)
+    assert torch.equal(S.no_repeat(logits, padded, 2), logits)
+
+
+def test_draws_follow_the_distribution() -> None:
+    chances = torch.tensor([0.5, 0.0, 0.2, 0.299, 0.001])
+    u = torch.rand(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = S.draw(chances.log().expand(len(u), -1), u)
+    expected = chances * len(u)
+    counted = torch.bincount(drawn, minlength=5)
+    assert counted[1] == 0
+    kept = chances > 0
+    chi = ((counted - expected)[kept] ** 2 / expected[kept]).sum()
+    assert chi < 16.3  # 3 degrees of freedom, one in a thousand
+
+
+def test_a_draw_never_takes_a_forbidden_last_token() -> None:
+    z = torch.tensor([[0.0, 1.0, -math.inf]])
+    assert int(S.draw(z, torch.tensor([1 - 2**-53], dtype=torch.float64))) == 1
+
+
+def test_rows_and_samples_have_their_own_numbers() -> None:
+    numbers = {
+        float(torch.rand(1, generator=S.generator(7, row, sample))) for row in range(3) for sample in range(3)
+    }
+    assert len(numbers) == 9
+    assert torch.rand(1, generator=S.generator(7, 1, 2)) == torch.rand(1, generator=S.generator(7, 1, 2))
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": -0.5}, "temperature=-0.5"),
+    ({"temperature": math.nan}, "temperature=nan"),
+    ({"top_k": 0}, "top_k=0"),
+    ({"top_p": 0.0}, "top_p=0.0"),
+    ({"top_p": 1.2}, "top_p=1.2"),
+    ({"min_p": -0.1}, "min_p=-0.1"),
+    ({"typical": 0.0}, "typical=0.0"),
+    ({"repetition": 0.0}, "repetition=0.0"),
+    ({"presence": math.inf}, "presence=inf"),
+    ({"no_repeat": 0}, "no_repeat=0"),
+    ({"bias": {1: math.inf}}, "bias"),
+]
+
+
+@pytest.mark.parametrize(("values", "said"), BAD, ids=lambda v: str(v) if isinstance(v, dict) else "")
+def test_a_value_that_cannot_be_is_named(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Sampling(**values)

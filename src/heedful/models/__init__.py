@@ -7,12 +7,7 @@
     seq2seq LSTM    seq2seq.py         Sutskever et al. 2014                       a bridge of states
     RNNsearch       seq2seq.py         Bahdanau et al. 2015                        additive attention
     Luong           seq2seq.py         Luong et al. 2015                           input feeding
-    GPT             gpt.py             Radford et al. 2018
-    GPT-2           gpt.py             Radford et al. 2019
-    GPT-3           gpt.py             Brown et al. 2020                           banded layers
-    LLaMA 1 2 3     llama.py           Touvron et al. 2023                         rotary, gated MLP
-    Mistral         llama.py           Jiang et al. 2023                           window
-    DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
+    Transformer     transformer.py     Vaswani et al. 2017                         attention
     BiLSTM          baselines.py       Graves and Schmidhuber 2005                 both reading directions
     CNN             baselines.py       Collobert et al. 2011
     BERT            bert.py            Devlin et al. 2019
@@ -22,6 +17,14 @@
     ALBERT          albert.py          Lan et al. 2020                             shared layers
     ELECTRA         electra.py         Clark et al. 2020                           replaced-token detection
     DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        disentangled attention
+    GPT             gpt.py             Radford et al. 2018
+    GPT-2           gpt.py             Radford et al. 2019
+    GPT-3           gpt.py             Brown et al. 2020                           banded layers
+    LLaMA 1 2 3     llama.py           Touvron et al. 2023                         rotary, gated MLP
+    Mistral         llama.py           Jiang et al. 2023                           window
+    PaLM            palm.py            Chowdhery et al. 2022                       parallel block
+    BLOOM           bloom.py           BigScience 2022                             ALiBi
+    DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
     T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
     BART            bart.py            Lewis et al. 2020
     Marian          bart.py            Junczys-Dowmunt et al. 2018
@@ -30,9 +33,6 @@
     linear          linear.py          Katharopoulos et al. 2020                   linear attention
     GLA             linear.py          Yang et al. 2024                            decays chosen by the token
     Based           linear.py          Arora et al. 2024                           Taylor series, short convolution
-    Transformer     transformer.py     Vaswani et al. 2017                         attention
-    PaLM            palm.py            Chowdhery et al. 2022                       parallel block
-    BLOOM           bloom.py           BigScience 2022                             ALiBi
 """
 
 from __future__ import annotations
@@ -58,7 +58,17 @@ from heedful.models.seq2seq import LUONG, RNNSEARCH, SEQ2SEQ
 from heedful.models.t5 import MT5, T5
 from heedful.models.transformer import TRANSFORMER
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG, BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2, GPT, GPT2, GPT3, LLAMA, MISTRAL, DEEPSEEK_V2, DEEPSEEK_V3, MT5, T5, BART, MARIAN, S4_LM, MAMBA, LINEAR, GLA, BASED, TRANSFORMER, PALM, BLOOM)}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        *(RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG),
+        TRANSFORMER,
+        *(BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2),
+        *(GPT, GPT2, GPT3, LLAMA, MISTRAL, PALM, BLOOM, DEEPSEEK_V2, DEEPSEEK_V3),
+        *(T5, MT5, BART, MARIAN),
+        *(S4_LM, MAMBA, LINEAR, GLA, BASED),
+    )
+}
 
 
 def presets() -> dict[str, tuple[Family, Config]]:

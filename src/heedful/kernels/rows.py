@@ -1,13 +1,13 @@
 """One step of a decoder on a CPU, as a short list of instructions over rows of memory.
 
-With one token at a time every weight is read once and used once: the step is as fast as memory is read, if nothing
-else costs anything. So a whole step is one call, the weights stay where they are, and the threads share rows:
+With one token at a time every weight is read once and used once: a step can be as fast as memory is read, if
+nothing else costs anything. So it is one call, the weights stay where they are, and the threads share rows:
 
     EMBED    x = scale · table[token] + position          NORM     y = γ (x − mean) / √(var + ε) + β, or RMS
     ROUND    y = x in whole numbers, for int8 products    LINEAR   y = act(W x + b), or added, or multiplied
-    TURN     rotary q and k; k and v go to the cache      ATTEND   y = softmax(q kᵀ · scale + bias) v, a head each
+    TURN     rotary q and k; k and v go to the cache      ATTEND   y = softmax(q kᵀ · scale + bias) v by heads
 
-The definition is the model itself: `decode/fast_cpu.py` writes the list from a model's parts, and a test compares.
+The definition is the model itself: `decode/fast_cpu.py` writes the list from its parts, and a test compares.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Now = Array  # int64 (8,)
 
 @inlined
 def exp(x: Float) -> Float:
-    """eˣ = 2ⁿ 2ᶠ, n whole and |f| ≤ ½, 2ᶠ by its series: no call, so that loops over it become vector code."""
+    """eˣ = 2ⁿ 2ᶠ, n whole and |f| ≤ ½, 2ᶠ by its series: no call, so that loops over it are vector code."""
     power = min(max(x, np.float32(-87.0)), np.float32(88.0)) * np.float32(1.4426950408889634)
     whole = np.floor(power + np.float32(0.5))
     f = power - whole
@@ -98,7 +98,8 @@ def activate(y: Array, low: Int, high: Int, act: Int) -> None:
     elif act == GELU_TANH:
         for i in range(low, high):
             x = y[i]
-            y[i] = half * x * (one + tanh(np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)))
+            inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
+            y[i] = half * x * (one + tanh(inner))
     elif act == SILU:
         for i in range(low, high):
             y[i] = y[i] / (one + exp(-y[i]))
@@ -156,7 +157,7 @@ def normalise(line: Code, eps: Float, now: Now, row: Int) -> None:
 def round_off(line: Code, now: Now, row: Int) -> None:
     """y = round(x · m / max |x|), m so large that no sum of `size` products with int8 overflows 32 bits.
 
-    Its last place is far finer than that of the weights; the size of that place is kept at GAIN in the workspace.
+    Its last place is far finer than that of the weights; what it counts is kept at GAIN in the workspace.
     """
     size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
     x = carray(floats_at(base + 4 * line[FROM]), (size,))
@@ -196,7 +197,8 @@ def dot4(weight: Int, scales: Int, x: Array, size: Int, group: Int) -> Float:
         w, total = carray(nibbles_at(weight + g * half), (half,)), np.int32(0)
         low, high = x[g * group : g * group + half], x[g * group + half : (g + 1) * group]
         for i in range(half):
-            total += (np.int32(w[i] & 15) - 8) * np.int32(low[i]) + (np.int32(w[i] >> 4) - 8) * np.int32(high[i])
+            total += (np.int32(w[i] & 15) - 8) * np.int32(low[i])
+            total += (np.int32(w[i] >> 4) - 8) * np.int32(high[i])
         result += scale[g] * np.float32(total)
     return result
 
@@ -234,7 +236,8 @@ def linear(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
                 y[r] *= value
     if line[ACT]:
         for row in range(now[ROWS]):
-            activate(carray(floats_at(now[WORK] + 4 * (row * now[STRIDE] + line[TO])), (size,)), low, high, line[ACT])
+            y = carray(floats_at(now[WORK] + 4 * (row * now[STRIDE] + line[TO])), (size,))
+            activate(y, low, high, line[ACT])
 
 
 @compiled
@@ -255,14 +258,15 @@ def turn(line: Code, now: Now, row: Int, position: Int) -> None:
     for g in range(line[KV_HEADS]):
         slot = 4 * size * ((row * line[KV_HEADS] + g) * now[CAPACITY] + now[PAST])
         for source, cache in ((line[KEY], line[KEYS]), (line[VALUE], line[VALUES])):
-            new, held = carray(floats_at(base + 4 * (source + g * size)), (size,)), carray(floats_at(cache + slot), (size,))
+            new = carray(floats_at(base + 4 * (source + g * size)), (size,))
+            held = carray(floats_at(cache + slot), (size,))
             for i in range(size):
                 held[i] = new[i]
 
 
 @compiled
 def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> None:
-    """One head over the cache: y = Σ_j softmax_j(q · k_j scale − m (i − j)) v_j, from the first position it may see."""
+    """One head over the cache: y = Σ_j softmax_j(q · k_j scale − m (i − j)) v_j, j from the first seen."""
     size, base, end = line[SIZE], now[WORK] + 4 * row * now[STRIDE], now[PAST] + 1
     first = max(first, end - line[WINDOW]) if line[WINDOW] else first
     slope = carray(floats_at(line[SLOPES] + 4 * h), (1,))[0] if line[SLOPES] else np.float32(0.0)
@@ -281,7 +285,8 @@ def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> 
     for i in range(size):
         y[i] = np.float32(0.0)
     for j in range(end - first):
-        v, weight = carray(floats_at(line[VALUES] + 4 * size * (place + first + j)), (size,)), scores[j] / total
+        v = carray(floats_at(line[VALUES] + 4 * size * (place + first + j)), (size,))
+        weight = scores[j] / total
         for i in range(size):
             y[i] += weight * v[i]
 
@@ -333,10 +338,10 @@ def wait(idle: Int) -> Int:
 
 @compiled
 def step(code: Code, reals: Reals, now: Now, tokens: Array, first: Array, shared: Array) -> None:
-    """The whole list for one token of every row. Threads that `assist` share it; without them it is done alone."""
+    """The whole list for one token of every row. Threads that `assist` share it; it can do without."""
     for n in range(len(code)):
         line, op = code[n], code[n, OP]
-        if op == LINEAR or op == ATTEND:
+        if op in (LINEAR, ATTEND):
             count = pieces(line, now)
             poke(shared, DONE, 0)
             poke(shared, TICKET, n * PHASE)

@@ -1,7 +1,7 @@
 """Threads that share one step of `rows`.
 
-The caller works itself and waits for nobody to begin: a thread that is late, or not running at all because the machine
-is busy, finds less left to do.
+The caller works itself and waits for nobody to begin: a thread that is late, or does not run at all because
+the machine is busy, finds less left to do.
 """
 
 from __future__ import annotations

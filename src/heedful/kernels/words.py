@@ -1,7 +1,7 @@
 """Memory by address, shared words and bits inside Numba functions: what its own language leaves out.
 
-A row that is reached by its address is an array that cannot wrap around, so LLVM turns loops over it into vector
-code. Words that threads share are read and changed atomically, in one order for all.
+A row that is reached by its address is an array that cannot wrap around, so LLVM turns loops over it into
+vector code. Words that threads share are read and changed atomically, in one order for all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as numba_intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 Int = Any  # Numba's machine numbers, which Python's and numpy's both become
@@ -30,6 +30,11 @@ def compiled(function: F) -> F:
 
 def inlined(function: F) -> F:
     return cast(F, njit(inline="always", fastmath=True)(function))
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """A function of LLVM values as one that Numba's compiler can call; its first argument is Numba's own."""
+    return numba_intrinsic(function)
 
 
 def _pointer(element: Any, kind: Any) -> Any:

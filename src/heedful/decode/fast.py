@@ -1,0 +1,101 @@
+"""The fast steppers: the same prefill, steps that cost little more than reading the weights.
+
+    heedful.generate(fast(model), "Once upon a time")
+
+On a CPU a step is one call over rows (fast_cpu.py); on a GPU it is one recorded graph (fast_gpu.py). What
+they cannot compute, the plain stepper does: same words in, same logits out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from heedful.decode.stepper import Plain, Stepper
+from heedful.errors import InputError
+from heedful.models.base import LM, Model, State
+from heedful.nn.context import Watch
+
+if TYPE_CHECKING:
+    from heedful.decode.fast_cpu import Rows
+    from heedful.kernels.team import Team
+
+
+def fast(model: Model) -> Stepper:
+    """The fastest stepper there is for this model, where it is; the plain one if there is no other."""
+    return cast(Stepper, OnCPU(model)) if model.device.type == "cpu" else cast(Stepper, Plain(model))
+
+
+class OnCPU(Plain):
+    """Steps of a few rows as one call of machine code, on the plain stepper's own state.
+
+    `why` says why a model is stepped plainly; None if it is not.
+    """
+
+    def __init__(self, model: Model, chunk: int | None = None) -> None:
+        super().__init__(model, chunk)
+        self.why: str | None = None
+        self.rows: Rows | None = None
+        self.team: Team | None = None
+        if importlib.util.find_spec("numba") is None:
+            self.why = "numba is not installed (pip install 'heedful[fast]')"
+        elif not isinstance(self.model, LM):
+            self.why = "an encoder-decoder"
+
+    def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        logits = super().prefill(prompt, valid, length)
+        self.rows = None  # the weights may have moved since
+        return logits
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
+        if self.why is not None or watch is not None or not self.ready(len(tokens)):
+            return super().step(tokens, watch)
+        assert isinstance(self.model, LM)
+        assert self.rows is not None
+        state, ids = self.state, tokens.tolist()
+        first = begins(state, len(ids))
+        if first is None:
+            return super().step(tokens, watch)
+        if min(ids) < 0 or max(ids) >= self.model.embed.vocab:
+            raise InputError(f"a token is outside the vocabulary 0 … {self.model.embed.vocab - 1}: {ids}")
+        state.past += 1
+        if state.valid is not None:
+            state.valid = torch.cat((state.valid, state.valid.new_ones(len(ids), 1)), 1)
+        self.model.check_reach(state.past, self.model.embed, state.valid)
+        return self.rows.step(ids, state.past - 1, first)
+
+    def ready(self, count: int) -> bool:
+        """Make a list of instructions if there is none for so many rows; False if this step must be plain."""
+        from heedful.decode.fast_cpu import MOST_ROWS, Rows, Unknown, caches
+        from heedful.kernels.team import Team
+
+        held = caches(self.state.parts)
+        if held is None:
+            self.why = "a layer remembers something else than all keys and values"
+            return False
+        if count > MOST_ROWS or any(kv.k is None or kv.k.shape[2] <= self.state.past for kv in held):
+            return False
+        assert isinstance(self.model, LM)
+        assert held[0].k is not None
+        room = held[0].k.shape[2]
+        try:
+            if self.rows is None or self.rows.rows != count or self.rows.listing.capacity < room:
+                self.team = self.team or Team(torch.get_num_threads())
+                self.rows = Rows(self.model, count, room, self.team)
+            self.rows.bind(held)
+        except Unknown as reason:
+            self.why, self.rows = str(reason), None
+            return False
+        return True
+
+
+def begins(state: State, rows: int) -> list[int] | None:
+    """The first valid position of every row; None if padding is not all on the left."""
+    if state.valid is None:
+        return [0] * rows
+    first = state.valid.int().argmax(1)
+    return first.tolist() if bool((state.valid.sum(1) == state.past - first).all()) else None

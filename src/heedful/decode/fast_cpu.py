@@ -1,0 +1,280 @@
+"""A decoder's step on a CPU as one call: a list of instructions, written from the model's parts.
+
+A `Listing` knows parts, not models. A part it does not know, or a matrix it cannot read, and there is no
+list: the plain step is used. What the instructions mean is in `kernels/rows.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.kernels import rows as R
+from heedful.kernels.team import Team
+from heedful.models.base import LM
+from heedful.nn.attention import Attention
+from heedful.nn.block import Block, ParallelBlock
+from heedful.nn.context import Part, PartState
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, Activation, GatedMLP, gelu_tanh, squared_relu
+from heedful.nn.head import LMHead
+from heedful.nn.norm import LayerNorm, RMSNorm
+from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
+from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
+from heedful.nn.state import KV, Group
+
+MOST_ROWS = 4  # beyond it, a product over all rows at once is faster
+
+ACTS: dict[Activation, int] = {
+    F.relu: R.RELU, F.gelu: R.GELU, gelu_tanh: R.GELU_TANH, F.silu: R.SILU, F.tanh: R.TANH,
+    torch.tanh: R.TANH, squared_relu: R.SQUARED_RELU,
+}  # fmt: skip
+
+
+class Unknown(Exception):  # noqa: N818 - it is no error: the plain step does it
+    """A part that no instruction computes: why there is no list."""
+
+
+@dataclass
+class Listing:
+    """The instructions of one model, and everything they point to."""
+
+    model: LM
+    capacity: int  # positions that tables reach
+    code: list[list[int]] = field(default_factory=list)
+    reals: list[float] = field(default_factory=list)
+    held: list[Tensor] = field(default_factory=list)  # what instructions point to
+    turned: dict[int, tuple[int, int]] = field(default_factory=dict)  # a rotary's tables, made once
+    size: int = 0  # of a row of the workspace
+    slopes: int = 0  # address of the distances' weights, if there are any
+    rounded: int = -1  # place of the vector that was rounded last
+    logits: int = 0  # their place
+
+    def __post_init__(self) -> None:
+        """Places for what every layer uses in turn, then the instructions in the order of the model."""
+        model, parts = self.model, list(self.model.modules())
+        attentions = [p for p in parts if isinstance(p, Attention)]
+        hidden = [p.up.out_features for p in parts if isinstance(p, (MLP, GatedMLP))]
+        widths = [max((getattr(p, name).out_features for p in attentions), default=0) for name in "qkvq"]
+        self.widest = max([model.config.dim, *hidden, *widths])
+        self.normed, self.hidden = self.place(model.config.dim), self.place(max(hidden, default=0))
+        self.gain = self.place(1)
+        self.q, self.k, self.v, self.heads = (self.place(width) for width in widths)
+        x = self.embed(model.embed)
+        if isinstance(model.blocks.bias, ALiBi):
+            self.slopes = self.table(model.blocks.bias.slopes(torch.device("cpu")))
+        elif model.blocks.bias is not None:
+            raise Unknown(type(model.blocks.bias).__name__)
+        for i in range(len(model.blocks)):
+            self.block(model.blocks[i], x)
+        if model.blocks.norm is not None:
+            self.norm(model.blocks.norm, x, x)
+        self.head(model.head, x)
+
+    def place(self, size: int) -> int:
+        """Room in a row of the workspace, on a cache line of its own."""
+        start = self.size
+        self.size += -(-size // 16) * 16
+        return start
+
+    def address(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
+        """Where a tensor is, if a kernel can read it there. It is kept while instructions point to it."""
+        if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
+            raise Unknown(f"a {tensor.dtype} tensor on {tensor.device}")
+        self.held.append(tensor)
+        return tensor.data_ptr()
+
+    def table(self, tensor: Tensor) -> int:
+        return self.address(tensor.float().contiguous())
+
+    def emit(self, op: int, real: float = 0.0, /, **fields: int) -> None:
+        line = [0] * R.FIELDS
+        line[R.OP] = op
+        for name, value in fields.items():
+            line[getattr(R, name.upper())] = value
+        if op != R.LINEAR and op != R.ROUND:
+            self.rounded = -1
+        self.code.append(line)
+        self.reals.append(real)
+
+    def embed(self, part: Embedding) -> int:
+        x, position = self.place(part.token.embedding_dim), part.position
+        reach = torch.arange(self.capacity)[None]
+        where = 0
+        if isinstance(position, Learned):
+            where = self.address(position.weight) + 4 * position.offset * position.embedding_dim
+        elif isinstance(position, Sinusoidal):
+            where = self.table(position(reach)[0])
+        elif position is not None:
+            raise Unknown(type(position).__name__)
+        if part.types is not None or part.project is not None:
+            raise Unknown("an embedding with types or a projection")
+        kind, scale = R.FLOAT32, 0
+        if isinstance(part.token, Int8Embedding):
+            kind, scale = R.INT8, self.address(part.token.scale)
+        weight = self.address(part.token.weight, torch.int8 if kind else torch.float32)
+        dim = part.token.embedding_dim
+        self.emit(R.EMBED, part.scale, to=x, **{"in": dim}, weight=weight, bias=where, kind=kind, scale=scale)
+        if part.norm is not None:
+            self.norm(part.norm, x, x)
+        return x
+
+    def norm(self, part: nn.Module, source: int, to: int) -> None:
+        if isinstance(part, LayerNorm):
+            kind, size, bias = 0, part.normalized_shape[0], part.bias
+        elif isinstance(part, RMSNorm):
+            kind, size, bias = 1, part.weight.shape[0], None
+        else:
+            raise Unknown(type(part).__name__)
+        where = 0 if bias is None else self.address(bias)
+        fields = {"from": source, "in": size, "weight": self.address(part.weight), "bias": where}
+        self.emit(R.NORM, part.eps, to=to, kind=kind, **fields)
+
+    def linear(
+        self, part: nn.Module, source: int, to: int, mode: int = R.SET, act: int = R.NONE, scale: float = 1.0
+    ) -> None:
+        """y = act(scale · W x + b) put at `to`, added to it, or multiplied with it."""
+        fields: dict[str, int] = {}
+        if type(part) is nn.Linear:
+            fields = {"kind": R.FLOAT32, "weight": self.address(part.weight)}
+        elif isinstance(part, (Int8Linear, TiedLinear, Int4Linear)):
+            kind, dtype = (R.INT4, torch.uint8) if isinstance(part, Int4Linear) else (R.INT8, torch.int8)
+            fields = {"kind": kind, "weight": self.address(part.weight, dtype)}
+            fields |= {"scale": self.address(part.scale), "gain": self.round_off(source, part.in_features)}
+            fields |= {"group": part.group} if isinstance(part, Int4Linear) else {}
+        else:
+            raise Unknown(type(part).__name__)
+        rows, columns, bias = part.out_features, part.in_features, part.bias
+        chunks = max(1, min(rows // 8, 64 if rows < 8192 else 256))
+        bias_at = 0 if bias is None else self.address(bias)
+        fields |= {"in": columns, "out": rows, "from": source, "bias": bias_at}
+        self.emit(R.LINEAR, scale, to=to, chunks=chunks, mode=mode, act=act, **fields)
+        if to == self.rounded:
+            self.rounded = -1
+
+    def round_off(self, source: int, size: int) -> int:
+        """Round the vector at `source`, unless the instructions before did; where its scale is."""
+        if self.rounded != source:
+            self.emit(R.ROUND, gain=self.gain, **{"from": source, "in": size})
+            self.rounded = source
+        return self.gain
+
+    def attend(self, part: Attention, source: int, x: int) -> None:
+        """x += o(softmax(q kᵀ · scale + bias) v)"""
+        H, G, K = part.heads, part.kv_heads, part.head_dim
+        q, k, v, y = self.q, self.k, self.v, self.heads
+        for layer, to in ((part.q, q), (part.k, k), (part.v, v)):
+            self.linear(layer, source, to)
+        fields = {"q": q, "key": k, "value": v, "heads": H, "kv_heads": G, "size": K, "to": y}
+        fields |= {"window": part.window or 0, "slopes": self.slopes} | self.turn(part.rotary)
+        self.emit(R.TURN, **fields)
+        self.emit(R.ATTEND, part.scale, chunks=H, **fields)
+        self.linear(part.o, y, x, R.ADD)
+
+    def turn(self, rotary: Rotary | None) -> dict[str, int]:
+        if rotary is None:
+            return {}
+        if rotary.by_length:
+            raise Unknown("angles that change with the length")
+        if id(rotary) not in self.turned:
+            reach = torch.arange(self.capacity)[None]
+            cos, sin = rotary.table(reach, torch.tensor([[self.capacity]]))
+            self.turned[id(rotary)] = self.table(cos[0, 0]), self.table(sin[0, 0])
+        cos_at, sin_at = self.turned[id(rotary)]
+        return {"cos": cos_at, "sin": sin_at, "turned": rotary.dim}
+
+    def part(self, part: Part, source: int, x: int) -> None:
+        """x += part(source)"""
+        if isinstance(part, Attention):
+            self.attend(part, source, x)
+        elif isinstance(part, MLP):
+            self.linear(part.up, source, self.hidden, act=acts(part.act))
+            self.linear(part.down, self.hidden, x, R.ADD)
+        elif isinstance(part, GatedMLP):
+            self.linear(part.gate, source, self.hidden, act=acts(part.act))
+            self.linear(part.up, source, self.hidden, R.TIMES)
+            self.linear(part.down, self.hidden, x, R.ADD)
+        else:
+            raise Unknown(type(part).__name__)
+
+    def block(self, block: Part, x: int) -> None:
+        if isinstance(block, ParallelBlock):
+            self.norm(block.norm, x, self.normed)
+            for name in block.names:
+                self.part(block.part(name), self.normed, x)
+        elif isinstance(block, Block):
+            for name in block.names:
+                norm = block.get_submodule(f"{name}_norm")
+                if block.order == "pre":
+                    self.norm(norm, x, self.normed)
+                    self.part(block.part(name), self.normed, x)
+                else:  # a part has read all of x before it adds to it
+                    self.part(block.part(name), x, x)
+                    self.norm(norm, x, x)
+        else:
+            raise Unknown(type(block).__name__)
+
+    def head(self, head: nn.Module, x: int) -> None:
+        """logits = scale · W x + b, or + shift"""
+        if not isinstance(head, LMHead) or (head.out.bias is not None and head.shift is not None):
+            raise Unknown(type(head).__name__)
+        self.logits = self.place(head.out.out_features)
+        self.linear(head.out, x, self.logits, scale=head.scale)
+        if head.shift is not None:
+            self.code[-1][R.BIAS] = self.address(head.shift)
+
+
+def acts(act: Activation) -> int:
+    if act not in ACTS:
+        raise Unknown(f"the activation {act}")
+    return ACTS[act]
+
+
+def caches(state: PartState | None) -> list[KV] | None:
+    """The keys and values in the order of the layers; None if a layer remembers anything else."""
+    if isinstance(state, Group):
+        found = [caches(child) for child in state.parts.values() if child is not None]
+        return None if any(f is None for f in found) else [kv for f in found if f is not None for kv in f]
+    return [state] if type(state) is KV else None
+
+
+class Rows:
+    """A listing at work: the workspace, the words that change with every step, the threads."""
+
+    def __init__(self, model: LM, rows: int, capacity: int, team: Team) -> None:
+        self.listing, self.rows, self.team = Listing(model, capacity), rows, team
+        listing = self.listing
+        self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
+        self.work = torch.zeros(rows, listing.size)
+        self.shorts = torch.zeros(rows, -(-listing.widest // 32) * 32, dtype=torch.int16)
+        self.now, self.shared = np.zeros(8, np.int64), np.zeros(32, np.int64)
+        self.first, self.tokens = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self.now[[R.ROWS, R.STRIDE, R.WORK]] = rows, listing.size, self.work.data_ptr()
+        self.now[[R.SHORTS, R.SHORT_STRIDE]] = self.shorts.data_ptr(), self.shorts.shape[1]
+        self.logits = self.work[:, listing.logits : listing.logits + model.config.vocab]
+        self.seen: list[Tensor] = []
+        lines = [n for n, line in enumerate(listing.code) if line[R.OP] in (R.TURN, R.ATTEND)]
+        self.attends = list(zip(lines[::2], lines[1::2], strict=True))
+
+    def bind(self, held: list[KV]) -> None:
+        """Read and write these caches; nothing to do while they are the ones of the step before."""
+        if len(self.seen) == len(held) and all(kv.k is k for kv, k in zip(held, self.seen, strict=True)):
+            return
+        self.seen = []
+        for kv, lines in zip(held, self.attends, strict=True):
+            assert kv.k is not None
+            assert kv.v is not None
+            if kv.k.dtype != torch.float32 or not (kv.k.is_contiguous() and kv.v.is_contiguous()):
+                raise Unknown(f"a cache of {kv.k.dtype}")
+            self.code[lines, R.KEYS], self.code[lines, R.VALUES] = kv.k.data_ptr(), kv.v.data_ptr()
+            self.now[R.CAPACITY] = kv.k.shape[2]
+            self.seen.append(kv.k)
+
+    def step(self, tokens: list[int], past: int, first: list[int]) -> Tensor:
+        self.tokens[:], self.first[:], self.now[R.PAST] = tokens, first, past
+        self.team.run(self.code, self.reals, self.now, self.tokens, self.first, self.shared)
+        return self.logits

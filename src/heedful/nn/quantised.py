@@ -1,0 +1,177 @@
+"""Matrices in whole numbers: layers swapped in after training. No other part knows them.
+
+w ≈ s · n with n of 8 bits and one s for each output (Dettmers et al. 2022 §2, without their outliers), or n of
+4 bits and one s for each group of inputs. Only weights are rounded: a product reads less memory, nothing more.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.ffn import MLP, GatedMLP
+from heedful.nn.head import LMHead
+
+KINDS = ("int8", "int4")
+GROUP = 32
+# Parts that call their matrices and never read them. Others keep theirs as they are.
+PARTS = (Attention, CrossAttention, MLP, GatedMLP, LMHead)
+
+
+def fixed(tensor: Tensor) -> nn.Parameter:
+    """A parameter that is stored and moved, never trained."""
+    return nn.Parameter(tensor, requires_grad=False)
+
+
+def round8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """n = round(w / s), s = max |w| / 127 over each row"""
+    scale = weight.float().abs().amax(1).clamp(min=1e-12) / 127
+    return (weight.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
+
+
+def round4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """n = round(w / s) in −8 … 7, s = (the entry of largest size) / −8 over each group of inputs.
+
+    With its sign in the scale, the largest entry of a group takes the one number that only one side has. Two
+    to a byte, plus 8 each: the first half of a group in the low bits, the second in the high ones.
+    """
+    parts = weight.float().unflatten(1, (-1, group))  # (N, K/group, group)
+    largest = parts.gather(2, parts.abs().argmax(2, keepdim=True))
+    scale = torch.where(largest == 0, 1e-12, largest / -8)
+    whole = ((parts / scale).round().clamp(-8, 7) + 8).to(torch.uint8)
+    low, high = whole.chunk(2, -1)
+    return (low | (high << 4)).flatten(1), scale[..., 0]
+
+
+class Quantised(nn.Module):
+    """y = W x + b, W from whole numbers. `wide` is W as the layer's own definition has it."""
+
+    bits: int
+    weight: nn.Parameter
+    scale: nn.Parameter
+    bias: nn.Parameter | None
+    in_features: int
+    out_features: int
+
+    def wide(self, dtype: torch.dtype) -> Tensor:
+        """W (out, in)"""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The definition."""
+        return F.linear(x, self.wide(x.dtype), self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bits={self.bits}, bias={self.bias is not None}"
+
+
+class ByOutput(Quantised):
+    """W = s n, n of 8 bits and one s for each output"""
+
+    bits = 8
+
+    def wide(self, dtype: torch.dtype) -> Tensor:
+        return self.weight.to(dtype) * self.scale[:, None].to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """s (n x) + b: whole numbers are widened exactly, and the scale is for a vector, not a matrix."""
+        if x.device.type == "cpu" and x[..., 0].numel() <= 4:  # so few rows read n as it is
+            flat = x.reshape(-1, self.in_features)
+            y = torch._weight_int8pack_mm(flat, self.weight, self.scale.to(x.dtype)).view(*x.shape[:-1], -1)
+        else:
+            y = F.linear(x, self.weight.to(x.dtype)) * self.scale.to(x.dtype)
+        return y if self.bias is None else y + self.bias
+
+
+class Int8Linear(ByOutput):
+    """A layer of its own in 8 bits"""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = base.in_features, base.out_features
+        weight, scale = round8(base.weight.detach())
+        self.weight, self.scale, self.bias = fixed(weight), fixed(scale), base.bias
+
+
+class Int4Linear(Quantised):
+    """W = s n, n of 4 bits and one s for each `group` inputs of each output"""
+
+    bits = 4
+
+    def __init__(self, base: nn.Linear, group: int = GROUP) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.group = base.in_features, base.out_features, group
+        weight, scale = round4(base.weight.detach(), group)
+        self.weight, self.scale, self.bias = fixed(weight), fixed(scale), base.bias
+
+    def wide(self, dtype: torch.dtype) -> Tensor:
+        halves = self.weight.unflatten(1, (-1, self.group // 2))
+        whole = torch.cat((halves & 15, halves >> 4), -1).to(dtype) - 8  # (N, K/group, group)
+        return (whole * self.scale[..., None].to(dtype)).flatten(1)
+
+
+class Int8Embedding(nn.Module):
+    """table[w] = s_w n_w: the rows of an embedding in 8 bits. A tied head reads the same numbers."""
+
+    def __init__(self, base: nn.Embedding) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = base.num_embeddings, base.embedding_dim
+        weight, scale = round8(base.weight.detach())
+        self.weight, self.scale = fixed(weight), fixed(scale)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.weight[tokens].to(self.scale.dtype) * self.scale[tokens][..., None]
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, bits=8"
+
+
+class TiedLinear(ByOutput):
+    """u = E x: the table of an embedding as output matrix. It is the embedding itself, so both stay one."""
+
+    bias = None
+
+    def __init__(self, table: Int8Embedding) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.table = table.embedding_dim, table.num_embeddings, table
+
+    @property
+    def weight(self) -> nn.Parameter:  # type: ignore[override]
+        return self.table.weight
+
+    @property
+    def scale(self) -> nn.Parameter:  # type: ignore[override]
+        return self.table.scale
+
+
+def swap_in(model: nn.Module, kind: str, group: int = GROUP) -> int:
+    """Put quantised layers in the place of the matrices of `PARTS`; how many. Works on `meta` too.
+
+    A table that a head shares with the embedding stays shared. It, and a matrix whose inputs are no multiple
+    of the group, take 8 bits in any case.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"quantize: {kind!r} is unknown; choose {', '.join(KINDS)}")
+    count, tables = 0, {id(m.weight): m for m in model.modules() if type(m) is nn.Embedding}
+    rounded: dict[int, Int8Embedding] = {}
+    for part in [m for m in model.modules() if isinstance(m, PARTS)]:
+        for name, layer in list(part.named_children()):
+            if type(layer) is not nn.Linear:
+                continue
+            if isinstance(part, LMHead) and id(layer.weight) in tables:
+                if layer.bias is None:
+                    table = rounded.setdefault(id(layer.weight), Int8Embedding(tables[id(layer.weight)]))
+                    part.tied, part.out = False, TiedLinear(table)
+                    count += 1
+                continue
+            by_four = kind == "int4" and layer.in_features % group == 0 and not isinstance(part, LMHead)
+            setattr(part, name, Int4Linear(layer, group) if by_four else Int8Linear(layer))
+            count += 1
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Embedding and id(child.weight) in rounded:
+                setattr(parent, name, rounded[id(child.weight)])
+    return count

@@ -1,0 +1,122 @@
+"""The fast steppers say what the plain one says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from heedful.decode.fast import OnCPU, fast
+from heedful.decode.quantize import quantize
+from heedful.decode.stepper import Plain
+from heedful.errors import InputError
+from heedful.models.base import Model
+from tests.properties.tiny import DECODERS, ids, tiny
+
+pytest.importorskip("numba")
+
+WRITTEN = ["bloom", "gpt", "gpt2", "gpt3", "llama", "mistral", "palm"]  # whose parts all have an instruction
+
+
+def worst_step(model: Model, rows: int = 1, pad: int = 0, steps: int = 8) -> float:
+    """The largest difference of any logit over some steps, fast against plain."""
+    prompt = ids(model, rows, 6)
+    valid = torch.arange(6).expand(rows, 6) >= torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
+    quick, plain = OnCPU(model), Plain(model)
+    quick.prefill(prompt, valid if pad else None, 20)
+    logits, worst = plain.prefill(prompt, valid if pad else None, 20), 0.0
+    for _ in range(steps):
+        tokens = logits.argmax(-1)
+        got, logits = quick.step(tokens), plain.step(tokens)
+        worst = max(worst, float((got - logits).abs().max()))
+    assert quick.past == plain.past == 6 + steps
+    assert quick.why is None
+    return worst
+
+
+@pytest.mark.parametrize("family", WRITTEN)
+def test_a_step_over_rows_equals_the_plain_step(family: str) -> None:
+    assert worst_step(tiny(family)) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
+def test_padded_rows_step_as_the_plain_stepper_does(family: str) -> None:
+    assert worst_step(tiny(family), rows=3, pad=2) < 1e-5
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu", "silu", "tanh", "relu2"])
+def test_every_activation_is_the_models_own(act: str) -> None:
+    assert worst_step(tiny("gpt2", act=act), steps=2) < 1e-5
+
+
+def test_several_threads_give_what_one_gives() -> None:
+    model = tiny("llama")
+    torch.set_num_threads(3)
+    try:
+        assert worst_step(model, rows=2, steps=40 - 26) < 1e-5
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("family", sorted(set(DECODERS) - set(WRITTEN)))
+def test_a_model_with_other_parts_is_stepped_plainly(family: str) -> None:
+    model = tiny(family)
+    quick, plain, prompt = OnCPU(model), Plain(model), ids(tiny(family), 1, 5)
+    tokens = quick.prefill(prompt, None, 8).argmax(-1)
+    plain.prefill(prompt, None, 8)
+    assert torch.equal(quick.step(tokens), plain.step(tokens))
+    assert quick.why is not None
+
+
+def test_the_cache_grows_and_rows_are_reordered_and_cropped_in_between() -> None:
+    model = tiny("llama")
+    quick, plain, prompt = OnCPU(model), Plain(model), ids(model, 2, 4)
+    logits = quick.prefill(prompt)  # no length said: no room is left after the prompt
+    assert torch.equal(plain.prefill(prompt), logits)
+    for n in range(9):
+        tokens = logits.argmax(-1)
+        logits = plain.step(tokens)
+        assert torch.allclose(quick.step(tokens), logits, atol=1e-5)
+        for stepper in (quick, plain):
+            if n == 3:
+                stepper.reorder(torch.tensor([1, 0]))
+            if n == 5:
+                stepper.crop(7)
+                stepper.extend(torch.tensor([[5, 6], [7, 8]]))
+
+
+def test_weights_that_moved_are_found_again() -> None:
+    model, prompt = tiny("gpt2"), ids(tiny("gpt2"), 1, 4)
+    quick = OnCPU(model)
+    quick.prefill(prompt, None, 9)
+    before = quick.step(prompt[:, 0]).clone()
+    model.embed.token.weight.data = model.embed.token.weight.data * 2  # type: ignore[union-attr, operator]
+    model.tie()
+    quick.prefill(prompt, None, 9)
+    after = quick.step(prompt[:, 0])
+    plain = Plain(model)
+    plain.prefill(prompt, None, 9)
+    assert torch.allclose(after, plain.step(prompt[:, 0]), atol=1e-5)
+    assert not torch.allclose(after, before, atol=1e-2)
+
+
+def test_a_token_outside_the_vocabulary_or_beyond_the_positions_is_an_error() -> None:
+    model = tiny("gpt2")
+    quick = OnCPU(model)
+    quick.prefill(ids(model, 1, 62), None, 70)
+    with pytest.raises(InputError, match="vocabulary"):
+        quick.step(torch.tensor([128]))
+    quick.step(torch.tensor([1]))
+    quick.step(torch.tensor([1]))
+    with pytest.raises(InputError, match="64"):
+        quick.step(torch.tensor([1]))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_quantised_steps_differ_from_plain_ones_far_less_than_rounding_does(family: str, kind: str) -> None:
+    model = quantize(tiny(family), kind, group=16)
+    assert worst_step(model, rows=2) < 1e-3
+
+
+def test_the_fast_stepper_of_a_model_on_a_cpu_is_the_one_over_rows() -> None:
+    assert isinstance(fast(tiny("gpt2")), OnCPU)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 
 from heedful.data import Batch, Batches
 from heedful.models import FAMILIES
-from heedful.models.base import Seq2Seq
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.objectives import OBJECTIVES
@@ -54,12 +52,17 @@ def test_every_objective_trains(name: str, files: Files) -> None:
     assert mean(seen[-4:]) < mean(seen[:4])
 
 
+# How much of the first loss may be left: smoothed labels and a teacher who is wrong keep some, and an output
+# matrix that is divided by √D moves slowly.
+LEFT = {"translate": 0.3, "distil": 0.4, "spans": 0.5}
+
+
 @pytest.mark.parametrize("name", toys.ALL)
 def test_one_batch_is_learnt_by_heart(name: str, files: Files) -> None:
-    model = toys.model_of(name)
+    model = toys.model_of(name, **toys.still(name))
     batch = toys.batches_of(name, files, batch=4, model=model)[0]
-    seen = losses(model, toys.purpose_of(name), Same(batch), steps=80, lr=1e-2, warmup=10, schedule="cosine")
-    assert seen[-1] < 0.5 * seen[0]
+    seen = losses(model, toys.purpose_of(name), Same(batch), steps=60, lr=1e-2, warmup=10, schedule="cosine")
+    assert seen[-1] < LEFT.get(name, 0.05) * seen[0]
 
 
 def test_every_family_names_an_objective_that_there_is() -> None:

@@ -100,7 +100,7 @@ def tiny(name: str, seed: int = 0, **changes: Any) -> Model:
     config = FAMILIES[name].tiny
     sides = {"source_vocab": config.vocab} if "source_vocab" in config.known() else {}
     model = assemble(FAMILIES[name], config.change(**sides, **changes))
-    initialise(model)
+    initialise(model, std=0.1)  # at this size, 0.02 would make every word look the same for long
     return model
 
 
@@ -108,6 +108,11 @@ def model_of(name: str, **changes: Any) -> Model:
     """The model an objective is tried with."""
     given = MODELS[name] | changes
     return tiny(given.pop("name"), **given)
+
+
+def still(name: str) -> dict[str, float]:
+    """Changes that turn off all dropout of the model an objective is tried with."""
+    return {f: 0.0 for f in FAMILIES[MODELS[name]["name"]].tiny.known() if "dropout" in f}
 
 
 def purpose_of(name: str, **changes: Any) -> Objective:

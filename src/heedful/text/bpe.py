@@ -1,0 +1,138 @@
+"""Byte-pair encoding in the open: how merges are learned, and how they are replayed on a word.
+
+Count every pair of neighbours in all words, merge the most frequent one everywhere, and again (Gage 1994;
+Sennrich et al. 2016, algorithm 1). Over bytes nothing is unknown (Radford et al. 2019 §2.2). For real corpora
+there is `train_tokenizer("bpe", …)`, which gives the same merges; a test equates them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+Pair = tuple[str, str]
+
+
+@functools.cache
+def letters_of_bytes() -> dict[int, str]:
+    """A printable letter for every byte: itself if it has a shape, else one from U+0100 on (a space is Ġ)."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [b for b in range(256) if b not in shown]
+    return {b: chr(b) for b in shown} | {b: chr(256 + i) for i, b in enumerate(hidden)}
+
+
+@functools.cache
+def word_pattern() -> re.Pattern[str]:
+    """GPT-2's words: 's 't …, letters, numbers or other marks with the space before them, and white space.
+
+    Its \\p{L} and \\p{N} are unknown to `re`: Python counts ² and Ⅻ among letters, so these are taken out.
+    """
+    every = map(chr, range(sys.maxunicode + 1))
+    numbers = "".join(c for c in every if unicodedata.category(c) in ("Nl", "No"))
+    letter, number = rf"(?:(?![{numbers}])[^\W\d_])", rf"[\d{numbers}]"
+    other = rf"(?:(?!{number})(?:[^\s\w]|_))"
+    return re.compile(rf"'(?:s|t|re|ve|m|ll|d)| ?{letter}+| ?{number}+| ?{other}+|\s+(?!\S)|\s+")
+
+
+def split_words(text: str) -> list[str]:
+    """A text cut into words; merges never cross their ends."""
+    return word_pattern().findall(text)
+
+
+def as_letters(word: str) -> tuple[str, ...]:
+    """The bytes of a word, as letters."""
+    return tuple(letters_of_bytes()[b] for b in word.encode("utf-8"))
+
+
+def as_text(pieces: Iterable[str]) -> str:
+    """The text of pieces."""
+    back = {letter: b for b, letter in letters_of_bytes().items()}
+    return bytes(back[c] for piece in pieces for c in piece).decode("utf-8", errors="replace")
+
+
+def merged(pieces: Sequence[str], pair: Pair) -> tuple[str, ...]:
+    """The pieces with every occurrence of the pair made one, from left to right."""
+    out: list[str] = []
+    i = 0
+    while i < len(pieces):
+        joins = tuple(pieces[i : i + 2]) == pair
+        out.append("".join(pair) if joins else pieces[i])
+        i += 2 if joins else 1
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One merge on the way from bytes to tokens: its place in the list of merges, and the pieces after it."""
+
+    rank: int
+    pair: Pair
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BPE:
+    """Merges in the order they were learned; `counts` says how often each pair stood in the text then."""
+
+    merges: tuple[Pair, ...]
+    counts: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def ranks(self) -> dict[Pair, int]:
+        return {pair: rank for rank, pair in enumerate(self.merges)}
+
+    def steps(self, word: str) -> list[Step]:
+        """The merges of one word, one by one: always the pair that was learned first."""
+        pieces, done = as_letters(word), []
+        while len(pieces) > 1:
+            known = [pair for pair in pairwise(pieces) if pair in self.ranks]
+            if not known:
+                break
+            pair = min(known, key=self.ranks.__getitem__)
+            pieces = merged(pieces, pair)
+            done.append(Step(self.ranks[pair], pair, pieces))
+        return done
+
+    def encode(self, text: str) -> list[str]:
+        """The pieces of a text."""
+        out: list[str] = []
+        for word in split_words(text):
+            steps = self.steps(word)
+            out += steps[-1].pieces if steps else as_letters(word)
+        return out
+
+    def decode(self, pieces: Iterable[str]) -> str:
+        """The text of pieces."""
+        return as_text(pieces)
+
+
+def train(texts: Iterable[str], merges: int) -> BPE:
+    """Learn so many merges from texts, or as many as there are pairs.
+
+    Between equally frequent pairs the one whose parts came first into the vocabulary wins: letters in their
+    order, then merges in theirs.
+    """
+    counts = Counter(word for text in texts for word in split_words(text))
+    words = {word: as_letters(word) for word in counts}
+    age = {letter: i for i, letter in enumerate(sorted(letters_of_bytes().values()))}
+    learned: list[Pair] = []
+    seen: list[int] = []
+    for _ in range(merges):
+        pairs: Counter[Pair] = Counter()
+        for word, pieces in words.items():
+            for pair in pairwise(pieces):
+                pairs[pair] += counts[word]
+        if not pairs:
+            break
+        best = min(pairs, key=lambda p: (-pairs[p], age[p[0]], age[p[1]]))
+        learned.append(best)
+        seen.append(pairs[best])
+        age.setdefault("".join(best), len(age))
+        words = {w: merged(pieces, best) if best[0] in pieces else pieces for w, pieces in words.items()}
+    return BPE(tuple(learned), tuple(seen))

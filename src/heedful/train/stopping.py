@@ -1,0 +1,100 @@
+"""When to stop, and which weights to keep: early stopping, averages of checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from heedful.errors import ConfigError, NotFound
+from heedful.loading import load
+from heedful.models.base import Model
+from heedful.train import checkpoint as store
+from heedful.weights.names import tensors
+
+
+@dataclass
+class EarlyStopping:
+    """Stop after `patience` evaluations without a better one   (Prechelt 1998)
+
+        stopping = EarlyStopping(patience=3)
+        for step in fit(…):
+            if step.number % 100 == 0:
+                if stopping.better(validate(model)):
+                    step.save(best=True)
+                if stopping.stop:
+                    break
+
+    `least` is by how much a value must be better to count; `highest` is for metrics that should rise.
+    """
+
+    patience: int = 3
+    least: float = 0.0
+    highest: bool = False
+    best: float | None = None
+    waited: int = 0
+    seen: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ConfigError(f"patience={self.patience} must be at least 1")
+        if self.least < 0:
+            raise ConfigError(f"least={self.least} must not be negative")
+
+    def better(self, value: float) -> bool:
+        """Take note of an evaluation; whether it is the best so far. No number is never better."""
+        self.seen.append(value)
+        gain = math.inf if self.best is None else (value - self.best if self.highest else self.best - value)
+        if not math.isnan(value) and gain > self.least:
+            self.best, self.waited = value, 0
+            return True
+        self.waited += 1
+        return False
+
+    @property
+    def stop(self) -> bool:
+        """Whether it is time."""
+        return self.waited >= self.patience
+
+
+def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
+    """The model whose weights are the mean of the last checkpoints of a run   (Vaswani et al. 2017 §6.1)
+
+    A run keeps as many as TrainConfig(keep=…) says.
+    """
+    found = store.found(Path(folder))
+    if last < 1:
+        raise ConfigError(f"last={last}: at least one checkpoint makes an average")
+    if len(found) < last:
+        have = f"{len(found)} checkpoints" if len(found) != 1 else "1 checkpoint"
+        raise NotFound(f"{folder} has {have} and {last} are to be averaged; train with keep={last} or more")
+    return _filled(found[-1], _mean([tensors(load(path)) for path in found[-last:]]))
+
+
+def ema_model(checkpoint: str | Path) -> Model:
+    """The model of a checkpoint with its averaged weights, of a run with TrainConfig(ema=…)."""
+    path = Path(checkpoint) / "ema.safetensors"
+    if not path.is_file():
+        raise NotFound(f"{path} is not there: the run kept no average of its weights; train with ema=0.999")
+    return _filled(Path(checkpoint), store.read_tensors(path))
+
+
+def _mean(models: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Sums in float64, so that the mean of equal weights is those weights; counters are the last one's."""
+    mean: Callable[[str, Tensor], Tensor] = lambda n, t: (
+        torch.stack([m[n].double() for m in models]).mean(0).to(t.dtype) if t.is_floating_point() else t
+    )
+    return {name: mean(name, tensor.detach()) for name, tensor in models[-1].items()}
+
+
+@torch.no_grad()
+def _filled(checkpoint: Path, values: Mapping[str, Tensor]) -> Model:
+    model = load(checkpoint)
+    ours = tensors(model)
+    for name, value in values.items():
+        ours[name].copy_(value)
+    return model

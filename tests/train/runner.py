@@ -1,0 +1,76 @@
+"""A server that has imported everything and forks a training run for each line it reads: start-up costs nothing.
+
+    {"kind": "lm", "files": …, "folder": …, "steps": 12, …}   →   its process id, then its exit code when it ends
+
+A run writes how far it is to folder/progress and, at its end, the SHA-256 of its weights to folder/digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heedful.models.base import Model
+from heedful.train.config import TrainConfig
+from heedful.train.fit import fit
+from heedful.weights.names import tensors
+from tests.train import toys
+
+KINDS: dict[str, tuple[str, str]] = {  # the objective and the family
+    "lm": ("next_token", "gpt2"),
+    "mlm": ("masked", "roberta"),
+    "seq2seq": ("translate", "transformer"),
+    "rnn": ("next_token", "lstm"),
+}
+
+
+def digest(model: Model) -> str:
+    """SHA-256 of all weights, by name."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors(model).items()):
+        found.update(name.encode())
+        found.update(tensor.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def train(kind: str, files: dict[str, str], folder: str, **settings: Any) -> str:
+    """One run, from its beginning or from where it died."""
+    torch.set_num_threads(1)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    purpose, family = KINDS[kind]
+    model = toys.tiny(family, dropout=0.1)
+    batches = toys.batches_of(purpose, {k: Path(v) for k, v in files.items()}, model=model)
+    config = TrainConfig(**{"lr": 3e-3, "warmup": 3, "folder": folder, "save_every": 2, "resume": True, **settings})
+    for step in fit(model, purpose, batches, config):
+        (Path(folder) / "progress").write_text(str(step.number))
+    found = digest(model)
+    (Path(folder) / "digest").write_text(found)
+    return found
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                train(**json.loads(line))
+                os._exit(0)
+            except BaseException as error:
+                print(repr(error), file=sys.stderr, flush=True)
+                os._exit(1)
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    probe = torch.nn.Parameter(torch.ones(1))
+    torch.optim.AdamW([probe]).step()  # imports the rest of torch, so that no run has to
+    serve()

@@ -1,0 +1,90 @@
+"""Splitting a batch changes nothing, however ragged it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heedful import data
+from heedful.data import IGNORE, Batch
+from heedful.models.base import Model
+from heedful.train.fit import Trained
+from heedful.train.objectives import Objective, counts, distil
+from tests.train import toys
+
+
+def gradients(model: Model, purpose: Objective, batch: Batch, parts: list[Batch]) -> dict[str, Tensor]:
+    model.zero_grad()
+    divide: Any = {per: torch.tensor(float(n)) for per, n in counts(batch).items()}
+    trained = Trained(model, purpose)
+    for part in parts:
+        trained(part, divide)[0].backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+CASES = ["next_token", "masked", "masked_and_next", "translate", "classify", "tag", "span", "distil"]
+LINES = dict(packed=False, unit="line")
+
+
+def ragged(name: str, files: dict[str, Path], model: Model | None = None) -> Batch:
+    """Seven rows of different lengths: buckets would put like lengths together, so they are taken from all."""
+    if name == "next_token":
+        whole = data.next_token(files["text"], toys.LETTERS, length=40, batch=36, **LINES)[0]
+    elif name in ("masked", "distil"):
+        whole = data.masked(files["text"], toys.WORDS, length=16, batch=36, **LINES)[0]
+    else:
+        whole = toys.batches_of(name, files, batch=36, model=model)[0]
+    batch = whole.rows(torch.arange(7) * len(whole) // 7)
+    assert batch.valid is not None
+    assert len(batch.valid.sum(1).unique()) > 2
+    return batch
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_parts_of_a_ragged_batch_have_the_gradient_of_the_whole(
+    name: str, parts: int, files: dict[str, Path]
+) -> None:
+    model = toys.model_of(name, **toys.still(name)).double()
+    batch = ragged(name, files, model)
+    purpose = distil(toys.tiny("bert", head="mlm").double()) if name == "distil" else toys.purpose_of(name)
+    whole = gradients(model, purpose, batch, [batch])
+    # Each part is cut to its own longest row, so that it is padded otherwise than the whole was.
+    split = gradients(model, purpose, batch, [part.trimmed() for part in batch.split(parts)])
+    assert whole.keys() == split.keys()
+    for n in whole:
+        torch.testing.assert_close(split[n], whole[n], rtol=1e-6, atol=1e-9, msg=lambda m, n=n: f"{n}: {m}")
+
+
+def test_a_mean_of_means_would_not_do(files: dict[str, Path]) -> None:
+    """The mistake that this guards against: dividing every part by its own count."""
+    model = toys.tiny("gpt2").double()
+    batch = ragged("next_token", files)
+    purpose = toys.purpose_of("next_token")
+    whole = gradients(model, purpose, batch, [batch])
+    model.zero_grad()
+    for part in batch.split(3):
+        divide: Any = {per: torch.tensor(float(n)) for per, n in counts(part).items()}
+        (Trained(model, purpose)(part, divide)[0] / 3).backward()
+    wrong = max(float((p.grad - whole[n]).abs().max()) for n, p in model.named_parameters() if p.grad is not None)
+    assert wrong > 1e-4
+
+
+def test_the_end_stays_a_label_where_padding_is_the_same_token(files: dict[str, Path]) -> None:
+    batch = ragged("next_token", files)
+    assert toys.LETTERS.pad == toys.LETTERS.eos
+    assert batch.labels is not None
+    assert batch.valid is not None
+    last = batch.valid.sum(1) - 1
+    assert (batch.labels[torch.arange(7), last] == toys.LETTERS.eos).all()
+    assert ((batch.labels == IGNORE) == ~batch.valid).all()
+    model = toys.tiny("gpt2")
+    model.eval()
+    terms = toys.purpose_of("next_token")(model, batch)
+    logits = model(batch.tokens, valid=batch.valid).log_softmax(-1)
+    by_hand = -sum(logits[b, t, batch.labels[b, t]] for b in range(7) for t in range(int(last[b]) + 1))
+    torch.testing.assert_close(terms["next_token"].total, by_hand, rtol=1e-5, atol=1e-4)

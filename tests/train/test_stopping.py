@@ -1,0 +1,102 @@
+"""When a run stops, and averages of weights."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from heedful.errors import ConfigError, NotFound
+from heedful.loading import load
+from heedful.train.config import TrainConfig
+from heedful.train.fit import fit
+from heedful.train.stopping import EarlyStopping, average_checkpoints, ema_model
+from tests.train import toys
+
+
+def test_it_stops_after_so_many_values_that_are_no_better() -> None:
+    stopping = EarlyStopping(patience=2)
+    assert [stopping.better(v) for v in (3.0, 2.0, 2.5)] == [True, True, False]
+    assert not stopping.stop
+    assert not stopping.better(2.0)
+    assert stopping.stop
+    assert stopping.best == 2.0
+
+
+def test_a_better_value_starts_the_waiting_anew() -> None:
+    stopping = EarlyStopping(patience=2)
+    for value in (3.0, 3.1, 2.9, 3.0):
+        stopping.better(value)
+    assert not stopping.stop
+
+
+def test_a_metric_may_be_meant_to_rise_and_gains_may_be_too_small() -> None:
+    stopping = EarlyStopping(patience=1, least=0.01, highest=True)
+    assert stopping.better(0.5)
+    assert not stopping.better(0.505)
+    assert stopping.stop
+
+
+def test_no_number_is_never_the_best() -> None:
+    stopping = EarlyStopping(patience=1)
+    assert not stopping.better(math.nan)
+    assert stopping.stop
+
+
+def test_senseless_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="patience=0"):
+        EarlyStopping(patience=0)
+
+
+def run(folder: Path, files: dict[str, Path], **settings: object) -> dict[int, dict[str, torch.Tensor]]:
+    model = toys.tiny("gpt2")
+    config = TrainConfig(**{"steps": 4, "lr": 1e-2, "folder": folder, "save_every": 1, "keep": 9, **settings})  # type: ignore[arg-type]
+    seen = {}
+    for step in fit(model, "next_token", toys.batches_of("next_token", files), config):
+        seen[step.number] = {n: p.detach().clone() for n, p in model.named_parameters()}
+    return seen
+
+
+def test_the_average_of_checkpoints_is_the_mean_of_their_weights(tmp_path: Path, files: dict[str, Path]) -> None:
+    seen = run(tmp_path, files)
+    model = average_checkpoints(tmp_path, last=3)
+    for name, parameter in model.named_parameters():
+        wanted = (seen[2][name] + seen[3][name] + seen[4][name]) / 3
+        torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_averaging_more_than_there_are_says_what_to_keep(tmp_path: Path, files: dict[str, Path]) -> None:
+    run(tmp_path, files, steps=2)
+    with pytest.raises(NotFound, match="has 2 checkpoints and 5 are to be averaged; train with keep=5"):
+        average_checkpoints(tmp_path, last=5)
+
+
+def test_ema_follows_its_formula_and_is_saved(tmp_path: Path, files: dict[str, Path]) -> None:
+    first = {n: p.detach().clone() for n, p in toys.tiny("gpt2").named_parameters()}
+    seen = run(tmp_path, files, ema=0.9)
+    model = ema_model(tmp_path / "checkpoints" / "step-000004")
+    for name, parameter in model.named_parameters():
+        wanted = first[name]
+        for k in (1, 2, 3, 4):
+            wanted = 0.9 * wanted + 0.1 * seen[k][name]
+        torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-5, atol=1e-6)
+    plain = load(tmp_path / "checkpoints" / "step-000004")
+    assert all(torch.equal(p, seen[4][n]) for n, p in plain.named_parameters())
+
+
+def test_averaged_weights_are_put_in_and_taken_out(files: dict[str, Path]) -> None:
+    model = toys.tiny("gpt2")
+    batches = toys.batches_of("next_token", files)
+    for step in fit(model, "next_token", batches, TrainConfig(steps=2, lr=1e-2, ema=0.5)):
+        own = {n: p.detach().clone() for n, p in model.named_parameters()}
+        with step.averaged() as average:
+            assert any(not torch.equal(p, own[n]) for n, p in average.named_parameters())
+        assert all(torch.equal(p, own[n]) for n, p in model.named_parameters())
+
+
+def test_without_ema_there_is_no_average(files: dict[str, Path]) -> None:
+    step = next(iter(fit(toys.tiny("gpt2"), "next_token", toys.batches_of("next_token", files), TrainConfig(steps=1))))
+    with pytest.raises(ConfigError, match="ema=0.999"), step.averaged():
+        pass

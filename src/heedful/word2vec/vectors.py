@@ -90,20 +90,9 @@ class Word2Vec:
 
         `phrases` passes of joining bigrams come first. threads=1 is bit-exact; None takes all cores.
         """
-        settings = Settings.from_dict(
-            {
-                "dim": dim,
-                "window": window,
-                "mode": mode,
-                "loss": loss,
-                "negatives": negatives,
-                "min_count": min_count,
-                "subsample": subsample,
-                "epochs": epochs,
-                "seed": seed,
-            }
-            | more
-        )
+        given = {"dim": dim, "window": window, "mode": mode, "loss": loss, "negatives": negatives}
+        given |= {"min_count": min_count, "subsample": subsample, "epochs": epochs, "seed": seed}
+        settings = Settings.from_dict(given | more)
         text = Corpus(corpus, lowercase, encoding)
         for _ in range(phrases):
             text = Corpus(corpus, lowercase, encoding, (*text.phrases, find_phrases(text)))

@@ -19,6 +19,7 @@ _WHERE = {
     "embed": "heedful.loading",
     "generate": "heedful.decode.loop",
     "load": "heedful.loading",
+    "quantize": "heedful.decode.quantize",
     "save": "heedful.loading",
     "stream": "heedful.decode.loop",
 }
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from heedful.decode.check import check as check
     from heedful.decode.loop import generate as generate
     from heedful.decode.loop import stream as stream
+    from heedful.decode.quantize import quantize as quantize
     from heedful.loading import build as build
     from heedful.loading import embed as embed
     from heedful.loading import load as load

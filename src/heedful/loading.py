@@ -16,13 +16,15 @@ from heedful.models import FAMILIES, by_model_type, find, presets
 from heedful.models.base import LM, Config, Family, Model
 from heedful.models.published import config_from, config_to
 from heedful.nn.init import initialise, outline
+from heedful.nn.quantised import Int8Embedding, swap_in
 from heedful.pooling import Pooling, pool, read_pooling, write_pooling
 from heedful.text import load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
-from heedful.weights.checkpoint import fill, published_tensors
-from heedful.weights.files import open_folder, write_safetensors
+from heedful.weights.checkpoint import Origin, fill, published_tensors
+from heedful.weights.files import Source, open_folder, write_safetensors
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
+from heedful.weights.names import own_rows
 
 
 def build(
@@ -73,15 +75,38 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     config = config_from(family, published, source.entries)
     with outline():
         model = assemble(family, config)
-    model.origin = fill(
-        model, source, family.rows(config), prefix=family.prefix, copies=family.copies, drop=family.dropped(config), dtype=dtype
-    )
-    model.tie()
+    if "quantization" in published:
+        _fill_quantised(model, source, published["quantization"], dtype)
+    else:
+        model.origin = fill(
+            model,
+            source,
+            family.rows(config),
+            prefix=family.prefix,
+            copies=family.copies,
+            drop=family.dropped(config),
+            dtype=dtype,
+        )
+        model.tie()
     model.published, model.pooling = published, read_pooling(where)
     model.tokenizer = load_tokenizer(where, published)
     if has_adapter(where):
         load_adapter(model, where)
     return model.to(device).eval()
+
+
+def _fill_quantised(model: Model, source: Source, how: dict[str, Any], dtype: torch.dtype | None) -> None:
+    """Weights that `quantize` rounded are kept under our own names; their scales stay in float32."""
+    swap_in(model, how["kind"], how["group"])
+    fill(model, source, own_rows(model))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(False)
+        if parameter.is_floating_point() and not name.endswith(".scale"):
+            parameter.data = parameter.data.to(dtype or parameter.dtype)
+            dtype = dtype or parameter.dtype
+    for module in model.modules():
+        if isinstance(module, Int8Embedding) and dtype is not None:
+            module.dtype = dtype
 
 
 def _open_gguf(path: Path) -> tuple[GGUFFile, Family, Config]:
@@ -157,13 +182,21 @@ def save(model: Model, folder: str | Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)
-    tensors = published_tensors(model, family.rows(model.config), origin, leave=adapter)
+    if "quantization" in model.published:
+        tensors, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
+    else:
+        tensors = published_tensors(model, family.rows(model.config), origin, leave=adapter)
     if origin is None and model.config.head == "none" and family.prefix:
         tensors = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in tensors.items()}
     published = config_to(family, model.config, model.published)
-    published["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
+    floats = (
+        p.dtype for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale")
+    )
+    published["dtype"] = str(next(floats)).removeprefix("torch.")
     write_safetensors(folder, tensors)
-    (folder / "config.json").write_text(json.dumps(published, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps(published, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )
     save_tokenizer(model.tokenizer, folder)
     write_pooling(model.pooling, folder, model.config.dim)
     save_adapter(model, folder) if adapter else forget_adapter(folder)
@@ -171,12 +204,16 @@ def save(model: Model, folder: str | Path) -> Path:
 
 
 @torch.no_grad()
-def embed(model: Model, sentences: Sequence[str], *, batch: int = 32, pooling: Pooling | None = None) -> Tensor:
+def embed(
+    model: Model, sentences: Sequence[str], *, batch: int = 32, pooling: Pooling | None = None
+) -> Tensor:
     """One vector per sentence, (N, D). Pools as the checkpoint says; by the mean of valid tokens if it is silent."""
     if isinstance(sentences, str):
         raise InputError("embed takes a list of sentences; got one string: write embed(model, [sentence])")
     if model.tokenizer is None:
-        raise InputError("this model has no tokenizer; load one from a folder that has, or encode ids with model.encode")
+        raise InputError(
+            "this model has no tokenizer; load one from a folder that has, or encode ids with model.encode"
+        )
     if not isinstance(model, LM):
         raise InputError("embed needs an encoder or a decoder; an encoder-decoder has model.encode(source)")
     how = pooling or model.pooling or Pooling()

@@ -1,7 +1,7 @@
 """Matrices in whole numbers: layers swapped in after training. No other part knows them.
 
-w ≈ s · n with n of 8 bits and one s for each output (Dettmers et al. 2022 §2, without their outliers), or n of
-4 bits and one s for each group of inputs. Only weights are rounded: a product reads less memory, nothing more.
+w ≈ s · n with n of 8 bits and one s for each output (Dettmers et al. 2022 §2, without their outliers), or n
+of 4 bits and one s for each group of inputs. Only weights are rounded: a product reads less memory.
 """
 
 from __future__ import annotations
@@ -119,11 +119,12 @@ class Int8Embedding(nn.Module):
     def __init__(self, base: nn.Embedding) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = base.num_embeddings, base.embedding_dim
+        self.dtype = base.weight.dtype
         weight, scale = round8(base.weight.detach())
         self.weight, self.scale = fixed(weight), fixed(scale)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.weight[tokens].to(self.scale.dtype) * self.scale[tokens][..., None]
+        return (self.weight[tokens] * self.scale[tokens][..., None]).to(self.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, bits=8"

@@ -51,7 +51,11 @@ def braces(text: str) -> list[str]:
     found = re.search(r"\{([^{}]*)\}", text)
     if found is None:
         return [text]
-    return [r for word in found.group(1).split(",") for r in braces(text[: found.start()] + word + text[found.end() :])]
+    return [
+        r
+        for word in found.group(1).split(",")
+        for r in braces(text[: found.start()] + word + text[found.end() :])
+    ]
 
 
 def _fill(pattern: str, numbers: Sequence[str]) -> str:
@@ -74,15 +78,22 @@ def patterns(rows: Iterable[Row]) -> list[_Pattern]:
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor a checkpoint holds, by our name; a shared one once."""
-    found = dict(model.named_parameters())
+    found: dict[str, Tensor] = dict(model.named_parameters())
     persistent = model.state_dict(keep_vars=True).keys()
     found.update({n: b for n, b in model.named_buffers() if n in persistent})
     return found
 
 
+def own_rows(model: nn.Module) -> list[Row]:
+    """A table for weights that are kept under our own names."""
+    stars = {re.sub(r"\.\d+(?=\.)", ".*", name) for name in tensors(model)}
+    return [(name, name) for name in sorted(stars)]
+
+
 def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
     """One link for every tensor of ours; an error for one that no row covers."""
-    table, links, done = patterns(rows), [], set()
+    table, links = patterns(rows), []
+    done: set[str] = set()
     for name, tensor in ours.items():
         for pattern in table:
             match = pattern.match(name)
@@ -92,7 +103,9 @@ def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
                 break
     for name in ours:
         if name not in done:
-            raise HeedfulError(f"no row names our tensor {name!r}; {nearest(name, [o for p in table for o in p.ours])}")
+            raise HeedfulError(
+                f"no row names our tensor {name!r}; {nearest(name, [o for p in table for o in p.ours])}"
+            )
     return links
 
 
@@ -111,4 +124,3 @@ def put(model: nn.Module, name: str, value: Tensor) -> None:
         module._parameters[leaf] = nn.Parameter(value, requires_grad=value.is_floating_point())
     else:
         module._buffers[leaf] = value
-

@@ -1,0 +1,101 @@
+"""Weights in 8 and 4 bits: how far they are from those they stand for, and that files keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import heedful
+from heedful.errors import ConfigError
+from heedful.models.base import Model
+from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
+from tests.properties.tiny import ids, run, tiny
+
+
+@pytest.fixture(autouse=True)
+def _no_slopes() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def size(model: Model) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def test_eight_bits_are_within_half_a_step_of_the_weight() -> None:
+    base = nn.Linear(48, 20)
+    layer = Int8Linear(base)
+    gap = (layer.wide(torch.float32) - base.weight).abs()
+    assert (gap <= layer.scale[:, None] * 0.501).all()
+    x = torch.randn(7, 48)
+    assert torch.allclose(layer(x), F.linear(x, layer.wide(torch.float32), base.bias), atol=1e-5)
+    assert torch.allclose(layer(x[:2]), layer(x)[:2], atol=1e-5)  # few rows take another product
+
+
+@pytest.mark.parametrize("group", [32, 64])
+def test_four_bits_are_within_one_step_and_exact_for_the_largest_of_a_group(group: int) -> None:
+    base = nn.Linear(128, 20)
+    layer = Int4Linear(base, group)
+    gap = (layer.wide(torch.float32) - base.weight).abs().unflatten(1, (-1, group))
+    assert (gap <= layer.scale.abs()[..., None] * 1.001).all()
+    largest = base.weight.abs().unflatten(1, (-1, group)).argmax(-1, keepdim=True)
+    assert gap.gather(2, largest).max() < 1e-6
+    assert layer.weight.numel() == base.weight.numel() // 2
+
+
+def test_a_tied_table_stays_one() -> None:
+    model = heedful.quantize(tiny("gpt2"), "int8")
+    assert isinstance(model.embed.token, Int8Embedding)  # type: ignore[union-attr]
+    assert isinstance(model.head.out, TiedLinear)  # type: ignore[union-attr]
+    assert model.head.out.weight is model.embed.token.weight  # type: ignore[union-attr]
+    assert size(model) < 0.45 * size(tiny("gpt2"))  # norms, biases and positions are a third of a tiny model
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bloom", "deepseek-v3"])
+def test_logits_change_little_and_a_saved_folder_gives_them(family: str, kind: str, tmp_path: Path) -> None:
+    model = tiny(family)
+    tokens = ids(model, 2, 9)
+    before = run(model, tokens)
+    after = run(heedful.quantize(model, kind), tokens)
+    limit = 0.05 if kind == "int8" else 0.6
+    assert 0 < float((after - before).abs().max()) < limit * float(before.abs().max())
+    again = heedful.load(heedful.save(model, tmp_path / "saved"))
+    assert torch.equal(run(again, tokens), after)
+    assert torch.equal(run(heedful.load(heedful.save(again, tmp_path / "twice")), tokens), after)
+    assert size(again) == size(model)
+
+
+def test_what_cannot_be_quantised_is_said() -> None:
+    with pytest.raises(ConfigError, match="int8, int4"):
+        heedful.quantize(tiny("gpt2"), "int3")
+    with pytest.raises(ConfigError, match="already"):
+        heedful.quantize(heedful.quantize(tiny("gpt2"), "int8"), "int8")
+    with pytest.raises(ConfigError, match="even"):
+        heedful.quantize(tiny("gpt2"), "int4", group=7)
+
+
+def test_trained_weights_keep_their_perplexity(weights_folder: Path) -> None:
+    def loss(model: Model) -> float:
+        assert model.tokenizer is not None
+        tokens = torch.tensor([model.tokenizer.encode(STORY)])
+        return float(F.cross_entropy(model(tokens[:, :-1])[0].float(), tokens[0, 1:]))
+
+    folder = weights_folder / "stories15M"
+    exact = loss(heedful.load(folder, dtype=torch.float32))
+    eight = loss(heedful.quantize(heedful.load(folder, dtype=torch.float32), "int8"))
+    four = loss(heedful.quantize(heedful.load(folder, dtype=torch.float32), "int4"))
+    assert abs(eight - exact) < 0.01
+    assert abs(four - exact) < 0.15
+
+
+STORY = (
+    "Once upon a time, there was a little girl named Lily. She loved to play outside in the sunshine. "
+    "One day, she saw a big, red ball in the sky. It was the sun! She thought it was so pretty. Lily wanted "
+    "to play with the ball, but it was too high up in the sky. She tried to jump and reach it, but she couldn't."
+)

@@ -35,7 +35,10 @@ def test_greedy_text_is_the_likeliest_token_each_time(family: str) -> None:
     assert got == expected
 
 
-@pytest.mark.parametrize("how", [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 3, "n": 2}], ids=["greedy", "drawn"])
+WAYS = {"greedy": {}, "drawn": {"temperature": 1.0, "top_p": 0.9, "seed": 3, "n": 2}}
+
+
+@pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("family", GENERATORS)
 def test_a_row_does_not_depend_on_its_neighbours(family: str, how: dict[str, Any]) -> None:
     model = tiny(family)
@@ -71,7 +74,8 @@ def test_what_comes_back_has_the_form_of_what_went_in() -> None:
     text = heedful.generate(model, "ab", max_tokens=3)
     assert isinstance(text, str)
     ids = heedful.generate(model, model.tokenizer.encode("ab"), max_tokens=3)
-    assert isinstance(ids, list) and isinstance(ids[0], int)
+    assert isinstance(ids, list)
+    assert isinstance(ids[0], int)
     assert heedful.generate(model, torch.tensor(model.tokenizer.encode("ab")), max_tokens=3) == ids
     assert heedful.generate(model, ["ab", "cde"], max_tokens=3)[0] == text
     several = heedful.generate(model, ["ab", "c"], max_tokens=3, n=2, temperature=1.0)

@@ -125,6 +125,10 @@ def llguidance() -> Any:
     return library
 
 
+# As `json.dumps` writes. With free white space a model that has nothing to say would write blanks for ever.
+JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
 @functools.lru_cache(maxsize=4)  # about a second for a large vocabulary
 def vocabulary(tokenizer: Any, vocab: int, eos: frozenset[int]) -> Any:
     """The tokens as llguidance wants them. Without an end token, an id that no model writes stands for it."""
@@ -166,4 +170,5 @@ def constrain(
             raise ValueError("it is no object")
     except (TypeError, ValueError) as error:
         raise InputError(f"schema is no JSON: {error}") from None
-    return Grammar(model.tokenizer, matcher.grammar_from_json_schema(text), vocab, eos, "schema")
+    grammar = matcher.grammar_from_json_schema(text, defaults=JSON_STYLE)
+    return Grammar(model.tokenizer, grammar, vocab, eos, "schema")

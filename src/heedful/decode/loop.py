@@ -241,13 +241,14 @@ def generate(
     itself (decode/contrastive.py); neither draws. `details` gives a Generation instead of the bare text.
     """
     stepper = stepper_for(model)
-    wide = Beams(beams or 1, length_penalty, early_stopping, groups, diversity, coverage)
-    searches = check_search(wide, beams, n or 1, contrastive, settings)
+    many = 1 if n is None else n
+    wide = Beams(1 if beams is None else beams, length_penalty, early_stopping, groups, diversity, coverage)
+    searches = check_search(wide, beams, many, contrastive, settings)
     given = prompts(stepper.model, prompt)
     if not searches:
-        found = collected(stepper, given, n or 1, settings)
+        found = collected(stepper, given, many, settings)
     else:
-        asked = request(stepper.model, settings, n=n or 1, samples=False)
+        asked = request(stepper.model, settings, n=many, samples=False)
         found = searched(stepper, given, asked, wide, contrastive)
     form: Callable[[Generation], Any] = lambda g: g if details else g.text if given.text else g.ids
     several = [[form(g) for g in row] if n is not None else form(row[0]) for row in found]

@@ -1,0 +1,51 @@
+"""heedful.check: the same text in every mode, for every generator; and it notices when it is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import heedful
+from heedful.decode.stepper import Plain
+from heedful.errors import InputError
+from tests.decode.toy import speller
+from tests.properties.tiny import ENCODERS, GENERATORS, SEQ2SEQS, tiny
+
+
+@pytest.mark.parametrize("family", GENERATORS)
+def test_alone_batched_cached_and_uncached_are_the_same(family: str) -> None:
+    report = heedful.check(tiny(family), tokens=10)
+    assert report.ok, str(report)
+    modes = {c.mode for c in report.comparisons}
+    further = set() if family in SEQ2SEQS else {"chunks"}
+    assert modes == {"uncached", "batch, left", "batch, right"} | further
+
+
+def test_texts_are_the_prompts_of_a_model_with_a_tokenizer() -> None:
+    assert heedful.check(speller(), tokens=6, texts=["a", "bcd"]).ok
+
+
+def test_a_stepper_that_writes_something_else_is_found() -> None:
+    class Wrong(Plain):
+        def step(self, tokens: Tensor, watch: object = None) -> Tensor:
+            return super().step(tokens).flip(-1)
+
+    model = tiny("gpt2")
+    assert heedful.check(model, fast=Plain(model)).ok
+    report = heedful.check(model, fast=Wrong(model))
+    assert not report.ok
+    assert [c.mode for c in report.comparisons if not c.same] == ["compiled"]
+    assert "OTHER TOKENS" in str(report)
+
+
+def test_in_bfloat16_the_difference_is_stated_and_the_tokens_decide() -> None:
+    report = heedful.check(tiny("gpt2").to(torch.bfloat16), tokens=6)
+    assert report.dtype == "bfloat16"
+    assert report.ok == all(c.same for c in report.comparisons)
+
+
+@pytest.mark.parametrize("family", ENCODERS[:2])
+def test_an_encoder_cannot_be_checked(family: str) -> None:
+    with pytest.raises(InputError, match="cannot generate"):
+        heedful.check(tiny(family))

@@ -1,7 +1,7 @@
 """What heedful costs beside torch: import time, help text, memory while loading.
 
-    python benchmarks/cost.py            prints a table
-    python benchmarks/cost.py --json     the same as one object
+python benchmarks/cost.py            prints a table
+python benchmarks/cost.py --json     the same as one object
 """
 
 from __future__ import annotations
@@ -44,13 +44,18 @@ def loading_peak(dim: int = 1024, layers: int = 12) -> tuple[int, int, int]:
     with tempfile.TemporaryDirectory() as folder:
         model = heedful.build("llama", dim=dim, layers=layers, heads=16, vocab=32000)
         heedful.save(model, folder)
-        out = subprocess.run([sys.executable, "-c", LOAD, folder], check=True, capture_output=True, text=True).stdout
+        out = subprocess.run(
+            [sys.executable, "-c", LOAD, folder], check=True, capture_output=True, text=True
+        ).stdout
         peak, size = map(int, out.split())
         return peak, (Path(folder) / "model.safetensors").stat().st_size, size
 
 
 def main() -> None:
-    torch_import, ours = seconds("import torch"), seconds("import torch, heedful; heedful.load, heedful.build, heedful.Watch")
+    torch_import, ours = (
+        seconds("import torch"),
+        seconds("import torch, heedful; heedful.load, heedful.build, heedful.Watch"),
+    )
     help_text = seconds("import sys; sys.argv = ['heed', '--help']\nfrom heedful.cli import main\nmain()")
     peak, file, model = loading_peak()
     rows = {
@@ -61,7 +66,11 @@ def main() -> None:
         "loading: file (MiB)": round(file / 2**20, 1),
         "loading: peak / larger of file and model": round(peak / max(file, model), 3),
     }
-    print(json.dumps(rows) if "--json" in sys.argv else "\n".join(f"{value:>10}  {name}" for name, value in rows.items()))
+    print(
+        json.dumps(rows)
+        if "--json" in sys.argv
+        else "\n".join(f"{value:>10}  {name}" for name, value in rows.items())
+    )
 
 
 if __name__ == "__main__":

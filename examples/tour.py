@@ -1,6 +1,6 @@
 """A look around in half a minute, on models that need no download: `make studio` runs this until the studio is there.
 
-    python examples/tour.py
+python examples/tour.py
 """
 
 from __future__ import annotations
@@ -24,14 +24,22 @@ def counting() -> None:
         table.add_column(heading, justify="left" if heading == "model" else "right")
     for name in ("bert-base-uncased", "gpt2", "t5-small", "mamba-130m", "llama-7b", "gpt3", "deepseek-v3"):
         c = heedful.count(name)
-        table.add_row(name, f"{c.parameters:,}", f"{c.active:,}", f"{c.flops_per_token:.2e}", f"{c.kv_bytes_per_token:,} B")
+        table.add_row(
+            name,
+            f"{c.parameters:,}",
+            f"{c.active:,}",
+            f"{c.flops_per_token:.2e}",
+            f"{c.kv_bytes_per_token:,} B",
+        )
     console.print(table)
 
 
 def answering(model: Model, question: str, limit: int = 24) -> None:
     """A published chat model, read from GGUF, one token at a time."""
     assert isinstance(model, LM)
-    prompt = model.tokenizer.encode(model.tokenizer.chat([{"role": "user", "content": question}]), special=False)
+    prompt = model.tokenizer.encode(
+        model.tokenizer.chat([{"role": "user", "content": question}]), special=False
+    )
     state, words = model.start(torch.tensor([prompt]), length=len(prompt) + limit), []
     for _ in range(limit):
         token = int(state.logits.argmax()) if not words else int(logits[0, -1].argmax())
@@ -79,7 +87,9 @@ def main() -> None:
         comparing(heedful.load("all-minilm-l6-v2"))
     except NotFound as missing:
         console.print(f"[yellow]{missing}[/]")
-    console.print("Next: [bold]heed ls[/], [bold]heed show llama-7b[/], [bold]heed count gpt3[/], and README.md")
+    console.print(
+        "Next: [bold]heed ls[/], [bold]heed show llama-7b[/], [bold]heed count gpt3[/], and README.md"
+    )
 
 
 if __name__ == "__main__":

@@ -181,7 +181,9 @@ def test_a_truncated_file_is_said(folder: Path) -> None:
         heedful.load(folder)
 
 
-@pytest.mark.parametrize("junk", [b"", b"\x00" * 4, b"hello world, this is text", struct.pack("<Q", 20) + b"{not json at all...}"])
+@pytest.mark.parametrize(
+    "junk", [b"", b"\x00" * 4, b"hello world, this is text", struct.pack("<Q", 20) + b"{not json at all...}"]
+)
 def test_a_file_that_is_no_safetensors_is_said(folder: Path, junk: bytes) -> None:
     (folder / "model.safetensors").write_bytes(junk)
     with pytest.raises(CorruptFile, match=r"model\.safetensors"):
@@ -215,7 +217,9 @@ def test_a_pickle_in_disguise_is_not_opened(folder: Path) -> None:
 
 
 def test_a_missing_tensor_names_the_nearest(folder: Path) -> None:
-    retensor(folder, lambda t: t.update({"transformer.h.0.ln_9.weight": t.pop("transformer.h.0.ln_1.weight")}))
+    retensor(
+        folder, lambda t: t.update({"transformer.h.0.ln_9.weight": t.pop("transformer.h.0.ln_1.weight")})
+    )
     with pytest.raises(MissingTensor, match=r"'transformer\.h\.0\.ln_1\.weight'.*ln_9"):
         heedful.load(folder)
 

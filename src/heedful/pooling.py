@@ -63,11 +63,18 @@ def write_pooling(how: Pooling | None, folder: Path, dim: int) -> None:
         return
     kinds = ["Transformer", "Pooling", *(["Normalize"] if how.normalise else [])]
     modules = [
-        {"idx": i, "name": str(i), "path": "" if i == 0 else f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": "" if i == 0 else f"{i}_{kind}",
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for i, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(modules, indent=2))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     said = {"word_embedding_dimension": dim} | {key: mode == how.mode for key, mode in MODES.items()}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(said, indent=2))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": how.length, "do_lower_case": False}))
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": how.length, "do_lower_case": False})
+    )

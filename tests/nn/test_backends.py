@@ -14,7 +14,12 @@ from heedful.nn.context import Context, Mask
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12, torch.bfloat16: 2e-2}
 GRID = list(
     itertools.product(
-        [False, True], [None, 3], [None, "left", "right", "all"], [False, True], [4, 2, 1], [(6, 6), (1, 6), (3, 6)]
+        [False, True],
+        [None, 3],
+        [None, "left", "right", "all"],
+        [False, True],
+        [4, 2, 1],
+        [(6, 6), (1, 6), (3, 6)],
     )
 )
 
@@ -25,7 +30,9 @@ def call(causal, window, padding, biased, kv_heads, sizes, dtype=torch.float32) 
     valid = None
     if padding is not None:
         valid = torch.ones(2, S, dtype=torch.bool)
-        valid[0] = {"left": torch.arange(S) >= 2, "right": torch.arange(S) < S - 2, "all": torch.zeros(S)}[padding].bool()
+        valid[0] = {"left": torch.arange(S) >= 2, "right": torch.arange(S) < S - 2, "all": torch.zeros(S)}[
+            padding
+        ].bool()
     k_pos = torch.arange(S)[None] if valid is None else (valid.long().cumsum(1) - 1).clamp(min=0)
     return Call(
         make(2, 4, T, 8), make(2, kv_heads, S, 8), make(2, kv_heads, S, 5), k_pos[:, S - T :], k_pos,
@@ -74,7 +81,9 @@ def test_gradients_equal_those_of_the_reference(backend: str) -> None:
     grads = []
     for run in (reference, BACKENDS[backend]):
         leaves = [t.clone().requires_grad_() for t in (c.q, c.k, c.v)]
-        run(Call(*leaves, c.q_pos, c.k_pos, c.mask, c.bias, c.scale, 0.0), context(c)).square().sum().backward()
+        run(
+            Call(*leaves, c.q_pos, c.k_pos, c.mask, c.bias, c.scale, 0.0), context(c)
+        ).square().sum().backward()
         grads.append([t.grad for t in leaves])
     assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(*grads, strict=True))
 

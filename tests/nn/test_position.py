@@ -103,4 +103,6 @@ def test_a_bucket_is_the_formula_of_the_paper() -> None:
     bias, distances = BucketBias(2, causal=True), torch.arange(16, 128)
     expected = [16 + math.floor(math.log(d / 16) / math.log(128 / 16) * 16) for d in distances.tolist()]
     got = bias.bucket(-distances).tolist()
-    assert sum(a != b for a, b in zip(got, expected, strict=True)) <= 1  # one distance sits on a rounding edge
+    assert (
+        sum(a != b for a, b in zip(got, expected, strict=True)) <= 1
+    )  # one distance sits on a rounding edge

@@ -29,9 +29,13 @@ class Case:
     config: str  # e.g. "BertConfig"
     values: dict[str, Any]
     output: str = "logits"  # which field of their output is ours
-    patterns: dict[str, str] = field(default_factory=dict)  # our watched name with * for the layer → their field
+    patterns: dict[str, str] = field(
+        default_factory=dict
+    )  # our watched name with * for the layer → their field
     types: bool = False  # also feed token types
-    prepare: Callable[[Any], None] | None = None  # change their model before it is saved (buffers that start at zero)
+    prepare: Callable[[Any], None] | None = (
+        None  # change their model before it is saved (buffers that start at zero)
+    )
     dropped: tuple[str, ...] = ()  # published buffers that ours leaves out, listed
     tolerance: float = 1e-4
 
@@ -93,7 +97,9 @@ def case_has_no_attention(reference: Any) -> bool:
 
 
 @torch.no_grad()
-def run_ours(model: Model, tokens: Tensor, types: Tensor | None, target: Tensor | None = None, **more: Any) -> Tensor:
+def run_ours(
+    model: Model, tokens: Tensor, types: Tensor | None, target: Tensor | None = None, **more: Any
+) -> Tensor:
     if target is not None:
         return model(tokens, target, **more)
     if types is not None:
@@ -165,7 +171,9 @@ def check_there_and_back(case: Case, folder: Path) -> None:
         assert torch.equal(tensor, before[name]), name
     config = json.loads((saved / "config.json").read_text())
     assert config["architectures"] == [case.architecture]
-    again, info = type(reference).from_pretrained(saved, output_loading_info=True, attn_implementation="eager")
+    again, info = type(reference).from_pretrained(
+        saved, output_loading_info=True, attn_implementation="eager"
+    )
     assert not {k: v for k, v in info.items() if v and k != "error_msgs"}, info
     tokens, types = inputs(model, case)
     target = target_for(model)

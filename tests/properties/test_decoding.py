@@ -84,7 +84,10 @@ def test_ragged_sources_are_translated_as_each_alone(family: str, side: str) -> 
 @torch.no_grad()
 def test_reordered_states_continue_the_chosen_rows(family: str) -> None:
     model = tiny(family)
-    prompt, more = source_ids(model, 3, 5) if isinstance(model, Seq2Seq) else ids(model, 3, 5), ids(model, 3, 2)
+    prompt, more = (
+        source_ids(model, 3, 5) if isinstance(model, Seq2Seq) else ids(model, 3, 5),
+        ids(model, 3, 2),
+    )
     state, order = model.start(prompt), torch.tensor([2, 0, 0])
     model.step(more[:, :1], state)
     state.reorder(order)

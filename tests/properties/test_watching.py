@@ -48,7 +48,11 @@ def test_a_pattern_has_one_row_per_query_and_one_column_per_key(family: str) -> 
     watch = Watch("*.pattern")
     run(model, ids(model, 2, 7), watch=watch)
     for name in watch:
-        keys = 6 if ".cross." in name or (name.startswith(("encoder", "decoder")) and watch[name].shape[1] == 1) else 7
+        keys = (
+            6
+            if ".cross." in name or (name.startswith(("encoder", "decoder")) and watch[name].shape[1] == 1)
+            else 7
+        )
         assert watch[name].shape[0] == 2
         assert watch[name].shape[-1] in (keys, 6, 7), name
 
@@ -63,7 +67,12 @@ def test_a_row_whose_keys_are_all_masked_has_a_zero_pattern(family: str) -> None
     run(model, tokens, valid=valid, watch=watch)
     kinds = patterns_of(model)
     for name in watch:
-        if ".cross." in name or name.startswith("encoder") or watch[name].shape[-1] != 7 or kinds[name] != "softmax":
+        if (
+            ".cross." in name
+            or name.startswith("encoder")
+            or watch[name].shape[-1] != 7
+            or kinds[name] != "softmax"
+        ):
             continue
         assert watch[name][0].abs().max() == 0, name
 

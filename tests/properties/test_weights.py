@@ -41,7 +41,11 @@ def test_a_missing_tensor_is_an_error_that_names_it(family: str, tmp_path: Path)
 
 @pytest.mark.parametrize("family", ALL)
 def test_one_batch_can_be_overfitted(family: str) -> None:
-    model = tiny(family, std=0.05, dropout=0.0) if "dropout" in FAMILIES[family].config.known() else tiny(family, std=0.05)
+    model = (
+        tiny(family, std=0.05, dropout=0.0)
+        if "dropout" in FAMILIES[family].config.known()
+        else tiny(family, std=0.05)
+    )
     model.train()
     tokens = ids(model, 2, 8)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)

@@ -60,7 +60,9 @@ def tiny(family: str, seed: int = 0, std: float = 0.15, **changes: Any) -> Model
 
 def ids(model: Model, batch: int, length: int, seed: int = 1) -> Tensor:
     """Random tokens of the target side."""
-    return torch.randint(5, model.config.vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        5, model.config.vocab, (batch, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def source_ids(model: Model, batch: int, length: int, seed: int = 2) -> Tensor:
@@ -68,7 +70,9 @@ def source_ids(model: Model, batch: int, length: int, seed: int = 2) -> Tensor:
     return torch.randint(5, int(vocab), (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
-def run(model: Model, tokens: Tensor, *, valid: Tensor | None = None, watch: Watch | None = None, **more: Any) -> Tensor:
+def run(
+    model: Model, tokens: Tensor, *, valid: Tensor | None = None, watch: Watch | None = None, **more: Any
+) -> Tensor:
     """Logits; an encoder-decoder gets a fixed source and reads `tokens` as its target."""
     if isinstance(model, Seq2Seq):
         source = source_ids(model, len(tokens), 6)

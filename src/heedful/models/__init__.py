@@ -1,38 +1,38 @@
 """Every system, one line each: the first file to open.
 
-    system          file               paper                                       own part
-    RNN             recurrent.py       Elman 1990; Mikolov et al. 2010             recurrence
-    LSTM            recurrent.py       Hochreiter and Schmidhuber 1997             gates and a cell
-    GRU             recurrent.py       Cho et al. 2014                             gates
-    seq2seq LSTM    seq2seq.py         Sutskever et al. 2014                       a bridge of states
-    RNNsearch       seq2seq.py         Bahdanau et al. 2015                        additive attention
-    Luong           seq2seq.py         Luong et al. 2015                           input feeding
-    Transformer     transformer.py     Vaswani et al. 2017                         attention
-    BiLSTM          baselines.py       Graves and Schmidhuber 2005                 both reading directions
-    CNN             baselines.py       Collobert et al. 2011
-    BERT            bert.py            Devlin et al. 2019
-    RoBERTa         bert.py            Liu et al. 2019                             offset positions
-    XLM-R           bert.py            Conneau et al. 2020
-    DistilBERT      bert.py            Sanh et al. 2019
-    ALBERT          albert.py          Lan et al. 2020                             shared layers
-    ELECTRA         electra.py         Clark et al. 2020                           replaced-token detection
-    DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        disentangled attention
-    GPT             gpt.py             Radford et al. 2018
-    GPT-2           gpt.py             Radford et al. 2019
-    GPT-3           gpt.py             Brown et al. 2020                           banded layers
-    LLaMA 1 2 3     llama.py           Touvron et al. 2023                         rotary, gated MLP
-    Mistral         llama.py           Jiang et al. 2023                           window
-    PaLM            palm.py            Chowdhery et al. 2022                       parallel block
-    BLOOM           bloom.py           BigScience 2022                             ALiBi
-    DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
-    T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
-    BART            bart.py            Lewis et al. 2020
-    Marian          bart.py            Junczys-Dowmunt et al. 2018
-    S4              s4.py              Gu et al. 2022                              long convolution
-    Mamba           mamba.py           Gu and Dao 2023                             selective state space
-    linear          linear.py          Katharopoulos et al. 2020                   linear attention
-    GLA             linear.py          Yang et al. 2024                            decays chosen by the token
-    Based           linear.py          Arora et al. 2024                           Taylor series, short convolution
+system          file               paper                                       own part
+RNN             recurrent.py       Elman 1990; Mikolov et al. 2010             recurrence
+LSTM            recurrent.py       Hochreiter and Schmidhuber 1997             gates and a cell
+GRU             recurrent.py       Cho et al. 2014                             gates
+seq2seq LSTM    seq2seq.py         Sutskever et al. 2014                       a bridge of states
+RNNsearch       seq2seq.py         Bahdanau et al. 2015                        additive attention
+Luong           seq2seq.py         Luong et al. 2015                           input feeding
+Transformer     transformer.py     Vaswani et al. 2017                         attention
+BiLSTM          baselines.py       Graves and Schmidhuber 2005                 both reading directions
+CNN             baselines.py       Collobert et al. 2011
+BERT            bert.py            Devlin et al. 2019
+RoBERTa         bert.py            Liu et al. 2019                             offset positions
+XLM-R           bert.py            Conneau et al. 2020
+DistilBERT      bert.py            Sanh et al. 2019
+ALBERT          albert.py          Lan et al. 2020                             shared layers
+ELECTRA         electra.py         Clark et al. 2020                           replaced-token detection
+DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        disentangled attention
+GPT             gpt.py             Radford et al. 2018
+GPT-2           gpt.py             Radford et al. 2019
+GPT-3           gpt.py             Brown et al. 2020                           banded layers
+LLaMA 1 2 3     llama.py           Touvron et al. 2023                         rotary, gated MLP
+Mistral         llama.py           Jiang et al. 2023                           window
+PaLM            palm.py            Chowdhery et al. 2022                       parallel block
+BLOOM           bloom.py           BigScience 2022                             ALiBi
+DeepSeek-V2 V3  deepseek.py        DeepSeek-AI 2024                            latent attention, experts
+T5 1.0 1.1      t5.py              Raffel et al. 2020                          bucketed distances
+BART            bart.py            Lewis et al. 2020
+Marian          bart.py            Junczys-Dowmunt et al. 2018
+S4              s4.py              Gu et al. 2022                              long convolution
+Mamba           mamba.py           Gu and Dao 2023                             selective state space
+linear          linear.py          Katharopoulos et al. 2020                   linear attention
+GLA             linear.py          Yang et al. 2024                            decays chosen by the token
+Based           linear.py          Arora et al. 2024                           Taylor series, short convolution
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def find(name: str) -> tuple[Family, Config]:
         return known[name]
     if name in FAMILIES:
         return FAMILIES[name], FAMILIES[name].config.strict()
-    raise NotFound(f"no model is called {name!r}; {nearest(name, [*known, *FAMILIES]) or 'list them with: heed ls'}")
+    raise NotFound(
+        f"no model is called {name!r}; {nearest(name, [*known, *FAMILIES]) or 'list them with: heed ls'}"
+    )
 
 
 def by_model_type(model_type: str) -> Family:

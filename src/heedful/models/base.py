@@ -91,7 +91,9 @@ class Model(nn.Module):
     def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
         """One clear error for ids outside the vocabulary, wrong shapes, and sequences the positions do not reach."""
         if tokens.dim() != 2 or tokens.is_floating_point():
-            raise InputError(f"{what} must be a (B, T) tensor of ids; got {tuple(tokens.shape)} of {tokens.dtype}")
+            raise InputError(
+                f"{what} must be a (B, T) tensor of ids; got {tuple(tokens.shape)} of {tokens.dtype}"
+            )
         if tokens.shape[1] == 0:
             raise InputError(f"{what} is empty; give at least one token")
         if valid is not None and (valid.shape != tokens.shape or valid.dtype != torch.bool):
@@ -110,7 +112,9 @@ class Model(nn.Module):
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= embed.vocab:
             bad = low if low < 0 else high
-            raise InputError(f"{what} has the id {bad}; the vocabulary is 0 … {embed.vocab - 1}: was another tokenizer used?")
+            raise InputError(
+                f"{what} has the id {bad}; the vocabulary is 0 … {embed.vocab - 1}: was another tokenizer used?"
+            )
 
     def check_reach(self, length: int, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
         """One clear error for a sequence that learned positions do not reach; padding does not count."""
@@ -127,7 +131,9 @@ class Model(nn.Module):
 class LM(Model):
     """embed → blocks → head. Decoder-only if causal, encoder-only if not: the mask decides."""
 
-    def __init__(self, embed: Embedding, blocks: Stack, head: Head | None = None, *, causal: bool = True) -> None:
+    def __init__(
+        self, embed: Embedding, blocks: Stack, head: Head | None = None, *, causal: bool = True
+    ) -> None:
         super().__init__()
         self.embed, self.blocks, self.head, self.causal = embed, blocks, head or NoHead(), causal
         self.published = {}
@@ -138,7 +144,7 @@ class LM(Model):
         return {"tokens": self.embed}
 
     def tie(self) -> None:
-        self.head.tie(self.embed.token.weight)
+        self.head.tie(self.embed.table)
 
     def forward(
         self,
@@ -168,7 +174,9 @@ class LM(Model):
         """The last hidden states (B, T, D), before any head."""
         return self._hidden(tokens, valid, types, documents, watch, backend)[0]
 
-    def read(self, tokens: Tensor, *, valid: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, Context]:
+    def read(
+        self, tokens: Tensor, *, valid: Tensor | None = None, types: Tensor | None = None
+    ) -> tuple[Tensor, Context]:
         """The last hidden states and the context a head is called with: for objectives that use two heads."""
         return self._hidden(tokens, valid, types, None, None, "auto")
 
@@ -195,13 +203,17 @@ class LM(Model):
         return State(self.blocks.new_state(batch, length))
 
     @torch.no_grad()
-    def start(self, prompt: Tensor, *, valid: Tensor | None = None, length: int = 0, chunk: int | None = None) -> State:
+    def start(
+        self, prompt: Tensor, *, valid: Tensor | None = None, length: int = 0, chunk: int | None = None
+    ) -> State:
         """Read the prompt (B, T); `state.logits` are those of the next token.
 
         `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size.
         """
         if not self.causal:
-            raise InputError("an encoder reads both ways and cannot generate; load a decoder or an encoder-decoder")
+            raise InputError(
+                "an encoder reads both ways and cannot generate; load a decoder or an encoder-decoder"
+            )
         self.check(prompt, self.embed, valid)
         state = self.new_state(len(prompt), max(length, prompt.shape[1]))
         pieces = prompt.split(chunk or prompt.shape[1], 1)
@@ -218,7 +230,13 @@ class LM(Model):
         return state
 
     def step(
-        self, tokens: Tensor, state: State, *, valid: Tensor | None = None, watch: Watch | None = None, backend: str = "auto"
+        self,
+        tokens: Tensor,
+        state: State,
+        *,
+        valid: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
     ) -> Tensor:
         """Logits (B, T, V) of the next tokens, given all that the state remembers."""
         hidden, ctx = self._advance(tokens, state, valid, watch, backend)
@@ -226,7 +244,12 @@ class LM(Model):
         return logits
 
     def _advance(
-        self, tokens: Tensor, state: State, valid: Tensor | None, watch: Watch | None = None, backend: str = "auto"
+        self,
+        tokens: Tensor,
+        state: State,
+        valid: Tensor | None,
+        watch: Watch | None = None,
+        backend: str = "auto",
     ) -> tuple[Tensor, Context]:
         ctx = advance(tokens, state, valid, watch, backend)
         self.check_reach(state.past, self.embed, state.valid)
@@ -289,7 +312,7 @@ class Seq2Seq(Model):
         return {"tokens": self.embed, "target": self.decoder_embed}
 
     def tie(self) -> None:
-        self.head.tie(self.decoder_embed.token.weight)
+        self.head.tie(self.decoder_embed.table)
 
     def forward(
         self,
@@ -350,7 +373,12 @@ class Seq2Seq(Model):
         return self.decoder(x, ctx.at("decoder"), state.parts), ctx
 
     def encode(
-        self, source: Tensor, *, valid: Tensor | None = None, watch: Watch | None = None, backend: str = "auto"
+        self,
+        source: Tensor,
+        *,
+        valid: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
     ) -> Tensor:
         """The memory (B, S, D) the decoder looks at."""
         memory = self._read(source, valid, watch, backend).memory
@@ -381,7 +409,13 @@ class Seq2Seq(Model):
         return state
 
     def step(
-        self, tokens: Tensor, state: State, *, valid: Tensor | None = None, watch: Watch | None = None, backend: str = "auto"
+        self,
+        tokens: Tensor,
+        state: State,
+        *,
+        valid: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
     ) -> Tensor:
         """Logits (B, T, V) of the next tokens, given the source and all that was written."""
         hidden, ctx = self._advance(tokens, state, valid, watch, backend)

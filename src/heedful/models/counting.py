@@ -1,17 +1,17 @@
 """What a model costs, counted without making it: parameters, FLOPs and memory per token.
 
-    parameters           the backbone: everything but task heads; an untied output matrix belongs to it, and a
-                         pooler that was published with it
-    active               those that one token meets: all but the experts it is not sent to, and the bias
-                         that steers their choice
-    flops_per_token      2 · (weights a token is multiplied with)  +  4 · T · heads · head size per attention,
-                         T the length: multiplications and additions, forward only (training: 3 ×). A plain
-                         Transformer layer: 24 · dim² + 4 · T · dim. A causal mask is not deducted, a window
-                         is. An encoder-decoder counts a token on either side
-    kv_bytes_per_token   what every further token adds to a decoder's memory (keys and values, latents)
-    state_bytes          what a recurrent layer holds however long the text is
-    notes, matrices      as lecture notes count GPT-3: every head's matrices on their own, the output matrix
-                         apart from the table even if they are one; no biases, norms or positions
+parameters           the backbone: everything but task heads; an untied output matrix belongs to it, and a
+                     pooler that was published with it
+active               those that one token meets: all but the experts it is not sent to, and the bias
+                     that steers their choice
+flops_per_token      2 · (weights a token is multiplied with)  +  4 · T · heads · head size per attention,
+                     T the length: multiplications and additions, forward only (training: 3 ×). A plain
+                     Transformer layer: 24 · dim² + 4 · T · dim. A causal mask is not deducted, a window
+                     is. An encoder-decoder counts a token on either side
+kv_bytes_per_token   what every further token adds to a decoder's memory (keys and values, latents)
+state_bytes          what a recurrent layer holds however long the text is
+notes, matrices      as lecture notes count GPT-3: every head's matrices on their own, the output matrix
+                     apart from the table even if they are one; no biases, norms or positions
 """
 
 from __future__ import annotations

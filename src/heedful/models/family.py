@@ -87,13 +87,19 @@ class Family:
     heads: Mapping[str, str] = field(default_factory=dict)  # kind of head → published class
     prefix: str = ""  # what published checkpoints with a head put before the names of the backbone
     model_types: Sequence[str] = ()  # published `model_type`s; empty: heedful-<name>
-    require: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # published key → values we can build
+    require: Mapping[str, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # published key → values we can build
     fixed: Mapping[str, Any] = field(default_factory=dict)  # published keys that are always written so
     read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # further fields from a published config
     write: Callable[[Any], dict[str, Any]] | None = None  # and back
-    infer: Callable[[set[str], Any], dict[str, Any]] | None = None  # further fields from the names in the file
+    infer: Callable[[set[str], Any], dict[str, Any]] | None = (
+        None  # further fields from the names in the file
+    )
     copies: Mapping[str, str] = field(default_factory=dict)  # published tensors that only repeat another
-    drop: Sequence[str] | Callable[[Any], Sequence[str]] = ()  # published buffers that were never needed, as patterns
+    drop: (
+        Sequence[str] | Callable[[Any], Sequence[str]]
+    ) = ()  # published buffers that were never needed, as patterns
     gguf: str = ""  # the architecture's name in GGUF files
     gguf_names: Callable[[Any], Sequence[Row]] | None = None
     gguf_keys: Mapping[str, str] = field(default_factory=dict)

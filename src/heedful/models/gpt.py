@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -92,7 +93,9 @@ def gpt2(c: GPT2Config) -> LM:
 
 
 def gpt3(c: GPT3Config) -> LM:
-    block = lambda i: Block(norm(c), "pre", c.dropout, attn=attention(c, c.window if i % 2 else None), ffn=mlp(c))
+    block = lambda i: Block(
+        norm(c), "pre", c.dropout, attn=attention(c, c.window if i % 2 else None), ffn=mlp(c)
+    )
     return LM(embedding(c), Stack([block(i) for i in range(c.layers)], norm(c)()), gpt_head(c))
 
 
@@ -108,7 +111,11 @@ BLOCK_NAMES = [
     ("classifier", "head.tag"),
 ]
 
-GPT_NAMES = [("transformer.tokens_embed", "embed.token"), ("transformer.positions_embed", "embed.position"), *BLOCK_NAMES]
+GPT_NAMES = [
+    ("transformer.tokens_embed", "embed.token"),
+    ("transformer.positions_embed", "embed.position"),
+    *BLOCK_NAMES,
+]
 
 GPT2_NAMES = [
     ("transformer.wte", "embed.token"),
@@ -123,7 +130,7 @@ KEYS = {
     "tie_word_embeddings": "tied",
 }  # fmt: skip
 
-TINY = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
+TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
 GPT = Family(
     "gpt", GPTConfig, gpt, GPT_NAMES, {**KEYS, "afn": "act"},

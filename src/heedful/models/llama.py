@@ -33,7 +33,9 @@ class LlamaConfig(Config):
     heads: int = 32
     kv_heads: int = derived(lambda c: c.heads)
     head_dim: int = derived(lambda c: head_size(c.dim, c.heads))
-    hidden: int = derived(lambda c: -(-(8 * c.dim // 3) // 256) * 256)  # 8/3 dim, rounded up to a multiple of 256
+    hidden: int = derived(
+        lambda c: -(-(8 * c.dim // 3) // 256) * 256
+    )  # 8/3 dim, rounded up to a multiple of 256
     context: int = 2048
     act: str = "silu"
     rope_base: float = 10000.0
@@ -56,7 +58,9 @@ def llama(c: LlamaConfig) -> LM:
     attn = lambda: Attention(
         c.dim, c.heads, c.kv_heads, c.head_dim, bias=c.bias, rotary=rotary, window=c.window, dropout=c.dropout
     )
-    block = lambda: Block(norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias))
+    block = lambda: Block(
+        norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias)
+    )
     head = choose(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),

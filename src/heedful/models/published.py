@@ -31,8 +31,12 @@ def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling |
         given = {ours: rope[theirs] for theirs, ours in names.items() if rope.get(theirs) is not None}
         return base, YarnScaling(factor or context / trained, trained, **given)
     if kind == "llama3":
-        return base, Llama3Scaling(factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"]))
-    raise ConfigError(f"rope_type={kind!r} is unknown; this version builds default, linear, dynamic, yarn, llama3")
+        return base, Llama3Scaling(
+            factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+        )
+    raise ConfigError(
+        f"rope_type={kind!r} is unknown; this version builds default, linear, dynamic, yarn, llama3"
+    )
 
 
 def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:

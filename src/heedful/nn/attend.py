@@ -40,7 +40,9 @@ class Call:
     @property
     def unmasked(self) -> bool:
         """True if every query may look at every key: no rule, or a single newest query under causality."""
-        return self.mask.plain and (not self.mask.causal or (self.q.shape[2] == 1 and self.q_pos.shape[0] == 1))
+        return self.mask.plain and (
+            not self.mask.causal or (self.q.shape[2] == 1 and self.q_pos.shape[0] == 1)
+        )
 
     def keep(self) -> Tensor | None:
         """The mask as a matrix, or None if it hides nothing."""
@@ -74,7 +76,9 @@ def masked_softmax(scores: Tensor, keep: Tensor | None) -> Tensor:
 
 def sdpa(call: Call, ctx: Context) -> Tensor:
     """torch's fused kernels. A plain causal mask stays a flag, so that the flash kernel is used."""
-    triangle = call.mask.causal and call.mask.plain and call.aligned and call.bias is None and not call.unmasked
+    triangle = (
+        call.mask.causal and call.mask.plain and call.aligned and call.bias is None and not call.unmasked
+    )
     keep = None if triangle else call.keep()
     grouped = call.q.shape[1] != call.k.shape[1]
     mask, silent = keep, None

@@ -27,7 +27,9 @@ def head_size(dim: int, heads: int) -> int:
     """dim / heads, or an error that names the head counts that would do."""
     if heads < 1 or dim % heads:
         near = sorted((n for n in range(1, dim + 1) if dim % n == 0), key=lambda n: (abs(n - heads), n))[:3]
-        raise ConfigError(f"heads={heads} does not divide dim={dim}; nearest that do: {', '.join(map(str, near))}")
+        raise ConfigError(
+            f"heads={heads} does not divide dim={dim}; nearest that do: {', '.join(map(str, near))}"
+        )
     return dim // heads
 
 

@@ -152,7 +152,9 @@ class Context:
     watch: Watch | None = None
     path: str = ""
     backend: str = "auto"
-    memo: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)  # tables made once
+    memo: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = field(
+        default_factory=dict
+    )  # tables made once
 
     def at(self, name: str) -> Context:
         """This context inside the child called `name`. Costs nothing while nobody watches."""

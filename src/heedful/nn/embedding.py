@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,6 +36,11 @@ class Embedding(nn.Module):
         self.types = nn.Embedding(types, dim) if types else None  # `type` is a method of nn.Module
         self.norm, self.project = norm, project
         self.scale, self.dropout = scale, dropout
+
+    @property
+    def table(self) -> nn.Parameter:
+        """The token vectors, (V, D), which a tied head multiplies with."""
+        return cast(nn.Parameter, self.token.weight)
 
     @property
     def vocab(self) -> int:

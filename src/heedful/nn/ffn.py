@@ -40,14 +40,18 @@ ACTIVATIONS: dict[str, Activation] = {
 def activation(name: str) -> Activation:
     """The function a config calls `name`."""
     if name not in ACTIVATIONS:
-        raise ConfigError(f"activation={name!r} is unknown; {nearest(name, ACTIVATIONS) or sorted(ACTIVATIONS)}")
+        raise ConfigError(
+            f"activation={name!r} is unknown; {nearest(name, ACTIVATIONS) or sorted(ACTIVATIONS)}"
+        )
     return ACTIVATIONS[name]
 
 
 class MLP(Part):
     """down(act(up x))   (Vaswani et al. 2017, eq. 2 with ReLU)"""
 
-    def __init__(self, dim: int, hidden: int, act: Activation, *, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, hidden: int, act: Activation, *, bias: bool = True, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.up = nn.Linear(dim, hidden, bias=bias)
         self.down = nn.Linear(hidden, dim, bias=bias)
@@ -62,7 +66,9 @@ class MLP(Part):
 class GatedMLP(Part):
     """down(act(gate x) ⊙ up x)   (Shazeer 2020; with SiLU: SwiGLU)"""
 
-    def __init__(self, dim: int, hidden: int, act: Activation, *, bias: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, hidden: int, act: Activation, *, bias: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.gate = nn.Linear(dim, hidden, bias=bias)
         self.up = nn.Linear(dim, hidden, bias=bias)

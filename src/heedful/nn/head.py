@@ -36,7 +36,9 @@ class Head(nn.Module):
     @property
     def words(self) -> LMHead | MLMHead:
         """The part of this head that speaks of words."""
-        raise InputError(f"a {self.kind!r} head has no words to predict; load or build the model with a language-model head")
+        raise InputError(
+            f"a {self.kind!r} head has no words to predict; load or build the model with a language-model head"
+        )
 
 
 def first_token(x: Tensor, ctx: Context) -> Tensor:
@@ -62,7 +64,9 @@ class NoHead(Head):
         self.pool = pool
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        raise InputError("this model has no head, so it gives no logits; call model.encode(tokens), or load one with a head")
+        raise InputError(
+            "this model has no head, so it gives no logits; call model.encode(tokens), or load one with a head"
+        )
 
 
 class LMHead(Head):
@@ -74,7 +78,14 @@ class LMHead(Head):
     kind = "lm"
 
     def __init__(
-        self, dim: int, vocab: int, *, tied: bool = False, bias: bool = False, shift: bool = False, scale: float = 1.0
+        self,
+        dim: int,
+        vocab: int,
+        *,
+        tied: bool = False,
+        bias: bool = False,
+        shift: bool = False,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.out = nn.Linear(dim, vocab, bias=bias)
@@ -95,7 +106,7 @@ class LMHead(Head):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         logits: Tensor = self.out(self.features(x))
-        return logits if self.shift is None else logits + self.shift
+        return logits + self.shift if isinstance(self.shift, Tensor) else logits
 
 
 class MLMHead(Head):
@@ -188,7 +199,9 @@ class ClassifyHead(Head):
 
     kind = "classify"
 
-    def __init__(self, pool: nn.Module, dim: int, labels: int, *, dropout: float = 0.0, bias: bool = True) -> None:
+    def __init__(
+        self, pool: nn.Module, dim: int, labels: int, *, dropout: float = 0.0, bias: bool = True
+    ) -> None:
         super().__init__()
         self.pool, self.dropout = pool, dropout
         self.label = nn.Linear(dim, labels, bias=bias)

@@ -71,7 +71,9 @@ class Rotary(nn.Module):
 
     def forward(self, x: Tensor, pos: Tensor, ctx: Context) -> Tensor:
         cos, sin = self._once(pos, ctx)
-        a, b = x[..., : self.dim].float().chunk(2, -1)  # angles in float32: bf16 cannot tell position 257 from 258
+        a, b = (
+            x[..., : self.dim].float().chunk(2, -1)
+        )  # angles in float32: bf16 cannot tell position 257 from 258
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
         return turned if x.shape[-1] == self.dim else torch.cat((turned, x[..., self.dim :]), -1)
 
@@ -124,10 +126,11 @@ class BucketBias(nn.Module):
     def bucket(self, distance: Tensor) -> Tensor:
         """The bucket of a distance j − i."""
         if self.causal:
-            sign, count, steps = 0, self.buckets, (-distance).clamp(min=0)
+            count, steps = self.buckets, (-distance).clamp(min=0)
+            sign = torch.zeros_like(distance)
         else:
-            count = self.buckets // 2
-            sign, steps = (distance > 0) * count, distance.abs()
+            count, steps = self.buckets // 2, distance.abs()
+            sign = (distance > 0) * count
         exact = count // 2
         # The clamp keeps log away from 0; those distances take the exact branch anyway.
         ratio = torch.log(steps.clamp(min=1).float() / exact) / math.log(self.far / exact)

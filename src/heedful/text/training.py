@@ -1,10 +1,10 @@
 """Tokenizers from text: BPE, WordPiece, Unigram, words, characters. The same text gives the same one.
 
-    bpe         merges of the most frequent pairs of bytes     Sennrich et al. 2016; Radford et al. 2019
-    wordpiece   the same over letters, ## inside words         Schuster and Nakajima 2012; Devlin et al. 2019
-    unigram     the pieces that make the text most probable    Kudo 2018
-    word        whole words, split at white space
-    char        single characters
+bpe         merges of the most frequent pairs of bytes     Sennrich et al. 2016; Radford et al. 2019
+wordpiece   the same over letters, ## inside words         Schuster and Nakajima 2012; Devlin et al. 2019
+unigram     the pieces that make the text most probable    Kudo 2018
+word        whole words, split at white space
+char        single characters
 """
 
 from __future__ import annotations

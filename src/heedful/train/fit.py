@@ -150,7 +150,7 @@ class Run:
         if self.device.type == "cuda":  # on the CPU the model looks at its input itself
             for name, table in self.model.tables.items():
                 self.model.check_ids(getattr(batch, name), table, name)
-        divide = {per: torch.full((), float(n), device=self.device) for per, n in counts(batch).items()}
+        divide: dict[str, Tensor] = {per: torch.full((), float(n), device=self.device) for per, n in counts(batch).items()}
         for group in (g for o in self.optimisers for g in o.param_groups):
             group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
         loss, norm, terms = self.change(batch.to(self.device), divide)
@@ -247,7 +247,7 @@ class Run:
         differs(training["config"], describe(self.config), path)
         if training["data"] != self.batches.fingerprint:
             raise ConfigError(f"{path} was trained on other data (fingerprint {training['data'][:12]}…); use a new folder")
-        store.copy_weights(self.model, load(path))
+        store.copy_weights(self.model, load(path), path)
         store.restore_optimisers(self.model, self.optimisers, store.read_tensors(path / "optimiser.safetensors"))
         if self.ema is not None:
             self.ema = {n: t.to(self.device) for n, t in store.read_tensors(path / "ema.safetensors").items()}

@@ -22,9 +22,13 @@ from heedful.weights.names import Link, Row, connect, put, tensors
 class Origin:
     """How a checkpoint was laid out, so that saving gives it back under the same names and dtypes."""
 
-    names: dict[str, str] = field(default_factory=dict)  # name in the table → name in the file, where they differ
+    names: dict[str, str] = field(
+        default_factory=dict
+    )  # name in the table → name in the file, where they differ
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)  # by name in the file
-    copies: dict[str, str] = field(default_factory=dict)  # name of a repeated tensor → name of what it repeats
+    copies: dict[str, str] = field(
+        default_factory=dict
+    )  # name of a repeated tensor → name of what it repeats
     dropped: list[str] = field(default_factory=list)  # buffers that were never needed
 
 
@@ -58,7 +62,9 @@ def fill(
         absent = original in names and names[original] not in source.entries
         if absent and repeated not in names and kept in source.entries:
             names[original] = kept
-    origin = Origin({a: b for a, b in names.items() if a != b}, {n: e.dtype for n, e in source.entries.items()})
+    origin = Origin(
+        {a: b for a, b in names.items() if a != b}, {n: e.dtype for n, e in source.entries.items()}
+    )
     _check_names(names, source, copies or {}, drop, origin, prefix)
     target = dtype or working_dtype(source.entries[n] for n in names.values())
     for link in links:
@@ -68,7 +74,9 @@ def fill(
             put(model, name, _cast(value, target, keep_wide=dtype is None).contiguous())
     for repeated, original in origin.copies.items():
         if not torch.equal(source.read(repeated), source.read(names[original])):
-            raise WeightsError(f"{repeated!r} should repeat {original!r} but differs; set tie_word_embeddings to false?")
+            raise WeightsError(
+                f"{repeated!r} should repeat {original!r} but differs; set tie_word_embeddings to false?"
+            )
     return origin
 
 
@@ -84,7 +92,9 @@ def _check_names(
     missing = sorted(wanted - set(source.entries))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise MissingTensor(f"the file has no tensor {missing[0]!r}{more}; {nearest(missing[0], source.entries)}")
+        raise MissingTensor(
+            f"the file has no tensor {missing[0]!r}{more}; {nearest(missing[0], source.entries)}"
+        )
     for name in sorted(set(source.entries) - wanted):
         original = copies.get(name, copies.get(f"{prefix}.{name}", ""))
         while original in copies and original not in names:  # a copy of a copy repeats what that one repeats
@@ -94,7 +104,9 @@ def _check_names(
         elif any(fnmatch.fnmatchcase(name, pattern) for pattern in drop):
             origin.dropped.append(name)
         else:
-            raise UnexpectedTensor(f"the file has a tensor {name!r} that this model has no place for; {nearest(name, wanted)}")
+            raise UnexpectedTensor(
+                f"the file has a tensor {name!r} that this model has no place for; {nearest(name, wanted)}"
+            )
 
 
 def _load(link: Link, values: list[Tensor], shapes: list[torch.Size]) -> list[Tensor]:

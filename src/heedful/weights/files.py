@@ -40,7 +40,8 @@ class Entry:
 class Source(Protocol):
     """A set of named tensors that can be read one by one."""
 
-    entries: Mapping[str, Entry]
+    @property
+    def entries(self) -> Mapping[str, Entry]: ...
 
     def read(self, name: str) -> Tensor: ...
 
@@ -55,9 +56,13 @@ class SafeFile:
             head = file.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else -1
             if head[:4] == b"PK\x03\x04" or head[:2] in (b"\x80\x02", b"\x80\x04"):
-                raise CorruptFile(f"{path} is a pickle with a .safetensors name; it is not opened: convert it where it came from")
+                raise CorruptFile(
+                    f"{path} is a pickle with a .safetensors name; it is not opened: convert it where it came from"
+                )
             if not 0 < length <= size - 8:
-                raise CorruptFile(f"{path} is no safetensors file, or is truncated (header of {length} bytes in {size}); fetch it again")
+                raise CorruptFile(
+                    f"{path} is no safetensors file, or is truncated (header of {length} bytes in {size}); fetch it again"
+                )
             try:
                 header = json.loads(file.read(length))
                 header.pop("__metadata__", None)
@@ -66,7 +71,9 @@ class SafeFile:
                 raise CorruptFile(f"{path} has a damaged header ({error}); fetch it again") from None
         end = max((e.start + _bytes(e) for e in self.entries.values()), default=0)
         if end > size:
-            raise CorruptFile(f"{path} is truncated: its tensors need {end:,} bytes and it has {size:,}; fetch it again")
+            raise CorruptFile(
+                f"{path} is truncated: its tensors need {end:,} bytes and it has {size:,}; fetch it again"
+            )
 
     def _entry(self, info: Mapping[str, Any], base: int) -> Entry:
         start, end = info["data_offsets"]
@@ -81,7 +88,7 @@ class SafeFile:
         if tensor.numel():
             with self.path.open("rb", buffering=0) as file:
                 file.seek(entry.start)
-                into = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+                into = memoryview(tensor.view(-1).view(torch.uint8).numpy().data)
                 while len(into):
                     got = file.readinto(into)
                     if not got:

@@ -20,7 +20,9 @@ def resolve(path: str | Path) -> Path:
     if str(path).lower() in bases:
         return bases[str(path).lower()]
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
-        raise NotFound(f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); check the path")
+        raise NotFound(
+            f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); check the path"
+        )
     return download(str(path))
 
 

@@ -32,6 +32,7 @@ ALLOWED = {
     "train": {"models", "loading", "nn", "data", "weights", "kernels"},
     "inspect": {"models", "loading", "nn"},
     "evaluate": {"loading", "models", "data"},
+    "runs": {"data", "text", "models", "train", "evaluate", "decode", "loading", "weights", "nn"},
     "__init__": {"*"},
 }
 

@@ -19,13 +19,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from heedful.errors import CorruptFile, HeedfulError, NotFound
+from heedful.errors import CorruptFile, HeedfulError, NotFound, WrongShape
 from heedful.loading import save
 from heedful.models.base import Model
+from heedful.weights.files import SafeFile
 from heedful.weights.names import tensors
 
 
@@ -167,23 +168,29 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a side file."""
-    try:
-        return load_file(path)
-    except Exception as error:
-        raise CorruptFile(f"{path} is damaged ({str(error)[:80]}); resume from an earlier checkpoint") from None
+    """The tensors of a side file, in memory of their own: a mapped file would keep its disk space when it is removed."""
+    if not path.is_file():
+        raise NotFound(f"{path} is not there; resume from an earlier checkpoint")
+    file = SafeFile(path)
+    return {name: file.read(name) for name in file.entries}
 
 
-def copy_weights(model: nn.Module, source: nn.Module) -> None:
-    """Put the weights of one model into another of the same shape, in place."""
-    theirs = tensors(source)
-    with torch.no_grad():
-        for name, ours in tensors(model).items():
-            ours.copy_(theirs[name])
+def copy_weights(model: Model, source: Model, where: Path) -> None:
+    """Put the weights of a checkpoint into a model of the same shape, in place."""
+    theirs, ours = tensors(source), tensors(model)
+    shapes = [{name: tuple(t.shape) for name, t in found.items()} for found in (theirs, ours)]
+    if shapes[0] != shapes[1]:
+        had, have = vars(source.config), vars(model.config)
+        fields = [n for n in model.config.known() if n in had and had[n] != have[n]][:3]
+        listed = lambda values: ", ".join(f"{n}={values[n]!r}" for n in fields)
+        odd = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
+        what = f"{listed(had)}, this one {listed(have)}" if fields else f"another {odd[0]}"
+        raise WrongShape(f"{where} holds another model: it has {what}; build the same one, or use a new folder")
+    put_values(ours, theirs)
 
 
 @torch.no_grad()
-def put_values(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
-    """Copy values into parameters of the same names."""
+def put_values(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Copy values into tensors of the same names."""
     for name, value in values.items():
-        parameters[name].copy_(value)
+        into[name].copy_(value)

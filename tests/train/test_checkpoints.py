@@ -1,0 +1,258 @@
+"""Checkpoints are written whole or not at all, and a run that cannot go on says why in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.data import Batches
+from heedful.errors import ConfigError, CorruptFile, HeedfulError, WrongShape
+from heedful.loading import load
+from heedful.models.base import Model
+from heedful.train import checkpoint as store
+from heedful.train.config import TrainConfig
+from heedful.train.fit import Diverged, Step, fit
+from heedful.train.objectives import next_token
+from tests.train import toys
+
+Files = dict[str, Path]
+
+
+def steps(folder: Path, files: Files, model: Model | None = None, batches: Batches | None = None, **changes: Any) -> Iterator[Step]:
+    settings = {"steps": 4, "lr": 1e-3, "folder": folder, "save_every": 1, "schedule": "constant", **changes}
+    data = batches or toys.batches_of("next_token", files)
+    return fit(model or toys.tiny("gpt2"), changes.pop("purpose", "next_token"), data, TrainConfig(**settings))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def run(folder: Path, files: Files, **changes: Any) -> list[Step]:
+    return list(steps(folder, files, **changes))
+
+
+def test_a_checkpoint_is_a_model_anybody_can_load(tmp_path: Path, files: Files) -> None:
+    model = toys.tiny("gpt2")
+    run(tmp_path, files, model=model)
+    loaded = load(tmp_path / "checkpoints" / "step-000004")
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), loaded.parameters(), strict=True))
+    files_there = {p.name for p in (tmp_path / "checkpoints" / "step-000004").iterdir()}
+    assert {"config.json", "model.safetensors", "optimiser.safetensors", "training.json"} <= files_there
+    assert not any(name.endswith((".pt", ".bin", ".pkl")) for name in files_there)
+
+
+def test_the_newest_and_the_best_stay(tmp_path: Path, files: Files) -> None:
+    for step in steps(tmp_path, files, steps=6, keep=2):
+        if step.number == 2:
+            step.save(best=True)
+    assert names(tmp_path) == ["step-000002", "step-000005", "step-000006"]
+    assert json.loads((tmp_path / "best.json").read_text())["step"] == 2
+    assert store.newest(tmp_path) == tmp_path / "checkpoints" / "step-000006"
+
+
+def test_checkpoints_are_sorted_by_number_not_by_letters(tmp_path: Path) -> None:
+    for step in (999_999, 1_000_000, 2):
+        store.place(tmp_path, step).mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step-000003.part").mkdir()
+    assert [p.name for p in store.found(tmp_path)] == ["step-000002", "step-999999", "step-1000000"]
+
+
+CRASHES = ["optimiser_tensors", "sync_folder", "write_atomic", "save_file"]
+
+
+@pytest.mark.parametrize("where", CRASHES)
+def test_a_crash_between_files_leaves_the_old_checkpoint_usable(
+    where: str, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    wanted = toys.tiny("gpt2")
+    run(whole, files, model=wanted)
+    with monkeypatch.context() as patch:
+        taken = steps(tmp_path / "crash", files)
+        next(taken), next(taken)  # step 1 is written, step 2 taken
+        patch.setattr(store, where, crash)
+        with pytest.raises(KeyboardInterrupt):
+            next(taken)
+        taken.close()  # type: ignore[attr-defined]
+    last = store.newest(tmp_path / "crash")
+    assert last is not None
+    assert last.name in ("step-000001", "step-000002")
+    model = toys.tiny("gpt2", seed=9)
+    run(tmp_path / "crash", files, model=model, resume=True)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), wanted.parameters(), strict=True))
+    assert not any(name.endswith((".part", ".old")) for name in names(tmp_path / "crash"))
+
+
+def crash(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt  # as sudden as a signal: nothing tidies up
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() or shutil.which("mount") is None:
+        pytest.skip("mounting a small disk needs root")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_keeps_the_old_checkpoint_and_says_so(small_disk: Path, files: Files) -> None:
+    taken = steps(small_disk, files)
+    next(taken), next(taken)
+    kept = small_disk / "checkpoints" / "step-000001"
+    before = (kept / "model.safetensors").read_bytes()
+    room = shutil.disk_usage(small_disk).free
+    (small_disk / "filler").write_bytes(b"x" * (room - 30_000))
+    with pytest.raises(HeedfulError) as caught:
+        next(taken)
+    text = str(caught.value)
+    assert "no space left on the disk" in text
+    assert f"the last good checkpoint is {kept}" in text
+    assert "\n" not in text
+    assert names(small_disk) == ["step-000001"]
+    assert (kept / "model.safetensors").read_bytes() == before
+    load(kept)
+    (small_disk / "filler").unlink()
+    assert [step.number for step in steps(small_disk, files, resume=True, keep=1)] == [2, 3, 4]
+
+
+CHANGES = [("lr", 1e-2), ("seed", 5), ("optimiser", "muon"), ("weight_decay", 0.0), ("schedule", "linear"), ("ema", 0.9)]
+
+
+@pytest.mark.parametrize(("field", "value"), CHANGES, ids=lambda v: str(v))
+def test_going_on_with_another_config_names_the_field(field: str, value: Any, tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=1)
+    with pytest.raises(ConfigError, match=f"was trained with {field}=") as caught:
+        run(tmp_path, files, resume=True, **{field: value})
+    assert repr(value) in str(caught.value)
+
+
+def test_a_schedule_that_ends_cannot_be_made_longer_under_way(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=2, schedule="cosine")
+    with pytest.raises(ConfigError, match="steps=2"):
+        run(tmp_path, files, steps=4, schedule="cosine", resume=True)
+
+
+def test_a_constant_one_can(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=2)
+    assert [s.number for s in run(tmp_path, files, steps=4, resume=True)] == [3, 4]
+
+
+def test_other_data_is_refused(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=1)
+    other = toys.batches_of("next_token", files, batch=4)
+    with pytest.raises(ConfigError, match="was trained on other data"):
+        run(tmp_path, files, batches=other, resume=True)
+
+
+def test_another_vocabulary_is_named(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=1)
+    with pytest.raises(WrongShape, match="it has vocab=128, this one vocab=96"):
+        run(tmp_path, files, model=toys.tiny("gpt2", vocab=96), resume=True)
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=1)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run(tmp_path, files)
+
+
+def test_resuming_where_nothing_is_starts_at_the_beginning(tmp_path: Path, files: Files) -> None:
+    assert next(steps(tmp_path, files, resume=True)).number == 1
+
+
+def test_a_finished_run_has_nothing_more_to_do(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files)
+    assert run(tmp_path, files, resume=True) == []
+
+
+@pytest.mark.parametrize("file", ["training.json", "optimiser.safetensors"])
+def test_a_damaged_file_is_named(file: str, tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=1)
+    (tmp_path / "checkpoints" / "step-000001" / file).write_text("{")
+    with pytest.raises(CorruptFile, match=file):
+        run(tmp_path, files, resume=True)
+
+
+def breaking(at: int, kind: str) -> Any:
+    """An objective whose loss, or only whose gradient, is no number from some step on."""
+    taken = 0
+
+    def purpose(model: Model, batch: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        (name, term), = next_token(model, batch).items()
+        if taken < at:
+            return {name: term}
+        bad = term.total * float("nan") if kind == "loss" else SpoiledGradient.apply(term.total)
+        return {name: type(term)(bad)}
+
+    return purpose
+
+
+class SpoiledGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, up: torch.Tensor) -> torch.Tensor:
+        return up * float("inf")
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(kind: str, tmp_path: Path, files: Files) -> None:
+    config = TrainConfig(steps=9, folder=tmp_path, save_every=1)
+    batches = toys.batches_of("next_token", files)
+    with pytest.raises(Diverged) as caught:
+        list(fit(toys.tiny("gpt2"), breaking(4, kind), batches, config))
+    good = tmp_path / "checkpoints" / "step-000003"
+    assert str(good) in str(caught.value)
+    assert "step 4" in str(caught.value)
+    assert caught.value.exit_code == 5
+    assert store.newest(tmp_path) == good
+    assert all(p.isfinite().all() for p in load(good).parameters())
+
+
+def test_a_run_without_a_folder_that_diverges_says_that_nothing_was_kept(files: Files) -> None:
+    with pytest.raises(Diverged, match="no checkpoint was written yet"):
+        list(fit(toys.tiny("gpt2"), breaking(2, "loss"), toys.batches_of("next_token", files), TrainConfig(steps=5)))
+
+
+def test_weights_that_are_no_numbers_are_never_saved(tmp_path: Path, files: Files) -> None:
+    model = toys.tiny("gpt2")
+    for step in steps(tmp_path, files, model=model, save_every=None):
+        if step.number == 2:
+            with torch.no_grad():
+                next(model.parameters())[0, 0] = float("inf")
+            with pytest.raises(Diverged, match="a weight is no number"):
+                step.save()
+            break
+    assert store.newest(tmp_path) is None
+
+
+def test_a_step_that_is_past_cannot_be_saved(tmp_path: Path, files: Files) -> None:
+    taken = steps(tmp_path, files)
+    first = next(taken)
+    next(taken)
+    with pytest.raises(HeedfulError, match="step 1 is past"):
+        first.save()
+
+
+def test_without_a_folder_nothing_is_saved(files: Files) -> None:
+    step = next(iter(fit(toys.tiny("gpt2"), "next_token", toys.batches_of("next_token", files), TrainConfig(steps=1))))
+    with pytest.raises(ConfigError, match="no folder"):
+        step.save()

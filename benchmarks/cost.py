@@ -59,6 +59,7 @@ def main() -> None:
     help_text = seconds("import sys; sys.argv = ['heed', '--help']\nfrom heedful.cli import main\nmain()")
     peak, file, model = loading_peak()
     rows = {
+        "import heedful alone (s)": round(seconds("import heedful") - seconds("pass"), 3),
         "import torch (s)": round(torch_import, 3),
         "import torch and heedful, its public names touched (s)": round(ours, 3),
         "heed --help (s)": round(help_text, 3),

@@ -55,9 +55,10 @@ def test_the_text_is_json_of_the_schema(schema: Any) -> None:
 
 
 def test_a_text_that_can_only_end_does_so_without_an_end_token() -> None:
-    found = heedful.generate(speller(), "x", max_tokens=60, choices=["no", "maybe"], eos=(), details=True)
-    assert found.finish == "end"
-    assert found.text in ("no", "maybe")
+    for form in ({"choices": ["no", "maybe"]}, {"regex": "no|maybe"}):
+        found = heedful.generate(speller(), "x", max_tokens=60, eos=(), details=True, **form)
+        assert found.finish == "end"
+        assert found.text in ("no", "maybe")
 
 
 def test_a_token_that_ends_one_choice_may_begin_the_rest_of_another() -> None:

@@ -74,6 +74,15 @@ def test_all_rules_together_come_in_the_order_of_transformers(logits: Tensor, to
     torch.testing.assert_close(got, chain(tokens, logits.clone()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("spread", [0.1, 8.0])
+def test_narrowing_a_large_vocabulary_equals_sorting_it(spread: float) -> None:
+    from transformers.generation import logits_process as theirs
+
+    z = torch.randn(3, 5000, generator=torch.Generator().manual_seed(1)) * spread
+    assert torch.equal(S.top_p(z, 0.9), theirs.TopPLogitsWarper(0.9)(None, z))
+    assert torch.equal(S.typical(z, 0.9), theirs.TypicalLogitsWarper(0.9)(None, z))
+
+
 def test_frequency_counts_and_presence_does_not(logits: Tensor) -> None:
     written = torch.tensor([[5, 5, 9]]).expand(4, -1)
     often = (logits - S.frequency(logits, written, 0.5))[:, [5, 9, 1]]

@@ -92,8 +92,12 @@ class Grammar:
     """What llguidance compiles: a regular expression or a JSON schema."""
 
     def __init__(self, tokenizer: Any, grammar: str, vocab: int, eos: frozenset[int], what: str) -> None:
-        self.vocab = vocab
-        self.first = llguidance().LLMatcher(vocabulary(tokenizer, vocab, eos), grammar, log_level=0)
+        roles = (tokenizer.eos, tokenizer.pad, tokenizer.unk, tokenizer.bos, vocab - 1)
+        stand_in = next(i for i in roles if i is not None)  # llguidance wants an end, also where none may be
+        self.vocab, self.never = vocab, None if eos else stand_in
+        self.first = llguidance().LLMatcher(
+            vocabulary(tokenizer, vocab, eos or frozenset([stand_in])), grammar, log_level=0
+        )
         if self.first.is_error():
             reason = str(self.first.get_error()).strip().splitlines()[0]
             raise InputError(f"{what} cannot be followed: {reason}")
@@ -105,6 +109,8 @@ class Grammar:
         if state.mask is None:
             bits = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
             state.mask = torch.from_numpy(np.unpackbits(bits, bitorder="little")[: self.vocab].astype(bool))
+            if self.never is not None:
+                state.mask[self.never] = False
         return state.mask
 
     def next(self, state: Matched, token: int) -> Matched:
@@ -131,11 +137,9 @@ JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separat
 
 @functools.lru_cache(maxsize=4)  # about a second for a large vocabulary
 def vocabulary(tokenizer: Any, vocab: int, eos: frozenset[int]) -> Any:
-    """The tokens as llguidance wants them. Without an end token, an id that no model writes stands for it."""
-    ends = sorted(eos) or [vocab]
-    size = vocab if eos else vocab + 1
+    """The tokens as llguidance wants them."""
     try:
-        return llguidance().LLTokenizer(tokenizer.backend.to_str(), n_vocab=size, eos_token=ends)
+        return llguidance().LLTokenizer(tokenizer.backend.to_str(), n_vocab=vocab, eos_token=sorted(eos))
     except ValueError as error:
         raise InputError(f"this tokenizer's pieces cannot be matched: {error}") from None
 

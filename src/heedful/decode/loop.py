@@ -10,8 +10,9 @@ A row's text depends on its prompt, the seed and its place in the batch, never o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
 import torch
@@ -77,7 +78,9 @@ class Row:
         """Whether the next token is the last that may be written."""
         return self.written + 1 >= self.limit
 
-    def take(self, token: int, logprob: float, top: tuple[tuple[int, float], ...] = ()) -> Piece:
+    def take(
+        self, token: int, logprob: float = math.nan, top: Sequence[int] = (), logprobs: Sequence[float] = ()
+    ) -> Piece:
         """Write one token: what can be shown of it, and whether the row is done."""
         self.written += 1
         text = "" if token in self.asked.eos else self.text.push(token)
@@ -93,7 +96,8 @@ class Row:
         if self.finish is not None and self.finish != "stop":
             text += self.text.finish()
             self.finish = "stop" if self.text.stopped else self.finish
-        return Piece(text, token, logprob, self.number, self.sample, self.finish, top)
+        beside = tuple(zip(top, logprobs, strict=True))
+        return Piece(text, token, logprob, self.number, self.sample, self.finish, beside)
 
 
 class Chooser:
@@ -110,7 +114,7 @@ class Chooser:
             self.before = self.history.shape[1] - asked.max_tokens
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Tokens (B,), their logprobs (B,), and with logprobs=N the likeliest (B, N) and theirs."""
+        """Tokens (B,), their logprobs (B,) if asked for, and with logprobs=N the likeliest (B, N) and theirs."""
         raw = logits.float()
         sampling = self.asked.sampling
         seen = None if self.history is None else self.history[:, : self.before + self.t]
@@ -122,12 +126,14 @@ class Chooser:
         if self.history is not None:
             self.history[:, self.before + self.t] = tokens
         self.t += 1
-        total = raw.logsumexp(-1)
-        logprobs = raw.gather(1, tokens[:, None])[:, 0] - total
+        if not self.asked.scored:
+            return (tokens,)
+        logs = raw.log_softmax(-1)
+        logprobs = logs.gather(1, tokens[:, None])[:, 0]
         if not self.asked.logprobs:
             return tokens, logprobs
-        likeliest = raw.topk(self.asked.logprobs)
-        return tokens, logprobs, likeliest.indices, likeliest.values - total[:, None]
+        likeliest = logs.topk(self.asked.logprobs)
+        return tokens, logprobs, likeliest.indices, likeliest.values
 
     def keep(self, rows: list[Row], index: Tensor) -> None:
         """Only these rows are left."""
@@ -192,9 +198,9 @@ def write(stepper: Stepper, given: Prompts, asked: Request) -> Iterator[Piece]:
         launched = ahead and not any(row.last for row in rows)
         if launched:
             logits = stepper.step(tokens)
-        for row, (token, logprob, *top) in zip(rows, zip(*ready(), strict=True), strict=True):
+        for row, (token, *scores) in zip(rows, zip(*ready(), strict=True), strict=True):
             if row.finish is None:
-                yield row.take(token, logprob, tuple(zip(*top, strict=True)) if top else ())
+                yield row.take(token, *scores)
         alive = [i for i, row in enumerate(rows) if row.finish is None]
         if not alive:
             return
@@ -213,10 +219,15 @@ def stream(
 ) -> Iterator[Piece]:
     """Text as it is written, token by token. `row` and `sample` tell several prompts and samples apart."""
     stepper = stepper_for(model)
-    asked, given = request(stepper.model, settings, n=n), prompts(stepper.model, prompt)
+    return pieces(stepper, prompts(stepper.model, prompt), request(stepper.model, settings, n=n))
+
+
+def pieces(stepper: Stepper, given: Prompts, asked: Request) -> Iterator[Piece]:
+    """By the loop, or with guesses."""
     if asked.draft is None and asked.lookup is None:
         return write(stepper, given, asked)
-    rows = [Row(stepper.model, asked, ids, i, s) for i, ids in enumerate(given.ids) for s in range(n)]
+    model, samples = stepper.model, range(asked.n)
+    rows = [Row(model, asked, ids, i, s) for i, ids in enumerate(given.ids) for s in samples]
     return (piece for row in rows for piece in speculate(stepper, row, asked))
 
 
@@ -245,30 +256,29 @@ def generate(
     wide = Beams(1 if beams is None else beams, length_penalty, early_stopping, groups, diversity, coverage)
     searches = check_search(wide, beams, many, contrastive, settings)
     given = prompts(stepper.model, prompt)
-    if not searches:
-        found = collected(stepper, given, many, settings)
-    else:
-        asked = request(stepper.model, settings, n=many, samples=False)
+    asked = request(stepper.model, settings, n=many, samples=not searches)
+    if searches:
         found = searched(stepper, given, asked, wide, contrastive)
+    else:
+        found = collected(stepper, given, replace(asked, scored=details))
     form: Callable[[Generation], Any] = lambda g: g if details else g.text if given.text else g.ids
     several = [[form(g) for g in row] if n is not None else form(row[0]) for row in found]
     return several[0] if given.single else several
 
 
-def collected(stepper: Stepper, given: Prompts, n: int, settings: Settings) -> list[list[Generation]]:
+def collected(stepper: Stepper, given: Prompts, asked: Request) -> list[list[Generation]]:
     """What `stream` gives, put together."""
-    pieces: list[list[list[Piece]]] = [[[] for _ in range(n)] for _ in given.ids]
-    for piece in stream(stepper, given.ids, n=n, **settings):
-        pieces[piece.row][piece.sample].append(piece)
-    ends = request(stepper.model, {"eos": settings.get("eos")}).eos
-    return [[put_together(sample, ends) for sample in row] for row in pieces]
+    found: list[list[list[Piece]]] = [[[] for _ in range(asked.n)] for _ in given.ids]
+    for piece in pieces(stepper, given, asked):
+        found[piece.row][piece.sample].append(piece)
+    return [[put_together(sample, asked.eos) for sample in row] for row in found]
 
 
-def put_together(pieces: list[Piece], ends: frozenset[int]) -> Generation:
-    ids, logprobs = [p.token for p in pieces if p.token not in ends], [p.logprob for p in pieces]
-    finish = pieces[-1].finish
+def put_together(written: list[Piece], ends: frozenset[int]) -> Generation:
+    ids, logprobs = [p.token for p in written if p.token not in ends], [p.logprob for p in written]
+    finish = written[-1].finish
     assert finish is not None
-    return Generation("".join(p.text for p in pieces), ids, finish, sum(logprobs), logprobs)
+    return Generation("".join(p.text for p in written), ids, finish, sum(logprobs), logprobs)
 
 
 def check_search(

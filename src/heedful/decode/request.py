@@ -67,6 +67,7 @@ class Request:
     draft: Model | Stepper | None
     lookup: int | None
     propose: int
+    scored: bool = True  # whether anybody will look at the logprobs
 
 
 def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = True) -> Request:

@@ -75,12 +75,25 @@ def top_k(logits: Tensor, k: int) -> Tensor:
 def top_p(logits: Tensor, p: float) -> Tensor:
     """The smallest set of likeliest tokens whose probability reaches p   (Holtzman et al. 2020 §3.1)
 
-    The likeliest is always kept.
+    Those as likely as the last of them stay too.
     """
-    ordered, index = logits.sort(-1)  # from the unlikeliest on
-    drop = ordered.softmax(-1).cumsum(-1) <= 1 - p
-    drop[:, -1] = False
-    return logits.masked_fill(torch.zeros_like(drop).scatter(1, index, drop), -math.inf)
+    unlikely = -logits
+    return logits.masked_fill(unlikely > furthest(unlikely, logits.softmax(-1), p), -math.inf)
+
+
+def furthest(key: Tensor, chances: Tensor, mass: float) -> Tensor:
+    """(B, 1): going from the smallest key on, the key at which the probabilities add up to `mass`.
+
+    A few hundred tokens mostly do, and finding those is far cheaper than sorting a vocabulary.
+    """
+    few = 512 if key.device.type == "cpu" and key.shape[1] > 2048 else key.shape[1]
+    first = key.topk(few, largest=False)
+    reached = chances.gather(1, first.indices).cumsum(-1)
+    if few < key.shape[1] and bool((reached[:, -1] < mass).any()):
+        first = key.topk(key.shape[1], largest=False)
+        reached = chances.gather(1, first.indices).cumsum(-1)
+    last = (reached < mass).sum(-1, keepdim=True).clamp(max=reached.shape[1] - 1)
+    return first.values.gather(1, last)
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
@@ -97,11 +110,8 @@ def typical(logits: Tensor, mass: float) -> Tensor:
     logs = logits.log_softmax(-1)
     chances = logs.exp()
     entropy = -(chances * logs).nansum(-1, keepdim=True)
-    far, index = (logs + entropy).abs().sort(-1)
-    reached = (chances.gather(1, index).cumsum(-1) < mass).sum(-1, keepdim=True)
-    drop = far > far.gather(1, reached.clamp(max=logits.shape[1] - 1))
-    drop[:, 0] = False
-    return logits.masked_fill(torch.zeros_like(drop).scatter(1, index, drop), -math.inf)
+    far = (logs + entropy).abs()
+    return logits.masked_fill(far > furthest(far, chances, mass), -math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)

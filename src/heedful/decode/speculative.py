@@ -189,8 +189,7 @@ def speculate(stepper: Stepper, row: Row, asked: Request) -> Iterator[Piece]:
         logs = after[: len(new)].log_softmax(-1)
         for i, token in enumerate(new):
             top = logs[i].topk(asked.logprobs)
-            likeliest = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-            yield row.take(token, float(logs[i, token]), likeliest)
+            yield row.take(token, float(logs[i, token]), top.indices.tolist(), top.values.tolist())
             if row.finish is not None:
                 return
         out += new

@@ -1,4 +1,4 @@
-"""A look around in half a minute, on models that need no download: `make studio` runs this until the studio is there.
+"""A look around in half a minute, on models that need no download; `make studio` runs it.
 
 python examples/tour.py
 """
@@ -40,14 +40,15 @@ def answering(model: Model, question: str, limit: int = 24) -> None:
     prompt = model.tokenizer.encode(
         model.tokenizer.chat([{"role": "user", "content": question}]), special=False
     )
-    state, words = model.start(torch.tensor([prompt]), length=len(prompt) + limit), []
+    state = model.start(torch.tensor([prompt]), length=len(prompt) + limit)
+    logits, words = state.logits, []  # (1, V)
     for _ in range(limit):
-        token = int(state.logits.argmax()) if not words else int(logits[0, -1].argmax())
+        token = int(logits.argmax())
         if token == model.tokenizer.eos:
             break
         words.append(token)
         with torch.no_grad():
-            logits = model.step(torch.tensor([[token]]), state)
+            logits = model.step(torch.tensor([[token]]), state)[:, -1]
     console.print(f"[bold]you[/]    {question}\n[bold]model[/]  {model.tokenizer.decode(words)}\n")
 
 

@@ -37,8 +37,8 @@ def build(
 ) -> Model:
     """A model with random weights: a preset ("gpt2"), or a family with sizes of your own.
 
-    build("llama", layers=2, dim=64, heads=4, vocab=128). The model is in training mode; device="meta" allocates
-    nothing.
+    build("llama", layers=2, dim=64, heads=4, vocab=128). The model is in training mode; device="meta"
+    allocates nothing.
     """
     family, config = find(name)
     config = config.change(**changes) if changes else config
@@ -173,8 +173,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 def save(model: Model, folder: str | Path) -> Path:
     """Write a model as a folder in Hugging Face layout: config.json, model.safetensors, tokenizer.
 
-    A checkpoint that was loaded gets back every tensor under its published name and dtype. An adapter is written
-    beside the weights it stands on; `merge` first to have one model.
+    A checkpoint that was loaded gets back every tensor under its published name and dtype. An adapter is
+    written beside the weights it stands on; `merge` first to have one model.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -207,7 +207,7 @@ def save(model: Model, folder: str | Path) -> Path:
 def embed(
     model: Model, sentences: Sequence[str], *, batch: int = 32, pooling: Pooling | None = None
 ) -> Tensor:
-    """One vector per sentence, (N, D). Pools as the checkpoint says; by the mean of valid tokens if it is silent."""
+    """One vector per sentence, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
     if isinstance(sentences, str):
         raise InputError("embed takes a list of sentences; got one string: write embed(model, [sentence])")
     if model.tokenizer is None:

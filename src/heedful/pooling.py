@@ -11,13 +11,15 @@ from torch import Tensor
 
 from heedful.errors import ConfigError
 
-MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first", "pooling_mode_max_tokens": "max",
-         "pooling_mode_lasttoken": "last"}  # fmt: skip
+MODES = {
+    "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first",
+    "pooling_mode_max_tokens": "max", "pooling_mode_lasttoken": "last",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """mean, first, last or max over the valid tokens; `normalise` to length 1; at most `length` tokens are read."""
+    """mean, first, last or max over the valid tokens, at most `length` of them; `normalise` to length 1."""
 
     mode: str = "mean"
     normalise: bool = False

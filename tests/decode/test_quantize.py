@@ -96,6 +96,7 @@ def test_trained_weights_keep_their_perplexity(weights_folder: Path) -> None:
 
 STORY = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the sunshine. "
-    "One day, she saw a big, red ball in the sky. It was the sun! She thought it was so pretty. Lily wanted "
-    "to play with the ball, but it was too high up in the sky. She tried to jump and reach it, but she couldn't."
+    "One day, she saw a big, red ball in the sky. It was the sun! She thought it was so pretty. "
+    "Lily wanted to play with the ball, but it was too high up in the sky. "
+    "She tried to jump and reach it, but she couldn't."
 )

@@ -92,10 +92,8 @@ def test_gradients_equal_those_of_the_reference(backend: str) -> None:
 def test_the_order_of_key_value_pairs_does_not_matter(backend: str) -> None:
     c = call(False, None, "left", True, 2, (3, 6))
     order = torch.randperm(6)
-    mixed = Call(
-        c.q, c.k[:, :, order], c.v[:, :, order], c.q_pos, c.k_pos[:, order], Mask(valid=c.mask.valid[:, order]),
-        c.bias[..., order], c.scale, 0.0,
-    )  # fmt: skip
+    k, v, k_pos, bias = c.k[:, :, order], c.v[:, :, order], c.k_pos[:, order], c.bias[..., order]
+    mixed = Call(c.q, k, v, c.q_pos, k_pos, Mask(valid=c.mask.valid[:, order]), bias, c.scale, 0.0)
     run = BACKENDS[backend]
     assert (run(c, context(c)) - run(mixed, context(mixed))).abs().max() <= 1e-6
 

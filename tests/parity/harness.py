@@ -1,4 +1,4 @@
-"""Side by side with `transformers`: a tiny random model saved by it, loaded by heedful, and the other way round."""
+"""Side by side with `transformers`: a tiny random model saved by one, loaded by the other, both ways."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def check_padding(case: Case, folder: Path) -> None:
 
 
 def check_there_and_back(case: Case, folder: Path) -> None:
-    """Load then save gives back every tensor; theirs opens what ours wrote, without a missing or unexpected key."""
+    """Load then save gives back every tensor; theirs opens what ours wrote, no key missing or unexpected."""
     reference, model = make(case, folder), heedful.load(folder)
     saved = folder / "saved"
     heedful.save(model, saved)
@@ -207,4 +207,4 @@ def check_fresh_opens_there(case: Case, folder: Path) -> None:
 
 def read(folder: Path) -> dict[str, Tensor]:
     with safe_open(folder / "model.safetensors", "pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - safe_open is no dict

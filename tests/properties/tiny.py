@@ -81,7 +81,7 @@ def run(
 
 
 def hidden(model: Model, tokens: Tensor, *, valid: Tensor | None = None) -> Tensor:
-    """Per-token output of any model that reads `tokens`: hidden states of an LM, memory of an encoder-decoder."""
+    """Per-token output of any model: hidden states of an LM, memory of an encoder-decoder."""
     return model.encode(tokens, valid=valid)  # type: ignore[operator]
 
 

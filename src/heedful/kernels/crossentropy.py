@@ -3,8 +3,8 @@
     loss_r  = logsumexp(u_r) − (1−ε) u_r[label] − ε mean(u_r)
     slope_r = softmax(u_r) − (1−ε) onehot(label) − ε/V,   0 where the label is ignored
 
-`heedful.train.crossentropy` has the definition and a test that equates them. A row of logits is read twice, the
-second time from cache, and its slope is written over it.
+`heedful.train.crossentropy` has the definition and a test that equates them. A row of logits is read twice,
+the second time from cache, and its slope is written over it.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ S4              s4.py              Gu et al. 2022                              l
 Mamba           mamba.py           Gu and Dao 2023                             selective state space
 linear          linear.py          Katharopoulos et al. 2020                   linear attention
 GLA             linear.py          Yang et al. 2024                            decays chosen by the token
-Based           linear.py          Arora et al. 2024                           Taylor series, short convolution
+Based           linear.py          Arora et al. 2024                           Taylor series, convolutions
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def presets() -> dict[str, tuple[Family, Config]]:
 
 
 def find(name: str) -> tuple[Family, Config]:
-    """The family and config of a preset, or of a family by its own name; an error with the nearest name otherwise."""
+    """The family and config of a preset, or of a family by its own name; else an error with the nearest."""
     known = presets()
     if name in known:
         return known[name]

@@ -50,7 +50,7 @@ class State:
 
 
 def positions(valid: Tensor | None, length: int, device: torch.device) -> Tensor:
-    """(B or 1, S): how many valid tokens stand before each one, so that padding on either side changes nothing."""
+    """(B or 1, S): how many valid tokens stand before each one, so that padding changes nothing."""
     if valid is None:
         return torch.arange(length, device=device)[None]
     return (valid.long().cumsum(1) - 1).clamp(min=0)
@@ -66,7 +66,7 @@ def document_positions(documents: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Model(nn.Module):
-    """What LM and Seq2Seq have in common: a config, a family, perhaps a tokenizer, and checks of their input."""
+    """What LM and Seq2Seq share: a config, a family, perhaps a tokenizer, and checks of their input."""
 
     config: Config
     family: Family
@@ -89,7 +89,7 @@ class Model(nn.Module):
         return next(self.parameters()).device
 
     def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
-        """One clear error for ids outside the vocabulary, wrong shapes, and sequences the positions do not reach."""
+        """One clear error for ids outside the vocabulary, wrong shapes, and more tokens than positions."""
         if tokens.dim() != 2 or tokens.is_floating_point():
             raise InputError(
                 f"{what} must be a (B, T) tensor of ids; got {tuple(tokens.shape)} of {tokens.dtype}"
@@ -97,12 +97,11 @@ class Model(nn.Module):
         if tokens.shape[1] == 0:
             raise InputError(f"{what} is empty; give at least one token")
         if valid is not None and (valid.shape != tokens.shape or valid.dtype != torch.bool):
-            raise InputError(
-                f"valid must be a bool tensor of shape {tuple(tokens.shape)}; got {tuple(valid.shape)} of {valid.dtype}"
-            )
+            got = f"{tuple(valid.shape)} of {valid.dtype}"
+            raise InputError(f"valid must be a bool tensor of shape {tuple(tokens.shape)}; got {got}")
         if torch.compiler.is_compiling():
             return
-        # Looking at ids on a GPU makes the host wait, so a training step has them looked at before they travel.
+        # Looking at ids on a GPU makes the host wait, so a training step looks at them before they travel.
         if not (tokens.is_cuda and torch.is_grad_enabled()):
             self.check_ids(tokens, embed, what)
         self.check_reach(tokens.shape[1], embed, valid, what)
@@ -112,9 +111,8 @@ class Model(nn.Module):
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= embed.vocab:
             bad = low if low < 0 else high
-            raise InputError(
-                f"{what} has the id {bad}; the vocabulary is 0 … {embed.vocab - 1}: was another tokenizer used?"
-            )
+            known = f"the vocabulary is 0 … {embed.vocab - 1}"
+            raise InputError(f"{what} has the id {bad}; {known}: was another tokenizer used?")
 
     def check_reach(self, length: int, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
         """One clear error for a sequence that learned positions do not reach; padding does not count."""
@@ -279,8 +277,8 @@ def advance(
 class Seq2Seq(Model):
     """encoder → memory → decoder → head.
 
-    `bridge` makes the decoder's first state from what the encoder remembers: recurrent models have one, the others
-    look at the memory alone.
+    `bridge` makes the decoder's first state from what the encoder remembers: recurrent models have one,
+    the others look at the memory alone.
     """
 
     def __init__(
@@ -326,7 +324,7 @@ class Seq2Seq(Model):
     ) -> Tensor:
         """Logits (B, T, V): position t predicts what follows target[:, :t+1].
 
-        Without a target the decoder reads the source again, as one that classifies does (Lewis et al. 2020 §3.1).
+        Without a target the decoder reads the source again, to classify it (Lewis et al. 2020 §3.1).
         """
         if target is None:
             target, target_valid = self.shifted(source, valid), valid
@@ -386,7 +384,7 @@ class Seq2Seq(Model):
         return memory
 
     def _read(self, source: Tensor, valid: Tensor | None, watch: Watch | None, backend: str) -> State:
-        """Run the encoder; the state holds the memory and, with a bridge, the decoder's first hidden states."""
+        """Run the encoder; the state holds the memory and, with a bridge, what the decoder starts from."""
         self.check(source, self.embed, valid, what="source")
         pos = positions(valid, source.shape[1], source.device)
         ctx = Context(pos, pos, Mask(valid=valid), new_valid=valid, watch=watch, backend=backend)
@@ -400,7 +398,7 @@ class Seq2Seq(Model):
 
     @torch.no_grad()
     def start(self, source: Tensor, *, valid: Tensor | None = None, length: int = 0) -> State:
-        """Read the source (B, S) and write the start token; `state.logits` are those of the first real one."""
+        """Read the source (B, S) and write the start token; `state.logits` are those of the next."""
         state = self._read(source, valid, None, "auto")
         if state.parts is None:
             state.parts = self.decoder.new_state(len(source), length)

@@ -61,9 +61,8 @@ class Config:
         known = cls.known()
         for name in values:
             if name not in known:
-                raise ConfigError(
-                    f"{cls.__name__} has no field {name!r}; {nearest(name, known) or 'it has ' + ', '.join(known)}"
-                )
+                instead = nearest(name, known) or "it has " + ", ".join(known)
+                raise ConfigError(f"{cls.__name__} has no field {name!r}; {instead}")
         return cls(**values)
 
     def change(self, **values: Any) -> Config:

@@ -126,8 +126,8 @@ GPT2_NAMES = [
 
 KEYS = {
     "vocab_size": "vocab", "n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_positions": "context",
-    "layer_norm_epsilon": "norm_eps", "resid_pdrop": "dropout", "attn_pdrop": "dropout", "embd_pdrop": "dropout",
-    "tie_word_embeddings": "tied",
+    "layer_norm_epsilon": "norm_eps", "tie_word_embeddings": "tied",
+    "resid_pdrop": "dropout", "attn_pdrop": "dropout", "embd_pdrop": "dropout",
 }  # fmt: skip
 
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
@@ -135,8 +135,12 @@ TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 GPT = Family(
     "gpt", GPTConfig, gpt, GPT_NAMES, {**KEYS, "afn": "act"},
     presets={"gpt": GPTConfig()}, tiny=GPTConfig(**TINY), objective="next_token", prefix="transformer",
-    model_types=("openai-gpt",), paper="Radford et al. 2018, Improving Language Understanding by Generative Pre-Training",
-    heads={"lm": "OpenAIGPTLMHeadModel", "classify": "OpenAIGPTForSequenceClassification", "none": "OpenAIGPTModel"},
+    model_types=("openai-gpt",),
+    paper="Radford et al. 2018, Improving Language Understanding by Generative Pre-Training",
+    heads={
+        "lm": "OpenAIGPTLMHeadModel", "classify": "OpenAIGPTForSequenceClassification",
+        "none": "OpenAIGPTModel",
+    },
     copies={"lm_head.weight": "transformer.tokens_embed.weight"}, drop=("*.attn.bias", "*position_ids"),
 )  # fmt: skip
 
@@ -150,11 +154,12 @@ GPT2 = Family(
     },
     tiny=GPT2Config(**TINY), objective="next_token", prefix="transformer", model_types=("gpt2",),
     heads={
-        "lm": "GPT2LMHeadModel", "classify": "GPT2ForSequenceClassification", "tag": "GPT2ForTokenClassification",
-        "none": "GPT2Model",
+        "lm": "GPT2LMHeadModel", "classify": "GPT2ForSequenceClassification",
+        "tag": "GPT2ForTokenClassification", "none": "GPT2Model",
     },
     require={
-        "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,), "add_cross_attention": (False,),
+        "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
     },
     copies={"lm_head.weight": "transformer.wte.weight"}, drop=("*.attn.bias", "*.attn.masked_bias"),
     paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",

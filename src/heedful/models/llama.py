@@ -100,10 +100,11 @@ def gguf_names(c: LlamaConfig) -> list[Row]:
 
 
 KEYS = {
-    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers", "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads", "head_dim": "head_dim", "intermediate_size": "hidden",
-    "max_position_embeddings": "context", "rms_norm_eps": "norm_eps", "attention_bias": "bias", "mlp_bias": "ffn_bias",
-    "attention_dropout": "dropout", "tie_word_embeddings": "tied", "hidden_act": "act",
+    "vocab_size": "vocab", "hidden_size": "dim", "num_hidden_layers": "layers",
+    "num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim",
+    "intermediate_size": "hidden", "max_position_embeddings": "context", "rms_norm_eps": "norm_eps",
+    "attention_bias": "bias", "mlp_bias": "ffn_bias", "attention_dropout": "dropout",
+    "tie_word_embeddings": "tied", "hidden_act": "act",
 }  # fmt: skip
 
 
@@ -127,17 +128,18 @@ LLAMA = Family(
             vocab=128256, kv_heads=8, hidden=14336, context=8192, rope_base=500000.0, norm_eps=1e-5
         ),
         "smollm2-135m": LlamaConfig(
-            vocab=49152, dim=576, layers=30, heads=9, kv_heads=3, hidden=1536, context=8192, rope_base=100000.0,
-            norm_eps=1e-5, tied=True,
+            vocab=49152, dim=576, layers=30, heads=9, kv_heads=3, hidden=1536, context=8192,
+            rope_base=100000.0, norm_eps=1e-5, tied=True,
         ),
     },
     tiny=LlamaConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64),
     objective="next_token", prefix="model", model_types=("llama",),
     heads={
-        "lm": "LlamaForCausalLM", "classify": "LlamaForSequenceClassification", "tag": "LlamaForTokenClassification",
-        "span": "LlamaForQuestionAnswering", "none": "LlamaModel",
+        "lm": "LlamaForCausalLM", "classify": "LlamaForSequenceClassification",
+        "tag": "LlamaForTokenClassification", "span": "LlamaForQuestionAnswering", "none": "LlamaModel",
     },
-    read=read, write=write, copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
+    read=read, write=write,
+    copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
     drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=gguf_names,
     gguf_keys={
         "llama.embedding_length": "dim", "llama.block_count": "layers", "llama.attention.head_count": "heads",

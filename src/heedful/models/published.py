@@ -12,7 +12,7 @@ from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, Y
 
 
 def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling | None]:
-    """Base and scaling of rotary positions, from `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
+    """Base and scaling of rotary positions: `rope_parameters`, or the older `rope_theta`, `rope_scaling`."""
     rope = dict(published.get("rope_scaling") or {}) | dict(published.get("rope_parameters") or {})
     base = float(rope.get("rope_theta", published.get("rope_theta", 10000.0)))
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -48,19 +48,24 @@ def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
         case NTKScaling():
             out |= {"rope_type": "dynamic", "factor": scaling.factor}
         case YarnScaling():
-            out |= {"rope_type": "yarn", "factor": scaling.factor, "original_max_position_embeddings": scaling.context,
-                    "beta_fast": scaling.fast, "beta_slow": scaling.slow}  # fmt: skip
+            out |= {
+                "rope_type": "yarn", "factor": scaling.factor,
+                "original_max_position_embeddings": scaling.context,
+                "beta_fast": scaling.fast, "beta_slow": scaling.slow,
+            }  # fmt: skip
             names = ("mscale", "mscale_all_dim", "attention_factor")
             out |= {n: getattr(scaling, n) for n in names if getattr(scaling, n) is not None}
             out |= {} if scaling.truncate else {"truncate": False}
         case Llama3Scaling():
-            out |= {"rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": scaling.low,
-                    "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.context}  # fmt: skip
+            out |= {
+                "rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": scaling.low,
+                "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.context,
+            }  # fmt: skip
     return out
 
 
 def config_from(family: Family, published: dict[str, Any], names: Iterable[str] = ()) -> Config:
-    """Our config from a published one; `names` are those of the tensors in the file, for what only they tell."""
+    """Our config from a published one; `names` are those of the file's tensors, for what only they tell."""
     for key, allowed in family.require.items():
         if key in published and published[key] not in allowed:
             raise ConfigError(
@@ -97,9 +102,8 @@ def head_kind(family: Family, published: dict[str, Any]) -> str:
     for kind, architecture in family.heads.items():
         if architecture == named[0]:
             return kind
-    raise ConfigError(
-        f"config.json has architectures={named}; {family.name} is built here as {', '.join(family.heads.values())}"
-    )
+    known = ", ".join(family.heads.values())
+    raise ConfigError(f"config.json has architectures={named}; {family.name} is built here as {known}")
 
 
 def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +112,7 @@ def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict
     values = {f.name: getattr(config, f.name) for f in fields(config)}
     done: set[str] = set()
     for theirs, ours in family.keys.items():
-        # Where several of their keys mean one of ours, the first one speaks; the others follow only if they are new.
+        # Where several of their keys mean one of ours, the first speaks; the others follow only if new.
         if ours not in done or theirs not in out:
             out[theirs] = values[ours]
         done.add(ours)

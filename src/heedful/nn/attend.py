@@ -1,7 +1,8 @@
-"""softmax(q kᵀ · scale + bias, masked) v   (Vaswani et al. 2017, eq. 1), by several backends behind one signature.
+"""softmax(q kᵀ · scale + bias, masked) v   (Vaswani et al. 2017, eq. 1)
 
-`reference` is the definition: it shows its scores and pattern. The others are fast and show nothing, so `attend`
-takes the reference for the layers somebody watches, and only for those.
+Several backends behind one signature. `reference` is the definition: it shows its scores and pattern. The
+others are fast and show nothing, so `attend` takes the reference for the layers somebody watches, and only
+for those.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def sdpa(call: Call, ctx: Context) -> Tensor:
     grouped = call.q.shape[1] != call.k.shape[1]
     mask, silent = keep, None
     if keep is not None:
-        # A fused kernel may answer NaN for a row that keeps nothing: such a row looks everywhere, then is zeroed.
+        # A fused kernel may answer NaN for a row that keeps nothing: it looks everywhere, then is zeroed.
         silent = ~keep.any(-1, keepdim=True)
         mask = keep | silent
     if call.bias is not None:
@@ -133,7 +134,7 @@ def unsupported(name: str, call: Call) -> str | None:
 
 
 def attend(call: Call, ctx: Context) -> Tensor:
-    """One call by the backend the context names; `auto` is sdpa, or the reference for a layer that is watched."""
+    """One call by the backend the context names; `auto` is sdpa, or the reference if a layer is watched."""
     watched = ctx.watches("scores", "pattern")
     name = ("reference" if watched else "sdpa") if ctx.backend == "auto" else ctx.backend
     if name not in BACKENDS:

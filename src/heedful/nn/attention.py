@@ -36,8 +36,8 @@ def head_size(dim: int, heads: int) -> int:
 class Attention(Part):
     """o(concat_h softmax(q_h k_hᵀ / √K) v_h)   (Vaswani et al. 2017, eq. 1 and §3.2.2)
 
-    With kv_heads < heads, groups of query heads share a key and a value head (Ainslie et al. 2023; one: Shazeer
-    2019). `window` lets a query see only that many positions, its own included (Child et al. 2019).
+    With kv_heads < heads, groups of query heads share a key and a value head (Ainslie et al. 2023; one:
+    Shazeer 2019). `window` lets a query see only that many positions, its own included (Child et al. 2019).
     """
 
     pattern_kind = "softmax"

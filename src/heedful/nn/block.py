@@ -18,8 +18,9 @@ MakeNorm = Callable[[], nn.Module]
 class Block(Part):
     """x = x + part(norm(x)) for each part in turn (order "pre"), or x = norm(x + part(x)) (order "post")
 
-    (Vaswani et al. 2017 §3.1, post; Baevski and Auli 2019, Radford et al. 2019, pre.) The keyword a part comes under
-    is its name as a module, in states, in checkpoints and when watched: Block(norm, attn=…, cross=…, ffn=…).
+    (Vaswani et al. 2017 §3.1, post; Baevski and Auli 2019, Radford et al. 2019, pre.) The keyword a part
+    comes under is its name everywhere: as a module, in states, in checkpoints and when watched.
+    Block(norm, attn=…, cross=…, ffn=…).
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class ParallelBlock(Part):
 class Stack(Part):
     """x = norm(block_L(… block_1(x)))
 
-    `bias` is added to the scores of every layer and computed once (ALiBi, T5). `depth` lists which block stands at
-    each depth, so that layers can share their weights (ALBERT): by default each block stands once.
+    `bias` is added to the scores of every layer and computed once (ALiBi, T5). `depth` lists which block
+    stands at each depth, so that layers can share their weights (ALBERT): by default each block stands once.
     """
 
     def __init__(

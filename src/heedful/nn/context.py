@@ -30,8 +30,8 @@ class Part(nn.Module):
     """y = part(x, ctx, state): one equation of a paper.
 
     `x` is (B, T, D). A part that remembers nothing has no state; one that does makes its own.
-    `pattern_kind` says what a part's `pattern` is: "softmax" (rows sum to 1), "effective" (signed; what a recurrence
-    amounts to), or None if it has none.
+    `pattern_kind` says what a part's `pattern` is: "softmax" (rows sum to 1), "effective" (signed; what a
+    recurrence amounts to), or None if it has none.
     """
 
     pattern_kind: Literal["softmax", "effective"] | None = None
@@ -138,7 +138,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Context:
-    """What all layers of one forward pass share. Passed explicitly: two passes may run on one model at once."""
+    """What all layers of one forward pass share. Passed along: two passes may run on one model at once."""
 
     q_pos: Tensor  # (B or 1, T) positions of the queries, counted in valid tokens
     k_pos: Tensor  # (B or 1, S) positions of the keys, those remembered included

@@ -13,8 +13,9 @@ from heedful.nn.position import Learned, Sinusoidal
 
 
 class Embedding(nn.Module):
-    """x_t = drop(project(norm(scale · token[w_t] + position(t) + type[s_t])))   (BERT §3; scale √D: Vaswani et al. §3.4)
+    """x_t = drop(project(norm(scale · token[w_t] + position(t) + type[s_t])))
 
+    (Devlin et al. 2019 §3; a scale of √D: Vaswani et al. 2017 §3.4.)
     Every term but the token's is optional.
     """
 

@@ -1,7 +1,7 @@
 """What stands on top: from hidden states (B, T, D) to logits.
 
-A model without a head has one that says so. Each head names its matrices differently, so that one table of names
-serves every head of a family.
+A model without a head has one that says so. Each head names its matrices differently, so that one table of
+names serves every head of a family.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Head(nn.Module):
     def words(self) -> LMHead | MLMHead:
         """The part of this head that speaks of words."""
         raise InputError(
-            f"a {self.kind!r} head has no words to predict; load or build the model with a language-model head"
+            f"a {self.kind!r} head predicts no words; load or build the model with a language-model head"
         )
 
 
@@ -65,7 +65,7 @@ class NoHead(Head):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         raise InputError(
-            "this model has no head, so it gives no logits; call model.encode(tokens), or load one with a head"
+            "this model has no head and gives no logits; call model.encode(tokens), or load one with a head"
         )
 
 
@@ -256,7 +256,7 @@ class NextHead(Head):
 
 
 class PretrainHead(Head):
-    """The masked-word logits; `next` gives the sentence-order logits beside them   (Devlin et al. 2019 §3.1)"""
+    """The masked-word logits; `next` gives those of sentence order beside them   (Devlin et al. 2019 §3.1)"""
 
     kind = "pretrain"
 

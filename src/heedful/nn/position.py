@@ -1,5 +1,8 @@
-"""Where a token stands: added to the embedding (Sinusoidal, Learned), turned into q and k (Rotary), or added to
-the scores (ALiBi, BucketBias)."""
+"""Where a token stands.
+
+Added to the embedding (Sinusoidal, Learned), turned into q and k (Rotary), or added to the scores (ALiBi,
+BucketBias).
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ class Learned(nn.Embedding):
 class Rotary(nn.Module):
     """q_t → R_t q_t,  k_s → R_s k_s, so that q·k depends on t − s alone   (Su et al. 2021, eq. 14–16)
 
-    R_t turns the pair (x_i, x_{i+K/2}) by the angle t·f_i, f_i = base^(−2i/K); a scaling changes f. Only the first
-    `dim` entries of a head are turned.
+    R_t turns the pair (x_i, x_{i+K/2}) by the angle t·f_i, f_i = base^(−2i/K); a scaling changes f. Only the
+    first `dim` entries of a head are turned.
     """
 
     def __init__(self, dim: int, base: float = 10000.0, scaling: Scaling | None = None) -> None:
@@ -91,8 +94,8 @@ class Rotary(nn.Module):
 class ALiBi(nn.Module):
     """b_h(i, j) = −m_h (i − j), m_h = 2^(−8h/H)   (Press et al. 2022)
 
-    For a head count that is no power of two the slopes of the next lower power are taken, then every other slope
-    of the next higher one.
+    For a head count that is no power of two the slopes of the next lower power are taken, then every other
+    slope of the next higher one.
     """
 
     def __init__(self, heads: int) -> None:
@@ -114,8 +117,8 @@ class ALiBi(nn.Module):
 class BucketBias(nn.Module):
     """b_h(i, j) = table[bucket(j − i), h], added to every score of the stack   (T5 §2.1)
 
-    Half of the buckets are exact distances, the rest grow logarithmically up to `far`; seen both ways, half of all
-    serve each direction. Computed once per stack and shared by its layers; cross-attention has none.
+    Half of the buckets are exact distances, the rest grow logarithmically up to `far`; seen both ways, half
+    of all serve each direction. Computed once per stack and shared by its layers; cross-attention has none.
     """
 
     def __init__(self, heads: int, buckets: int = 32, far: int = 128, *, causal: bool) -> None:

@@ -39,7 +39,7 @@ class LinearScaling(Scaling):
 
 @dataclass(frozen=True)
 class NTKScaling(Scaling):
-    """base → base · (factor · n/n₀ − factor + 1)^(K/(K−2)) for a sequence of n > n₀ tokens   (dynamic NTK, bloc97 2023)"""
+    """base → base · (factor · n/n₀ − factor + 1)^(K/(K−2)) for n > n₀ tokens   (dynamic NTK, bloc97 2023)"""
 
     context: int = 2048  # n₀, the length trained on
 
@@ -57,7 +57,9 @@ class NTKScaling(Scaling):
 
 @dataclass(frozen=True)
 class YarnScaling(Scaling):
-    """f · r + f/factor · (1 − r), r a ramp over i: fast pairs stay, slow ones are interpolated   (Peng et al. 2023 §3.2)
+    """f · r + f/factor · (1 − r), r a ramp over i   (Peng et al. 2023 §3.2)
+
+    Fast pairs stay, slow ones are interpolated.
 
     cos and sin are multiplied by 0.1·mscale·ln(factor) + 1 (eq. 22), or by what the checkpoint states.
     """

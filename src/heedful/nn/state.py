@@ -1,6 +1,6 @@
-"""What layers remember between steps: keys and values (KV, Static, Rolling), hidden states (Recurrent), groups.
+"""What layers remember between steps: keys and values (KV, Static, Rolling), hidden states (Recurrent).
 
-One word, state, for a KV cache and for a hidden state. The model counts the positions; a state only holds them.
+One word, state, for a KV cache and for a hidden state. The model counts positions; a state only holds them.
 """
 
 from __future__ import annotations
@@ -61,20 +61,22 @@ class Static(KV):
         self.k, self.v = k, v
 
     def append(self, k: Tensor, v: Tensor, past: int | Tensor) -> tuple[Tensor, Tensor]:
-        assert self.k is not None and self.v is not None
+        assert self.k is not None
+        assert self.v is not None
         slots = torch.arange(k.shape[2], device=k.device) + past
         self.k.index_copy_(2, slots, k)
         self.v.index_copy_(2, slots, v)
         return self.k, self.v
 
     def reorder(self, index: Tensor) -> None:
-        assert self.k is not None and self.v is not None
+        assert self.k is not None
+        assert self.v is not None
         self.k.copy_(self.k[index])
         self.v.copy_(self.v[index])
 
 
 class Recurrent:
-    """Named tensors with the batch first: h and c of an LSTM, the window and h of a state space, S of linear attention."""
+    """Named tensors, batch first: h, c of an LSTM; window, h of a state space; S of linear attention."""
 
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors: dict[str, Tensor] = tensors
@@ -95,12 +97,13 @@ class Recurrent:
 
     def crop(self, length: int) -> None:
         raise InputError(
-            "a recurrent state cannot be cropped: it keeps a summary, not the positions; copy it before you speculate"
+            "a recurrent state cannot be cropped: it keeps a summary, not the positions; "
+            "copy it before you speculate"
         )
 
 
 class Fixed(Recurrent):
-    """What does not change while decoding, and so is never cropped: keys and values of an encoder's memory."""
+    """What stays the same while decoding, and so is never cropped: keys and values of an encoder's memory."""
 
     def crop(self, length: int) -> None:
         """Nothing to do."""

@@ -1,1 +1,1 @@
-"""Published weights: which tensor is which (names, ops), and how files are read and written (files, gguf, hub)."""
+"""Published weights: which tensor is which (names, ops), reading and writing files (files, gguf, hub)."""

@@ -117,8 +117,8 @@ def _load(link: Link, values: list[Tensor], shapes: list[torch.Size]) -> list[Te
         loaded = []
     if [list(t.shape) for t in loaded] != expected:
         raise WrongShape(
-            f"{link.theirs[0]!r} has shape {tuple(values[0].shape)}, which does not give {link.ours[0]!r} of shape "
-            f"{tuple(shapes[0])}; does config.json belong to these weights?"
+            f"{link.theirs[0]!r} has shape {tuple(values[0].shape)}, which does not give {link.ours[0]!r} "
+            f"of shape {tuple(shapes[0])}; does config.json belong to these weights?"
         )
     return loaded
 

@@ -21,8 +21,9 @@ from heedful.errors import CorruptFile, NotFound
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 
 SHARD_BYTES = 50 * 10**9
@@ -57,12 +58,11 @@ class SafeFile:
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else -1
             if head[:4] == b"PK\x03\x04" or head[:2] in (b"\x80\x02", b"\x80\x04"):
                 raise CorruptFile(
-                    f"{path} is a pickle with a .safetensors name; it is not opened: convert it where it came from"
+                    f"{path} is a pickle with a .safetensors name; it is not opened: convert it at its source"
                 )
             if not 0 < length <= size - 8:
-                raise CorruptFile(
-                    f"{path} is no safetensors file, or is truncated (header of {length} bytes in {size}); fetch it again"
-                )
+                sizes = f"header of {length} bytes in {size}"
+                raise CorruptFile(f"{path} is no safetensors file, or truncated ({sizes}); fetch it again")
             try:
                 header = json.loads(file.read(length))
                 header.pop("__metadata__", None)
@@ -123,7 +123,7 @@ class PickleFile:
             except Exception as error:
                 first = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise CorruptFile(
-                    f"{path} is damaged or holds more than tensors ({first[:120]}); use a safetensors file instead"
+                    f"{path} is damaged or holds more than tensors ({first[:120]}); use a safetensors file"
                 ) from None
             if not isinstance(loaded, Mapping):
                 raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
@@ -155,7 +155,7 @@ def open_folder(folder: Path) -> Source:
 
 
 def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
-    """Write tensors as one safetensors file, or as shards with an index where they are larger than `shard_bytes`."""
+    """Write tensors as one safetensors file, or as shards with an index if larger than `shard_bytes`."""
     from safetensors.torch import save_file
 
     shards: list[dict[str, Tensor]] = [{}]

@@ -1,4 +1,4 @@
-"""From what a user writes to a path: a folder, a file, an installed package that carries weights, or a hub id."""
+"""From what a user writes to a path: a folder, a file, an installed package with weights, or a hub id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "pytorch_mode
 
 
 def resolve(path: str | Path) -> Path:
-    """The folder or .gguf file that `path` names; a hub id is downloaded, or taken from the cache when offline."""
+    """The folder or .gguf file that `path` names; a hub id is downloaded, or taken from the cache."""
     local = Path(path).expanduser()
     if local.is_dir() or local.is_file():
         return local
@@ -37,6 +37,7 @@ def download(hub_id: str) -> Path:
         raise NotFound(f"{hub_id!r} is not on the hub, or needs a login: huggingface-cli login") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
         raise NotFound(
-            f"{hub_id!r} is not in the local cache and the hub cannot be reached; give a local folder, or try online"
+            f"{hub_id!r} is not in the local cache and the hub cannot be reached; "
+            "give a local folder, or try online"
         ) from None
     return Path(folder)

@@ -1,7 +1,7 @@
 """Which published tensor is which of ours: tables of rows, and how a table meets a model.
 
-A row is (theirs, ours) or (theirs, ours, op). `*` is a number, the same on both sides in turn; `{a,b}` stands for
-one row each. A row names a module, and then covers its weight and bias, or a single tensor in full.
+A row is (theirs, ours) or (theirs, ours, op). `*` is a number, the same on both sides in turn; `{a,b}` stands
+for one row each. A row names a module, and then covers its weight and bias, or a single tensor in full.
 
     ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}")
     ("h.*.attn.c_attn", ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v"), Fused(transposed=True))

@@ -64,8 +64,10 @@ class PerHead(Op):
 
 @dataclass(frozen=True)
 class Pairs(Op):
-    """Rotary pairs stored side by side (x₀ x₁ | x₂ x₃ …); ours stand half a head apart. `rotary` turns the last so
-    many rows of each head (None: all)."""
+    """Rotary pairs stored side by side (x₀ x₁ | x₂ x₃ …); ours stand half a head apart.
+
+    `rotary` turns the last so many rows of each head (None: all).
+    """
 
     heads: int
     rotary: int | None = None

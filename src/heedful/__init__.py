@@ -12,21 +12,30 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _WHERE = {
+    "TrainConfig": "heedful.train.config",
     "Watch": "heedful.nn.context",
     "build": "heedful.loading",
     "check": "heedful.decode.check",
     "count": "heedful.models.counting",
+    "data": "heedful.data",
     "embed": "heedful.loading",
+    "fit": "heedful.train.fit",
     "generate": "heedful.decode.loop",
     "load": "heedful.loading",
+    "lora": "heedful.adapters",
+    "merge": "heedful.adapters",
     "quantize": "heedful.decode.quantize",
     "save": "heedful.loading",
     "stream": "heedful.decode.loop",
+    "train_tokenizer": "heedful.text.training",
 }
 
 __all__ = sorted([*_WHERE, "__version__"])
 
 if TYPE_CHECKING:
+    from heedful import data as data
+    from heedful.adapters import lora as lora
+    from heedful.adapters import merge as merge
     from heedful.decode.check import check as check
     from heedful.decode.loop import generate as generate
     from heedful.decode.loop import stream as stream
@@ -37,12 +46,16 @@ if TYPE_CHECKING:
     from heedful.loading import save as save
     from heedful.models.counting import count as count
     from heedful.nn.context import Watch as Watch
+    from heedful.text.training import train_tokenizer as train_tokenizer
+    from heedful.train.config import TrainConfig as TrainConfig
+    from heedful.train.fit import fit as fit
 
 
 def __getattr__(name: str) -> object:
     if name not in _WHERE:
         raise AttributeError(f"heedful has no public name {name!r}; it offers {', '.join(__all__)}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    module = importlib.import_module(_WHERE[name])
+    return module if _WHERE[name] == f"{__name__}.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

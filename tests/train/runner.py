@@ -1,6 +1,6 @@
-"""A server that has imported everything and forks a training run for each line it reads: start-up costs nothing.
+"""A server that has imported everything and forks a training run for each line: start-up costs nothing.
 
-    {"kind": "lm", "files": …, "folder": …, "steps": 12, …}   →   its process id, then its exit code when it ends
+    {"kind": "lm", "files": …, "folder": …, "steps": 12, …}   →   its process id, then, ended, its exit code
 
 A run writes how far it is to folder/progress and, at its end, the SHA-256 of its weights to folder/digest.
 """
@@ -46,7 +46,8 @@ def train(kind: str, files: dict[str, str], folder: str, **settings: Any) -> str
     purpose, family = KINDS[kind]
     model = toys.tiny(family, dropout=0.1)
     batches = toys.batches_of(purpose, {k: Path(v) for k, v in files.items()}, model=model)
-    config = TrainConfig(**{"lr": 3e-3, "warmup": 3, "folder": folder, "save_every": 2, "resume": True, **settings})
+    usual = {"lr": 3e-3, "warmup": 3, "folder": folder, "save_every": 2, "resume": True}
+    config = TrainConfig(**(usual | settings))
     for step in fit(model, purpose, batches, config):
         (Path(folder) / "progress").write_text(str(step.number))
     found = digest(model)

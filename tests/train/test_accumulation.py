@@ -31,7 +31,7 @@ LINES = dict(packed=False, unit="line")
 
 
 def ragged(name: str, files: dict[str, Path], model: Model | None = None) -> Batch:
-    """Seven rows of different lengths: buckets would put like lengths together, so they are taken from all."""
+    """Seven rows of different lengths, taken from everywhere: buckets would put like lengths together."""
     if name == "next_token":
         whole = data.next_token(files["text"], toys.LETTERS, length=40, batch=36, **LINES)[0]
     elif name in ("masked", "distil"):
@@ -70,8 +70,8 @@ def test_a_mean_of_means_would_not_do(files: dict[str, Path]) -> None:
     for part in batch.split(3):
         divide: Any = {per: torch.tensor(float(n)) for per, n in counts(part).items()}
         (Trained(model, purpose)(part, divide)[0] / 3).backward()
-    wrong = max(float((p.grad - whole[n]).abs().max()) for n, p in model.named_parameters() if p.grad is not None)
-    assert wrong > 1e-4
+    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert max(float((grad - whole[n]).abs().max()) for n, grad in grads.items()) > 1e-4
 
 
 def test_the_end_stays_a_label_where_padding_is_the_same_token(files: dict[str, Path]) -> None:

@@ -26,10 +26,12 @@ from tests.train import toys
 Files = dict[str, Path]
 
 
-def steps(folder: Path, files: Files, model: Model | None = None, batches: Batches | None = None, **changes: Any) -> Iterator[Step]:
+def steps(
+    folder: Path, files: Files, model: Model | None = None, batches: Batches | None = None, **changes: Any
+) -> Iterator[Step]:
     settings = {"steps": 4, "lr": 1e-3, "folder": folder, "save_every": 1, "schedule": "constant", **changes}
     data = batches or toys.batches_of("next_token", files)
-    return fit(model or toys.tiny("gpt2"), changes.pop("purpose", "next_token"), data, TrainConfig(**settings))
+    return fit(model or toys.tiny("gpt2"), "next_token", data, TrainConfig(**settings))
 
 
 def names(folder: Path) -> list[str]:
@@ -103,7 +105,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     if os.geteuid() or shutil.which("mount") is None:
         pytest.skip("mounting a small disk needs root")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True
+    ).returncode:
         pytest.skip("mounting a small disk is not permitted here")
     yield folder
     subprocess.run(["umount", folder], check=True)
@@ -129,11 +133,16 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_says_so(small_disk: Path, file
     assert [step.number for step in steps(small_disk, files, resume=True, keep=1)] == [2, 3, 4]
 
 
-CHANGES = [("lr", 1e-2), ("seed", 5), ("optimiser", "muon"), ("weight_decay", 0.0), ("schedule", "linear"), ("ema", 0.9)]
+CHANGES = [
+    ("lr", 1e-2), ("seed", 5), ("optimiser", "muon"), ("weight_decay", 0.0), ("schedule", "linear"),
+    ("ema", 0.9),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("field", "value"), CHANGES, ids=lambda v: str(v))
-def test_going_on_with_another_config_names_the_field(field: str, value: Any, tmp_path: Path, files: Files) -> None:
+def test_going_on_with_another_config_names_the_field(
+    field: str, value: Any, tmp_path: Path, files: Files
+) -> None:
     run(tmp_path, files, steps=1)
     with pytest.raises(ConfigError, match=f"was trained with {field}=") as caught:
         run(tmp_path, files, resume=True, **{field: value})
@@ -194,7 +203,7 @@ def breaking(at: int, kind: str) -> Any:
     def purpose(model: Model, batch: Any) -> Any:
         nonlocal taken
         taken += 1
-        (name, term), = next_token(model, batch).items()
+        ((name, term),) = next_token(model, batch).items()
         if taken < at:
             return {name: term}
         bad = term.total * float("nan") if kind == "loss" else SpoiledGradient.apply(term.total)
@@ -214,7 +223,9 @@ class SpoiledGradient(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
-def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(kind: str, tmp_path: Path, files: Files) -> None:
+def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(
+    kind: str, tmp_path: Path, files: Files
+) -> None:
     config = TrainConfig(steps=9, folder=tmp_path, save_every=1)
     batches = toys.batches_of("next_token", files)
     with pytest.raises(Diverged) as caught:
@@ -228,8 +239,9 @@ def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(kind: str,
 
 
 def test_a_run_without_a_folder_that_diverges_says_that_nothing_was_kept(files: Files) -> None:
+    batches = toys.batches_of("next_token", files)
     with pytest.raises(Diverged, match="no checkpoint was written yet"):
-        list(fit(toys.tiny("gpt2"), breaking(2, "loss"), toys.batches_of("next_token", files), TrainConfig(steps=5)))
+        list(fit(toys.tiny("gpt2"), breaking(2, "loss"), batches, TrainConfig(steps=5)))
 
 
 def test_weights_that_are_no_numbers_are_never_saved(tmp_path: Path, files: Files) -> None:
@@ -253,6 +265,7 @@ def test_a_step_that_is_past_cannot_be_saved(tmp_path: Path, files: Files) -> No
 
 
 def test_without_a_folder_nothing_is_saved(files: Files) -> None:
-    step = next(iter(fit(toys.tiny("gpt2"), "next_token", toys.batches_of("next_token", files), TrainConfig(steps=1))))
+    batches = toys.batches_of("next_token", files)
+    step = next(fit(toys.tiny("gpt2"), "next_token", batches, TrainConfig(steps=1)))
     with pytest.raises(ConfigError, match="no folder"):
         step.save()

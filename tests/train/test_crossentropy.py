@@ -13,7 +13,9 @@ from heedful.train.crossentropy import _Chunked, linear_cross_entropy, reference
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is Triton's and needs a GPU")
 
 
-def case(bias: bool, device: str = "cpu", dtype: torch.dtype = torch.float32, N: int = 50, V: int = 77) -> list[Tensor]:
+def case(
+    bias: bool, device: str = "cpu", dtype: torch.dtype = torch.float32, N: int = 50, V: int = 77
+) -> list[Tensor]:
     torch.manual_seed(0)
     x, w, b = torch.randn(N, 16), torch.randn(V, 16) / 4, torch.randn(V) if bias else None
     labels = torch.randint(0, V, (N,))

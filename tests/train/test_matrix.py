@@ -41,7 +41,8 @@ def losses(model: Any, purpose: Any, batches: Batches | Same, **settings: Any) -
 def test_every_family_trains_with_its_own_objective(name: str, files: Files) -> None:
     family = FAMILIES[name]
     model = toys.tiny(name)
-    seen = losses(model, family.objective, toys.batches_of(family.objective, files, model=model), steps=20, lr=3e-3)
+    batches = toys.batches_of(family.objective, files, model=model)
+    seen = losses(model, family.objective, batches, steps=20, lr=3e-3)
     assert mean(seen[-4:]) < mean(seen[:4])
 
 

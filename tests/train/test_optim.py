@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def test_cosine_is_half_way_in_the_middle() -> None:
     assert found[20] == 1.0
     assert found[60] == pytest.approx(0.55)
     assert found[99] == pytest.approx(0.1 + 0.45 * (1 + math.cos(math.pi * 79 / 80)))
-    assert all(a > b for a, b in zip(found[20:], found[21:]))
+    assert all(a > b for a, b in itertools.pairwise(found[20:]))
 
 
 def test_wsd_stays_and_falls_at_the_end() -> None:
@@ -123,7 +124,9 @@ def test_clipping_bounds_the_gradient_and_shows_what_it_was(files: dict[str, Pat
     moved, norms = {}, {}
     for clip in (None, 1e-3):
         model = toys.tiny("gpt2")
-        made = TrainConfig(steps=1, lr=1.0, clip=clip, eps=1.0, weight_decay=0.0, betas=(0.0, 0.0), schedule="constant")
+        made = TrainConfig(
+            steps=1, lr=1.0, clip=clip, eps=1.0, weight_decay=0.0, betas=(0.0, 0.0), schedule="constant"
+        )
         (step,) = fit(model, "next_token", batches, made)
         norms[clip] = step.grad_norm
         moved[clip] = float((model.embed.token.weight - first).detach().norm())
@@ -137,7 +140,8 @@ def test_the_norm_is_that_of_all_gradients_together(files: dict[str, Path]) -> N
     (toys.purpose_of("next_token")(model, batch)["next_token"].total / batch.predicted).backward()
     wanted = math.sqrt(sum(float(p.grad.pow(2).sum()) for p in model.parameters() if p.grad is not None))
     model = toys.tiny("gpt2", dropout=0.0)
-    (step,) = fit(model, "next_token", toys.batches_of("next_token", files), TrainConfig(steps=1, accumulate=3))
+    batches = toys.batches_of("next_token", files)
+    (step,) = fit(model, "next_token", batches, TrainConfig(steps=1, accumulate=3))
     assert step.grad_norm == pytest.approx(wanted, rel=1e-4)
 
 

@@ -59,7 +59,9 @@ def run(folder: Path, files: dict[str, Path], **settings: object) -> dict[int, d
     return seen
 
 
-def test_the_average_of_checkpoints_is_the_mean_of_their_weights(tmp_path: Path, files: dict[str, Path]) -> None:
+def test_the_average_of_checkpoints_is_the_mean_of_their_weights(
+    tmp_path: Path, files: dict[str, Path]
+) -> None:
     seen = run(tmp_path, files)
     model = average_checkpoints(tmp_path, last=3)
     for name, parameter in model.named_parameters():
@@ -97,6 +99,7 @@ def test_averaged_weights_are_put_in_and_taken_out(files: dict[str, Path]) -> No
 
 
 def test_without_ema_there_is_no_average(files: dict[str, Path]) -> None:
-    step = next(iter(fit(toys.tiny("gpt2"), "next_token", toys.batches_of("next_token", files), TrainConfig(steps=1))))
+    batches = toys.batches_of("next_token", files)
+    step = next(fit(toys.tiny("gpt2"), "next_token", batches, TrainConfig(steps=1)))
     with pytest.raises(ConfigError, match="ema=0.999"), step.averaged():
         pass

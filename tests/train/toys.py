@@ -19,7 +19,8 @@ from heedful.train.objectives import OBJECTIVES, Objective, distil, objective
 from tests.data.toy import Letters, Words
 
 # Sentences of different lengths from a small grammar, so that there is something to learn and much to pad.
-NAMES, VERBS, THINGS = ("ann", "bob", "eve"), ("sees", "likes", "paints"), ("a red fox", "the sea", "cats", "an old oak tree")
+NAMES, VERBS = ("ann", "bob", "eve"), ("sees", "likes", "paints")
+THINGS = ("a red fox", "the sea", "cats", "an old oak tree")
 SENTENCES = [f"{n} {v} {t}." for t in THINGS for v in VERBS for n in NAMES]
 WORDS = Words(sorted({w for s in SENTENCES for w in s.strip(".").split() if len(w) > 1}), sentinels=8)
 LETTERS = Letters()
@@ -30,15 +31,19 @@ PAIRS_TEXT = "\n\n".join("\n".join(SENTENCES[i : i + 4]) for i in range(0, len(S
 
 def write(folder: Path) -> dict[str, Path]:
     """All files a test may need, in one folder."""
+    classes = [VERBS[i // 3 % 3] for i in range(len(SENTENCES))]
+    tagged = [[f"{w} {tag_of(w)}" for w in s.strip(".").split()] for s in SENTENCES]
     files = {
-        "text": LM_TEXT, "pairs": PAIRS_TEXT,
-        "source": "\n".join(SENTENCES), "target": "\n".join(s.replace("sees", "met").upper().lower()[::-1] for s in SENTENCES),
-        "classes.tsv": "text\tlabel\n" + "\n".join(f"{s}\t{VERBS[i // 3 % 3]}" for i, s in enumerate(SENTENCES)),
+        "text": LM_TEXT,
+        "pairs": PAIRS_TEXT,
+        "source": "\n".join(SENTENCES),
+        "target": "\n".join(s.replace("sees", "met")[::-1] for s in SENTENCES),
+        "classes.tsv": "text\tlabel\n" + "\n".join(f"{s}\t{c}" for s, c in zip(SENTENCES, classes)),
         "scores.tsv": "text\tscore\n" + "\n".join(f"{s}\t{len(s) / 10}" for s in SENTENCES),
         "both.tsv": "sentence1\tsentence2\n" + "\n".join(f"{s}\t{s[::-1]}" for s in SENTENCES),
-        "tags.conll": "\n\n".join("\n".join(f"{w} {tag_of(w)}" for w in s.strip(".").split()) for s in SENTENCES),
+        "tags.conll": "\n\n".join("\n".join(lines) for lines in tagged),
         "questions.json": json.dumps(squad()),
-    }  # fmt: skip
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text + "\n")
@@ -120,7 +125,9 @@ def purpose_of(name: str, **changes: Any) -> Objective:
     return distil(tiny("bert", head="mlm", **changes)) if name == "distil" else objective(name)
 
 
-def batches_of(name: str, files: dict[str, Path], *, batch: int = 8, seed: int = 0, model: Model | None = None) -> Batches:
+def batches_of(
+    name: str, files: dict[str, Path], *, batch: int = 8, seed: int = 0, model: Model | None = None
+) -> Batches:
     """Batches for an objective; an encoder-decoder says which token it starts with."""
     more = {"start": model.start_token} if isinstance(model, Seq2Seq) else {}
     return BATCHES[name](files, batch=batch, seed=seed, **more)

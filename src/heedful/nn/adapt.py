@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -97,8 +97,10 @@ class _Recomputing(nn.Module):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         if state is not None or not torch.is_grad_enabled():  # what remembers must not be run twice
             return self.once(x, ctx, state)
-        again: Any = checkpoint(self.once, x, ctx, use_reentrant=False)
-        return again
+        # The second time must find what the first one found, and not what that one left for others.
+        run = lambda x: self.once(x, replace(ctx, memo=dict(ctx.memo)))
+        out: Tensor = checkpoint(run, x, use_reentrant=False)
+        return out
 
 
 def recompute(model: nn.Module) -> int:

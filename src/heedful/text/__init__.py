@@ -5,6 +5,8 @@ reading.py        from a folder to a Tokenizer, and back
 vocabularies.py   WordPiece, byte-level BPE and GPT's word BPE from plain vocabulary files
 pieces.py         SentencePiece models (BPE and Unigram)
 from_gguf.py      from the metadata of a GGUF file
+training.py       from text: BPE, WordPiece, Unigram, words, characters
+bpe.py            byte-pair encoding in the open: learned and replayed merge by merge
 """
 
 from __future__ import annotations

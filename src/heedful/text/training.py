@@ -189,14 +189,17 @@ def _unigram(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizer
 def settled(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
     """Pieces in one order with one score each, whichever way the library went through the words.
 
-    Its sums differ in their last digits from run to run, and letters too rare to be counted get scores below
-    all others in the order of a hash table: sums are rounded, rare letters put in order.
+    Its sums differ in their last digits from run to run, and letters too rare to be counted get scores just
+    above the lowest, one after another in the order of a hash table: sums are rounded, those letters sorted.
     """
-    lowest = min((score for piece, score in pieces if len(piece) > 1), default=0.0)
-    rare = sorted(piece for piece, score in pieces if len(piece) == 1 and score < lowest + 1e-6)
+    lowest, step = min(score for _, score in pieces), 1e-4
+    near = lambda score, k: abs(score - lowest - k * step) < step / 100
+    rare: list[str] = []
+    while found := [p for p, score in pieces if len(p) == 1 and near(score, len(rare))]:
+        rare += found
     known = [(piece, round(score, 6)) for piece, score in pieces if piece not in set(rare)]
-    last = [(piece, round(lowest - 1e-4 * (i + 1), 6)) for i, piece in enumerate(rare)]
-    return sorted([*known, *last], key=lambda p: (-p[1], p[0]))
+    low = [(piece, round(lowest + k * step, 6)) for k, piece in enumerate(sorted(rare))]
+    return sorted([*known, *low], key=lambda p: (-p[1], p[0]))
 
 
 def _word(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizers.Tokenizer:

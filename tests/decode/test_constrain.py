@@ -8,12 +8,15 @@ import sys
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 import heedful
 from heedful.decode.constrain import Choices
 from heedful.errors import InputError, MissingPackage
+from heedful.text.tokenizer import Tokenizer
 from tests.decode.toy import speller
+from tests.properties.tiny import tiny
 
 WAYS: list[dict[str, Any]] = [{}, {"temperature": 1.5, "seed": 4, "n": 3}, {"beams": 3, "n": 2}]
 
@@ -92,9 +95,20 @@ def test_a_form_that_cannot_be_is_named(form: dict[str, Any], said: str) -> None
         heedful.generate(speller(), "x", **form)
 
 
-def test_forms_need_a_tokenizer() -> None:
-    from tests.properties.tiny import tiny
+def test_pieces_with_a_mark_for_the_space_are_matched_too() -> None:
+    model = tiny("t5", vocab=40)
+    pieces = [(p, -1.0) for p in ["<pad>", "</s>", "<unk>", "▁", "▁yes", "no", "0", "1", "2", "-", "a", "b"]]
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 2))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    backend.decoder = tokenizers.decoders.Metaspace()
+    model.tokenizer = Tokenizer(backend, {"eos": "</s>", "pad": "<pad>", "unk": "<unk>"})
+    for how in WAYS:
+        found = heedful.generate(model, "no", regex="[ab]{2}-[012]{1,3}", max_tokens=12, **how)
+        for text in [found] if isinstance(found, str) else found:
+            assert re.fullmatch("[ab]{2}-[012]{1,3}", text)
 
+
+def test_forms_need_a_tokenizer() -> None:
     with pytest.raises(InputError, match="no tokenizer"):
         heedful.generate(tiny("gpt2"), [5], regex="a")
 

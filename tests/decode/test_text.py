@@ -78,6 +78,13 @@ def test_a_half_character_at_the_end_is_not_lost() -> None:
     assert "".join([*map(text.push, ids), text.finish()]) == tokenizer.decode(ids)
 
 
+def test_a_character_that_the_prompt_began_is_shown() -> None:
+    tokenizer = letters()
+    ids = tokenizer.encode("a日", special=False)
+    text = Text(tokenizer, ids[:-1])
+    assert "".join([*map(text.push, ids[-1:]), text.finish()]) == "日"
+
+
 def test_a_space_after_the_prompt_is_kept() -> None:
     tokenizer = spaced()
     prompt, new = tokenizer.encode("a b"), [tokenizer.id("▁b")]

@@ -107,8 +107,10 @@ class Grammar:
 
     def allowed(self, state: Matched) -> Tensor:
         if state.mask is None:
-            bits = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
-            state.mask = torch.from_numpy(np.unpackbits(bits, bitorder="little")[: self.vocab].astype(bool))
+            packed = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
+            known = np.unpackbits(packed, bitorder="little")[: self.vocab]
+            state.mask = torch.zeros(self.vocab, dtype=torch.bool)  # a model may have more rows than tokens
+            state.mask[: len(known)] = torch.from_numpy(known.astype(bool))
             if self.never is not None:
                 state.mask[self.never] = False
         return state.mask
@@ -138,10 +140,30 @@ JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separat
 @functools.lru_cache(maxsize=4)  # about a second for a large vocabulary
 def vocabulary(tokenizer: Any, vocab: int, eos: frozenset[int]) -> Any:
     """The tokens as llguidance wants them."""
+    library = llguidance()
     try:
-        return llguidance().LLTokenizer(tokenizer.backend.to_str(), n_vocab=vocab, eos_token=sorted(eos))
+        return library.LLTokenizer(tokenizer.backend.to_str(), n_vocab=vocab, eos_token=sorted(eos))
     except ValueError as error:
-        raise InputError(f"this tokenizer's pieces cannot be matched: {error}") from None
+        if "Metaspace" not in str(error):
+            raise InputError(f"this tokenizer's pieces cannot be matched: {error}") from None
+    return library.LLTokenizer(Pieces(tokenizer), n_vocab=vocab, eos_token=sorted(eos))
+
+
+class Pieces:
+    """Whole pieces with a mark for the space, as T5's; in the form llguidance asks of a tokenizer."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.tokens = [t.replace("▁", " ").encode() for t in tokenizer.tokens(range(len(tokenizer)))]
+        named = (tokenizer.id(t) for t in tokenizer.roles.values())
+        self.special_token_ids = sorted({i for i in named if i is not None})
+        self.eos_token_id, self.bos_token_id = tokenizer.eos or 0, tokenizer.bos
+
+    def __call__(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, special=False)
+        return ids
 
 
 def constrain(

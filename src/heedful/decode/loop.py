@@ -18,7 +18,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from heedful.decode.beam import Beams, search
+from heedful.decode.beam import Beams, limit, search
 from heedful.decode.contrastive import contrast
 from heedful.decode.request import Prompt, Prompts, Request, Settings, prompts, request, room
 from heedful.decode.sampling import draw, generator, uniforms
@@ -114,7 +114,7 @@ class Chooser:
             self.before = self.history.shape[1] - asked.max_tokens
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Tokens (B,), their logprobs (B,) if asked for, and with logprobs=N the likeliest (B, N) and theirs."""
+        """Tokens (B,), their logprobs (B,) if asked for, and with logprobs=N the N likeliest and theirs."""
         raw = logits.float()
         sampling = self.asked.sampling
         seen = None if self.history is None else self.history[:, : self.before + self.t]
@@ -293,7 +293,7 @@ def check_search(
         raise InputError("beams and contrastive are two ways to search; give one of them")
     what = "beams" if beams is not None else "contrastive"
     own = () if beams is not None else ("top_k",)
-    for name in ("temperature", "top_k", "top_p", "min_p", "typical", "seed"):
+    for name in ("temperature", "top_k", "top_p", "min_p", "typical"):
         value = settings.get(name)
         if name not in own and value is not None and (name, value) != ("temperature", 0):
             raise InputError(f"{what} searches and never draws; {name}={value} is for drawing: leave one out")
@@ -322,7 +322,9 @@ def searched(
             kept = ids[:-1] if ended else ids
             text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
             shown = "".join([*map(text.push, kept), text.finish()])
-            finish: Finish = "end" if ended or len(ids) < asked.max_tokens else "length"
+            full = len(ids) >= limit(stepper, asked, len(prompt))
+            finish: Finish = "length" if len(ids) >= asked.max_tokens else "context" if full else "end"
+            finish = "end" if ended else finish
             texts.append(Generation(shown, kept, finish, score, []))
         out.append(texts)
     return out

@@ -23,7 +23,7 @@ class Text:
         self.tokenizer, self.stop = tokenizer, tuple(stop)
         self.ids = list(prompt[-8:])  # those whose text is out, as neighbours, and then those that wait
         self.out = len(self.ids)
-        self.shown = self._decode(self.ids)
+        self.shown = self._decode(self.ids).rstrip(HALF)  # a prompt may end in half a character
         self.held = ""  # decoded, but perhaps part of a stop string
         self.stopped = False
 

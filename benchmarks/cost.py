@@ -38,7 +38,7 @@ def seconds(code: str, repeats: int = 5) -> float:
 
 
 def loading_peak(dim: int = 1024, layers: int = 12) -> tuple[int, int, int]:
-    """Peak memory over the baseline, file size and model size, in bytes, for a LLaMA of about 200 M parameters."""
+    """Peak memory over the baseline, file size and model size, in bytes, for a LLaMA of 200 M parameters."""
     import heedful
 
     with tempfile.TemporaryDirectory() as folder:

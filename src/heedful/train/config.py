@@ -14,7 +14,7 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a model is trained. Step k depends on the weights, the optimiser and k alone, so resuming is exact."""
+    """How a model is trained. Step k depends on weights, optimiser and k alone, so resuming is exact."""
 
     steps: int = 1000
     lr: float = 3e-4
@@ -44,7 +44,8 @@ class TrainConfig:
         for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("dtype", DTYPES)):
             value = getattr(self, name)
             if value not in known:
-                raise ConfigError(f"{name}={value!r} is unknown; {nearest(value, known) or 'one of ' + ', '.join(known)}")
+                instead = nearest(value, known) or "one of " + ", ".join(known)
+                raise ConfigError(f"{name}={value!r} is unknown; {instead}")
         for name in ("steps", "accumulate", "keep"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")

@@ -1,7 +1,8 @@
 """−log softmax(x Wᵀ + b)[label], summed, without ever holding all logits.
 
-A vocabulary of 50,000 and 65,536 positions make 13 GB of float32 logits. Here a chunk of positions at a time is
-multiplied, its loss and its gradient are taken, and the logits are let go (as in Liger Kernel, Hsu et al. 2024).
+A vocabulary of 50,000 and 65,536 positions make 13 GB of float32 logits. Here a chunk of positions at a time
+is multiplied, its loss and its gradient are taken, and the logits are let go (as in Liger Kernel, Hsu et al.
+2024).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from heedful.kernels.crossentropy import loss_and_slope_
 ROWS = 16384  # positions in a chunk: large enough for full speed, small enough to be forgotten
 
 
-def reference(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+def reference(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
+) -> Tensor:
     """The definition: Σ −log p(label), with the label smoothed to (1−ε) and ε/V (Szegedy et al. 2016)."""
     logits = F.linear(x, weight, bias).float()
     return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
@@ -63,8 +66,10 @@ class _Chunked(Function):
         )  # fmt: skip
 
 
-def _chunk(x: Tensor, w: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The summed loss of a chunk and its slope in the logits: softmax − (1−ε) onehot − ε/V, 0 where ignored."""
+def _chunk(
+    x: Tensor, w: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """A chunk's summed loss and its slope in the logits: softmax − (1−ε) onehot − ε/V, 0 where ignored."""
     logits = F.linear(x, w, None if bias is None else bias.to(w.dtype)).float()  # (rows, V)
     keep = labels != IGNORE
     index = labels.clamp(min=0)[:, None]
@@ -87,7 +92,7 @@ def _fused(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss and gradients by the GPU kernel, a chunk of rows at a time; opaque to the compiler."""
     V, D = weight.shape
-    wide = -(-V // 64) * 64  # rows of logits start at aligned addresses: the products run faster and need no copy
+    wide = -(-V // 64) * 64  # rows of logits start at aligned addresses: products are faster and need no copy
     w = x.new_zeros(wide, D)
     w[:V] = weight
     b = None if bias is None else F.pad(bias.to(x.dtype), (0, wide - V))
@@ -105,10 +110,15 @@ def _fused(
 
 
 @_fused.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int) -> tuple[Tensor, ...]:
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
+) -> tuple[Tensor, ...]:
     bias_size = 0 if bias is None else len(bias)
-    return x.new_empty((), dtype=torch.float32), torch.empty_like(x), torch.empty_like(weight), x.new_empty(
-        bias_size, dtype=torch.float32
+    return (
+        x.new_empty((), dtype=torch.float32),
+        torch.empty_like(x),
+        torch.empty_like(weight),
+        x.new_empty(bias_size, dtype=torch.float32),
     )
 
 

@@ -1,7 +1,7 @@
-"""The same work on the same shapes, recorded once and replayed: the host launches one thing instead of thousands.
+"""The same work on the same shapes, recorded once and replayed: the host launches one thing, not thousands.
 
-A CUDA graph keeps addresses, so a new batch is copied over the old one and results are copied out. Randomness still
-follows the seed that is set before each replay.
+A CUDA graph keeps addresses, so a new batch is copied over the old one and results are copied out. Randomness
+still follows the seed that is set before each replay.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from heedful.train.config import TrainConfig
 def learning_rate(step: int, c: TrainConfig) -> float:
     """The learning rate of step 0, 1, …
 
-    warm-up rises linearly to `lr`; then constant, linear or cosine to `final`·lr (Loshchilov and Hutter 2017), flat
-    and falling only at the end (wsd: Hu et al. 2024), or 1/√step (Vaswani et al. 2017 eq. 3, with lr at its peak).
+    Warm-up rises linearly to `lr`; then constant, linear or cosine to `final`·lr (Loshchilov and Hutter
+    2017), flat and falling only at the end (wsd: Hu et al. 2024), or 1/√step (Vaswani et al. 2017 eq. 3,
+    with lr at its peak).
     """
     if step < c.warmup:
         return c.lr * (step + 1) / c.warmup
@@ -46,7 +47,8 @@ def groups(model: nn.Module, c: TrainConfig) -> list[dict[str, object]]:
 def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
     """The optimisers of a run: one, or Muon for the blocks' matrices with AdamW for all the rest."""
     if c.optimiser == "muon":
-        linear = [m for name, m in model.named_modules() if isinstance(m, nn.Linear) and "head" not in name.split(".")]
+        named = [(n.split("."), m) for n, m in model.named_modules()]
+        linear = [m for path, m in named if isinstance(m, nn.Linear) and "head" not in path]
         hidden = {id(m._parameters["weight"]) for m in linear}
         matrices = [p for p in model.parameters() if id(p) in hidden and p.requires_grad]
         rest = [g | {"params": [p for p in g["params"] if id(p) not in hidden]} for g in groups(model, c)]  # type: ignore[attr-defined]
@@ -72,13 +74,17 @@ def first_rate(parameter: Tensor, c: TrainConfig) -> float | Tensor:
 
 
 class Muon(Optimizer):
-    """W ← W − lr · s · orthogonalise(momentum), s = 0.2 √max(rows, columns)   (Jordan et al. 2024; scale: Liu et al. 2025)
+    """W ← W − lr · s · orthogonalise(momentum), s = 0.2 √max(rows, columns)   (Jordan et al. 2024)
 
-    The scale makes an update as large as AdamW's, so that one learning rate serves both.
+    The scale makes an update as large as AdamW's, so that one learning rate serves both (Liu et al. 2025).
     """
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float | Tensor = 3e-4, momentum: float = 0.95, weight_decay: float = 0.1
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor = 3e-4,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 

@@ -155,14 +155,24 @@ class Pieces:
     is_tokenizer_wrapper = True
 
     def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-        self.tokens = [t.replace("▁", " ").encode() for t in tokenizer.tokens(range(len(tokenizer)))]
+        names = [t.replace("▁", " ") for t in tokenizer.tokens(range(len(tokenizer)))]
+        self.tokens = [name.encode() for name in names]
+        self.ids = {name: i for i, name in enumerate(names)}
+        self.longest = max(map(len, names))
         named = (tokenizer.id(t) for t in tokenizer.roles.values())
         self.special_token_ids = sorted({i for i in named if i is not None})
         self.eos_token_id, self.bos_token_id = tokenizer.eos or 0, tokenizer.bos
 
     def __call__(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, special=False)
+        """The longest pieces from the left: the tokenizer itself would put a space before the text."""
+        ids: list[int] = []
+        while text:
+            sizes = range(min(len(text), self.longest), 0, -1)
+            size = next((n for n in sizes if text[:n] in self.ids), 0)
+            if not size:
+                break
+            ids.append(self.ids[text[:size]])
+            text = text[size:]
         return ids
 
 

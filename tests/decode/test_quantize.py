@@ -38,13 +38,11 @@ def test_eight_bits_are_within_half_a_step_of_the_weight() -> None:
 
 
 @pytest.mark.parametrize("group", [32, 64])
-def test_four_bits_are_within_one_step_and_exact_for_the_largest_of_a_group(group: int) -> None:
+def test_four_bits_are_within_half_a_step_of_the_weight(group: int) -> None:
     base = nn.Linear(128, 20)
     layer = Int4Linear(base, group)
     gap = (layer.wide(torch.float32) - base.weight).abs().unflatten(1, (-1, group))
-    assert (gap <= layer.scale.abs()[..., None] * 1.001).all()
-    largest = base.weight.abs().unflatten(1, (-1, group)).argmax(-1, keepdim=True)
-    assert gap.gather(2, largest).max() < 1e-6
+    assert (gap <= layer.scale[..., :1] * 0.501).all()
     assert layer.weight.numel() == base.weight.numel() // 2
 
 

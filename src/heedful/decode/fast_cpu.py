@@ -35,8 +35,8 @@ ACTS: dict[Activation, int] = {
 }  # fmt: skip
 
 
-class Unknown(Exception):  # noqa: N818 - it is no error: the plain step does it
-    """A part that no instruction computes: why there is no list."""
+class Unknown(Exception):
+    """A part that no instruction computes: why there is no list. No error, the plain step does it."""
 
 
 @dataclass
@@ -62,7 +62,8 @@ class Listing:
         widths = [max((getattr(p, name).out_features for p in attentions), default=0) for name in "qkvq"]
         self.widest = max([model.config.dim, *hidden, *widths])
         self.normed, self.hidden = self.place(model.config.dim), self.place(max(hidden, default=0))
-        self.gain = self.place(1)
+        self.group = max((p.group for p in parts if isinstance(p, Int4Linear)), default=0)
+        self.gain = self.place(1 + self.widest // self.group if self.group else 1)
         self.q, self.k, self.v, self.heads = (self.place(width) for width in widths)
         x = self.embed(model.embed)
         if isinstance(model.blocks.bias, ALiBi):
@@ -159,7 +160,7 @@ class Listing:
     def round_off(self, source: int, size: int) -> int:
         """Round the vector at `source`, unless the instructions before did; where its scale is."""
         if self.rounded != source:
-            self.emit(R.ROUND, gain=self.gain, **{"from": source, "in": size})
+            self.emit(R.ROUND, gain=self.gain, group=self.group, **{"from": source, "in": size})
             self.rounded = source
         return self.gain
 

@@ -157,7 +157,8 @@ def normalise(line: Code, eps: Float, now: Now, row: Int) -> None:
 def round_off(line: Code, now: Now, row: Int) -> None:
     """y = round(x · m / max |x|), m so large that no sum of `size` products with int8 overflows 32 bits.
 
-    Its last place is far finer than that of the weights; what it counts is kept at GAIN in the workspace.
+    Its last place is far finer than that of the weights; what it counts is kept at GAIN in the workspace, then
+    the sums of y over groups if there are such.
     """
     size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
     x = carray(floats_at(base + 4 * line[FROM]), (size,))
@@ -170,6 +171,13 @@ def round_off(line: Code, now: Now, row: Int) -> None:
     for i in range(size):
         y[i] = np.int16(np.floor(x[i] * gain + np.float32(0.5)))
     carray(floats_at(base + 4 * line[GAIN]), (1,))[0] = top / most
+    if line[GROUP]:
+        sums = carray(floats_at(base + 4 * (line[GAIN] + 1)), (size // line[GROUP],))
+        for g in range(size // line[GROUP]):
+            total = np.int32(0)
+            for i in range(g * line[GROUP], (g + 1) * line[GROUP]):
+                total += np.int32(y[i])
+            sums[g] = np.float32(total)
 
 
 @compiled
@@ -189,17 +197,20 @@ def dot8(weight: Int, x: Array, size: Int) -> Float:
 
 
 @compiled
-def dot4(weight: Int, scales: Int, x: Array, size: Int, group: Int) -> Float:
-    """Σ over groups of scale · Σ (nibble − 8) x; the low nibbles of a group are its first half."""
-    half = group // 2
-    scale, result = carray(floats_at(scales), (size // group,)), np.float32(0.0)
+def dot4(weight: Int, scales: Int, x: Array, sums_at: Int, size: Int, group: Int) -> Float:
+    """Σ over groups of s Σ n x + m Σ x; the low nibbles of a group are its first half. `sums` are the Σ x."""
+    half, result = group // 2, np.float32(0.0)
+    scale, sums = (
+        carray(floats_at(scales), (2 * (size // group),)),
+        carray(floats_at(sums_at), (size // group,)),
+    )
     for g in range(size // group):
         w, total = carray(nibbles_at(weight + g * half), (half,)), np.int32(0)
         low, high = x[g * group : g * group + half], x[g * group + half : (g + 1) * group]
         for i in range(half):
-            total += (np.int32(w[i] & 15) - 8) * np.int32(low[i])
-            total += (np.int32(w[i] >> 4) - 8) * np.int32(high[i])
-        result += scale[g] * np.float32(total)
+            total += np.int32(np.int32(w[i] & 15) * np.int32(low[i]))
+            total += np.int32(np.int32(w[i] >> 4) * np.int32(high[i]))
+        result += scale[2 * g] * np.float32(total) + scale[2 * g + 1] * sums[g]
     return result
 
 
@@ -213,8 +224,9 @@ def product(line: Code, base: Int, shorts: Int, r: Int) -> Float:
     if line[KIND] == INT8:
         scale = carray(floats_at(line[SCALE] + 4 * r), (1,))[0]
         return gain * scale * dot8(line[WEIGHT] + r * size, x, size)
-    scales = line[SCALE] + 4 * r * (size // line[GROUP])
-    return gain * dot4(line[WEIGHT] + r * (size // 2), scales, x, size, line[GROUP])
+    scales = line[SCALE] + 8 * r * (size // line[GROUP])
+    sums = base + 4 * (line[GAIN] + 1)
+    return gain * dot4(line[WEIGHT] + r * (size // 2), scales, x, sums, size, line[GROUP])
 
 
 @compiled

@@ -1,7 +1,7 @@
 """Matrices in whole numbers: layers swapped in after training. No other part knows them.
 
 w ≈ s · n with n of 8 bits and one s for each output (Dettmers et al. 2022 §2, without their outliers), or n
-of 4 bits and one s for each group of inputs. Only weights are rounded: a product reads less memory.
+of 4 bits with a scale and an offset for each group of inputs. Only weights are rounded: less memory is read.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ def round8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def round4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """n = round(w / s) in −8 … 7, s = (the entry of largest size) / −8 over each group of inputs.
+    """n = round((w − m) / s) in 0 … 15, m = min w and s = (max w − min w) / 15 over each group of inputs.
 
-    With its sign in the scale, the largest entry of a group takes the one number that only one side has. Two
-    to a byte, plus 8 each: the first half of a group in the low bits, the second in the high ones.
+    Two numbers to a byte: the first half of a group in the low bits, the second in the high ones. s and m together
+    are (N, K/group, 2).
     """
     parts = weight.float().unflatten(1, (-1, group))  # (N, K/group, group)
-    largest = parts.gather(2, parts.abs().argmax(2, keepdim=True))
-    scale = torch.where(largest == 0, 1e-12, largest / -8)
-    whole = ((parts / scale).round().clamp(-8, 7) + 8).to(torch.uint8)
-    low, high = whole.chunk(2, -1)
-    return (low | (high << 4)).flatten(1), scale[..., 0]
+    low = parts.amin(2, keepdim=True)
+    scale = ((parts.amax(2, keepdim=True) - low) / 15).clamp(min=1e-12)
+    first, second = ((parts - low) / scale).round().to(torch.uint8).chunk(2, -1)
+    return (first | (second << 4)).flatten(1), torch.cat((scale, low), 2)
 
 
 class Quantised(nn.Module):
@@ -97,7 +96,7 @@ class Int8Linear(ByOutput):
 
 
 class Int4Linear(Quantised):
-    """W = s n, n of 4 bits and one s for each `group` inputs of each output"""
+    """W = s n + m, n of 4 bits and one s and m for each `group` inputs of each output"""
 
     bits = 4
 
@@ -109,8 +108,8 @@ class Int4Linear(Quantised):
 
     def wide(self, dtype: torch.dtype) -> Tensor:
         halves = self.weight.unflatten(1, (-1, self.group // 2))
-        whole = torch.cat((halves & 15, halves >> 4), -1).to(dtype) - 8  # (N, K/group, group)
-        return (whole * self.scale[..., None].to(dtype)).flatten(1)
+        whole = torch.cat((halves & 15, halves >> 4), -1)  # (N, K/group, group)
+        return (whole * self.scale[..., :1] + self.scale[..., 1:]).flatten(1).to(dtype)
 
 
 class Int8Embedding(nn.Module):

@@ -1,0 +1,79 @@
+"""README.md says what is so: its Python runs, its commands and options exist, its links lead somewhere.
+
+A block is left out where the line above it is a comment `<!-- not run: reason -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.core import TyperGroup
+
+from heedful.cli import COMMANDS, load, main
+from heedful.errors import NotFound
+from heedful.weights.bases import BASES, installed
+
+README = Path(__file__).parents[1] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+BLOCK = re.compile(
+    r"^(?P<not_run><!-- not run: .+ -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+class Block(NamedTuple):
+    line: int  # of its first line of code, counted from 1
+    code: str
+
+
+def blocks(language: str) -> list[Block]:
+    """The blocks of a language that are to be run, in the order of the page."""
+    found = [m for m in BLOCK.finditer(TEXT) if m["language"] == language and not m["not_run"]]
+    return [Block(TEXT.count("\n", 0, m.start("code")) + 1, m["code"]) for m in found]
+
+
+def commands() -> list[str]:
+    """What is typed after `heed`: a prompt before it and a description after two spaces are no part of it."""
+    lines = (line.removeprefix("$ ") for block in blocks("console") for line in block.code.splitlines())
+    return [re.split(r"\s{2,}|\s#", line)[0] for line in lines if re.match(r"heed\b", line)]
+
+
+def test_the_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "readme"}
+    for block in blocks("python"):
+        padded = "\n" * (block.line - 1) + block.code  # so that an error names the line of the page
+        try:
+            exec(compile(padded, README, "exec"), names)
+        except NotFound as missing:
+            if installed().keys() == BASES.keys():
+                raise
+            pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_and_option_exists(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, *words = line.split()
+    if not words or words[0].startswith("-"):
+        path, command = [], None
+    else:
+        assert words[0] in COMMANDS
+        path, command = words[:1], load(words[0])
+    while isinstance(command, TyperGroup):
+        path.append(words[len(path)])
+        assert path[-1] in command.commands
+        command = command.commands[path[-1]]
+    with pytest.raises(SystemExit) as stop:
+        main([*path, "--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out
+    if command is not None:
+        known = {option for p in command.params for option in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+        assert {w.split("=")[0] for w in words if w.startswith("-")} <= known
+
+
+def test_every_link_leads_to_a_file() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", TEXT)
+    assert [link for link in links if not (README.parent / link).exists()] == []

@@ -89,6 +89,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
         )
         model.tie()
     model.published, model.pooling = published, read_pooling(where)
+    if (where / GENERATION).is_file():
+        model.generation = read_config(where, GENERATION)
     model.tokenizer = load_tokenizer(where, published)
     if has_adapter(where):
         load_adapter(model, where)
@@ -156,11 +158,14 @@ def skeleton(name: str | Path) -> Model:
         return assemble(family, config)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+GENERATION = "generation_config.json"
+
+
+def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
     """The config.json of a folder."""
-    path = folder / "config.json"
+    path = folder / name
     if not path.is_file():
-        raise NotFound(f"{folder} has no config.json; is it the folder of a model?")
+        raise NotFound(f"{folder} has no {name}; is it the folder of a model?")
     try:
         published = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -197,6 +202,8 @@ def save(model: Model, folder: str | Path) -> Path:
     (folder / "config.json").write_text(
         json.dumps(published, indent=2, sort_keys=True) + "\n", encoding="utf-8"
     )
+    if model.generation:
+        (folder / GENERATION).write_text(json.dumps(model.generation, indent=2) + "\n", encoding="utf-8")
     save_tokenizer(model.tokenizer, folder)
     write_pooling(model.pooling, folder, model.config.dim)
     save_adapter(model, folder) if adapter else forget_adapter(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +131,15 @@ def test_the_end_is_found_in_the_published_settings() -> None:
         assert heedful.generate(model, prompt, max_tokens=8) == free[: free.index(free[3])]
     last = list(heedful.stream(model, prompt, max_tokens=8))[-1]
     assert (last.token, last.finish, last.text) == (free[3], "end", "")
+
+
+def test_the_settings_for_generating_outdo_the_config_and_are_kept(tmp_path: Path) -> None:
+    model = tiny("gpt2")
+    free = heedful.generate(model, [5, 6], max_tokens=8, eos=())
+    model.published, model.generation = {"eos_token_id": free[0]}, {"eos_token_id": [free[4]]}
+    loaded = heedful.load(heedful.save(model, tmp_path))
+    assert loaded.generation == model.generation
+    assert heedful.generate(loaded, [5, 6], max_tokens=8) == free[: free.index(free[4])]
 
 
 def test_writing_ends_where_the_context_does() -> None:

@@ -145,7 +145,7 @@ def endings(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
         if wrong := [i for i in chosen if not 0 <= i < vocab_of(model)]:
             raise InputError(f"eos names the token {wrong[0]}; the vocabulary is 0 … {vocab_of(model) - 1}")
         return chosen
-    published = model.published.get("eos_token_id")
+    published = model.generation.get("eos_token_id", model.published.get("eos_token_id"))
     found = [published] if isinstance(published, int) else list(published or ())
     own = None if model.tokenizer is None else model.tokenizer.eos
     return frozenset(i for i in (*found, own) if i is not None and 0 <= i < vocab_of(model))

@@ -72,6 +72,7 @@ class Model(nn.Module):
     family: Family
     tokenizer: Any = None
     published: dict[str, Any]  # the config.json it came with, so that saving loses nothing
+    generation: dict[str, Any]  # and the generation_config.json, if any
     pooling: Any = None  # how its token vectors become one for a sentence
     origin: Any = None  # how its checkpoint was laid out, so that saving gives it back
 
@@ -134,7 +135,7 @@ class LM(Model):
     ) -> None:
         super().__init__()
         self.embed, self.blocks, self.head, self.causal = embed, blocks, head or NoHead(), causal
-        self.published = {}
+        self.published, self.generation = {}, {}
         self.tie()
 
     @property
@@ -297,7 +298,7 @@ class Seq2Seq(Model):
         self.embed, self.target_embed = embed, target_embed
         self.encoder, self.decoder, self.head = encoder, decoder, head
         self.bridge, self.start_token = bridge, start_token
-        self.published = {}
+        self.published, self.generation = {}, {}
         self.tie()
 
     @property

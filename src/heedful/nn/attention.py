@@ -50,7 +50,6 @@ class Attention(Part):
         head_dim: int | None = None,
         *,
         bias: bool = False,
-        out_bias: bool | None = None,
         rotary: Rotary | None = None,
         window: int | None = None,
         scale: float | None = None,
@@ -66,7 +65,7 @@ class Attention(Part):
         self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.k = nn.Linear(dim, self.kv_heads * self.head_dim, bias=bias)
         self.v = nn.Linear(dim, self.kv_heads * self.head_dim, bias=bias)
-        self.o = nn.Linear(heads * self.head_dim, dim, bias=bias if out_bias is None else out_bias)
+        self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
         self.rotary = rotary
 
     def new_state(self, batch: int, length: int) -> KV:
@@ -105,7 +104,6 @@ class CrossAttention(Part):
         heads: int,
         head_dim: int | None = None,
         *,
-        memory_dim: int | None = None,
         bias: bool = False,
         scale: float | None = None,
         dropout: float = 0.0,
@@ -116,8 +114,8 @@ class CrossAttention(Part):
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.dropout = dropout
         self.q = nn.Linear(dim, heads * self.head_dim, bias=bias)
-        self.k = nn.Linear(memory_dim or dim, heads * self.head_dim, bias=bias)
-        self.v = nn.Linear(memory_dim or dim, heads * self.head_dim, bias=bias)
+        self.k = nn.Linear(dim, heads * self.head_dim, bias=bias)
+        self.v = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     def new_state(self, batch: int, length: int) -> Fixed:

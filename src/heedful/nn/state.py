@@ -1,4 +1,4 @@
-"""What layers remember between steps: keys and values (KV, Static, Rolling), hidden states (Recurrent).
+"""What layers remember between steps: keys and values (KV, Static), hidden states (Recurrent), Groups.
 
 One word, state, for a KV cache and for a hidden state. The model counts positions; a state only holds them.
 """

@@ -13,7 +13,7 @@ Readers are tried in this order; the first whose files are there is used:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from heedful.text import pieces, vocabularies
 from heedful.text.tokenizer import ROLES, Tokenizer
 
 Table = Mapping[str, Any]
-Reader = Callable[[Path, Table, Table], "tokenizers.Tokenizer | None"]
 
 BPE_FILES = (
     ("vocab.json", "merges.txt"),

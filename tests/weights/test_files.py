@@ -1,0 +1,23 @@
+"""Files of weights: what is written in pieces is read as one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from heedful.weights.files import open_folder, write_safetensors
+
+
+def test_tensors_in_shards_read_back_as_one_folder(tmp_path: Path) -> None:
+    tensors = {f"layer.{i}": torch.randn(4, 8) for i in range(5)}  # 128 bytes each
+    write_safetensors(tmp_path, tensors, shard_bytes=300)
+    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
+        f"model-{i:05d}-of-00003.safetensors" for i in (1, 2, 3)
+    ]
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 5 * 128
+    source = open_folder(tmp_path)
+    assert source.entries.keys() == index["weight_map"].keys() == tensors.keys()
+    assert all(torch.equal(source.read(name), tensor) for name, tensor in tensors.items())

@@ -32,7 +32,8 @@ ALLOWED = {
     "train": {"models", "loading", "nn", "data", "weights", "kernels"},
     "inspect": {"models", "loading", "nn"},
     "evaluate": {"loading", "models", "data"},
-    "runs": {"data", "text", "models", "train", "evaluate", "decode", "loading", "weights", "nn"},
+    # torchrun starts a run as a module, which is then the command: hence cli
+    "runs": {"data", "text", "models", "train", "evaluate", "decode", "loading", "weights", "nn", "cli"},
     "__init__": {"*"},
 }
 

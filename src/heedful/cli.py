@@ -1,7 +1,8 @@
 """`heed`: one table of commands. A command's module is imported when it is called, so that help is instant.
 
 Results go to stdout and nothing else does. An error is one line and its hints on stderr, and an exit code:
-0 done · 1 failed · 2 wrong usage · 3 bad name, input or file · 4 out of memory · 130 interrupted.
+0 done · 1 failed · 2 wrong usage · 3 bad name, input or file · 4 out of memory · 5 diverged ·
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ COMMANDS = {
     "show": Command("heedful.commands.show:show", "A model's tree: parts, shapes, equations.", "Models"),
     "count": Command("heedful.commands.count:count", "Parameters, FLOPs and memory of a model.", "Models"),
     "ls": Command("heedful.commands.ls:ls", "Every known model, and those on this machine.", "Models"),
+    "train": Command("heedful.commands.train:train", "Train a model from files.", "Training"),
+    "recipes": Command("heedful.commands.recipes:recipes", "Every recipe, and what it is for.", "Training"),
+    "recipe": Command("heedful.commands.recipes:app", "Copy a recipe, to change it.", "Training"),
+    "generate": Command("heedful.commands.generate:generate", "Go on with a text.", "Writing"),
+    "chat": Command("heedful.commands.chat:chat", "Talk with a model.", "Writing"),
+    "bench": Command("heedful.commands.bench:bench", "How fast a model reads and writes here.", "Writing"),
+    "check": Command("heedful.commands.check:check", "The same text in every mode?", "Writing"),
+    "quantize": Command("heedful.commands.check:quantize", "Weights in 8 or 4 bits.", "Writing"),
     "tokenize": Command("heedful.commands.tokenize:tokenize", "How a model cuts a text into tokens.", "Text"),
     "word2vec": Command("heedful.word2vec.cli:app", "Word vectors: train, ask, score, convert.", "Text"),
     "env": Command("heedful.commands.env:env", "This machine and its packages, for bug reports.", "Help"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from heedful.loading import save
 from heedful.models.base import Model
 from heedful.weights.files import SafeFile
 from heedful.weights.names import tensors
+
+Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
 
 
 def sync(path: Path) -> None:
@@ -54,20 +56,24 @@ def write_atomic(path: Path, text: str) -> None:
     sync(path.parent)
 
 
-def optimiser_tensors(model: nn.Module, optimisers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """The optimisers' state by parameter name, as plain tensors."""
+def optimiser_tensors(
+    model: nn.Module, optimisers: Sequence[Optimizer], whole: Callable[[Tensor], Tensor] = lambda t: t
+) -> dict[str, Tensor]:
+    """The optimisers' state by parameter name, as plain tensors; `whole` gathers those that are shared out."""
     names = {id(p): n for n, p in model.named_parameters()}
     out: dict[str, Tensor] = {}
     for i, optimiser in enumerate(optimisers):
         for p, state in optimiser.state.items():
             for key, value in state.items():
                 tensor = value if isinstance(value, Tensor) else torch.tensor(value)
-                out[f"{i}/{names[id(p)]}/{key}"] = tensor.detach().clone().contiguous()
+                out[f"{i}/{names[id(p)]}/{key}"] = whole(tensor.detach()).clone().contiguous()
     return out
 
 
-def restore_optimisers(model: nn.Module, optimisers: Sequence[Optimizer], saved: Mapping[str, Tensor]) -> None:
-    """Put saved state back under the parameters it belongs to."""
+def restore_optimisers(
+    model: nn.Module, optimisers: Sequence[Optimizer], saved: Mapping[str, Tensor], like: Like = lambda t, _: t
+) -> None:
+    """Put saved state back under the parameters it belongs to, shared out as they are."""
     parameters = dict(model.named_parameters())
     for name, value in saved.items():
         i, parameter, key = name.split("/")
@@ -77,14 +83,14 @@ def restore_optimisers(model: nn.Module, optimisers: Sequence[Optimizer], saved:
         owner = optimisers[int(i)]
         # A fused kernel counts its steps on the device, the others beside it.
         counted = key == "step" and not owner.defaults.get("fused")
-        owner.state[p][key] = value if counted else value.to(p.device)
+        owner.state[p][key] = value if counted else like(value, p).to(p.device)
 
 
 def write_checkpoint(
     folder: Path,
     step: int,
     model: Model,
-    optimisers: Sequence[Optimizer],
+    moments: Mapping[str, Tensor],
     training: Mapping[str, Any],
     ema: Mapping[str, Tensor] | None = None,
 ) -> Path:
@@ -94,7 +100,7 @@ def write_checkpoint(
     shutil.rmtree(part, ignore_errors=True)
     try:
         save(model, part)
-        save_file(optimiser_tensors(model, optimisers), part / "optimiser.safetensors")
+        save_file(dict(moments), part / "optimiser.safetensors")
         if ema is not None:
             save_file({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
         (part / "training.json").write_text(json.dumps({"step": step, **training}, indent=2), encoding="utf-8")
@@ -175,7 +181,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return {name: file.read(name) for name in file.entries}
 
 
-def copy_weights(model: Model, source: Model, where: Path) -> None:
+def copy_weights(model: Model, source: Model, where: Path, like: Like = lambda t, _: t) -> None:
     """Put the weights of a checkpoint into a model of the same shape, in place."""
     theirs, ours = tensors(source), tensors(model)
     shapes = [{name: tuple(t.shape) for name, t in found.items()} for found in (theirs, ours)]
@@ -186,7 +192,7 @@ def copy_weights(model: Model, source: Model, where: Path) -> None:
         odd = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
         what = f"{listed(had)}, this one {listed(have)}" if fields else f"another {odd[0]}"
         raise WrongShape(f"{where} holds another model: it has {what}; build the same one, or use a new folder")
-    put_values(ours, theirs)
+    put_values(ours, {name: like(value, ours[name]) for name, value in theirs.items()})
 
 
 @torch.no_grad()

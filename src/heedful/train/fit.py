@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import time
@@ -26,6 +27,7 @@ from heedful.models.base import Model
 from heedful.nn.adapt import recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
+from heedful.train.distributed import Processes
 from heedful.train.graph import Replayed, Work
 from heedful.train.objectives import Objective, combine, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
@@ -99,17 +101,27 @@ class Step:
         """Write a checkpoint now; `best` marks it as the one to keep."""
         return self.run.save(self, best=best)
 
+    def evaluate(self, batches: Batches, most: int | None = None) -> dict[str, float]:
+        """The loss on other batches, one pass or the first `most`; each term too if there are several."""
+        return self.run.evaluate(batches, most)
+
     def averaged(self) -> contextlib.AbstractContextManager[Model]:
         """The model with its averaged weights, for as long as a `with` lasts: to evaluate what `ema` keeps."""
         return self.run.averaged()
 
 
-def fit(model: Model, purpose: str | Objective, batches: Batches, config: TrainConfig) -> Iterator[Step]:
-    """Train `model` in place, a step at a time.
+def fit(
+    model: Model,
+    purpose: str | Objective,
+    batches: Batches,
+    config: TrainConfig,
+    processes: Processes | None = None,
+) -> Iterator[Step]:
+    """Train `model` in place, a step at a time; with `processes`, together with others that do the same.
 
     for step in fit(model, "next_token", batches, TrainConfig(steps=1000)): print(step.number, step.loss)
     """
-    run = Run(model, objective(purpose), batches, config)
+    run = Run(model, objective(purpose), batches, config, processes or Processes())
     run.resume()
     before: Step | None = None
     while run.number < config.steps:
@@ -127,53 +139,79 @@ def fit(model: Model, purpose: str | Objective, batches: Batches, config: TrainC
 class Run:
     """A training run: the model, its optimisers, and how far it is."""
 
-    def __init__(self, model: Model, purpose: Objective, batches: Batches, config: TrainConfig) -> None:
-        self.model, self.batches, self.config, self.number = model, batches, config, 0
-        self.device = model.device
-        self.optimisers: list[Optimizer] = make_optimisers(model, config)
-        self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
-        self.saved: int | None = None  # the step of the checkpoint written last
+    def __init__(
+        self, model: Model, purpose: Objective, batches: Batches, config: TrainConfig, processes: Processes
+    ) -> None:
+        self.model, self.config, self.processes, self.number = model, config, processes, 0
+        self.device, self.batches = model.device, processes.share(batches)
         if config.float8:
             float8.swap_in(model)
         if config.checkpointing:
             recompute(model)
-        self.trained: Any = Trained(model.train(), purpose)
+        self.trained: Any = processes.wrap(Trained(model.train(), purpose), self.batches, self.device)
         if config.compile:
             self.trained = torch.compile(self.trained)
+        # After wrapping: weights that are shared out are other parameters.
+        self.optimisers: list[Optimizer] = make_optimisers(model, config)
+        self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
+        self.saved: int | None = None  # the step of the checkpoint written last
         self.change: Work = Replayed(self._change) if config.graph and self.device.type == "cuda" else self._change
 
     def step(self) -> Step:
         """Read the next batch and change the weights once."""
         c, k, began = self.config, self.number, time.perf_counter()
-        torch.manual_seed(_mix(c.seed, k))  # step k draws the same noise whether or not the run was interrupted
+        # Step k draws the same noise whether or not the run was interrupted; each process its own.
+        torch.manual_seed(_mix(c.seed, k) + self.processes.rank)
         batch, rate = self.batches[k], learning_rate(k, c)
         if self.device.type == "cuda":  # on the CPU the model looks at its input itself
             for name, table in self.model.tables.items():
                 self.model.check_ids(getattr(batch, name), table, name)
-        divide: dict[str, Tensor] = {per: torch.full((), float(n), device=self.device) for per, n in counts(batch).items()}
+        counted = self.processes.total({**counts(batch), "read": batch.tokens_read})
+        tokens, world = counted.pop("read"), self.processes.world
+        divide = {per: torch.full((), max(n, 1) / world, device=self.device) for per, n in counted.items()}
         for group in (g for o in self.optimisers for g in o.param_groups):
             group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
         loss, norm, terms = self.change(batch.to(self.device), divide)
         self.number = k + 1
-        seconds, tokens = time.perf_counter() - began, batch.tokens_read
+        seconds = time.perf_counter() - began
         epoch = self.batches.epoch(k)
         return Step(self.number, rate, tokens, tokens / seconds, epoch, self, loss, Arriving(loss, norm), norm, terms)
 
     def _change(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Forward, backward, clip, step: the loss, the norm of the gradient and the terms, before the change."""
         c, losses, shown = self.config, [], []
-        for part in batch.split(c.accumulate):
+        for part, by in self.processes.parts(batch, divide, c.accumulate):
             with self.autocast(), kernels(self.device):
-                loss, terms = self.trained(part, divide)
+                loss, terms = self.trained(part, by)
             loss.backward()
             losses.append(loss.detach())
             shown.append(terms)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), c.clip if c.clip is not None else float("inf"))
+        norm = self.processes.whole(norm)
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.average()
-        return torch.stack(losses).sum(), norm, {n: torch.stack([s[n] for s in shown]).sum() for n in shown[0]}
+        sums = [torch.stack(losses).sum(), *(torch.stack([s[n] for s in shown]).sum() for n in shown[0])]
+        loss, *values = self.processes.mean(torch.stack(sums)).unbind()
+        return loss, norm, dict(zip(shown[0], values, strict=True))
+
+    @torch.no_grad()
+    def evaluate(self, batches: Batches, most: int | None = None) -> dict[str, float]:
+        """Σ loss · answers / Σ answers, over one pass."""
+        sums: dict[str, float | Tensor] = {}
+        self.model.eval()
+        for batch, weight in self.processes.turns(itertools.islice(batches.once(), most)):
+            divide = {per: torch.full((), float(max(n, 1)), device=self.device) for per, n in counts(batch).items()}
+            with self.autocast(), kernels(self.device):
+                loss, terms = self.trained(batch.to(self.device), divide)
+            answers = weight * batch.predicted
+            for name, value in {"answers": 1.0, "loss": loss, **(terms if len(terms) > 1 else {})}.items():
+                sums[name] = sums.get(name, 0.0) + value * answers
+        self.model.train()
+        means = self.processes.mean(torch.stack([torch.as_tensor(v, device=self.device).double() for v in sums.values()]))
+        answers, *values = means.tolist()
+        return {name: value / answers for name, value in zip(list(sums)[1:], values, strict=True)}
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """bfloat16 products where asked for; weights and sums stay float32."""
@@ -224,15 +262,23 @@ class Run:
         path = store.place(folder, step.number)
         if self.saved != step.number:
             self.check(step)
-            if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            if not all(bool(self.processes.whole(p.isfinite().all())) for p in self.model.parameters()):
                 self.diverged(step, "a weight is no number")
             training = {"loss": step.loss, "config": describe(self.config), "data": self.batches.fingerprint}
-            store.write_checkpoint(folder, step.number, self.model, self.optimisers, training, self.ema)
+            whole = self.processes.whole
+            moments = store.optimiser_tensors(self.model, self.optimisers, whole)
+            ema = None if self.ema is None else {n: whole(t) for n, t in self.ema.items()}
+            with self.processes.gathered(self.model):
+                write = lambda: store.write_checkpoint(folder, step.number, self.model, moments, training, ema)
+                self.processes.first(write)
             self.saved = step.number
-        if best:
-            store.write_atomic(folder / "best.json", json.dumps({"checkpoint": path.name, "step": step.number}))
-        store.prune(folder, self.config.keep)
+        self.processes.first(lambda: self._tidy(folder, path, best))
         return path
+
+    def _tidy(self, folder: Path, path: Path, best: bool) -> None:
+        if best:
+            store.write_atomic(folder / "best.json", json.dumps({"checkpoint": path.name, "step": self.number}))
+        store.prune(folder, self.config.keep)
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if asked to and if there is one."""
@@ -247,10 +293,12 @@ class Run:
         differs(training["config"], describe(self.config), path)
         if training["data"] != self.batches.fingerprint:
             raise ConfigError(f"{path} was trained on other data (fingerprint {training['data'][:12]}…); use a new folder")
-        store.copy_weights(self.model, load(path), path)
-        store.restore_optimisers(self.model, self.optimisers, store.read_tensors(path / "optimiser.safetensors"))
+        like, read = self.processes.like, store.read_tensors
+        store.copy_weights(self.model, load(path), path, like)
+        store.restore_optimisers(self.model, self.optimisers, read(path / "optimiser.safetensors"), like)
         if self.ema is not None:
-            self.ema = {n: t.to(self.device) for n, t in store.read_tensors(path / "ema.safetensors").items()}
+            own = dict(self.model.named_parameters())
+            self.ema = {n: like(t, own[n]).to(self.device) for n, t in read(path / "ema.safetensors").items()}
         self.number = int(training["step"])
 
 

@@ -39,7 +39,7 @@ Objective = Callable[[Model, Batch], dict[str, Term]]
 def counts(batch: Batch) -> dict[Per, int]:
     """What each kind of term is divided by, for this batch."""
     tokens = batch.tokens.numel() if batch.valid is None else int(batch.valid.sum())
-    return {"label": max(batch.predicted, 1), "row": max(len(batch), 1), "token": max(tokens, 1)}
+    return {"label": batch.predicted, "row": len(batch), "token": tokens}
 
 
 def hidden(model: Model, batch: Batch) -> Tensor:

@@ -1,0 +1,127 @@
+"""What a run leaves on disk.
+
+config.yaml      its settings: `heed train config.yaml` runs them again
+metrics.jsonl    one line every few steps and per evaluation, under the names of Hugging Face's trainer
+samples.jsonl    texts a writing model made on its way
+env.json         the machine and its packages
+log.txt          what was said on the terminal
+tokenizer/       the vocabulary
+checkpoints/     models with all that is needed to go on; best.json and last.json name two of them
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import heedful
+from heedful.errors import ConfigError, MissingPackage
+from heedful.runs.settings import Chosen, differing, plain, read, write
+from heedful.train.checkpoint import newest, write_atomic
+
+
+class Folder:
+    """The files of one run, but for its checkpoints, which `fit` writes."""
+
+    def __init__(self, path: Path, chosen: Chosen, resume: bool, tensorboard: bool = False) -> None:
+        self.path = path
+        if newest(path) is not None and not resume:
+            raise ConfigError(
+                f"{path} holds a run already; --resume goes on with it, --folder names another place"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        if resume and (path / "config.yaml").is_file():
+            self._same(chosen)
+        write_atomic(path / "config.yaml", write(chosen))
+        write_atomic(path / "env.json", json.dumps(environment(), indent=2) + "\n")
+        self._board = board(path) if tensorboard else None
+
+    def _same(self, chosen: Chosen) -> None:
+        old = read(self.path / "config.yaml")[1]
+        path = differing(old, plain(chosen.recipe))
+        if path is not None:
+            section, _, name = path.partition(".")
+            value = lambda v: (v.get(section) or {}).get(name) if name else v.get(section)
+            before, now = value(old), value(plain(chosen.recipe))
+            raise ConfigError(
+                f"{self.path} was trained with {path} = {before!r} and is to go on with {now!r}; "
+                "set it back, or use a new --folder"
+            )
+
+    def forget_after(self, step: int) -> None:
+        """Drop lines of steps that a killed run took and lost: they will be taken again."""
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            file = self.path / name
+            if file.is_file():
+                lines = [
+                    line for line in file.read_text(encoding="utf-8").splitlines() if _step(line) <= step
+                ]
+                write_atomic(file, "".join(line + "\n" for line in lines))
+
+    def metrics(self, values: Mapping[str, float | int]) -> None:
+        """One line of numbers."""
+        self._append("metrics.jsonl", dict(values))
+        if self._board is not None:
+            for name, value in values.items():
+                if name != "train/global_step":
+                    self._board.add_scalar(name, value, int(values["train/global_step"]))
+
+    def sample(self, step: int, text: str) -> None:
+        """One text."""
+        self._append("samples.jsonl", {"train/global_step": step, "text": text})
+
+    def log(self, line: str) -> None:
+        """One line of the log, with the time."""
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+
+    def _append(self, name: str, value: Mapping[str, Any]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["train/global_step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # half a line of a run that was killed
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the packages of a run."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "heedful": heedful.__version__, "torch": torch.__version__, "python": sys.version.split()[0],
+        "system": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+        "gpu": gpu, "command": sys.argv,
+    }  # fmt: skip
+
+
+def board(path: Path) -> Any:
+    """A writer of TensorBoard's event files."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingPackage("--tensorboard needs the package tensorboard: pip install tensorboard") from None
+    return SummaryWriter(str(path))
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The lines of a run's metrics.jsonl."""
+    from heedful.errors import CorruptFile, NotFound
+
+    file = path / "metrics.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        raise NotFound(f"{file} is not there; give the folder of a run")
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError as error:
+        raise CorruptFile(f"{file} is damaged ({error})") from None

@@ -1,0 +1,199 @@
+"""From settings to what `fit` takes: a tokenizer, batches, a model, an objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heedful.data.batches import Batches
+from heedful.errors import ConfigError, InputError, NotFound
+from heedful.loading import build, load
+from heedful.models import find
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.runs.reading import Corpus
+from heedful.runs.recipes import Vocabulary
+from heedful.runs.settings import Chosen, located
+from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
+from heedful.text.training import TRAINERS, train_tokenizer
+from heedful.train.objectives import Objective, distil, objective
+
+# With which token a decoder starts, by what it was invented with.
+STARTS = {
+    "spans": ("pad", "bos", "eos"),
+    "denoise": ("eos", "sep", "bos"),
+    "translate": ("bos", "pad", "eos"),
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that a run needs."""
+
+    model: Model
+    purpose: Objective
+    batches: Batches
+    valid: Batches | None
+    notes: tuple[str, ...] = ()
+
+
+def device_of(name: str) -> torch.device:
+    """A device by its name; "auto" is a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device = {name!r} is unknown; auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device = {name!r}: this machine has no CUDA device, or torch was installed without; use cpu"
+        )
+    return device
+
+
+def prepare(chosen: Chosen, device: torch.device, folder: Path | None = None) -> Prepared:
+    """Everything built; `folder` keeps the tokenizer, so that a resumed run has the same."""
+    recipe = chosen.recipe
+    if not chosen.files:
+        raise InputError("no data was given; name the files to train on: heed train RECIPE FILE…")
+    corpus = Corpus(recipe.objective, chosen.files, chosen.valid, recipe.data, recipe.train.seed)
+    corpus.options()
+    teacher = _teacher(chosen, device)
+    begun = load(recipe.start, device=device).train() if recipe.start is not None else None
+    known = next((m.tokenizer for m in (begun, teacher) if m is not None), None)
+    tokenizer = known if known is not None else vocabulary(recipe.tokenizer, corpus, folder)
+    start = begun.start_token if isinstance(begun, Seq2Seq) else first_token(tokenizer, recipe.objective)
+    check_reach(chosen, begun)
+    batches, valid = corpus.batches(tokenizer, start)
+    try:
+        model = begun if begun is not None else new_model(chosen, tokenizer, batches, start, device)
+    except ConfigError as error:
+        raise located(error, chosen.origins) from None
+    check_vocabulary(model, tokenizer, recipe.start)
+    model.tokenizer = tokenizer
+    purpose = distil(teacher) if teacher is not None else objective(recipe.objective)
+    return Prepared(model, purpose, batches, valid, (*batches.notes, *(valid.notes if valid else ())))
+
+
+def _teacher(chosen: Chosen, device: torch.device) -> Model | None:
+    if chosen.recipe.objective != "distil":
+        return None
+    if chosen.recipe.teacher is None:
+        raise ConfigError("distil needs a teacher; name a trained model: --set teacher=FOLDER")
+    teacher = load(chosen.recipe.teacher, device=device)
+    if teacher.tokenizer is None:
+        raise InputError(f"{chosen.recipe.teacher} has no tokenizer, which its student needs too")
+    return teacher
+
+
+def vocabulary(wanted: Vocabulary, corpus: Corpus, folder: Path | None) -> Tokenizer:
+    """The tokenizer of a run: the one its folder has, one that exists, or one learnt from the data."""
+    kept = None if folder is None else folder / "tokenizer"
+    if kept is not None and (kept / "tokenizer.json").is_file():
+        return _existing(kept)
+    if wanted.kind not in TRAINERS:
+        found = _existing(Path(wanted.kind))
+    else:
+        encoding = corpus.settings.get("encoding", "utf-8")
+        with corpus.vocabulary_files() as files:
+            found = train_tokenizer(
+                wanted.kind, files, wanted.vocab, special=wanted.special, sentinels=wanted.sentinels,
+                lower=wanted.lower, encoding=encoding,
+            )  # fmt: skip
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        save_tokenizer(found, kept)
+    return found
+
+
+def _existing(folder: Path) -> Tokenizer:
+    found = load_tokenizer(folder if folder.is_dir() else folder.parent, {}) if folder.exists() else None
+    if found is None:
+        kinds = ", ".join(TRAINERS)
+        raise NotFound(
+            f"tokenizer.kind = {str(folder)!r} is neither one of {kinds} nor a folder with a tokenizer"
+        )
+    return found
+
+
+def first_token(tokenizer: Tokenizer, purpose: str) -> int | None:
+    """The token a decoder starts with; None if the objective has no decoder."""
+    found = (getattr(tokenizer, role) for role in STARTS.get(purpose, ()))
+    return next((i for i in found if i is not None), None)
+
+
+def check_reach(chosen: Chosen, begun: Model | None) -> None:
+    """Rows longer than the context are refused here, before anything is read."""
+    config = begun.config if begun is not None else find(chosen.recipe.family)[1]
+    reach = (
+        getattr(config, "context", None)
+        if begun is not None
+        else chosen.recipe.model.get("context", getattr(config, "context", None))
+    )
+    length = chosen.recipe.data["length"]
+    if isinstance(reach, int) and length > reach:
+        more = "" if begun is not None else f", or --set model.context={length}"
+        raise ConfigError(
+            f"data.length = {length} is longer than the context of {reach}; use --length {reach}{more}"
+        )
+
+
+def new_model(
+    chosen: Chosen, tokenizer: Tokenizer, batches: Batches, start: int | None, device: torch.device
+) -> Model:
+    """The family's model in the recipe's size, for this vocabulary and these labels."""
+    recipe = chosen.recipe
+    _, config = find(recipe.family)
+    known, sizes = config.known(), dict(recipe.model)
+    sizes.setdefault("vocab", len(tokenizer))
+    if "source_vocab" in known:
+        sizes.setdefault("source_vocab", sizes["vocab"])
+    if "start_token" in known and start is not None:
+        sizes.setdefault("start_token", start)
+    if batches.labels:
+        sizes.setdefault("labels", len(batches.labels))
+    heads = {"classify": "classify", "regress": "classify", "tag": "tag", "span": "span", "contrast": "none"}
+    if recipe.objective in heads:
+        sizes.setdefault("head", heads[recipe.objective])
+    if recipe.objective == "regress":
+        sizes["labels"] = 1
+    lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in sizes.items()}
+    config.change(**lists)  # an error speaks of the sizes before anything is allocated
+    model = build(recipe.family, device=device, seed=recipe.train.seed, **lists)
+    model.published = named(tokenizer, batches.labels)
+    return model
+
+
+def named(tokenizer: Tokenizer, labels: tuple[str, ...]) -> dict[str, Any]:
+    """What config.json says beside the sizes: special tokens and the names of classes."""
+    ids = {f"{role}_token_id": getattr(tokenizer, role) for role in ("bos", "eos", "pad")}
+    names: Mapping[str, Any] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {n: i for i, n in enumerate(labels)},
+    }
+    if ids["eos_token_id"] is None:
+        ids["eos_token_id"] = tokenizer.sep
+    found = {name: value for name, value in ids.items() if value is not None}
+    return found | (dict(names) if labels else {})
+
+
+def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> None:
+    """A tokenizer with more tokens than the model has vectors is another model's."""
+    for what, table in model.tables.items():
+        if len(tokenizer) > table.vocab:
+            which = f"the model in {start}" if start is not None else "model.vocab"
+            raise ConfigError(
+                f"the tokenizer has {len(tokenizer):,} tokens, {which} has {table.vocab:,} for its {what}; "
+                "they must be of one make"
+            )
+
+
+def writes(model: Model) -> bool:
+    """Whether the model can continue a text."""
+    return model.config.head == "lm" and (
+        isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)
+    )

@@ -1,0 +1,133 @@
+"""What a run shows while it works, on stderr: a bar on a terminal, else a line of key=value every 10 s."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+EVERY = 10.0  # seconds between lines where there is no terminal
+
+
+class Progress(Protocol):
+    """Where a run says how far it is."""
+
+    def step(self, shown: Mapping[str, Any]) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Says nothing: for the other processes of a run, and for -q."""
+
+    def step(self, shown: Mapping[str, Any]) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lines:
+    """For logs and pipes."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+
+    def step(self, shown: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        if now - self.last >= EVERY or shown["step"] == shown["steps"]:
+            self.last = now
+            self.say(
+                " ".join(
+                    f"{name}={written(name, value)}" for name, value in shown.items() if value is not None
+                )
+            )
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None: ...
+
+
+class Bar:
+    """For a terminal: one line that changes, other lines scroll above it."""
+
+    def __init__(self, steps: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Rich
+
+        columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=16))
+        texts = (TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.fields[shown]}"))
+        self.rich = Rich(
+            *columns, *texts, console=Console(stderr=True, highlight=False), refresh_per_second=4
+        )
+        self.task = self.rich.add_task("", total=steps, shown="")
+        self.rich.start()
+
+    def step(self, shown: Mapping[str, Any]) -> None:
+        names = {"tokens_per_second": "tok/s", "memory": ""}
+        parts: list[str] = []
+        for name, value in shown.items():
+            if name in ("step", "steps") or value is None:
+                continue
+            text = written(name, value)
+            if name == "ema":
+                parts[-1] += f" (ema {text})"
+            elif name in names:
+                parts.append(f"{text} {names[name]}".strip())
+            else:
+                parts.append(f"{name} {text}")
+        self.rich.update(self.task, completed=shown["step"], shown="  ".join(parts))
+
+    def say(self, line: str) -> None:
+        self.rich.console.print(line, markup=False)
+
+    def close(self) -> None:
+        self.rich.stop()
+
+
+def progress(steps: int, quiet: bool = False) -> Progress:
+    """The form that fits where stderr goes."""
+    if quiet:
+        return Silent()
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return Bar(steps)
+    return Lines()
+
+
+def written(name: str, value: Any) -> str:
+    """A number as people read it."""
+    if name in ("step", "steps"):
+        return str(value)
+    if name == "lr":
+        return f"{value:.2e}"
+    if name == "tokens_per_second":
+        return f"{value / 1000:.1f}k" if value >= 10_000 else f"{value:.0f}"
+    if name == "memory":
+        return f"{value / 1e9:.2f}GB"
+    if name == "eta":
+        return clock(value)
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def clock(seconds: float) -> str:
+    """90 → 01:30; an hour and more → 1:01:30."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes:02d}:{whole % 60:02d}"
+
+
+def memory(device: torch.device) -> int:
+    """Bytes in use at the most: of the GPU, or of this process."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,223 @@
+"""From files to batches for training and for validation, by the objective and its settings."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heedful import data
+from heedful.data.batch import Batch
+from heedful.data.batches import Batches, Bucketed, Indices, Rows, Shuffled, generator
+from heedful.data.language import as_documents
+from heedful.data.readers import OPENERS, Documents, expand, lines_of
+from heedful.data.tables import Table, table, two_sides
+from heedful.errors import ConfigError, InputError, nearest
+
+TASKS: dict[str, Callable[..., Batches]] = {
+    "translate": data.parallel,
+    "classify": data.classify,
+    "regress": data.regress,
+    "contrast": data.contrast,
+    "tag": data.tag,
+    "span": data.answer,
+}
+OURS = ("holdout", "line_end")  # settings that the builders do not know
+SPLIT = 0x401D  # tells the draw of held-out rows from that of batches
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The files of a run and how they are to be read."""
+
+    objective: str
+    files: Sequence[str]
+    valid: Sequence[str]
+    settings: Mapping[str, Any]  # length, batch, holdout, and options of the builder
+    seed: int = 0
+
+    @property
+    def builder(self) -> Callable[..., Batches]:
+        """What makes batches for the objective."""
+        name = "masked" if self.objective == "distil" else self.objective
+        known = data.FROM_TEXT | TASKS
+        if name not in known:
+            hint = nearest(name, known) or f"one of {', '.join(known)}"
+            raise ConfigError(f"objective = {name!r} is unknown; {hint}")
+        return known[name]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the objective learns from running text."""
+        return self.builder in data.FROM_TEXT.values()
+
+    def options(self) -> dict[str, Any]:
+        """The settings the builder takes; an unknown one is an error."""
+        taken = {n for n, p in inspect.signature(self.builder).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        known = sorted(taken - {"seed", "labels", "start", "cache"} | set(OURS))
+        for name in self.settings:
+            if name not in known:
+                hint = nearest(name, known) or f"there are {', '.join(known)}"
+                raise ConfigError(f"data.{name} is no setting of {self.objective} data; {hint}")
+        return {n: tuple(v) if n == "columns" else v for n, v in self.settings.items() if n not in OURS}
+
+    def batches(self, tokenizer: Any, start: int | None = None) -> tuple[Batches, Batches | None]:
+        """Training batches, and those to validate on: other files, or the part held out, or none."""
+        options = self.options() | {"seed": self.seed}
+        if "start" in inspect.signature(self.builder).parameters:
+            options["start"] = start
+        part = float(self.settings["holdout"])
+        if self.plain:
+            sources: list[Any] = [self.documents(self.files)]
+            if self.valid:
+                sources.append(self.documents(self.valid))
+            elif part:
+                sources = list(parted(sources[0], part))
+            inner = {n: v for n, v in options.items() if n not in ("unit", "encoding")}
+            made = [self.builder(source, tokenizer, **inner) for source in sources]
+            return made[0], made[1] if len(made) > 1 else None
+        first = self.builder(self.source(self.files), tokenizer, **options)
+        if self.valid:
+            same = {"labels": first.labels} if first.labels else {}
+            return first, self.builder(self.source(self.valid), tokenizer, **options, **same)
+        return held_out(first, part, self.seed) if part else (first, None)
+
+    def documents(self, files: Sequence[str]) -> Documents:
+        """The running text of files."""
+        unit = self.settings.get("unit", "file")
+        found = as_documents([Path(f) for f in files], unit, self.settings.get("encoding", "utf-8"))
+        mark = self.settings.get("line_end")
+        return found if mark is None else marked(found, mark)
+
+    def source(self, files: Sequence[str]) -> Any:
+        """The files of a task, as its builder takes them."""
+        return list(files) if len(files) > 1 else files[0]
+
+    @contextmanager
+    def vocabulary_files(self) -> Iterator[list[Path]]:
+        """Plain text to learn a vocabulary from: the data's own files, or what its columns say."""
+        paths = expand([Path(f) for f in self.files])
+        if self.plain and not any(
+            p.name.removesuffix(p.suffix * (p.suffix in OPENERS)).endswith(".jsonl") for p in paths
+        ):
+            yield paths
+            return
+        with tempfile.TemporaryDirectory(prefix="heed-text-") as folder:
+            written = Path(folder) / "text.txt"
+            with written.open("w", encoding="utf-8") as file:
+                for text in self.texts():
+                    file.write(text + "\n")
+            yield [written]
+
+    def texts(self) -> Iterator[str]:
+        """Every text of the data, whatever its form."""
+        s, encoding = self.settings, self.settings.get("encoding", "utf-8")
+        if self.plain:
+            yield from ("".join(document) for document in self.documents(self.files))
+        elif self.objective == "translate":
+            sides = two_sides(
+                self.source(self.files), tuple(s["columns"]) if "columns" in s else None, encoding
+            )
+            yield from ("".join(document) for side in sides for document in side)
+        elif self.objective == "tag":
+            for sentence in data.conll(self.source(self.files), s.get("word"), s.get("column"), encoding):
+                yield " ".join(sentence.words)
+        elif self.objective == "span":
+            for question in data.squad(self.source(self.files), encoding):
+                yield from (question.question, question.context)
+        else:
+            columns = (
+                s.get("columns", ("sentence1", "sentence2"))
+                if self.objective == "contrast"
+                else (s.get("text", "text"),)
+            )
+            columns = [*columns, *([s["pair"]] if "pair" in s else [])]
+            rows: Table = table(self.source(self.files))
+            yield from (text for _, values in rows.rows(*columns) for text in values)
+
+
+def marked(documents: Documents, mark: str) -> Documents:
+    """The same text with `mark` at the end of every line, empty ones too: WikiText's <eos>."""
+
+    def read() -> Iterator[Iterator[str]]:
+        for document in documents:
+            yield (f"{line} {mark}\n" for line in lines_of(document))
+
+    return Documents(read, documents.files, (*documents.settings, "line end", mark), documents.name)
+
+
+def parted(documents: Documents, part: float) -> tuple[Documents, Documents]:
+    """All but the last `part` of the characters, and that part: a document may be cut."""
+    total = sum(len(text) for document in documents for text in document)
+    cut = int(total * (1 - part))
+
+    def read(low: int, high: int) -> Iterator[Iterator[str]]:
+        at = 0
+
+        def inside(document: Iterable[str]) -> Iterator[str]:
+            nonlocal at
+            for text in document:
+                piece = text[max(low - at, 0) : max(high - at, 0)]
+                at += len(text)
+                if piece:
+                    yield piece
+                if at >= high:
+                    return
+
+        for document in documents:
+            rest = inside(document)
+            yield rest
+            for _ in rest:  # a reader may leave early; the count may not
+                pass
+            if at >= high:
+                return
+
+    settings = lambda which: (*documents.settings, "part", which, cut)
+    first = Documents(lambda: read(0, cut), documents.files, settings("first"), documents.name)
+    return first, Documents(
+        lambda: read(cut, total), documents.files, settings("last"), f"the end of {documents.name}"
+    )
+
+
+@dataclass(frozen=True)
+class Some:
+    """Some rows of others."""
+
+    rows: Rows
+    index: Indices
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        return self.rows.batch(self.index[rows], epochs)
+
+
+def held_out(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches]:
+    """A random `part` of the rows for validation, the others for training."""
+    count = len(batches.source)
+    held = max(1, round(count * part))
+    if held >= count:
+        raise InputError(
+            f"{count} rows are too few to hold out {part:.0%}; give --valid FILE, or --set data.holdout=0"
+        )
+    order = generator(seed, SPLIT).permutation(count).astype(np.int64)
+    return _some(batches, np.sort(order[held:]), "first"), _some(batches, np.sort(order[:held]), "last")
+
+
+def _some(batches: Batches, index: Indices, which: str) -> Batches:
+    old = batches.order
+    order: Bucketed | Shuffled
+    if isinstance(old, Bucketed):
+        order = Bucketed(old.lengths[index], old.size, old.seed, old.tokens)
+    else:
+        assert isinstance(old, Shuffled)
+        order = Shuffled(len(index), old.size, old.seed, old.shuffle)
+    settings = {**batches.settings, "part": which, "rows": len(index)}
+    return replace(batches, source=Some(batches.source, index), order=order, settings=settings)

@@ -1,0 +1,265 @@
+"""Recipes: what to train and how, one value each. `heed recipes` lists them, `heed recipe cp` copies one.
+
+A recipe is small enough to finish on one machine; sizes of papers are presets of the families (`heed ls`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from heedful.train.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How text becomes ids."""
+
+    kind: str = (
+        "bpe"  # bpe, wordpiece, unigram, word, char: learnt from the data; or the folder of a tokenizer
+    )
+    vocab: int = 8000  # at most so many tokens
+    special: tuple[str, ...] | None = None  # roles: bos, eos, pad, mask …; None: what the kind usually has
+    sentinels: int = 0  # T5's <extra_id_0> …
+    lower: bool = False
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a run is watched."""
+
+    every: int = 250  # steps; an evaluation also ends the run
+    batches: int | None = None  # of the validation data; None: all
+    patience: int | None = None  # evaluations without a better one before the run stops; None: never
+    log: int = 10  # steps between lines of metrics.jsonl
+    sample: int = 64  # tokens written after each evaluation, of models that write; 0: none
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything a run depends on except the files it reads."""
+
+    family: str  # a family or a preset
+    what: str  # what it is for, in one line
+    objective: str = "next_token"
+    tokenizer: Vocabulary = Vocabulary()
+    model: Mapping[str, Any] = field(default_factory=dict)  # fields of the family's config
+    data: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # length, batch, holdout, and options of the builder
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluate: Evaluation = Evaluation()
+    start: str | None = None  # a trained model to begin with, instead of random weights
+    teacher: str | None = None  # a trained model to distil
+    device: str = "auto"
+    parallel: str = "ddp"  # how several processes share the work: ddp, or fsdp (weights are shared out too)
+
+
+CHARS = Vocabulary("char", 256)
+WORDPIECES = Vocabulary("wordpiece", 8000)
+ROBERTA = Vocabulary("bpe", 8000, ("cls", "pad", "sep", "mask"))
+PAIRS = Vocabulary("bpe", 8000, ("bos", "eos", "pad"))
+WIKITEXT = Vocabulary("word", 33278)  # every word of the training text, <unk> and <eos>
+
+SMALL = dict(dim=256, layers=6, heads=8)
+READER = dict(SMALL, context=128)
+LM = dict(length=256, batch=32)
+TRANSLATION = dict(length=128, batch=128, max_tokens=4096, truncate=True)
+
+
+def steps(count: int, lr: float, **more: Any) -> TrainConfig:
+    """Training with a short warm-up, as most recipes have it."""
+    return TrainConfig(
+        **{"steps": count, "lr": lr, "warmup": min(200, count // 10), "save_every": 1000, **more}
+    )
+
+
+def decoder(family: str, what: str, lr: float = 1e-3, **model: Any) -> Recipe:
+    """A small language model over subwords."""
+    return Recipe(family, what, model=SMALL | model, data=LM, train=steps(5000, lr))
+
+
+def encoder(family: str, what: str, tokenizer: Vocabulary = WORDPIECES, **changes: Any) -> Recipe:
+    """A small encoder that fills in hidden words."""
+    given: dict[str, Any] = dict(objective="masked", data=dict(length=128, batch=64), train=steps(5000, 5e-4))
+    return Recipe(family, what, tokenizer=tokenizer, **given | changes)
+
+
+def translator(family: str, what: str, lr: float, count: int = 6000, **model: Any) -> Recipe:
+    """Sentence to sentence, with one vocabulary for both languages."""
+    train = steps(count, lr, warmup=400)
+    return Recipe(family, what, "translate", PAIRS, model, TRANSLATION, train, Evaluation(every=500))
+
+
+def wikitext(family: str, what: str, lr: float, model: dict[str, Any], **train: Any) -> Recipe:
+    """WikiText-2 by words, as the tables of 2017 have it: one stream, lines end with <eos>."""
+    data = dict(length=128, batch=64, apart=False, line_end="<eos>", holdout=0.0)
+    evaluate = Evaluation(every=500, sample=0)
+    return Recipe(
+        family,
+        what,
+        tokenizer=WIKITEXT,
+        model=model,
+        data=data,
+        train=steps(8000, lr, **train),
+        evaluate=evaluate,
+    )
+
+
+RECURRENT = dict(dim=512, table_dim=256)
+NANO: dict[str, Any] = dict(weight_decay=0.1, betas=(0.9, 0.99), warmup=100, save_every=None)
+BANDED = dict(SMALL, context=256, window=64)
+EXPERTS = dict(
+    dim=256, layers=6, heads=8, rank=64, q_rank=96, head_dim=32, rope_dim=16, value_dim=32, hidden=704,
+    dense=1, experts=8, active=2, shared=1, expert_hidden=256, groups=2, groups_kept=1, route_scale=1.0,
+    context=256, tied=True,
+)  # fmt: skip
+LINEAR = dict(dim=256, layers=6)
+
+RECIPES: dict[str, Recipe] = {
+    "char-rnn": Recipe(
+        "rnn",
+        "a recurrent network that writes character by character",
+        tokenizer=CHARS,
+        model=dict(dim=256, layers=1, dropout=0.0),
+        data=dict(length=64, batch=32),
+        train=steps(3000, 2e-3),
+    ),
+    "lstm-wikitext2": wikitext(
+        "lstm",
+        "an LSTM language model on WikiText-2, by words",
+        2e-3,
+        dict(dim=650, layers=2, dropout=0.5, tied=True),
+        weight_decay=0.01,
+        dtype="float32",
+    ),
+    "transformer-wikitext2": wikitext(
+        "gpt2",
+        "a Transformer as large as that LSTM, on the same text",
+        1e-3,
+        dict(dim=512, layers=4, heads=8, hidden=1664, context=128, dropout=0.4),
+        weight_decay=0.1,
+    ),
+    "seq2seq": translator(
+        "seq2seq",
+        "an LSTM reads a sentence, another writes its translation",
+        1e-3,
+        layers=2,
+        dropout=0.2,
+        **RECURRENT,
+    ),
+    "rnnsearch": translator(
+        "rnnsearch",
+        "the first attention: translation that looks back at the source",
+        1e-3,
+        dropout=0.2,
+        **RECURRENT,
+    ),
+    "luong": translator("luong", "attention by a product, at the current step", 1e-3, layers=2, **RECURRENT),
+    "transformer-multi30k": translator(
+        "transformer",
+        "the Transformer with its paper's recipe, on Multi30k",
+        1e-3,
+        dim=256,
+        layers=3,
+        heads=8,
+        dropout=0.2,
+    ),
+    "bert": encoder(
+        "bert",
+        "masked words and next sentences (one sentence a line, blank lines between documents)",
+        objective="masked_and_next",
+        model=dict(READER, head="pretrain"),
+    ),
+    "roberta": encoder("roberta", "masked words alone, drawn anew every epoch", ROBERTA, model=READER),
+    "electra": encoder(
+        "electra",
+        "tell replaced words from true ones",
+        objective="replaced",
+        model=dict(READER, table_dim=128),
+    ),
+    "deberta": encoder("deberta", "content and distance attend apart", model=READER),
+    "bilstm": encoder(
+        "bilstm",
+        "masked words by LSTMs in both directions: a baseline beside BERT",
+        model=dict(dim=256, layers=3),
+    ),
+    "cnn": encoder(
+        "cnn", "masked words by convolutions: a baseline beside BERT", model=dict(dim=256, layers=6)
+    ),
+    "distil": encoder(
+        "distilbert",
+        "half the layers, taught by a trained BERT: --set teacher=FOLDER",
+        objective="distil",
+        model=dict(READER, layers=3),
+    ),
+    "gpt": decoder("gpt", "the first GPT, small: norms after each part", 5e-4, context=256),
+    "gpt2": decoder("gpt2", "GPT-2, small", context=256),
+    "gpt3-small-banded": Recipe(
+        "gpt3",
+        "GPT-3's alternation of full and banded attention, small",
+        model=BANDED,
+        data=LM,
+        train=steps(5000, 1e-3),
+    ),
+    "llama-small": decoder(
+        "llama", "rotary positions, gated MLPs, grouped heads, small", kv_heads=4, context=256, tied=True
+    ),
+    "palm-small": decoder("palm", "attention and MLP side by side, one key head, small", context=256),
+    "bloom-small": decoder("bloom", "distances as a penalty on the scores (ALiBi), small", context=256),
+    "deepseek-small": Recipe(
+        "deepseek-v2",
+        "latent attention and experts, small",
+        model=EXPERTS,
+        data=LM,
+        train=steps(5000, 1e-3),
+    ),
+    "t5": Recipe(
+        "t5",
+        "write the spans that were cut out",
+        "spans",
+        Vocabulary("unigram", 8000, sentinels=100),
+        dict(dim=256, layers=4, heads=8),
+        dict(length=256, batch=32),
+        steps(5000, 1e-3),
+    ),
+    "bart": Recipe(
+        "bart",
+        "write the text again from its noised form",
+        "denoise",
+        ROBERTA,
+        dict(dim=256, layers=3, heads=8, context=256),
+        dict(length=256, batch=32),
+        steps(5000, 5e-4),
+    ),
+    "s4": Recipe(
+        "s4", "a long convolution instead of attention", model=LINEAR, data=LM, train=steps(5000, 1e-3)
+    ),
+    "mamba": Recipe(
+        "mamba", "a state space that chooses what to remember", model=LINEAR, data=LM, train=steps(5000, 1e-3)
+    ),
+    "linear": decoder("linear", "attention without a softmax: a state of fixed size"),
+    "gla": decoder("gla", "linear attention that forgets by gates", heads=4),
+    "based": decoder(
+        "based", "linear attention by a Taylor series beside small windows", window=64, key_dim=16
+    ),
+    "shakespeare-char": Recipe(
+        "gpt2",
+        "Shakespeare by character on a GPU, in seconds",
+        tokenizer=CHARS,
+        model=dict(dim=384, layers=6, heads=6, context=256, dropout=0.2),
+        data=dict(length=256, batch=64),
+        train=TrainConfig(steps=1500, lr=1.5e-3, dtype="bfloat16", graph=True, **NANO),
+        evaluate=Evaluation(every=250, log=50, sample=256),
+    ),
+    "shakespeare-char-cpu": Recipe(
+        "gpt2",
+        "Shakespeare by character on a laptop, in minutes",
+        tokenizer=CHARS,
+        model=dict(dim=128, layers=4, heads=4, context=64, dropout=0.0),
+        data=dict(length=64, batch=12),
+        train=TrainConfig(steps=2000, lr=1e-3, **NANO),
+        evaluate=Evaluation(every=250, sample=256),
+    ),
+}

@@ -1,0 +1,69 @@
+"""A run without training: the model and one batch, measured. Nothing is written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.data.batch import Batch
+from heedful.runs.prepare import Prepared, device_of, prepare
+from heedful.runs.progress import clock, memory
+from heedful.runs.settings import Chosen
+from heedful.train.fit import fit
+
+
+def rehearse(chosen: Chosen) -> dict[str, Any]:
+    """Sizes, memory and time of a run, from one row's activations and two steps of training."""
+    device = device_of(chosen.recipe.device)
+    ready = prepare(chosen, device)
+    config, batches, model = chosen.recipe.train, ready.batches, ready.model
+    batch = batches[0]
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    held = sum(p.numel() * p.element_size() for p in model.parameters())
+    kept = activations(ready, batch) // config.accumulate
+    moments = {"adamw": 2, "muon": 1, "adafactor": 0}[config.optimiser]
+    seconds = step_seconds(ready, chosen)
+    return {
+        "recipe": chosen.name, "family": model.family.name, "device": str(device), "parameters": parameters,
+        "vocabulary": len(model.tokenizer), "rows": batches.row_count,
+        "valid_rows": ready.valid.row_count if ready.valid else 0,
+        "batch": list(batch.tokens.shape), "tokens_per_step": batch.tokens_read, "steps": config.steps,
+        "epochs": round(config.steps / len(batches), 2), "weights_bytes": held, "gradients_bytes": held,
+        "moments_bytes": moments * held, "activations_bytes": kept,
+        "memory_bytes": (2 + moments) * held + kept, "process_bytes": memory(device),
+        "seconds_per_step": round(seconds, 4), "eta": clock(seconds * config.steps),
+    }  # fmt: skip
+
+
+def activations(ready: Prepared, batch: Batch) -> int:
+    """Bytes that one step's forward pass keeps for going back: those of a row, times the rows."""
+    weights = {p.untyped_storage().data_ptr() for p in ready.model.parameters()}
+    seen: dict[int, int] = {}
+
+    def keep(t: Tensor) -> Tensor:
+        place = t.untyped_storage()
+        if place.data_ptr() not in weights:
+            seen[place.data_ptr()] = place.nbytes()
+        return t
+
+    held: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        held.append(ready.purpose(ready.model.train(), batch.rows(slice(0, 1)).to(ready.model.device)))
+    return sum(seen.values()) * len(batch)
+
+
+def step_seconds(ready: Prepared, chosen: Chosen) -> float:
+    """The second of two steps: the first one also warms up."""
+    config = replace(
+        chosen.recipe.train, steps=2, warmup=0, folder=None, resume=False, compile=False, graph=False
+    )
+    at = 0.0
+    seconds = 0.0
+    for step in fit(ready.model, ready.purpose, ready.batches, config):
+        _ = step.loss  # waits for the device
+        seconds, at = time.perf_counter() - at, time.perf_counter()
+    return seconds

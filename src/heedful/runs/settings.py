@@ -1,0 +1,309 @@
+"""Settings of a run: defaults < recipe < YAML file < environment < flags, and where each value came from.
+
+A setting has a path: train.lr, model.dim, data.length, tokenizer.vocab, evaluate.every, device …
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from heedful.errors import ConfigError, NotFound, nearest
+from heedful.runs.recipes import RECIPES, Evaluation, Recipe, Vocabulary
+from heedful.train.config import TrainConfig
+
+SECTIONS: dict[str, type] = {"tokenizer": Vocabulary, "train": TrainConfig, "evaluate": Evaluation}
+OPEN = (
+    "model",
+    "data",
+)  # their names are checked where they are used: by the family, by the builder of the data
+ELSEWHERE = ("folder", "resume")  # say which run this is, not what it does
+READING = {"length": 256, "batch": 32, "holdout": 0.1}  # what every kind of data has
+PARALLEL = ("ddp", "fsdp")
+
+
+@dataclass(frozen=True)
+class Given:
+    """One value, and who gave it: "--lr", "HEED_LR", "gpt.yaml:7"."""
+
+    path: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The settings of a run after all was said."""
+
+    name: str
+    recipe: Recipe
+    files: tuple[str, ...] = ()
+    valid: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose(source: str, given: Sequence[Given] = ()) -> Chosen:
+    """The settings for a recipe, a YAML file, a preset or a family, changed by `given`; the last one wins."""
+    path = Path(source)
+    origins: dict[str, str] = {}
+    if source in RECIPES:
+        name, values = source, plain(RECIPES[source])
+    elif path.suffix in (".yaml", ".yml"):
+        name, values, origins = read(path)
+    else:
+        name, values = source, plain(from_family(source))
+    base = flat(plain(Recipe(values["family"], "")))
+    for key, value in flat(values).items():
+        origins.setdefault(key, f"recipe {name}" if base.get(key, ...) != value else "default")
+    for one in given:
+        put(values, one)
+        origins[one.path] = one.origin
+    try:
+        files, valid = (tuple(values.get(k) or ()) for k in ("files", "valid"))
+        return Chosen(name, made(values), files, valid, origins)
+    except ConfigError as error:
+        raise located(error, origins) from None
+
+
+def located(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
+    """The error with the line of the file that it speaks of, if a file said so."""
+    for path, origin in origins.items():
+        name = path.rpartition(".")[2]
+        if re.search(r"\.ya?ml:\d+$", origin) and re.search(rf"\b{name}\b ?=|{re.escape(path)}", str(error)):
+            return type(error)(f"{origin}: {error}")
+    return error
+
+
+def from_family(name: str) -> Recipe:
+    """A recipe for a preset in its own size, or for a family in its smallest."""
+    from heedful.models import FAMILIES, presets
+
+    known = presets()
+    if name in known:
+        family = known[name][0]
+        return Recipe(name, f"{name} in its published size", family.objective)
+    if name not in FAMILIES:
+        hint = nearest(name, [*RECIPES, *known, *FAMILIES]) or "list recipes with: heed recipes"
+        raise NotFound(f"no recipe, preset or family is called {name!r}; {hint}")
+    family = FAMILIES[name]
+    given: set[str] = family.tiny.__dict__["given"]
+    model = {n: getattr(family.tiny, n) for n in sorted(given - {"vocab", "source_vocab"})}
+    reach = int(model.get("context", 64))
+    kinds = {
+        "masked": "wordpiece",
+        "masked_and_next": "wordpiece",
+        "replaced": "wordpiece",
+        "spans": "unigram",
+    }
+    special = {"translate": ("bos", "eos", "pad"), "denoise": ("cls", "pad", "sep", "mask")}.get(
+        family.objective
+    )
+    sentinels = 100 if family.objective == "spans" else 0
+    vocabulary = Vocabulary(kinds.get(family.objective, "bpe"), 2000, special, sentinels)
+    data = {"length": reach, "batch": 32}
+    return Recipe(
+        name,
+        f"{name} in its smallest size",
+        family.objective,
+        vocabulary,
+        model,
+        data,
+        TrainConfig(lr=1e-3, warmup=50),
+    )
+
+
+def plain(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as nested plain values, as YAML has it."""
+    values: dict[str, Any] = {}
+    for f in dataclasses.fields(recipe):
+        value = getattr(recipe, f.name)
+        if f.name in SECTIONS:
+            value = {n: v for n, v in dataclasses.asdict(value).items() if n not in ELSEWHERE}
+        values[f.name] = dict(value) if isinstance(value, Mapping) else value
+    values["data"] = READING | values["data"]
+    made: dict[str, Any] = tidy(values)
+    return made
+
+
+def tidy(value: Any) -> Any:
+    """Tuples as lists, paths as text: what YAML and JSON know."""
+    if isinstance(value, Mapping):
+        return {str(k): tidy(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [tidy(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by their paths."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def put(values: dict[str, Any], one: Given) -> None:
+    """Set one value by its path; an unknown path is an error that names the nearest."""
+    section, _, name = one.path.partition(".")
+    top = [f.name for f in dataclasses.fields(Recipe) if f.name not in (*SECTIONS, *OPEN)] + [
+        "files",
+        "valid",
+    ]
+    known = top + [f"{s}.{n}" for s, kind in SECTIONS.items() for n in names(kind)]
+    if section in OPEN and name:
+        values[section][name] = one.value
+    elif one.path not in known:
+        hint = nearest(one.path, [*known, *flat(values)]) or f"sections are {', '.join([*SECTIONS, *OPEN])}"
+        raise ConfigError(f"{one.origin}: there is no setting {one.path!r}; {hint}")
+    elif name:
+        values[section][name] = one.value
+    else:
+        values[section] = one.value
+
+
+def names(kind: type) -> list[str]:
+    """The settings of a section."""
+    return [f.name for f in dataclasses.fields(kind) if f.name not in ELSEWHERE]
+
+
+def made(values: Mapping[str, Any]) -> Recipe:
+    """The recipe that plain values describe, each of the right type."""
+    given: dict[str, Any] = {}
+    for name, hint in get_type_hints(Recipe).items():
+        value = values.get(name)
+        if name in SECTIONS:
+            hints = get_type_hints(SECTIONS[name])
+            given[name] = SECTIONS[name](
+                **{n: fitted(f"{name}.{n}", v, hints[n]) for n, v in (value or {}).items()}
+            )
+        elif name in OPEN:
+            given[name] = dict(value or {})
+        else:
+            given[name] = fitted(name, value, hint)
+    data = given["data"]
+    for name, kind in (("length", int), ("batch", int), ("holdout", float)):
+        data[name] = fitted(f"data.{name}", data[name], kind)
+    if not 0 <= data["holdout"] < 1:
+        raise ConfigError(
+            f"data.holdout = {data['holdout']} must be at least 0 and below 1: the part kept for validation"
+        )
+    if given["parallel"] not in PARALLEL:
+        raise ConfigError(f"parallel = {given['parallel']!r} is unknown; one of {', '.join(PARALLEL)}")
+    return Recipe(**given)
+
+
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    tuple: "a list",
+    type(None): "null",
+}
+
+
+def fitted(path: str, value: Any, hint: Any) -> Any:
+    """A value as the type its setting has; an error that says what it must be."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    plain_options = [get_origin(option) or option for option in options]
+    for option in plain_options:
+        if option is tuple and isinstance(value, list | tuple):
+            return tuple(value)
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if option is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+        if (
+            isinstance(option, type)
+            and isinstance(value, option)
+            and not (isinstance(value, bool) and option is int)
+        ):
+            return value
+    wanted = " or ".join(dict.fromkeys(KINDS.get(o, "text") for o in plain_options))
+    raise ConfigError(f"{path} = {value!r} must be {wanted}")
+
+
+def parse(text: str) -> Any:
+    """The value of `--set path=TEXT`: a number, true, false, null, a list, else text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def assignment(text: str) -> Given:
+    """`a.b=c` as a setting."""
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"--set {text}: write a setting as path=value, like --set train.lr=1e-3")
+    return Given(path.strip(), parse(value.strip()), "--set")
+
+
+def read(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """Name, values and lines of a YAML file. `recipe: NAME` in it starts from that recipe."""
+    if not path.is_file():
+        raise NotFound(f"no file {path}; heed recipe cp NAME {path} writes one")
+    try:
+        text = path.read_text(encoding="utf-8")
+        loaded, tree = yaml.safe_load(text), yaml.compose(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: no YAML ({getattr(error, 'problem', None) or error})") from None
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} holds no settings; heed recipe cp NAME {path} writes some")
+    lines = {key: f"{path}:{line}" for key, line in positions(tree)}
+    start = loaded.pop("recipe", None)
+    if start is not None and start not in RECIPES:
+        raise NotFound(f"{lines['recipe']}: no recipe is called {start!r}; {nearest(str(start), RECIPES)}")
+    if start is None and not isinstance(loaded.get("family"), str):
+        raise ConfigError(f"{path} names neither a family nor a recipe; write family: gpt2")
+    values = plain(RECIPES[start] if start is not None else Recipe(loaded["family"], ""))
+    for key, value in flat(loaded).items():
+        if key != "name":
+            put(values, Given(key, value, lines.get(key, str(path))))
+    return str(loaded.get("name", start or path.stem)), values, lines
+
+
+def positions(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """The line of every leaf of a YAML tree, by its path."""
+    for key, value in node.value:
+        if isinstance(value, yaml.MappingNode):
+            yield from positions(value, f"{prefix}{key.value}.")
+        else:
+            yield prefix + key.value, key.start_mark.line + 1
+
+
+def write(chosen: Chosen) -> str:
+    """The settings as YAML, which `heed train` reads back."""
+    values = {"name": chosen.name} | plain(chosen.recipe)
+    files = {k: list(v) for k, v in (("files", chosen.files), ("valid", chosen.valid)) if v}
+    return yaml.safe_dump(values | files, sort_keys=False, allow_unicode=True, width=110)
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """The first setting that two runs do not share and that a resumed run may not change."""
+    free = {"name", "what", "device", "parallel"}
+    before, after = flat(old), flat(new)
+    for path in sorted(set(before) | set(after)):
+        shared = path in free or path.startswith(
+            ("evaluate.", "train.", "files", "valid")
+        )  # `fit` looks at its own
+        if not shared and before.get(path) != after.get(path):
+            return path
+    return None

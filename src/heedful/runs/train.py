@@ -1,0 +1,251 @@
+"""A training run, from settings to a checkpoint. `python -m heedful.runs.train` is `heed train`."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import HeedfulError
+from heedful.runs.folder import Folder
+from heedful.runs.prepare import Prepared, device_of, prepare, writes
+from heedful.runs.progress import Progress, Silent, memory, progress
+from heedful.runs.settings import Chosen
+from heedful.train.checkpoint import newest, pointed, read_training
+from heedful.train.fit import Step, fit
+from heedful.train.stopping import EarlyStopping
+
+SHOW = 0.25  # seconds between looks at the loss: on a GPU each one waits for it
+
+
+class Interrupted(HeedfulError):
+    """Ctrl-C or SIGTERM; the text names the checkpoint that was saved."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    checkpoint: Path  # the best one if the run was validated, else the last
+    steps: int
+    tokens: int
+    seconds: float
+    loss: float
+    parameters: int
+    valid: dict[str, float] = field(default_factory=dict)  # of the best evaluation
+    best_step: int | None = None
+    stopped: bool = False  # early, because nothing got better
+
+
+@dataclass
+class Asked:
+    """Whether somebody asked the run to stop."""
+
+    stop: bool = False
+
+
+@contextmanager
+def signals() -> Iterator[Asked]:
+    """SIGINT and SIGTERM ask the run to stop after its step; a second one stops it at once."""
+    asked = Asked()
+    old: dict[int, Any] = {}
+
+    def ask(number: int, frame: Any) -> None:
+        asked.stop = True
+        signal.signal(number, old[number])
+
+    for one in (signal.SIGINT, signal.SIGTERM):
+        old[one] = signal.signal(one, ask)
+    try:
+        yield asked
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def train(
+    chosen: Chosen, folder: Path, *, resume: bool = False, quiet: bool = False, tensorboard: bool = False
+) -> Result:
+    """Run it all: prepare, train, evaluate, save."""
+    device = device_of(chosen.recipe.device)
+    files = Folder(folder, chosen, resume, tensorboard)
+    ready = prepare(chosen, device, folder)
+    chosen = replace(
+        chosen,
+        recipe=replace(chosen.recipe, train=replace(chosen.recipe.train, folder=folder, resume=resume)),
+    )
+    shown = Silent() if quiet else progress(chosen.recipe.train.steps)
+    try:
+        return Loop(chosen, ready, files, shown).run()
+    finally:
+        shown.close()
+
+
+class Loop:
+    """One run: every step is counted, some are shown, logged, evaluated, saved."""
+
+    def __init__(self, chosen: Chosen, ready: Prepared, files: Folder, shown: Progress) -> None:
+        self.chosen, self.ready, self.files, self.shown = chosen, ready, files, shown
+        self.config, self.how = chosen.recipe.train, chosen.recipe.evaluate
+        self.parameters = sum(p.numel() for p in ready.model.parameters())
+        self.stopping = EarlyStopping(patience=self.how.patience or sys.maxsize)
+        self.began = self.seen = time.perf_counter()
+        self.tokens = self.since = 0
+        self.speed, self.ema, self.steps_before = 0.0, math.nan, 0
+        self.best: dict[str, float] = {}
+        self.best_step: int | None = None
+
+    def run(self) -> Result:
+        self.introduce()
+        last: Step | None = None
+        with signals() as asked:
+            for step in fit(self.ready.model, self.ready.purpose, self.ready.batches, self.config):
+                last = step
+                self.count(step)
+                if self.due(step, self.how.every):
+                    self.evaluate(step)
+                    self.sample(step)
+                if self.stopping.stop:
+                    step.save()
+                    self.say(
+                        f"stopped early: {self.stopping.waited} evaluations, none better than step {self.best_step}"
+                    )
+                    break
+                if asked.stop and step.number < self.config.steps:
+                    raise Interrupted(
+                        f"interrupted at step {step.number}; saved {step.save()}: --resume goes on"
+                    )
+        return self.result(last)
+
+    def introduce(self) -> None:
+        """Say what is about to happen, and where a resumed run goes on."""
+        c, batches = self.config, self.ready.batches
+        at = newest(self.files.path) if c.resume else None
+        if at is not None:
+            self.steps_before = read_training(at)["step"]
+            self.files.forget_after(self.steps_before)
+            self._known_best()
+        family, device = self.ready.model.family.name, self.ready.model.device
+        rows = f"{batches.row_count:,} rows, {len(batches):,} steps an epoch"
+        self.say(f"{self.chosen.name}: {family} of {self.parameters:,} parameters on {device}; {rows}")
+        for note in self.ready.notes:
+            self.say(f"note: {note}")
+        if at is not None:
+            self.say(f"going on from {at}")
+
+    def _known_best(self) -> None:
+        from heedful.runs.folder import read_metrics
+
+        found = read_metrics(self.files.path) if (self.files.path / "metrics.jsonl").is_file() else []
+        for line in found:
+            if "eval/loss" in line and self.stopping.better(line["eval/loss"]):
+                self.best = {n.removeprefix("eval/"): v for n, v in line.items() if n.startswith("eval/")}
+                self.best_step = int(line["train/global_step"])
+
+    def say(self, line: str) -> None:
+        self.shown.say(line)
+        self.files.log(line)
+
+    def due(self, step: Step, every: int) -> bool:
+        return step.number % every == 0 or step.number == self.config.steps
+
+    def count(self, step: Step) -> None:
+        """Add a step up; show and log it if it is time."""
+        self.tokens += step.tokens
+        self.since += step.tokens
+        now = time.perf_counter()
+        logs, shows = self.due(step, self.how.log), now - self.seen >= SHOW
+        if not (logs or shows):
+            return
+        loss = step.loss  # waits for the device, so that the clock counts its work
+        now = time.perf_counter()
+        self.speed = self.since / max(now - self.seen, 1e-9)
+        self.seen, self.since = now, 0
+        self.ema = loss if math.isnan(self.ema) else 0.9 * self.ema + 0.1 * loss
+        done = step.number - self.steps_before
+        left = (now - self.began) / done * (self.config.steps - step.number)
+        self.shown.step({
+            "step": step.number, "steps": self.config.steps, "loss": loss, "ema": self.ema,
+            "val": self.best.get("loss"),
+            "lr": step.lr, "grad": step.grad_norm, "tokens_per_second": self.speed,
+            "memory": memory(self.ready.model.device), "eta": left,
+        })  # fmt: skip
+        if logs:
+            self.files.metrics({
+                "train/global_step": step.number, "train/loss": loss, "train/learning_rate": step.lr,
+                "train/grad_norm": step.grad_norm,
+                "train/epoch": round(step.number / len(self.ready.batches), 4),
+                "train/tokens_per_second": round(self.speed, 1), **self._terms(step),
+            })  # fmt: skip
+
+    def _terms(self, step: Step) -> dict[str, float]:
+        return {f"train/{n}_loss": v for n, v in step.terms.items()} if len(step.terms) > 1 else {}
+
+    def evaluate(self, step: Step) -> None:
+        """The loss on validation data; the best checkpoint is kept."""
+        if self.ready.valid is None:
+            return
+        began = time.perf_counter()
+        found = step.evaluate(self.ready.valid, self.how.batches)
+        if self.ready.batches.labels == () and found["loss"] < 50:
+            found["perplexity"] = math.exp(found["loss"])
+        better = self.stopping.better(found["loss"])
+        if better:
+            self.best, self.best_step = found, step.number
+            step.save(best=True)
+        self.files.metrics({"train/global_step": step.number, **{f"eval/{n}": v for n, v in found.items()}})
+        listed = "  ".join(f"{n} {v:.4f}" for n, v in found.items())
+        self.say(f"step {step.number}: eval {listed}" + ("  best so far" if better else ""))
+        self.seen += time.perf_counter() - began  # the speed is that of training
+
+    def sample(self, step: Step) -> None:
+        """A text, to see what the model has learnt."""
+        model = self.ready.model
+        if not (
+            self.how.sample and writes(model) and self.ready.batches.settings.get("kind") == "next_token"
+        ):
+            return
+        from heedful.decode.loop import generate
+
+        model.eval()
+        first = next((i for i in (model.tokenizer.bos, model.tokenizer.eos) if i is not None), None)
+        prompt = [first] if first is not None else self.ready.batches[0].tokens[0, :1].tolist()
+        ids = generate(
+            model, prompt, max_tokens=self.how.sample, temperature=0.8, top_k=50, seed=self.config.seed
+        )
+        model.train()
+        self.files.sample(step.number, model.tokenizer.decode(list(ids)))
+
+    def result(self, last: Step | None) -> Result:
+        path = self.files.path
+        found = pointed(path / "best.json") or newest(path)
+        assert found is not None
+        training = read_training(found)
+        steps = self.steps_before if last is None else last.number
+        seconds = time.perf_counter() - self.began
+        loss = training["loss"] if last is None else last.loss
+        return Result(
+            found,
+            steps,
+            self.tokens,
+            seconds,
+            loss,
+            self.parameters,
+            self.best,
+            self.best_step,
+            self.stopping.stop,
+        )
+
+
+if __name__ == "__main__":
+    from heedful.cli import main
+
+    main(["train", *sys.argv[1:]])

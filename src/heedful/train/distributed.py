@@ -1,0 +1,248 @@
+"""Several processes, one model: each reads its rows of a batch, together they take the step that one would.
+
+    Processes    one process alone: what it has is all there is
+    Together     several of them, over torch.distributed
+      kind ddp     every process holds the whole model; gradients are averaged (Li et al. 2020)
+      kind fsdp    weights, gradients and moments are shared out, gathered layer by layer (Zhao et al. 2023)
+
+Counts are averaged over the processes before a loss is divided by them, so the mean of all losses is that
+of the whole batch, however unevenly its labels fall. Only process 0 writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from heedful.data.batch import Batch
+from heedful.data.batches import Batches
+from heedful.errors import ConfigError, HeedfulError
+from heedful.models.base import LM, Seq2Seq
+from heedful.nn.block import Stack
+
+T = TypeVar("T")
+Divide = dict[str, Tensor]
+
+
+class Processes:
+    """One process alone. What it would say to others it keeps."""
+
+    rank, world = 0, 1
+
+    def share(self, batches: Batches) -> Batches:
+        """This process's rows of every batch."""
+        return batches
+
+    def wrap(self, trained: nn.Module, batches: Batches, device: torch.device) -> nn.Module:
+        """The module whose gradients are those of all processes."""
+        return trained
+
+    def total(self, counts: Mapping[Any, int]) -> dict[Any, int]:
+        """Counts of the whole batch from those of this process's rows."""
+        return dict(counts)
+
+    def parts(self, batch: Batch, divide: Divide, count: int) -> Iterator[tuple[Batch, Divide]]:
+        """The micro-batches of a step, and what each is divided by."""
+        yield from ((part, divide) for part in batch.split(count))
+
+    def turns(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, int]]:
+        """The batches this process evaluates, and what each counts: 1, or 0 to keep the others company."""
+        yield from ((batch, 1) for batch in batches)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over all processes."""
+        return values
+
+    def whole(self, value: Tensor) -> Tensor:
+        """A tensor whose parts may lie on several processes, whole."""
+        return value
+
+    def like(self, value: Tensor, shared: Tensor) -> Tensor:
+        """A whole tensor, shared out as another one is."""
+        return value
+
+    def gathered(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """For as long as it lasts, process 0 sees whole weights."""
+        return contextlib.nullcontext()
+
+    def first(self, work: Callable[[], T]) -> T | None:
+        """Let process 0 do something while the others wait; if it fails, all fail."""
+        return work()
+
+    def agreed(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        return flag
+
+
+class Together(Processes):
+    """Several processes that have found each other."""
+
+    def __init__(self, kind: str = "ddp") -> None:
+        if kind not in ("ddp", "fsdp"):
+            raise ConfigError(f"parallel = {kind!r} is unknown; ddp or fsdp")
+        self.kind, self.rank, self.world = kind, dist.get_rank(), dist.get_world_size()
+        self.module: Any = None
+        self.spare: Batch | None = None  # one row, for a process that has none of its own
+
+    def share(self, batches: Batches) -> Batches:
+        self.spare = batches[0].rows(slice(0, 1))
+        return batches.shard(self.rank, self.world)
+
+    def wrap(self, trained: nn.Module, batches: Batches, device: torch.device) -> nn.Module:
+        self.module = self._sharded(trained, device) if self.kind == "fsdp" else self._copied(trained, device)
+        wrapped: nn.Module = self.module
+        return wrapped
+
+    def _copied(self, trained: nn.Module, device: torch.device) -> nn.Module:
+        ids = [device.index] if device.type == "cuda" else None
+        unused = not self._all_used(trained, device)
+        return nn.parallel.DistributedDataParallel(
+            trained, device_ids=ids, broadcast_buffers=False, find_unused_parameters=unused
+        )
+
+    def _all_used(self, trained: nn.Module, device: torch.device) -> bool:
+        """Whether every weight gets a gradient: experts that no token visits do not, nor unused heads."""
+        assert self.spare is not None
+        row = self.spare.to(device)
+        loss, _ = trained(row, dict.fromkeys(("label", "row", "token"), torch.ones((), device=device)))
+        loss.backward()
+        used = all(p.grad is not None for p in trained.parameters() if p.requires_grad)
+        trained.zero_grad(set_to_none=True)
+        return used
+
+    def _sharded(self, trained: nn.Module, device: torch.device) -> nn.Module:
+        """Layers that read nothing but their input are gathered one by one; all else together, as the root.
+
+        A decoder's layers also read the encoder's memory, past which their gradients are not waited for: they
+        belong to the root. So do layers that stand at several depths.
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(device.type, (self.world,))
+        model = trained.model
+        stack = (
+            model.encoder if isinstance(model, Seq2Seq) else model.blocks if isinstance(model, LM) else None
+        )
+        if isinstance(stack, Stack) and len(set(stack.depth)) == len(stack.depth):
+            for i in range(len(stack)):
+                fully_shard(stack[i], mesh=mesh)
+        root: Any = fully_shard(trained, mesh=mesh)
+        sharded: nn.Module = root
+        return sharded
+
+    def total(self, counts: Mapping[Any, int]) -> dict[Any, int]:
+        summed = torch.tensor(list(counts.values()), dtype=torch.int64)
+        dist.all_reduce(summed)
+        return dict(zip(counts, summed.tolist(), strict=True))
+
+    def parts(self, batch: Batch, divide: Divide, count: int) -> Iterator[tuple[Batch, Divide]]:
+        """Every process takes `count` parts, or the others would wait for it: what is missing is made up by
+        rows that are divided by infinity."""
+        assert self.spare is not None
+        made = [(part, divide) for part in batch.split(count)] if len(batch) else []
+        nothing = {per: torch.full_like(n, float("inf")) for per, n in divide.items()}
+        spare = self.spare.to(next(iter(divide.values())).device)
+        made += [(spare, nothing)] * (count - len(made))
+        for i, part in enumerate(made):
+            if self.kind == "ddp":  # gradients travel once, with the last part
+                self.module.require_backward_grad_sync = i == count - 1
+            yield part
+
+    def turns(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, int]]:
+        held: list[Batch] = []
+        for batch in batches:
+            held.append(batch)
+            if len(held) == self.world:
+                yield held[self.rank], 1
+                held = []
+        if held:
+            yield held[min(self.rank, len(held) - 1)], int(self.rank < len(held))
+
+    def mean(self, values: Tensor) -> Tensor:
+        values = values.clone()
+        dist.all_reduce(values)
+        return values / self.world
+
+    def whole(self, value: Tensor) -> Tensor:
+        full: Tensor = value.full_tensor() if _is_shared(value) else value  # type: ignore[attr-defined]
+        return full
+
+    def like(self, value: Tensor, shared: Tensor) -> Tensor:
+        if not _is_shared(shared) or value.dim() == 0:
+            return value
+        from torch.distributed.tensor import distribute_tensor
+
+        mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
+        return distribute_tensor(value.to(shared.device), mesh, placed)
+
+    @contextlib.contextmanager
+    def gathered(self, model: nn.Module) -> Iterator[None]:
+        held = [
+            (m, n, p)
+            for m in model.modules()
+            for n, p in m._parameters.items()
+            if p is not None and _is_shared(p)
+        ]
+        full: dict[int, nn.Parameter] = {}
+        for _, _, p in held:
+            if id(p) not in full:  # tied weights stay one
+                value = self.whole(p.detach())
+                full[id(p)] = nn.Parameter(value.cpu(), p.requires_grad) if self.rank == 0 else p
+        for module, name, p in held:
+            module._parameters[name] = full[id(p)]
+        try:
+            yield
+        finally:
+            for module, name, p in held:
+                module._parameters[name] = p
+
+    def first(self, work: Callable[[], T]) -> T | None:
+        done, failure = None, None
+        if self.rank == 0:
+            try:
+                done = work()
+            except Exception as error:
+                failure = error
+        if self.agreed(failure is not None):
+            raise failure or HeedfulError("process 0 failed; its message says why")
+        return done
+
+    def agreed(self, flag: bool) -> bool:
+        said = torch.tensor([int(flag)])
+        dist.all_reduce(said)
+        return bool(said.item())
+
+
+def _is_shared(value: Any) -> bool:
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(value, DTensor)
+
+
+def launched() -> bool:
+    """Whether torchrun, Slurm or `heed train --nproc` started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+@contextlib.contextmanager
+def processes(kind: str = "ddp", gpu: bool = False) -> Iterator[Processes]:
+    """This process alone, or with those it was started with: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
+    if not launched():
+        yield Processes()
+        return
+    if gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    # Tensors of the GPU travel by NCCL, counts and flags by gloo: those wait for nothing on the device.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(minutes=30))
+    try:
+        yield Together(kind)
+    finally:
+        dist.destroy_process_group()

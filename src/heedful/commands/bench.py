@@ -37,7 +37,8 @@ def bench(
     found = {
         "prefill_tokens_per_second": round(batch * prompt / read, 1), "time_to_first_token_s": round(read, 4),
         "decode_tokens_per_second": round(rate, 1), "weights_MiB": round(weights / 2**20, 1),
-        "bandwidth_limit_tokens_per_second": round(limit * batch, 1), "share_of_limit": round(rate / (limit * batch), 3),
+        "bandwidth_limit_tokens_per_second": round(limit * batch, 1),
+        "share_of_limit": round(rate / (limit * batch), 3),
         "batch": batch, "prompt": prompt, "tokens": tokens,
     }  # fmt: skip
     if json:

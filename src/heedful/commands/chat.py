@@ -11,9 +11,9 @@ import typer
 
 from heedful.commands.generate import Device, Dtype, Model, load_for_writing
 
-HELP = """/system TEXT   what the model is told first       /set NAME VALUE   temperature, top_p, max_tokens, seed …
-/clear         forget the conversation            /save FILE        the conversation as JSON
-/help          this                               /exit             leave (also Ctrl-D)
+HELP = """/system TEXT   what the model is told first     /set NAME VALUE   temperature, max_tokens, seed …
+/clear         forget the conversation          /save FILE        the conversation as JSON
+/help          this                             /exit             leave (also Ctrl-D)
 \"\"\"            begins and ends a text of several lines; Ctrl-C stops an answer"""
 
 
@@ -42,7 +42,8 @@ def chat(
     if tokenizer is None or tokenizer.chat_template is None:
         raise InputError(f"{model} has no chat template; use heed generate, or a model made for conversation")
     settings: dict[str, Any] = {
-        "temperature": temperature, "top_p": None if temperature == 0 else top_p, "max_tokens": max_tokens, "seed": seed,
+        "temperature": temperature, "top_p": None if temperature == 0 else top_p,
+        "max_tokens": max_tokens, "seed": seed,
     }  # fmt: skip
     talk = Talk(stepper, settings, system)
     if sys.stdin.isatty():
@@ -62,7 +63,7 @@ def read() -> str | None:
         if not line.startswith('"""'):
             return line
         lines = [line.removeprefix('"""')]
-        while not lines[-1].endswith('"""') or len(lines) == 1 and lines[0] == "":
+        while not lines[-1].endswith('"""') or (len(lines) == 1 and lines[0] == ""):
             lines.append(input("… " if sys.stdin.isatty() else ""))
         return "\n".join(lines).removesuffix('"""').strip("\n")
     except EOFError:

@@ -1,6 +1,6 @@
 """The largest differences from `transformers`, family by family, as a Markdown table.
 
-    python -m tests.parity.table
+python -m tests.parity.table
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 family, *found = differences(case, Path(folder))
                 rows.setdefault(family, []).append((found[0], found[1]))
-    print("| family | configs | largest logit difference | largest pattern difference |\n| --- | --- | --- | --- |")
+    print("| family | configs | largest logit difference | largest pattern difference |")
+    print("| --- | --- | --- | --- |")
     for family, found in rows.items():
-        pattern = max(p for _, p in found)
-        print(f"| {family} | {len(found)} | {max(x for x, _ in found):.1e} | {f'{pattern:.1e}' if pattern >= 0 else 'none shown'} |")
+        logit, pattern = (max(column) for column in zip(*found))
+        shown = f"{pattern:.1e}" if pattern >= 0 else "none shown"
+        print(f"| {family} | {len(found)} | {logit:.1e} | {shown} |")
 
 
 if __name__ == "__main__":

@@ -157,8 +157,8 @@ def normalise(line: Code, eps: Float, now: Now, row: Int) -> None:
 def round_off(line: Code, now: Now, row: Int) -> None:
     """y = round(x · m / max |x|), m so large that no sum of `size` products with int8 overflows 32 bits.
 
-    Its last place is far finer than that of the weights; what it counts is kept at GAIN in the workspace, then
-    the sums of y over groups if there are such.
+    Its last place is far finer than that of the weights; what it counts is kept at GAIN in the workspace,
+    then the sums of y over groups if there are such.
     """
     size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
     x = carray(floats_at(base + 4 * line[FROM]), (size,))

@@ -35,8 +35,8 @@ def round8(weight: Tensor) -> tuple[Tensor, Tensor]:
 def round4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """n = round((w − m) / s) in 0 … 15, m = min w and s = (max w − min w) / 15 over each group of inputs.
 
-    Two numbers to a byte: the first half of a group in the low bits, the second in the high ones. s and m together
-    are (N, K/group, 2).
+    Two numbers to a byte: the first half of a group in the low bits, the second in the high ones. s and m
+    together are (N, K/group, 2).
     """
     parts = weight.float().unflatten(1, (-1, group))  # (N, K/group, group)
     low = parts.amin(2, keepdim=True)

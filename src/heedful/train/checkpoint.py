@@ -1,11 +1,11 @@
 """Checkpoints of a run: written whole or not at all, and enough to go on exactly.
 
-    folder/
-      checkpoints/step-001200/    the model in Hugging Face layout, plus
-        training.json             step, loss, config, fingerprint of the data
-        optimiser.safetensors     moments, under <optimiser>.<parameter>.<name>
-        ema.safetensors           the averaged weights, if the run keeps them
-      last.json, best.json        which one
+folder/
+  checkpoints/step-001200/    the model in Hugging Face layout, plus
+    training.json             step, loss, config, fingerprint of the data
+    optimiser.safetensors     moments, under <optimiser>.<parameter>.<name>
+    ema.safetensors           the averaged weights, if the run keeps them
+  last.json, best.json        which one
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def write_atomic(path: Path, text: str) -> None:
 def optimiser_tensors(
     model: nn.Module, optimisers: Sequence[Optimizer], whole: Callable[[Tensor], Tensor] = lambda t: t
 ) -> dict[str, Tensor]:
-    """The optimisers' state by parameter name, as plain tensors; `whole` gathers those that are shared out."""
+    """The optimisers' state by parameter name, as plain tensors; `whole` gathers what is shared out."""
     names = {id(p): n for n, p in model.named_parameters()}
     out: dict[str, Tensor] = {}
     for i, optimiser in enumerate(optimisers):
@@ -71,14 +71,19 @@ def optimiser_tensors(
 
 
 def restore_optimisers(
-    model: nn.Module, optimisers: Sequence[Optimizer], saved: Mapping[str, Tensor], like: Like = lambda t, _: t
+    model: nn.Module,
+    optimisers: Sequence[Optimizer],
+    saved: Mapping[str, Tensor],
+    like: Like = lambda t, _: t,
 ) -> None:
     """Put saved state back under the parameters it belongs to, shared out as they are."""
     parameters = dict(model.named_parameters())
     for name, value in saved.items():
         i, parameter, key = name.split("/")
         if parameter not in parameters:
-            raise HeedfulError(f"the checkpoint's optimiser knows {parameter!r}, the model does not: is it another model?")
+            raise HeedfulError(
+                f"the checkpoint's optimiser knows {parameter!r}, the model does not: is it another?"
+            )
         p = parameters[parameter]
         owner = optimisers[int(i)]
         # A fused kernel counts its steps on the device, the others beside it.
@@ -94,7 +99,7 @@ def write_checkpoint(
     training: Mapping[str, Any],
     ema: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write a checkpoint beside the old ones and only then call it the last. A full disk costs nothing old."""
+    """Write a checkpoint beside the old ones, then call it the last. A full disk costs nothing old."""
     final = place(folder, step)
     part, old = final.with_name(final.name + ".part"), final.with_name(final.name + ".old")
     shutil.rmtree(part, ignore_errors=True)
@@ -103,7 +108,9 @@ def write_checkpoint(
         save_file(dict(moments), part / "optimiser.safetensors")
         if ema is not None:
             save_file({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
-        (part / "training.json").write_text(json.dumps({"step": step, **training}, indent=2), encoding="utf-8")
+        (part / "training.json").write_text(
+            json.dumps({"step": step, **training}, indent=2), encoding="utf-8"
+        )
         sync_folder(part)
         shutil.rmtree(old, ignore_errors=True)
         if final.exists():  # of an earlier attempt at the same step
@@ -134,7 +141,7 @@ def found(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, the best and the last; also what a crash left half done."""
+    """Remove all but the newest `keep` checkpoints, the best and the last; also what a crash left behind."""
     stay = {pointed(folder / "best.json"), pointed(folder / "last.json"), *found(folder)[-keep:]}
     for path in (folder / "checkpoints").glob("step-*"):
         if path not in stay:
@@ -174,7 +181,7 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a side file, in memory of their own: a mapped file would keep its disk space when it is removed."""
+    """The tensors of a side file, in memory of their own: a mapped file keeps its disk space when removed."""
     if not path.is_file():
         raise NotFound(f"{path} is not there; resume from an earlier checkpoint")
     file = SafeFile(path)
@@ -191,7 +198,9 @@ def copy_weights(model: Model, source: Model, where: Path, like: Like = lambda t
         listed = lambda values: ", ".join(f"{n}={values[n]!r}" for n in fields)
         odd = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
         what = f"{listed(had)}, this one {listed(have)}" if fields else f"another {odd[0]}"
-        raise WrongShape(f"{where} holds another model: it has {what}; build the same one, or use a new folder")
+        raise WrongShape(
+            f"{where} holds another model: it has {what}; build the same one, or use a new folder"
+        )
     put_values(ours, {name: like(value, ours[name]) for name, value in theirs.items()})
 
 

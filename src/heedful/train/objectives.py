@@ -1,8 +1,8 @@
 """What a model is trained for: functions of a model and a batch.
 
-An objective gives terms. A term is a *sum* and says what it is to be divided by (answers, rows or tokens); `fit`
-divides by the count of the whole accumulated batch, on all processes together, so that splitting a batch changes
-nothing, however ragged it is.
+An objective gives terms. A term is a *sum* and says what it is to be divided by (answers, rows or tokens);
+`fit` divides by the count of the whole accumulated batch, on all processes together, so that splitting a
+batch changes nothing, however ragged it is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def hidden(model: Model, batch: Batch) -> Tensor:
     """The hidden states that face the labels: of the one stack, or of the decoder."""
     if isinstance(model, Seq2Seq):
         if batch.target is None:
-            raise InputError("an encoder-decoder needs batches with a target; use data.parallel, data.spans or data.denoise")
+            raise InputError(
+                "an encoder-decoder needs batches with a target: of data.parallel, data.spans or data.denoise"
+            )
         return model.hidden(batch.tokens, batch.target, valid=batch.valid, target_valid=batch.target_valid)
     assert isinstance(model, LM)
     return model.encode(batch.tokens, valid=batch.valid, types=batch.types, documents=batch.documents)
@@ -55,7 +57,10 @@ def hidden(model: Model, batch: Batch) -> Tensor:
 def labels_of(batch: Batch) -> Tensor:
     """The labels, or an error that says which data has them."""
     if batch.labels is None:
-        raise InputError("this objective needs labels and the batch has none; build the batches with the matching data.… function")
+        raise InputError(
+            "this objective needs labels and the batch has none; "
+            "build the batches with the matching data.… function"
+        )
     return batch.labels
 
 
@@ -63,10 +68,11 @@ def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> T
     """Σ −log p(label), through the head's own output matrix."""
     assert isinstance(model, LM | Seq2Seq)
     head = model.head.words
-    # On a GPU asking how many labels count would make the host wait; there the kernel skips the others by itself.
-    if not (labels.is_cuda or torch.compiler.is_compiling()) and (labels == IGNORE).sum() * 2 > labels.numel():
-        chosen = labels != IGNORE  # few answers among many positions: only those are multiplied out
-        x, labels = x[chosen], labels[chosen]
+    # On a GPU asking how many labels count would make the host wait; there the kernel skips the others.
+    if not (labels.is_cuda or torch.compiler.is_compiling()):
+        chosen = labels != IGNORE
+        if chosen.sum() * 2 < labels.numel():  # few answers: only they are multiplied out
+            x, labels = x[chosen], labels[chosen]
     bias: Tensor | None = head.out.bias
     if isinstance(head, LMHead) and isinstance(head.shift, Tensor):
         bias = head.shift if bias is None else bias + head.shift
@@ -89,7 +95,7 @@ def masked(model: Model, batch: Batch) -> dict[str, Term]:
 
 
 def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
-    """Masked words, and whether the second sentence follows the first   (Devlin et al. 2019 §3.1, tasks 1 and 2)"""
+    """Masked words, and whether the second sentence follows the first   (Devlin et al. 2019 §3.1)"""
     head = model.head if isinstance(model, LM) else None
     if not isinstance(model, LM) or not isinstance(head, PretrainHead):
         raise InputError("masked_and_next needs a model with head='pretrain'")
@@ -124,7 +130,8 @@ def replaced(model: Model, batch: Batch) -> dict[str, Term]:
 
 def classify(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label | text), one label per row"""
-    return {"classify": Term(F.cross_entropy(wide(_logits(model, batch)), batch.extra["label"], reduction="sum"), "row")}
+    loss = F.cross_entropy(wide(_logits(model, batch)), batch.extra["label"], reduction="sum")
+    return {"classify": Term(loss, "row")}
 
 
 def regress(model: Model, batch: Batch) -> dict[str, Term]:
@@ -141,7 +148,7 @@ def tag(model: Model, batch: Batch) -> dict[str, Term]:
 
 
 def span(model: Model, batch: Batch) -> dict[str, Term]:
-    """−½ Σ (log p(start) + log p(end)); no answer points at the first token   (Devlin et al. 2019 §4.2, 4.3)"""
+    """−½ Σ (log p(start) + log p(end)); no answer: both at the first token   (Devlin et al. 2019 §4.2–4.3)"""
     logits = wide(_logits(model, batch))  # (B, T, 2)
     if batch.valid is not None:
         logits = logits.masked_fill(~batch.valid[..., None], -1e9)
@@ -151,9 +158,10 @@ def span(model: Model, batch: Batch) -> dict[str, Term]:
 
 
 def contrast(model: Model, batch: Batch, scale: float = 20.0) -> dict[str, Term]:
-    """−Σ log softmax_j(scale · cos(a_i, b_j))_i: each sentence finds its partner in the batch   (Henderson et al. 2017)
+    """−Σ log softmax_j(scale · cos(a_i, b_j))_i   (Henderson et al. 2017)
 
-    The other rows are the wrong answers, so this is the one objective that splitting a batch changes.
+    Each sentence finds its partner in the batch. The other rows are the wrong answers, so this is the one
+    objective that splitting a batch changes.
     """
     a = sentence_vectors(model, batch.tokens, batch.valid)
     b = sentence_vectors(model, batch.extra["other_tokens"], batch.extra.get("other_valid"))
@@ -173,21 +181,26 @@ def sentence_vectors(model: Model, tokens: Tensor, valid: Tensor | None) -> Tens
 
 
 def _logits(model: Model, batch: Batch) -> Tensor:
-    typed = {} if isinstance(model, Seq2Seq) else {"types": batch.types}  # encoder-decoders tell no sentences apart
+    # Encoder-decoders tell no sentences apart.
+    typed = {} if isinstance(model, Seq2Seq) else {"types": batch.types}
     logits: Tensor = model(batch.tokens, valid=batch.valid, **typed)
     return logits
 
 
-def distil(teacher: Model, temperature: float = 2.0, weights: tuple[float, float, float] = (5.0, 2.0, 1.0)) -> Objective:
-    """5 · KL(teacher_T ‖ student_T) T² + 2 · masked + 1 · (1 − cos(h, h_teacher))   (Sanh et al. 2019 §2, their weights)
+def distil(
+    teacher: Model, temperature: float = 2.0, weights: tuple[float, float, float] = (5.0, 2.0, 1.0)
+) -> Objective:
+    """5 · KL(teacher_T ‖ student_T) T² + 2 · masked + 1 · (1 − cos(h, h_teacher))   (Sanh et al. 2019 §2)
 
-    With rows of labels (batch.extra["label"]) in place of words, the first two terms speak of classes.
+    The weights are theirs. With rows of labels (batch.extra["label"]) in place of words, the first two terms
+    speak of classes.
     """
     teacher.eval()
     soft, hard, cosine = weights
 
     def objective(model: Model, batch: Batch) -> dict[str, Term]:
-        assert isinstance(model, LM) and isinstance(teacher, LM)
+        assert isinstance(model, LM)
+        assert isinstance(teacher, LM)
         x, ctx = model.read(batch.tokens, valid=batch.valid, types=batch.types)
         with torch.no_grad():
             y, teacher_ctx = teacher.read(batch.tokens, valid=batch.valid, types=batch.types)
@@ -219,7 +232,8 @@ def softened(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 OBJECTIVES: dict[str, Objective] = {
     f.__name__: f
     for f in (
-        next_token, masked, masked_and_next, translate, spans, denoise, replaced, classify, regress, tag, span, contrast,
+        next_token, masked, masked_and_next, translate, spans, denoise, replaced,
+        classify, regress, tag, span, contrast,
     )
 }  # fmt: skip
 
@@ -229,7 +243,8 @@ def objective(name: str | Objective) -> Objective:
     if callable(name):
         return name
     if name not in OBJECTIVES:
-        raise InputError(f"objective={name!r} is unknown; {nearest(name, OBJECTIVES) or 'one of ' + ', '.join(OBJECTIVES)}")
+        instead = nearest(name, OBJECTIVES) or "one of " + ", ".join(OBJECTIVES)
+        raise InputError(f"objective={name!r} is unknown; {instead}")
     return OBJECTIVES[name]
 
 
@@ -237,5 +252,3 @@ def combine(terms: dict[str, Term], divide: dict[Per, Any]) -> Tensor:
     """Σ weight · total / count: the loss that is stepped on and shown."""
     parts = [term.weight * term.total / divide[term.per] for term in terms.values()]
     return torch.stack(parts).sum()
-
-

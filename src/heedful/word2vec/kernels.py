@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from heedful.word2vec.sampling import GOLDEN, choose_outputs, mix, subsample
+from heedful.word2vec.sampling import draw_window, mix, subsample
 from heedful.word2vec.simd import (
     LANES,
     Bits,
@@ -29,6 +29,7 @@ from heedful.word2vec.simd import (
     fma,
     inlined,
     load,
+    prefetch,
     sigmoid,
     softplus,
     splat,
@@ -274,6 +275,19 @@ def train_window(
 
 
 @compiled
+def fetch_ahead(
+    U: Floats, outputs: Ints, M: Int, V: Floats, kept: Ints, entering: Int, n: Int, width: Int
+) -> None:
+    """Ask for the rows of the window to come: its outputs, and the one word that enters its context."""
+    for j in range(M):
+        for d in range(0, width, LANES):
+            prefetch(U, outputs[j] * width + d)
+    if entering < n:
+        for d in range(0, width, LANES):
+            prefetch(V, kept[entering] * width + d)
+
+
+@compiled
 def train_job(
     ids: Ints, keep: Bits, alias: Bits, paths: Ints, nodes: Ints, turns: Floats, V: Floats, U: Floats,
     width: Int, window: Int, dynamic: bool, negatives: Int, cbow: Int, rate: Float, seed: Int, kept: Ints,
@@ -282,28 +296,35 @@ def train_job(
     """All windows of one stretch of text, in order; returns (summed loss, examples, words trained).
 
     `ids` is sentences ended by -1. An example is one prediction of a centre word with its noise words or its
-    path.
+    path. Each window is drawn while the one before it is trained, so that its rows are under way from memory;
+    `outputs` and `signs` have room for two.
     """
     loss, examples, words = 0.0, 0, 0
     state, at = mix(np.uint64(seed)), 0
+    half = outputs.shape[0] // 2
+    rows, next_rows, turned, next_turned = outputs[:half], outputs[half:], signs[:half], signs[half:]
     while at < ids.shape[0]:
         at, n, state = subsample(ids, at, keep, kept, state)
         at += 1
         words += n
-        for i in range(n):
-            reach = window
-            if dynamic:
-                state += GOLDEN
-                reach = 1 + np.int64(((mix(state) >> np.uint64(32)) * np.uint64(window)) >> np.uint64(32))
-            M, state = choose_outputs(kept[i], negatives, alias, paths, nodes, turns, outputs, signs, state)
+        reach, M = window, 0
+        for i in range(-1, n):
+            rows, next_rows, turned, next_turned = next_rows, rows, next_turned, turned
+            now, m = reach, M
+            if i + 1 < n:
+                reach, M, state = draw_window(
+                    kept[i + 1], window, dynamic, negatives, alias, paths, nodes, turns, next_rows,
+                    next_turned, state,
+                )
+                fetch_ahead(U, next_rows, M, V, kept, i + 1 + window, n, width)
+            if i < 0:
+                continue
             C = 0
-            for k in range(max(0, i - reach), min(n, i + reach + 1)):
+            for k in range(max(0, i - now), min(n, i + now + 1)):
                 if k != i:
                     inputs[C] = kept[k]
                     C += 1
             if C > 0:
-                loss += train_window(
-                    V, U, inputs, C, outputs, signs, M, width, cbow, rate, h, u, x, step, only
-                )
+                loss += train_window(V, U, inputs, C, rows, turned, m, width, cbow, rate, h, u, x, step, only)
                 examples += 1 if cbow else C
     return loss, examples, words

@@ -77,3 +77,17 @@ def choose_outputs(
         outputs[M], signs[M] = noise, np.float32(-1.0)
         M += np.int64(noise != centre)
     return M, state
+
+
+@compiled
+def draw_window(
+    centre: Int, window: Int, dynamic: bool, negatives: Int, alias: Bits, paths: Ints, nodes: Ints,
+    turns: Floats, outputs: Ints, signs: Floats, state: Int,
+) -> tuple[Int, Int, Int]:
+    """(reach, number of outputs, rng state) of the window around `centre`."""
+    reach = window
+    if dynamic:
+        state += GOLDEN
+        reach = 1 + np.int64(((mix(state) >> np.uint64(32)) * np.uint64(window)) >> np.uint64(32))
+    M, state = choose_outputs(centre, negatives, alias, paths, nodes, turns, outputs, signs, state)
+    return reach, M, state

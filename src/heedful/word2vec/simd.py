@@ -29,8 +29,9 @@ Lanes = Any  # sixteen float32
 
 
 def compiled(function: F) -> F:
-    """Machine code that runs without the interpreter's lock, kept on disk between runs."""
-    return cast(F, njit(nogil=True, cache=True, fastmath=True, boundscheck=False)(function))
+    """Machine code for machine.py to keep, each function inside its caller."""
+    # a call would pass every array as seven words on the stack, more than some of the functions do
+    return cast(F, njit(nogil=True, fastmath=True, boundscheck=False, forceinline=True)(function))
 
 
 def inlined(function: F) -> F:
@@ -116,7 +117,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
         pointer = _address(context, builder, signature.args[0], args[0], args[1])
         pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
         flags = [ir.Constant(ir.IntType(32), value) for value in (1, 3, 1)]  # write, keep, data
-        _call(builder, "llvm.prefetch.p0i8", ir.VoidType(), [pointer, *flags])
+        _call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *flags])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), codegen

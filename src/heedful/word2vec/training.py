@@ -143,8 +143,8 @@ class Job:
             np.zeros(inputs * self.outputs + 2 * LANES, np.float32),
             np.zeros(width, np.float32),
             np.zeros(inputs, np.int64),
-            np.zeros(self.outputs + 1, np.int64),
-            np.zeros(self.outputs + 1, np.float32),
+            np.zeros(2 * (self.outputs + 1), np.int64),
+            np.zeros(2 * (self.outputs + 1), np.float32),
             np.zeros(1, np.int64),
         )
 

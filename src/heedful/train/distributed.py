@@ -5,6 +5,8 @@
       kind ddp     every process holds the whole model; gradients are averaged (Li et al. 2020)
       kind fsdp    weights, gradients and moments are shared out, gathered layer by layer (Zhao et al. 2023)
 
+What belongs to several processes alone is imported when there are several: it takes seconds.
+
 Counts are averaged over the processes before a loss is divided by them, so the mean of all losses is that
 of the whole batch, however unevenly its labels fall. Only process 0 writes.
 """
@@ -68,6 +70,9 @@ class Processes:
         """A whole tensor, shared out as another one is."""
         return value
 
+    def settle(self) -> None:
+        """Share out again what a forward pass has gathered and no backward pass will let go."""
+
     def gathered(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
         """For as long as it lasts, process 0 sees whole weights."""
         return contextlib.nullcontext()
@@ -103,9 +108,7 @@ class Together(Processes):
     def _copied(self, trained: nn.Module, device: torch.device) -> nn.Module:
         ids = [device.index] if device.type == "cuda" else None
         unused = not self._all_used(trained, device)
-        return nn.parallel.DistributedDataParallel(
-            trained, device_ids=ids, broadcast_buffers=False, find_unused_parameters=unused
-        )
+        return nn.parallel.DistributedDataParallel(trained, device_ids=ids, find_unused_parameters=unused)
 
     def _all_used(self, trained: nn.Module, device: torch.device) -> bool:
         """Whether every weight gets a gradient: experts that no token visits do not, nor unused heads."""
@@ -182,6 +185,13 @@ class Together(Processes):
 
         mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
         return distribute_tensor(value.to(shared.device), mesh, placed)
+
+    def settle(self) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in self.module.modules() if self.kind == "fsdp" else ():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     @contextlib.contextmanager
     def gathered(self, model: nn.Module) -> Iterator[None]:

@@ -209,6 +209,7 @@ class Run:
             for name, value in {"answers": 1.0, "loss": loss, **(terms if len(terms) > 1 else {})}.items():
                 sums[name] = sums.get(name, 0.0) + value * answers
         self.model.train()
+        self.processes.settle()
         means = self.processes.mean(torch.stack([torch.as_tensor(v, device=self.device).double() for v in sums.values()]))
         answers, *values = means.tolist()
         return {name: value / answers for name, value in zip(list(sums)[1:], values, strict=True)}

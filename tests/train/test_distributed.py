@@ -1,0 +1,155 @@
+"""Two processes take the steps that one would, go on exactly, and hand over to another number of them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch import Tensor
+
+from heedful.loading import load
+from heedful.train.distributed import Processes
+from heedful.weights.names import tensors
+from tests.train import together
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("ddp", "fsdp")
+Job = dict[str, Any]
+
+
+def job(name: str, family: str = "gpt2", purpose: str = "next_token", **more: Any) -> Job:
+    return {"name": name, "family": family, "purpose": purpose, "double": True, "settings": {}, **more}
+
+
+# Odd rows fall unevenly on two processes; of a batch of one row, one process has nothing at all.
+EQUAL = [
+    job("double"),
+    job("single", double=False),
+    job("translate", "transformer", "translate", batch=7, settings={"steps": 6, "accumulate": 3}),
+    job("experts", "deepseek-v2", batch=5, settings={"steps": 4}),
+    job("two terms", "bert", "masked_and_next", batch=7, settings={"steps": 4}),
+    job("one row", batch=1, settings={"steps": 6}),
+]
+
+
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def launch(jobs: list[Job], where: Path) -> None:
+    """Two processes do all jobs, one after another."""
+    where.mkdir(parents=True, exist_ok=True)
+    (where / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, "-m", "tests.train.together", str(where / "jobs.json")]
+    shared = os.environ | {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    both = [subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(r)}) for r in range(2)]
+    assert [p.wait(300) for p in both] == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Path]) -> Callable[[str], Path]:
+    """Where the results of a job are, run by two processes: once, whichever worker comes first."""
+    base = tmp_path_factory.getbasetemp()
+    where = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "two"
+    where.mkdir(exist_ok=True)
+    with (where / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (where / "done").is_file():
+            launch(all_jobs(where, {k: str(v) for k, v in files.items()}), where)
+            (where / "done").touch()
+    return lambda name: where / name
+
+
+def all_jobs(where: Path, files: dict[str, str]) -> list[Job]:
+    steady = {"schedule": "constant", "ema": 0.9}
+    parts = (("whole", "whole", 6), ("begun", "parts", 3), ("parts", "parts", 6), ("left", "left", 3))
+    jobs: list[Job] = []
+    for kind in KINDS:
+        jobs += [one | {"name": f"{kind} {one['name']}", "kind": kind} for one in EQUAL]
+        for name, folder, steps in parts:
+            settings = steady | {"steps": steps, "folder": str(where / kind / folder), "resume": True}
+            jobs.append(job(f"{kind} {name}", kind=kind, settings=settings))
+        settings = steady | {"folder": str(where / kind / "taken over"), "resume": True}
+        alone = job(f"{kind} alone", settings=settings | {"steps": 3}, files=files, out=str(where))
+        together.do(alone, Processes())
+        jobs.append(job(f"{kind} taken over", kind=kind, settings=settings | {"steps": 6}))
+    return [one | {"files": files, "out": str(where)} for one in jobs]
+
+
+def alone(one: Job, files: dict[str, Path], out: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The same job, by this process."""
+    together.do(one | {"files": {k: str(v) for k, v in files.items()}, "out": str(out)}, Processes())
+    return results(out / one["name"])
+
+
+def results(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    return json.loads(path.with_suffix(".json").read_text()), load_file(path.with_suffix(".safetensors"))
+
+
+def furthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert set(a) == set(b)
+    return max(float((a[n].detach().double() - b[n].detach().double()).abs().max()) for n in a)
+
+
+@pytest.mark.parametrize("one", EQUAL, ids=lambda j: j["name"])
+def test_two_processes_equal_one(
+    one: Job, ran: Callable[[str], Path], files: dict[str, Path], tmp_path: Path
+) -> None:
+    told, weights = alone(one, files, tmp_path)
+    for kind in KINDS:
+        theirs, shared = results(ran(f"{kind} {one['name']}"))
+        assert len(theirs["losses"]) == len(told["losses"]) == one["settings"].get("steps", 50)
+        assert theirs["losses"] == pytest.approx(told["losses"], abs=1e-5)
+        assert theirs["evaluated"] == pytest.approx(told["evaluated"], rel=1e-5)
+        if one["double"]:
+            assert furthest(shared, weights) < 1e-10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_go_on_exactly(kind: str, ran: Callable[[str], Path]) -> None:
+    assert furthest(results(ran(f"{kind} whole"))[1], results(ran(f"{kind} parts"))[1]) == 0.0
+    one, two = (ran(kind) / folder / "checkpoints" / "step-000006" for folder in ("whole", "parts"))
+    for name in ("model.safetensors", "optimiser.safetensors", "ema.safetensors"):
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_go_on_with_what_one_began(
+    kind: str, ran: Callable[[str], Path], files: dict[str, Path], tmp_path: Path
+) -> None:
+    settings = {"schedule": "constant", "ema": 0.9, "steps": 6}
+    _, weights = alone(job("straight", settings=settings), files, tmp_path)
+    assert furthest(results(ran(f"{kind} taken over"))[1], weights) < 1e-10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_goes_on_with_what_two_began(
+    kind: str, ran: Callable[[str], Path], files: dict[str, Path], tmp_path: Path
+) -> None:
+    settings = {"schedule": "constant", "ema": 0.9, "steps": 6}
+    _, weights = alone(job("straight", settings=settings), files, tmp_path)
+    again = settings | {"folder": str(ran(kind) / "left"), "resume": True}
+    _, resumed = alone(job("resumed", settings=again), files, tmp_path)
+    assert furthest(resumed, weights) < 1e-10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_of_two_is_a_model_like_any_other(kind: str, ran: Callable[[str], Path]) -> None:
+    model = load(ran(kind) / "whole" / "checkpoints" / "step-000006")
+    assert furthest(dict(tensors(model)), results(ran(f"{kind} whole"))[1]) == 0.0

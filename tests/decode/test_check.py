@@ -36,13 +36,14 @@ def test_a_stepper_that_writes_something_else_is_found() -> None:
     report = heedful.check(model, fast=Wrong(model))
     assert not report.ok
     assert [c.mode for c in report.comparisons if not c.same] == ["compiled"]
-    assert "OTHER TOKENS" in str(report)
+    assert "NOT ok" in str(report)
 
 
-def test_in_bfloat16_the_difference_is_stated_and_the_tokens_decide() -> None:
+def test_in_bfloat16_the_agreement_is_stated_and_nine_tokens_in_ten_must_be_the_same() -> None:
     report = heedful.check(tiny("gpt2").to(torch.bfloat16), tokens=6)
     assert report.dtype == "bfloat16"
-    assert report.ok == all(c.same for c in report.comparisons)
+    assert report.ok == all(c.agreement >= 0.9 for c in report.comparisons)
+    assert "of tokens the same" in str(report)
 
 
 @pytest.mark.parametrize("family", ENCODERS[:2])

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from heedful.decode.request import Prompts, Request, room
+from heedful.decode.request import Prompts, Request, before, limit
 from heedful.decode.stepper import Plain, Stepper, resting
 from heedful.errors import InputError
 from heedful.models.base import Seq2Seq
@@ -117,12 +117,12 @@ def search(
 ) -> list[list[tuple[float, list[int]]]]:
     """For each prompt its finished texts as (score, ids), best first; the end token is kept."""
     model, W = stepper.model, wide.width
-    hunts = [
-        [Hunt(wide, asked, limit(stepper, asked, len(ids))) for _ in range(wide.groups)] for ids in given.ids
-    ]
+    groups = range(wide.groups)
+    hunts = [[Hunt(wide, asked, limit(model, asked, len(ids))) for _ in groups] for ids in given.ids]
+    prompts = [before(model, ids) for ids in given.ids]
     tokens, valid = given.padded(model.device)
     index = torch.arange(len(hunts), device=model.device).repeat_interleave(W)
-    length = (1 if isinstance(model, Seq2Seq) else tokens.shape[1]) + max(h[0].limit for h in hunts)
+    length = max(map(len, prompts)) + max(row[0].limit for row in hunts)
     cover = Coverage(stepper, tokens, valid) if wide.coverage else None
     if stepper.fixed:
         logits = stepper.prefill(tokens[index], None if valid is None else valid[index], length)
@@ -134,7 +134,7 @@ def search(
         cover.reorder(index)
     looking = list(range(len(hunts)))  # the prompts whose search goes on, in the order of the batch
     while True:
-        extend_all(logits, [hunts[i] for i in looking], given, looking, asked, wide, cover)
+        extend_all(logits, [hunts[i] for i in looking], [prompts[i] for i in looking], asked, wide, cover)
         open_now = [i for i in looking if any(h.open for h in hunts[i])]
         if not open_now:
             return [sorted((f for h in row for f in h.finished), key=lambda f: -f[0]) for row in hunts]
@@ -150,23 +150,17 @@ def search(
         looking = kept
 
 
-def limit(stepper: Stepper, asked: Request, prompt: int) -> int:
-    fits = room(stepper.model, prompt)
-    return asked.max_tokens if fits is None else min(asked.max_tokens, fits)
-
-
 def extend_all(
     logits: Tensor,
     hunts: list[list[Hunt]],
-    given: Prompts,
-    numbers: list[int],
+    prompts: list[list[int]],
     asked: Request,
     wide: Beams,
     cover: Coverage | None,
 ) -> None:
     """One step of every search: the best continuations of each group, the groups one after another."""
     W, share, V = wide.width, wide.share, logits.shape[1]
-    logs = ruled(logits.float().log_softmax(-1), hunts, given, numbers, asked, wide).unflatten(0, (-1, W))
+    logs = ruled(logits.float().log_softmax(-1), hunts, prompts, asked, wide).unflatten(0, (-1, W))
     covered = [0.0] * (len(hunts) * W) if cover is None else (cover.penalty() * wide.coverage).tolist()
     taken = torch.zeros(len(hunts), V, device=logits.device)
     many = min(max(2, 1 + len(asked.eos)) * share, share * V)
@@ -188,16 +182,16 @@ def extend_all(
 
 
 def ruled(
-    logs: Tensor, hunts: list[list[Hunt]], given: Prompts, numbers: list[int], asked: Request, wide: Beams
+    logs: Tensor, hunts: list[list[Hunt]], prompts: list[list[int]], asked: Request, wide: Beams
 ) -> Tensor:
     """Log-probabilities after penalties, bias, n-grams and the guide, before they add up."""
     if not asked.sampling.changes and asked.guide is None:
         return logs
     texts: list[list[int]] = []
-    for number, row in zip(numbers, hunts, strict=True):
+    for prompt, row in zip(prompts, hunts, strict=True):
         for hunt in row:
             some = [t.ids for t in hunt.running] or [[]]
-            texts += [given.before[number] + ids for ids in (some * wide.share)[: wide.share]]
+            texts += [prompt + ids for ids in (some * wide.share)[: wide.share]]
     written = max(len(t.ids) for row in hunts for h in row for t in h.running)
     longest = max(map(len, texts))
     seen = torch.tensor([[-1] * (longest - len(t)) + t for t in texts], dtype=torch.long, device=logs.device)

@@ -24,16 +24,23 @@ SENTENCES = ("Once upon a time there was a", "The capital of France is", "One, t
 
 @dataclass(frozen=True)
 class Comparison:
-    """One mode beside `alone`: whether every token is the same, and the largest difference of a logit."""
+    """One mode beside `alone`: the share of tokens that are the same, and the largest difference of a logit."""
 
     mode: str
-    same: bool
+    agreement: float
     difference: float
+
+    @property
+    def same(self) -> bool:
+        return self.agreement == 1
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found. `ok`: the same tokens and, in float32, no logit further off than `tolerance`."""
+    """What `check` found. `ok`: every token the same and no logit further off than `tolerance`.
+
+    Below float32 rounding decides between tokens that are nearly as likely: nine in ten must agree.
+    """
 
     model: str
     dtype: str
@@ -43,14 +50,15 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        exact = self.dtype in ("float32", "float64")
-        return all(c.same and (not exact or c.difference <= self.tolerance) for c in self.comparisons)
+        if self.dtype not in ("float32", "float64"):
+            return all(c.agreement >= 0.9 for c in self.comparisons)
+        return all(c.same and c.difference <= self.tolerance for c in self.comparisons)
 
     def __str__(self) -> str:
         lines = [f"{self.model}, {self.dtype}, {self.tokens} greedy tokens, each mode beside a prompt alone"]
         for c in self.comparisons:
-            tokens = "same tokens" if c.same else "OTHER TOKENS"
-            lines.append(f"  {c.mode:<14}{tokens:<14}largest logit difference {c.difference:.1e}")
+            same = f"{c.agreement:.0%} of tokens the same"
+            lines.append(f"  {c.mode:<14}{same:<26}largest logit difference {c.difference:.1e}")
         return "\n".join([*lines, "ok" if self.ok else f"NOT ok: tolerance {self.tolerance:.0e}"])
 
 
@@ -138,5 +146,5 @@ def compared(plain: Plain, ids: list[list[int]], written: Tensor, logits: Tensor
 
 
 def compare(mode: str, got: Tensor, expected: Tensor) -> Comparison:
-    same = torch.equal(got.argmax(-1), expected.argmax(-1))
-    return Comparison(mode, same, float((got - expected).abs().max()))
+    agreement = (got.argmax(-1) == expected.argmax(-1)).double().mean()
+    return Comparison(mode, float(agreement), float((got - expected).abs().max()))

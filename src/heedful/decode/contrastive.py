@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.decode.beam import limit
-from heedful.decode.request import Prompts, Request
+from heedful.decode.request import Prompts, Request, before, limit
 from heedful.decode.stepper import Plain, Stepper, resting
 from heedful.errors import InputError
 from heedful.models.base import LM
@@ -29,21 +28,19 @@ def contrast(
         raise InputError("contrastive looks at hidden states; it takes a model, and no fast path")
     if asked.guide is not None:
         raise InputError("contrastive does not go with choices, regex or schema; leave one of them out")
-    return [[one(stepper, ids, asked, alpha, limit(stepper, asked, len(ids)), b)]
-            for ids, b in zip(given.ids, given.before, strict=True)]  # fmt: skip
+    return [[one(stepper, ids, asked, alpha)] for ids in given.ids]
 
 
 @torch.no_grad()
-def one(
-    stepper: Plain, prompt: list[int], asked: Request, alpha: float, most: int, before: list[int]
-) -> tuple[float, list[int]]:
+def one(stepper: Plain, prompt: list[int], asked: Request, alpha: float) -> tuple[float, list[int]]:
     """The search for one prompt."""
     device, k = stepper.model.device, asked.sampling.top_k or 4
+    most, start = limit(stepper.model, asked, len(prompt)), before(stepper.model, prompt)
     logits, past = read(stepper, torch.tensor([prompt], device=device), most)
     out: list[int] = []
     score = 0.0
     while True:
-        seen = torch.tensor([[*before, *out]], dtype=torch.long, device=device)
+        seen = torch.tensor([[*start, *out]], dtype=torch.long, device=device)
         chances = asked.sampling.penalised(logits.float(), seen, len(out)).softmax(-1)[0]
         likely = chances.topk(min(k, len(chances)))
         stepper.reorder(torch.zeros(len(likely.indices), dtype=torch.long, device=device))

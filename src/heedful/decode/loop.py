@@ -18,9 +18,9 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from heedful.decode.beam import Beams, limit, search
+from heedful.decode.beam import Beams, search
 from heedful.decode.contrastive import contrast
-from heedful.decode.request import Prompt, Prompts, Request, Settings, prompts, request, room
+from heedful.decode.request import Prompt, Prompts, Request, Settings, before, limit, prompts, request
 from heedful.decode.sampling import draw, generator, uniforms
 from heedful.decode.speculative import speculate
 from heedful.decode.stepper import Stepper, stepper_for
@@ -65,10 +65,8 @@ class Row:
 
     def __init__(self, model: Model, asked: Request, prompt: list[int], number: int, sample: int) -> None:
         self.asked, self.prompt, self.number, self.sample = asked, prompt, number, sample
-        before = () if isinstance(model, Seq2Seq) else prompt
-        self.text = Text(model.tokenizer, before, asked.stop)
-        fits = room(model, len(prompt))
-        self.limit = asked.max_tokens if fits is None else min(asked.max_tokens, fits)
+        self.before, self.limit = before(model, prompt), limit(model, asked, len(prompt))
+        self.text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, asked.stop)
         self.guided = None if asked.guide is None else asked.guide.start()
         self.written = 0
         self.finish: Finish | None = None
@@ -110,7 +108,7 @@ class Chooser:
             drawn = uniforms([generator(asked.seed, r.number, r.sample) for r in rows], asked.max_tokens)
             self.u = drawn.to(model.device)
         if asked.sampling.looks_back:
-            self.history = history(model, [r.prompt for r in rows], asked.max_tokens)
+            self.history = history([r.before for r in rows], asked.max_tokens).to(model.device)
             self.before = self.history.shape[1] - asked.max_tokens
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
@@ -142,16 +140,10 @@ class Chooser:
         self.history = None if self.history is None else self.history[index]
 
 
-def history(model: Model, before: list[list[int]], more: int) -> Tensor:
-    """(B, S + more): the tokens that rules look back at, −1 where there is none; filled up on the left.
-
-    An encoder-decoder looks back at its target, which begins with the start token.
-    """
-    if isinstance(model, Seq2Seq):
-        before = [[model.start_token]] * len(before)
-    longest = max(map(len, before))
-    filled = [[-1] * (longest - len(ids)) + ids + [-1] * more for ids in before]
-    return torch.tensor(filled, device=model.device)
+def history(prompts: list[list[int]], more: int) -> Tensor:
+    """(B, S + more): the tokens that rules look back at, −1 where there is none; filled up on the left."""
+    longest = max(map(len, prompts))
+    return torch.tensor([[-1] * (longest - len(ids)) + ids + [-1] * more for ids in prompts])
 
 
 def hand_over(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
@@ -176,8 +168,7 @@ def read(stepper: Stepper, given: Prompts, asked: Request) -> tuple[Tensor, list
     rows = [Row(model, asked, ids, i, s) for i, ids in enumerate(given.ids) for s in range(asked.n)]
     index = torch.arange(len(given.ids), device=model.device).repeat_interleave(asked.n)
     tokens, valid = given.padded(model.device)
-    start = 1 if isinstance(model, Seq2Seq) else tokens.shape[1]
-    length = start + max(row.limit for row in rows)
+    length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
     if asked.n == 1 or stepper.fixed:
         return stepper.prefill(tokens[index], None if valid is None else valid[index], length), rows
     logits = stepper.prefill(tokens, valid, length)
@@ -322,7 +313,7 @@ def searched(
             kept = ids[:-1] if ended else ids
             text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
             shown = "".join([*map(text.push, kept), text.finish()])
-            full = len(ids) >= limit(stepper, asked, len(prompt))
+            full = len(ids) >= limit(model, asked, len(prompt))
             finish: Finish = "length" if len(ids) >= asked.max_tokens else "context" if full else "end"
             finish = "end" if ended else finish
             texts.append(Generation(shown, kept, finish, score, []))

@@ -156,7 +156,6 @@ class Prompts:
     """Prompts as ids, and how they were given: what comes back has the same form."""
 
     ids: list[list[int]]
-    before: list[list[int]]  # what rules look back at: the prompt, or an encoder-decoder's start token
     single: bool
     text: bool
 
@@ -186,9 +185,7 @@ def prompts(model: Model, prompt: Prompt) -> Prompts:
         rows, single, text = [[int(i) for i in p] for p in prompt], False, False  # type: ignore[union-attr]
     else:
         raise InputError("prompts must be all texts or all lists of ids, not some of each")
-    ids = [checked(model, row) for row in rows]
-    before = [[model.start_token]] * len(ids) if isinstance(model, Seq2Seq) else ids
-    return Prompts(ids, before, single, text)
+    return Prompts([checked(model, row) for row in rows], single, text)
 
 
 def encoded(model: Model, text: str) -> list[int]:
@@ -224,6 +221,17 @@ def context_of(model: Model, *, source: bool = False) -> int | None:
     if embed.context is not None:
         return embed.context
     return getattr(model.config, "context") if "context" in model.config.known() else None  # noqa: B009
+
+
+def before(model: Model, prompt: list[int]) -> list[int]:
+    """What stands before the first token written: the prompt, or an encoder-decoder's start token."""
+    return [model.start_token] if isinstance(model, Seq2Seq) else prompt
+
+
+def limit(model: Model, asked: Request, prompt: int) -> int:
+    """How many tokens may be written behind a prompt of that length."""
+    fits = room(model, prompt)
+    return asked.max_tokens if fits is None else min(asked.max_tokens, fits)
 
 
 def room(model: Model, prompt: int) -> int | None:

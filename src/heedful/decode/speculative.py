@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.decode.request import Request, checked, room, vocab_of
+from heedful.decode.request import Request, before, checked, room, vocab_of
 from heedful.decode.sampling import Sampling, draw, generator
 from heedful.decode.stepper import Plain, Stepper, stepper_for
-from heedful.models.base import Seq2Seq, State
+from heedful.models.base import State
 
 if TYPE_CHECKING:
     from heedful.decode.loop import Piece, Row
@@ -76,7 +76,7 @@ class Draft:
         self.room = room(stepper.model, len(prompt))
 
     def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
-        new = ids[len(self.prompt) :] if not isinstance(self.stepper.model, Seq2Seq) else ids[1:]
+        new = ids[len(before(self.stepper.model, self.prompt)) :]
         if self.room is not None:
             count = min(count, self.room - len(new))
         if count < 1:
@@ -177,8 +177,7 @@ def speculate(stepper: Stepper, row: Row, asked: Request) -> Iterator[Piece]:
     model = stepper.model
     u = generator(asked.seed, row.number, row.sample)
     source, proposals = guesser(stepper, row, asked), asked.propose
-    start = [model.start_token] if isinstance(model, Seq2Seq) else row.prompt
-    prompt = torch.tensor([row.prompt], device=model.device)
+    start, prompt = row.before, torch.tensor([row.prompt], device=model.device)
     after = stepper.prefill(prompt, length=len(start) + row.limit).float()  # (1, V)
     rewind, read, out = Rewind(stepper), list[int](), list[int]()
     rewind.to(read, 0, read, after)

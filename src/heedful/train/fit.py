@@ -1,4 +1,4 @@
-"""fit: training as a stream of steps. The caller logs, evaluates and stops; there is no trainer and no callback."""
+"""fit: training as a stream of steps. The caller logs, evaluates and stops: no trainer, no callback."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from heedful.train.optim import learning_rate, make_optimisers
 
 
 class Diverged(HeedfulError):
-    """The loss, its gradient or a weight became infinite or no number; the text names the last good checkpoint."""
+    """The loss, its gradient or a weight is no finite number; the text names the last good checkpoint."""
 
     exit_code = 5
 
@@ -53,10 +53,11 @@ class Trained(nn.Module):
 
 
 class Arriving:
-    """Whether values are finite, on its way from the device: asking waits for those values, not for later work."""
+    """Whether values are finite, on its way from the device: asking waits for them, not for later work."""
 
     def __init__(self, *values: Tensor) -> None:
-        self.flag = torch.stack([torch.isfinite(value) for value in values]).all().to("cpu", non_blocking=True)
+        finite = torch.stack([torch.isfinite(value) for value in values]).all()
+        self.flag = finite.to("cpu", non_blocking=True)
         self.event = torch.cuda.Event() if values[0].is_cuda else None
         if self.event is not None:
             self.event.record()
@@ -69,7 +70,7 @@ class Arriving:
 
 @dataclass
 class Step:
-    """One step, done: what it cost and what it learned. Numbers are fetched from the device when asked for."""
+    """One step, done: what it cost and what it learned. Numbers leave the device when asked for."""
 
     number: int  # how many steps the model has taken, this one included
     lr: float
@@ -106,7 +107,7 @@ class Step:
         return self.run.evaluate(batches, most)
 
     def averaged(self) -> contextlib.AbstractContextManager[Model]:
-        """The model with its averaged weights, for as long as a `with` lasts: to evaluate what `ema` keeps."""
+        """The model with its averaged weights while a `with` lasts: to evaluate what `ema` keeps."""
         return self.run.averaged()
 
 
@@ -155,7 +156,8 @@ class Run:
         self.optimisers: list[Optimizer] = make_optimisers(model, config)
         self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
         self.saved: int | None = None  # the step of the checkpoint written last
-        self.change: Work = Replayed(self._change) if config.graph and self.device.type == "cuda" else self._change
+        recorded = config.graph and self.device.type == "cuda"
+        self.change: Work = Replayed(self._change) if recorded else self._change
 
     def step(self) -> Step:
         """Read the next batch and change the weights once."""
@@ -173,12 +175,12 @@ class Run:
             group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
         loss, norm, terms = self.change(batch.to(self.device), divide)
         self.number = k + 1
-        seconds = time.perf_counter() - began
-        epoch = self.batches.epoch(k)
-        return Step(self.number, rate, tokens, tokens / seconds, epoch, self, loss, Arriving(loss, norm), norm, terms)
+        speed = tokens / (time.perf_counter() - began)
+        epoch, finite = self.batches.epoch(k), Arriving(loss, norm)
+        return Step(self.number, rate, tokens, speed, epoch, self, loss, finite, norm, terms)
 
     def _change(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Forward, backward, clip, step: the loss, the norm of the gradient and the terms, before the change."""
+        """Forward, backward, clip, step: loss, norm of the gradient and terms, before the change."""
         c, losses, shown = self.config, [], []
         for part, by in self.processes.parts(batch, divide, c.accumulate):
             with self.autocast(), kernels(self.device):
@@ -186,7 +188,7 @@ class Run:
             loss.backward()
             losses.append(loss.detach())
             shown.append(terms)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), c.clip if c.clip is not None else float("inf"))
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), math.inf if c.clip is None else c.clip)
         norm = self.processes.whole(norm)
         for optimiser in self.optimisers:
             optimiser.step()
@@ -202,7 +204,9 @@ class Run:
         sums: dict[str, float | Tensor] = {}
         self.model.eval()
         for batch, weight in self.processes.turns(itertools.islice(batches.once(), most)):
-            divide = {per: torch.full((), float(max(n, 1)), device=self.device) for per, n in counts(batch).items()}
+            divide = {
+                per: torch.full((), float(max(n, 1)), device=self.device) for per, n in counts(batch).items()
+            }
             with self.autocast(), kernels(self.device):
                 loss, terms = self.trained(batch.to(self.device), divide)
             answers = weight * batch.predicted
@@ -210,8 +214,8 @@ class Run:
                 sums[name] = sums.get(name, 0.0) + value * answers
         self.model.train()
         self.processes.settle()
-        means = self.processes.mean(torch.stack([torch.as_tensor(v, device=self.device).double() for v in sums.values()]))
-        answers, *values = means.tolist()
+        found = [torch.as_tensor(v, device=self.device).double() for v in sums.values()]
+        answers, *values = self.processes.mean(torch.stack(found)).tolist()
         return {name: value / answers for name, value in zip(list(sums)[1:], values, strict=True)}
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -225,7 +229,8 @@ class Run:
         """ema ← d · ema + (1 − d) · weights   (Polyak and Juditsky 1992)"""
         if self.ema is not None and self.config.ema is not None:
             parameters = dict(self.model.named_parameters())
-            torch._foreach_lerp_(list(self.ema.values()), [parameters[n] for n in self.ema], 1 - self.config.ema)
+            now: list[Tensor] = [parameters[n] for n in self.ema]
+            torch._foreach_lerp_(list(self.ema.values()), now, 1 - self.config.ema)
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[Model]:
@@ -244,8 +249,8 @@ class Run:
         """Stop a run whose loss or gradient is no number, and say where it was still good."""
         if step is None or step._finite:
             return
-        bad = f"the loss is {step.loss}"
-        self.diverged(step, bad if not math.isfinite(step.loss) else f"the norm of the gradient is {step.grad_norm}")
+        bad = f"the norm of the gradient is {step.grad_norm}"
+        self.diverged(step, bad if math.isfinite(step.loss) else f"the loss is {step.loss}")
 
     def diverged(self, step: Step, what: str) -> None:
         """Raise what a run ends with that has lost its way."""
@@ -258,7 +263,10 @@ class Run:
         if self.config.folder is None:
             raise ConfigError("nothing can be saved: TrainConfig has no folder")
         if step.number != self.number:
-            raise HeedfulError(f"step {step.number} is past: the weights are those of step {self.number}; save it when it comes")
+            raise HeedfulError(
+                f"step {step.number} is past: the weights are those of step {self.number}; "
+                "save it when it comes"
+            )
         folder = Path(self.config.folder)
         path = store.place(folder, step.number)
         if self.saved != step.number:
@@ -270,7 +278,9 @@ class Run:
             moments = store.optimiser_tensors(self.model, self.optimisers, whole)
             ema = None if self.ema is None else {n: whole(t) for n, t in self.ema.items()}
             with self.processes.gathered(self.model):
-                write = lambda: store.write_checkpoint(folder, step.number, self.model, moments, training, ema)
+                write = lambda: store.write_checkpoint(
+                    folder, step.number, self.model, moments, training, ema
+                )
                 self.processes.first(write)
             self.saved = step.number
         self.processes.first(lambda: self._tidy(folder, path, best))
@@ -278,7 +288,8 @@ class Run:
 
     def _tidy(self, folder: Path, path: Path, best: bool) -> None:
         if best:
-            store.write_atomic(folder / "best.json", json.dumps({"checkpoint": path.name, "step": self.number}))
+            which = {"checkpoint": path.name, "step": self.number}
+            store.write_atomic(folder / "best.json", json.dumps(which))
         store.prune(folder, self.config.keep)
 
     def resume(self) -> None:
@@ -289,11 +300,14 @@ class Run:
         if path is None:
             return
         if not self.config.resume:
-            raise ConfigError(f"{self.config.folder} holds a run already ({path.name}); resume=True goes on with it")
+            raise ConfigError(
+                f"{self.config.folder} holds a run already ({path.name}); resume=True goes on with it"
+            )
         training = store.read_training(path)
         differs(training["config"], describe(self.config), path)
         if training["data"] != self.batches.fingerprint:
-            raise ConfigError(f"{path} was trained on other data (fingerprint {training['data'][:12]}…); use a new folder")
+            mark = training["data"][:12]
+            raise ConfigError(f"{path} was trained on other data (fingerprint {mark}…); use a new folder")
         like, read = self.processes.like, store.read_tensors
         store.copy_weights(self.model, load(path), path, like)
         store.restore_optimisers(self.model, self.optimisers, read(path / "optimiser.safetensors"), like)
@@ -307,17 +321,21 @@ def kernels(device: torch.device) -> contextlib.AbstractContextManager[None]:
     """On a GPU, cuDNN's attention before the others: faster where it applies; elsewhere nothing changes."""
     if device.type != "cuda":
         return contextlib.nullcontext()
-    kinds = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    kinds = [
+        SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
+    ]  # fmt: skip
     return sdpa_kernel(kinds, set_priority=True)
 
 
-FREE = {"folder", "save_every", "keep", "resume", "steps", "compile", "graph"}  # may change without changing the steps taken
+# What may change without changing the steps taken.
+FREE = {"folder", "save_every", "keep", "resume", "steps", "compile", "graph"}
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
     """A config as plain values."""
-    values = dataclasses.asdict(config)
-    return {name: list(v) if isinstance(v, tuple) else str(v) if isinstance(v, Path) else v for name, v in values.items()}
+    plain = lambda v: list(v) if isinstance(v, tuple) else str(v) if isinstance(v, Path) else v
+    return {name: plain(value) for name, value in dataclasses.asdict(config).items()}
 
 
 def differs(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:

@@ -11,6 +11,7 @@ from heedful.decode.stepper import Plain
 from heedful.errors import InputError
 from tests.decode.toy import speller
 from tests.properties.tiny import ENCODERS, GENERATORS, SEQ2SEQS, tiny
+from tests.test_real_weights import smollm
 
 
 @pytest.mark.parametrize("family", GENERATORS)
@@ -50,3 +51,9 @@ def test_in_bfloat16_the_agreement_is_stated_and_nine_tokens_in_ten_must_be_the_
 def test_an_encoder_cannot_be_checked(family: str) -> None:
     with pytest.raises(InputError, match="cannot generate"):
         heedful.check(tiny(family))
+
+
+@pytest.mark.slow
+def test_a_published_checkpoint_writes_the_same_in_every_mode() -> None:
+    report = heedful.check(smollm())
+    assert report.ok, str(report)

@@ -24,7 +24,7 @@ SENTENCES = ("Once upon a time there was a", "The capital of France is", "One, t
 
 @dataclass(frozen=True)
 class Comparison:
-    """One mode beside `alone`: the share of tokens that are the same, and the largest difference of a logit."""
+    """One mode beside `alone`: the share of tokens that agree, and the largest difference of a logit."""
 
     mode: str
     agreement: float

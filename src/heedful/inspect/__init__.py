@@ -1,0 +1,12 @@
+"""Looking inside: what a model attends to, predicts on the way, and does without a head; every number real.
+
+    inputs      text or ids → what a model reads, with the names of its tokens
+    attention   every pattern by its watched name, scores of heads, rollout
+    lens        what each layer would predict; surprisal; neighbours of hidden states
+    change      heads and layers switched off, activations carried over, heads taken out for good
+    gradients   which tokens an answer hangs on; how far a gradient reaches
+    worked      the tree of a worked calculation; `render` writes it as text, Markdown, LaTeX or HTML
+    explain     heedful.explain: the arithmetic of a model, a file or a shipped exercise
+
+It works on the assembly and never asks which model it is.
+"""

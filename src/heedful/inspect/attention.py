@@ -1,0 +1,188 @@
+"""What a model attends to: every pattern by its watched name, scores of heads, and rollout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError, nearest
+from heedful.inspect.inputs import Input, Text, floats, part_at, reading
+from heedful.models.base import LM, Model
+from heedful.nn.attention import CrossAttention
+from heedful.nn.attentive import Decoding
+from heedful.nn.context import Watch
+
+STATES = re.compile(r"\.(h|c|i|f|g|o|r|z|n|hidden|output)$")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Who looks at whom: (H, T, S). Kind "softmax": rows sum to 1, or to 0 where all is masked. Kind
+    "effective": signed, what a recurrence amounts to; pattern @ v is its output.
+    """
+
+    name: str
+    kind: str
+    values: Tensor
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    cross: bool  # the keys are another sequence's
+
+    @property
+    def heads(self) -> int:
+        return self.values.shape[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "kind": self.kind, "queries": list(self.queries), "keys": list(self.keys),
+            "cross": self.cross, "values": floats(self.values),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Attended:
+    """All patterns of one pass. A model that has none says so in `note` and offers its states."""
+
+    input: Input
+    patterns: dict[str, Pattern]
+    states: dict[str, Tensor]  # (T, ·) by name; empty where there are patterns
+    note: str = ""
+
+    def __getitem__(self, name: str) -> Pattern:
+        """A pattern by its name, with or without `.pattern`."""
+        for known in (name, f"{name}.pattern"):
+            if known in self.patterns:
+                return self.patterns[known]
+        if not self.patterns:
+            raise InputError(self.note)
+        close = nearest(name, self.patterns) or f"there are {', '.join(self.patterns)}"
+        raise InputError(f"no pattern {name!r}; {close}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "tokens": list(self.input.tokens), "target": list(self.input.target_tokens), "note": self.note,
+            "patterns": [p.to_dict() for p in self.patterns.values()],
+            "states": {name: floats(value) for name, value in self.states.items()},
+        }  # fmt: skip
+
+
+@torch.no_grad()
+def attention(
+    model: Model, text: Text | Input, target: Text | None = None, *, only: Sequence[str] = ("*",)
+) -> Attended:
+    """Every pattern of one pass over `text`; `only` keeps some: ("blocks.0.*", "decoder.*.cross")."""
+    given = reading(model, text, target)
+    names = [n if n.endswith((".pattern", "*")) else f"{n}.pattern" for n in only]
+    watch = Watch(*(n if n.endswith(".pattern") else f"{n}.pattern" for n in names))
+    given.run(model, watch)
+    patterns = {name: _pattern(model, name, watch[name], given) for name in watch}
+    if patterns:
+        return Attended(given, patterns, {})
+    if tuple(only) != ("*",):
+        raise InputError(f"nothing here is called {', '.join(only)}; leave `only` out to see every pattern")
+    every = Watch("*")
+    given.run(model, every)
+    states = {name: every[name][0] for name in every if STATES.search(name)}
+    note = f"{model.family.name} attends to nothing: it has no pattern; its states are {', '.join(states)}"
+    return Attended(given, {}, states, note)
+
+
+def _pattern(model: Model, name: str, value: Tensor, given: Input) -> Pattern:
+    part = part_at(model, name.removesuffix(".pattern"))
+    cross = isinstance(part, (CrossAttention, Decoding))
+    queries = given.tokens if name.startswith("encoder.") else given.names
+    keys = given.tokens if cross else queries
+    return Pattern(name, part.pattern_kind or "effective", value[0], queries, keys, cross)
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """What one head does, in five numbers. Those of order are None where the keys are another sequence's."""
+
+    name: str
+    head: int
+    entropy: float  # in nats, the mean over queries
+    distance: float | None  # Σ_j p_ij |i − j|, the mean over queries
+    previous: float | None  # mean p(i, i−1)
+    first: float | None  # mean p(i, 0), i > 0: where heads look that look nowhere
+    induction: float | None = None  # mean p(i, j), j what followed the last token like i (Olsson et al. 2022)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def shares(pattern: Tensor) -> Tensor:
+    """|p| as shares of each row: a pattern itself where it is a softmax, and the sizes of a signed one."""
+    size = pattern.abs().double()
+    return size / size.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+def head_scores(
+    model: Model, text: Text | Input, target: Text | None = None, *, induction: int = 16, seed: int = 0
+) -> list[HeadScore]:
+    """Scores of every head on `text`. A signed pattern is scored by the sizes of its entries.
+
+    Induction is measured on random tokens written twice, `induction` of them; 0 leaves it out.
+    """
+    seen = attention(model, text, target)
+    repeated = _induction(model, induction, seed) if induction and isinstance(model, LM) else {}
+    out = []
+    for name, pattern in seen.patterns.items():
+        p = shares(pattern.values)
+        entropy = torch.special.entr(p).sum(-1).mean(-1)
+        distance, previous, first = (None, None, None) if pattern.cross else _order(p)
+        for head in range(pattern.heads):
+            at = lambda scores, h=head: None if scores is None else float(scores[h])
+            order = [at(scores) for scores in (distance, previous, first, repeated.get(name))]
+            out.append(HeadScore(name, head, float(entropy[head]), *order))
+    return out
+
+
+def _order(p: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Mean distance, share of the previous token, share of the first; (H,) each."""
+    where = torch.arange(p.shape[-1], device=p.device)
+    distance = (p * (where[:, None] - where).abs()).sum(-1).mean(-1)
+    if p.shape[-1] < 2:
+        return distance, None, None
+    return distance, p.diagonal(-1, -2, -1).mean(-1), p[:, 1:, 0].mean(-1)
+
+
+def _induction(model: LM, length: int, seed: int) -> dict[str, Tensor]:
+    """The share each token of the second half gives to the one after its twin in the first; (H,) each."""
+    length = min(length, (model.embed.context or 2 * length) // 2)
+    draw = torch.Generator().manual_seed(seed)
+    half = torch.randint(0, model.embed.vocab, (length,), generator=draw)
+    seen = attention(model, torch.cat((half, half)).to(model.device))
+    return {
+        name: shares(p.values).diagonal(1 - length, -2, -1)[:, 1:].mean(-1)
+        for name, p in seen.patterns.items()
+    }
+
+
+def rollout(model: Model, text: Text | Input, target: Text | None = None, *, side: str = "") -> Tensor:
+    """A_L … A_1 with A = ½ mean_h pattern + ½ I: how far each input token reaches each output, (T, T)
+
+    (Abnar and Zuidema 2020, eq. 1.) `side` is a stack: encoder, decoder, blocks; the last by
+    default. It follows attention alone: what values, matrices and feed-forward layers do is not in it.
+    """
+    seen = attention(model, text, target)
+    stacks = list(dict.fromkeys(name.split(".")[0] for name in seen.patterns))
+    if not stacks:
+        raise InputError(seen.note)
+    side = side or stacks[-1]
+    layers = [p for p in seen.patterns.values() if p.name.startswith(f"{side}.") and not p.cross]
+    if not layers:
+        raise InputError(f"{side!r} has no attention over itself; choose among {', '.join(stacks)}")
+    if any(p.kind != "softmax" for p in layers):
+        raise InputError("rollout needs rows that sum to 1; this model's patterns are signed")
+    eye = torch.eye(layers[0].values.shape[-1], dtype=torch.float64, device=layers[0].values.device)
+    out = eye
+    for layer in layers:
+        mixed = layer.values.double().mean(0) / 2 + eye / 2
+        out = mixed / mixed.sum(-1, keepdim=True) @ out
+    return out

@@ -1,0 +1,282 @@
+"""A model without a head or a layer, or with another input's activations; heads taken out for good."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import InputError
+from heedful.inspect.attention import attention
+from heedful.inspect.inputs import Input, Text, floats, part_at, reading, stack_of
+from heedful.models.base import Model
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.block import Stack
+from heedful.nn.context import Context, PartState, Watch
+from heedful.nn.linear import WindowAttention
+
+Heads = Mapping[str, Sequence[int]]  # path of a part → its heads: {"blocks.0.attn": [1, 2]}
+Edit = Callable[[Tensor], Tensor]
+
+
+def without(model: Model, heads: Heads | None = None, layers: Sequence[str] = ()) -> Watch:
+    """A watch that switches heads and layers off in any call that takes it.
+
+    A head's output (`heads`) becomes zero; a layer ("blocks.3") hands on what it was given.
+    """
+    edits: dict[str, Edit] = {}
+    for path, which in (heads or {}).items():
+        if part_at(model, path).pattern_kind is None:
+            raise InputError(f"{path!r} has no heads; switch the layer off with layers=[{path!r}]")
+        edits[f"{path}.heads"] = _silence(path, which)
+    for path in layers:
+        part_at(model, path)
+        edits |= _skip(path)
+    return Watch(edit=edits)
+
+
+def _silence(path: str, which: Sequence[int]) -> Edit:
+    def edit(heads: Tensor) -> Tensor:  # (B, H, T, K)
+        bad = [h for h in which if not 0 <= h < heads.shape[1]]
+        if bad:
+            raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}; there is no head {bad[0]}")
+        keep = torch.ones(heads.shape[1], dtype=heads.dtype, device=heads.device)
+        keep[list(which)] = 0.0
+        return heads * keep[:, None, None]
+
+    return edit
+
+
+def _skip(path: str) -> dict[str, Edit]:
+    held: list[Tensor] = []
+
+    def remember(x: Tensor) -> Tensor:
+        held[:] = [x]
+        return x
+
+    def put_back(x: Tensor) -> Tensor:
+        if not held or held[0].shape != x.shape:
+            raise InputError(f"{path} turns vectors of one size into another; such a layer cannot be skipped")
+        return held[0]
+
+    return {f"{path}.input": remember, f"{path}.output": put_back}
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Logits with and without something, and how much the predictions moved."""
+
+    logits: Tensor
+    plain: Tensor
+
+    @property
+    def change(self) -> Tensor:
+        """KL(plain ‖ changed) of each prediction, in nats."""
+        p, q = (t.double().log_softmax(-1) for t in (self.plain, self.logits))
+        return (p.exp() * (p - q)).sum(-1)[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: floats(getattr(self, name)) for name in ("logits", "plain", "change")}
+
+
+@torch.no_grad()
+def ablate(
+    model: Model, text: Text | Input, target: Text | None = None, *, heads: Heads | None = None,
+    layers: Sequence[str] = (),
+) -> Ablation:  # fmt: skip
+    """The logits without these heads and layers: ablate(model, text, heads={"blocks.0.attn": [1]})."""
+    given = reading(model, text, target)
+    return Ablation(given.run(model, without(model, heads, layers)), given.run(model))
+
+
+def head_effects(model: Model, text: Text | Input, target: Text | None = None) -> dict[str, list[float]]:
+    """How much the predictions move, in nats, when each head alone is switched off."""
+    given = reading(model, text, target)
+    effects = {}
+    for name, pattern in attention(model, given).patterns.items():
+        path = name.removesuffix(".pattern")
+        effects[path] = [
+            float(ablate(model, given, heads={path: [h]}).change.mean()) for h in range(pattern.heads)
+        ]
+    return effects
+
+
+@torch.no_grad()
+def patch(
+    model: Model, clean: Text | Input, corrupt: Text | Input, names: Sequence[str],
+    positions: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
+    """The logits of `corrupt` with the values called `names` as they were in `clean`   (Meng et al. 2022 §2)
+
+    `positions` carries over those alone; by default all.
+    """
+    first, second = reading(model, clean), reading(model, corrupt)
+    kept = _values(model, first, second, names)
+    return second.run(model, _carry(kept, positions))
+
+
+def _values(model: Model, first: Input, second: Input, names: Sequence[str]) -> dict[str, Tensor]:
+    lengths = [i.ids.shape[1] + (i.read.shape[1] if i.target is not None else 0) for i in (first, second)]
+    if lengths[0] != lengths[1]:
+        raise InputError(f"the two inputs must have as many tokens; they have {lengths[0]} and {lengths[1]}")
+    watch = Watch(*names)
+    first.run(model, watch)
+    if not len(watch):
+        raise InputError(f"nothing was computed under {', '.join(names)}; watch '*' to see the names")
+    return dict(watch.values)
+
+
+def _carry(kept: Mapping[str, Tensor], positions: Sequence[int] | None) -> Watch:
+    def put(value: Tensor) -> Edit:
+        def edit(now: Tensor) -> Tensor:
+            if positions is None:
+                return value
+            axis = now.dim() - 2  # (B, T, D) and (B, H, T, K) alike
+            index = torch.tensor(list(positions), device=now.device)
+            return now.index_copy(axis, index, value.index_select(axis, index))
+
+        return edit
+
+    return Watch(edit={name: put(value) for name, value in kept.items()})
+
+
+@torch.no_grad()
+def causal_trace(
+    model: Model, clean: Text | Input, corrupt: Text | Input, right: int, wrong: int
+) -> dict[str, list[float]]:
+    """Which layer and position carry the answer: 0 where patching does nothing, 1 where it restores it all
+
+    For every layer's output and every position alone: (d − d_corrupt) / (d_clean − d_corrupt), with d the
+    difference of the logits of `right` and `wrong` at the last position.
+    """
+    first, second = reading(model, clean), reading(model, corrupt)
+    where, stack = stack_of(model)
+    kept = _values(model, first, second, [f"{where}.{i}.output" for i in range(len(stack))])
+    gap = lambda logits: float(logits[0, -1, right] - logits[0, -1, wrong])
+    best, worst = gap(first.run(model)), gap(second.run(model))
+    if best == worst:
+        raise InputError("both inputs answer alike; choose two that differ in what they predict")
+    score = lambda watch: (gap(second.run(model, watch)) - worst) / (best - worst)
+    length = first.read.shape[1]
+    return {name: [score(_carry({name: value}, [t])) for t in range(length)] for name, value in kept.items()}
+
+
+class KeptHeads(Attention):
+    """Attention with some of its heads taken out: o's other columns, and what made them, are gone.
+
+    A bias that all layers share is read for the heads that are left.
+    """
+
+    kept: tuple[int, ...]
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        if ctx.bias is not None and ctx.bias.shape[1] > 1:
+            ctx = replace(ctx, bias=ctx.bias[:, list(self.kept)])
+        return super().forward(x, ctx, state)
+
+
+def prune(model: Model, heads: Heads) -> Model:
+    """A copy without these heads: fewer parameters, the same output as with them switched off
+
+    (Michel et al. 2019.) Query heads that share a key head leave together, or equally many from each group.
+    """
+    smaller, done = copy.deepcopy(model), set[int]()
+    todo = {path: sorted(set(which)) for path, which in heads.items() if which}
+    for path, which in todo.items():
+        _same_for_twins(model, path, todo)
+        if id(part_at(model, path)) in done:
+            continue  # the same part at another depth
+        done.add(id(part_at(model, path)))
+        parent, _, name = path.rpartition(".")
+        setattr(part_at(smaller, parent), name, _shrunk(part_at(smaller, path), path, which))
+    return smaller
+
+
+def _same_for_twins(model: Model, path: str, todo: Mapping[str, list[int]]) -> None:
+    """A part that stands at several depths can only lose a head at all of them."""
+    part, (top, _, rest) = part_at(model, path), path.partition(".")
+    stack, (_, _, inner) = model.get_submodule(top), rest.partition(".")
+    depths = range(len(stack)) if isinstance(stack, Stack) else ()
+    twins = [f"{top}.{i}.{inner}" for i in depths if inner and _is(model, f"{top}.{i}.{inner}", part)]
+    missing = [twin for twin in twins if todo.get(twin) != todo[path]]
+    if missing:
+        raise InputError(f"{path} is one part with {', '.join(missing)}; take the same heads out of each")
+
+
+def _is(model: Model, path: str, part: nn.Module) -> bool:
+    try:
+        return part_at(model, path) is part
+    except InputError:  # this depth has other parts
+        return False
+
+
+def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
+    plain = type(part) in (Attention, KeptHeads, CrossAttention, WindowAttention)
+    if not plain or any(type(getattr(part, n)) is not nn.Linear for n in "qkvo"):
+        raise InputError(
+            f"{path} is a {type(part).__name__} and cannot lose single heads: only plain attention with "
+            "plain matrices can; switch them off with ablate instead"
+        )
+    part = cast(Attention, part)
+    if which[0] < 0 or which[-1] >= part.heads:
+        raise InputError(f"{path} has heads 0 … {part.heads - 1}; got {list(which)}")
+    left = [h for h in range(part.heads) if h not in which]
+    if not left:
+        raise InputError(f"{path} would keep no head; leave one, or switch the layer off with ablate")
+    cross = isinstance(part, CrossAttention)
+    groups = _groups(left, part.heads, part.heads if cross else part.kv_heads, path)
+    new = _emptied(part)
+    new.heads = len(left)
+    if not cross:
+        new.kv_heads = len(groups)
+    if isinstance(new, KeptHeads):
+        new.kept = tuple(part.kept[h] for h in left) if isinstance(part, KeptHeads) else tuple(left)
+    for name, kept in (("q", left), ("k", groups), ("v", groups)):
+        setattr(new, name, _rows(getattr(part, name), kept, part.head_dim))
+    new.o = _columns(part.o, left, part.head_dim)
+    return new
+
+
+def _emptied(part: Attention) -> Attention:
+    """The part without its matrices, and able to pick its heads out of a shared bias."""
+    new = copy.copy(part)
+    new._modules = {n: m for n, m in part._modules.items() if n not in ("q", "k", "v", "o")}
+    if type(part) is not Attention:
+        return new
+    kept = KeptHeads.__new__(KeptHeads)
+    kept.__dict__.update(new.__dict__)
+    return kept
+
+
+def _groups(left: Sequence[int], heads: int, kv_heads: int, path: str) -> list[int]:
+    """The key heads that are still asked by somebody; each must be asked by equally many."""
+    size = heads // kv_heads
+    asked = [sum(h // size == g for h in left) for g in range(kv_heads)]
+    if len({n for n in asked if n}) > 1:
+        raise InputError(
+            f"{path}: {size} query heads share each key head, and {asked} would be left; take out whole "
+            "groups or equally many of each"
+        )
+    return [g for g, n in enumerate(asked) if n]
+
+
+def _rows(linear: nn.Linear, kept: Sequence[int], size: int) -> nn.Linear:
+    index = torch.cat([torch.arange(h * size, (h + 1) * size) for h in kept])
+    return _linear(linear.weight[index], None if linear.bias is None else linear.bias[index])
+
+
+def _columns(linear: nn.Linear, kept: Sequence[int], size: int) -> nn.Linear:
+    index = torch.cat([torch.arange(h * size, (h + 1) * size) for h in kept])
+    return _linear(linear.weight[:, index], linear.bias)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    new = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    new.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        new.bias = nn.Parameter(bias.detach().clone())
+    return new

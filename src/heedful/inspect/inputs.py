@@ -1,0 +1,172 @@
+"""What a model reads, with the names of its tokens: one way to run any model on a text or on ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import InputError, nearest
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.block import Stack
+from heedful.nn.context import Part, Watch
+from heedful.nn.head import Head, NoHead
+
+Text = str | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True)
+class Input:
+    """One sequence for a model; an encoder-decoder has a target beside it, as its decoder reads it."""
+
+    ids: Tensor  # (1, S)
+    tokens: tuple[str, ...]
+    target: Tensor | None = None  # (1, T)
+    target_tokens: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> Tensor:
+        """The ids on the side that predicts: the target's, or the only ones."""
+        return self.ids if self.target is None else self.target
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tokens on the side that predicts."""
+        return self.tokens if self.target is None else self.target_tokens
+
+    def run(self, model: Model, watch: Watch | None = None, *, repeat: int = 1) -> Tensor:
+        """The logits; the last hidden states of a model without a head. `repeat` makes a batch of copies."""
+        ids = self.ids.expand(repeat, -1)
+        if isinstance(model, Seq2Seq):
+            target = cast(Tensor, self.target).expand(repeat, -1)
+            if isinstance(model.head, NoHead):
+                return model.hidden(ids, target, watch=watch)
+            return cast(Tensor, model(ids, target, watch=watch))
+        if isinstance(model.head, NoHead):
+            return cast(LM, model).encode(ids, watch=watch)
+        return cast(Tensor, model(ids, watch=watch))
+
+
+def reading(model: Model, text: Text | Input, target: Text | None = None, *, write: int = 24) -> Input:
+    """The input of `model` for a text or ids. An encoder-decoder without a target writes its own, greedily.
+
+    A target given as text gets the start token before it; ids are taken as the decoder reads them.
+    """
+    if isinstance(text, Input):
+        return text
+    ids = ids_of(model, text)
+    if not isinstance(model, Seq2Seq):
+        if target is not None:
+            raise InputError("only an encoder-decoder has a target; leave it out")
+        return Input(ids, names_of(model, ids))
+    if target is None:
+        written = _write(model, ids, write)
+    else:
+        written = ids_of(model, target)
+        if isinstance(target, str):
+            written = torch.cat((written.new_full((1, 1), model.start_token), written), 1)
+    return Input(ids, names_of(model, ids), written, names_of(model, written))
+
+
+def ids_of(model: Model, text: Text) -> Tensor:
+    """The ids (1, T) of a text, or of ids in any form."""
+    if isinstance(text, str):
+        if model.tokenizer is None:
+            raise InputError("this model has no tokenizer, so it takes ids: attention(model, [5, 9, 2])")
+        found = model.tokenizer.encode(text)
+        if not found:
+            raise InputError("the text is empty; give at least one token")
+        return torch.tensor([found], device=model.device)
+    ids = torch.as_tensor(text, device=model.device)
+    ids = ids[None] if ids.dim() == 1 else ids
+    if ids.dim() != 2 or len(ids) != 1:
+        raise InputError(f"one sequence at a time: ids must be (T,) or (1, T); got {tuple(ids.shape)}")
+    return ids.long()
+
+
+@torch.no_grad()
+def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
+    """The likeliest token at each step, until the end token or `length`."""
+    if isinstance(model.head, NoHead):
+        raise InputError("a model without a head writes nothing; give a target")
+    end = getattr(model.tokenizer, "eos", None)
+    state = model.start(ids, length=length + 1)
+    written = [ids.new_full((1, 1), model.start_token)]
+    logits = cast(Tensor, state.logits)
+    for _ in range(length):
+        token = logits.argmax(-1, keepdim=True)
+        if int(token) == end:
+            break
+        written.append(token)
+        logits = model.step(token, state)[:, -1]
+    return torch.cat(written, 1)
+
+
+def names_of(model: Model, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
+    """The names of ids in the vocabulary; the ids themselves where there is no tokenizer."""
+    listed = [int(i) for i in (ids.flatten() if isinstance(ids, Tensor) else ids)]
+    if model.tokenizer is None:
+        return tuple(map(str, listed))
+    return tuple(model.tokenizer.tokens(listed))
+
+
+def token_id(model: Model, token: int | str) -> int:
+    """The id of a token given by its id, its name in the vocabulary, or a text that is one token."""
+    if isinstance(token, int):
+        return token
+    if model.tokenizer is None:
+        raise InputError(f"this model has no tokenizer; give the id of {token!r}")
+    found = model.tokenizer.id(token)
+    if found is None:
+        pieces = model.tokenizer.encode(token, special=False)
+        if len(pieces) != 1:
+            raise InputError(f"{token!r} is {len(pieces)} tokens of this model; name one")
+        found = pieces[0]
+    return int(found)
+
+
+def position_of(names: Sequence[str], token: int | str) -> int:
+    """Where a token stands: a position (negative counts from the end), or its name, with or without marks."""
+    if isinstance(token, int):
+        if not -len(names) <= token < len(names):
+            raise InputError(f"position {token} is outside 0 … {len(names) - 1}")
+        return token % len(names)
+    plain = [name.lstrip("Ġ▁").removeprefix("##").removesuffix("</w>") for name in names]
+    for found in (list(names), plain):
+        if token in found:
+            return found.index(token)
+    raise InputError(f"no token {token!r} here; {nearest(token, plain) or 'there are ' + ' '.join(names)}")
+
+
+def part_at(model: Model, path: str) -> Part:
+    """The part that shows its values under `path`; layers that share weights are one part at many depths."""
+    module: nn.Module = model
+    for word in path.split("."):
+        if isinstance(module, Stack) and word.isdigit() and int(word) < len(module):
+            module = module[int(word)]
+            continue
+        children = dict(module.named_children())
+        if word not in children:
+            raise InputError(f"no part {path!r}: there is no {word!r}; {nearest(word, children)}")
+        module = children[word]
+    return cast(Part, module)
+
+
+def stack_of(model: Model) -> tuple[str, Stack]:
+    """The stack that predicts, and its name: blocks, or the decoder."""
+    if isinstance(model, Seq2Seq):
+        return "decoder", model.decoder
+    return "blocks", cast(LM, model).blocks
+
+
+def word_head(model: Model) -> Head:
+    """The head that speaks of words; an error where the model has another."""
+    return cast(Head, model.head).words
+
+
+def floats(tensor: Tensor) -> Any:
+    """A tensor as nested lists of plain numbers."""
+    return tensor.detach().cpu().double().tolist()

@@ -1,0 +1,151 @@
+"""What a model would say if it stopped at each layer; how surprised it is; what its states are near to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.errors import InputError
+from heedful.inspect.inputs import Input, Text, names_of, reading, stack_of, word_head
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.context import Context, Mask, Watch
+
+
+@dataclass(frozen=True)
+class Lens:
+    """Logits (L, T, V) of every layer and position; the last layer's are the model's own."""
+
+    model: Model
+    layers: tuple[str, ...]
+    tokens: tuple[str, ...]
+    logits: Tensor
+
+    def top(self, count: int = 5) -> list[list[list[tuple[str, float]]]]:
+        """The likeliest tokens and their probabilities, by layer and position."""
+        best = self.logits.float().softmax(-1).topk(min(count, self.logits.shape[-1]), -1)
+        values, indices = best.values.tolist(), best.indices.tolist()
+        return [
+            [list(zip(names_of(self.model, i), p, strict=True)) for i, p in zip(ids, probs, strict=True)]
+            for ids, probs in zip(indices, values, strict=True)
+        ]
+
+    def ranks(self, token: int) -> Tensor:
+        """The rank of a token at every layer and position, 0 the likeliest: (L, T)."""
+        return (self.logits > self.logits[..., token, None]).sum(-1)
+
+    def to_dict(self, count: int = 5) -> dict[str, Any]:
+        return {"layers": list(self.layers), "tokens": list(self.tokens), "top": self.top(count)}
+
+
+@torch.no_grad()
+def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> Lens:
+    """head(norm(x_l)) of every layer l: the model's own last norm and head on what each layer hands on
+
+    (nostalgebraist 2020.) A layer whose vectors have another width than the last one's is left out.
+    """
+    given, (where, stack), head = reading(model, text, target), stack_of(model), word_head(model)
+    start = "target_embed" if isinstance(model, Seq2Seq) else "embed"
+    names = [f"{start}.output", *(f"{where}.{i}.output" for i in range(len(stack)))]
+    watch = Watch(*names)
+    given.run(model, watch)
+    width = watch[names[-1]].shape[-1]
+    names = [name for name in names if watch[name].shape[-1] == width]
+    pos = torch.arange(given.read.shape[1], device=model.device)[None]
+    ctx = Context(pos, pos, Mask())
+    normed = [watch[n] if stack.norm is None else stack.norm(watch[n]) for n in names]
+    logits = torch.stack([cast(Tensor, head(x, ctx))[0] for x in normed])
+    return Lens(model, tuple(n.removesuffix(".output") for n in names), given.names, logits)
+
+
+@dataclass(frozen=True)
+class Surprisal:
+    """−log₂ p of each token, in bits; None for a token that nothing predicts."""
+
+    tokens: tuple[str, ...]
+    bits: tuple[float | None, ...]
+
+    @property
+    def mean(self) -> float:
+        known = [b for b in self.bits if b is not None]
+        return math.fsum(known) / max(1, len(known))
+
+    @property
+    def perplexity(self) -> float:
+        return float(2**self.mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"tokens": list(self.tokens), "bits": list(self.bits), "perplexity": self.perplexity}
+
+
+@torch.no_grad()
+def surprisal(
+    model: Model, text: Text | Input, target: Text | None = None, *, mask: int | None = None
+) -> Surprisal:
+    """−log₂ p(x_t | x_<t); of an encoder −log₂ p(x_t | all others), each token masked in turn.
+
+    (The second: Salazar et al. 2020.) `mask` is the id that hides a token, where no tokenizer says it.
+    """
+    given = reading(model, text, target)
+    word_head(model)  # an error where the head predicts no words
+    if isinstance(model, LM) and not model.causal:
+        return _masked(model, given, mask)
+    logp = F.log_softmax(given.run(model).float(), -1)[0]
+    said = logp[:-1].gather(-1, given.read[0, 1:, None])[:, 0] / -math.log(2)
+    return Surprisal(given.names, (None, *said.tolist()))
+
+
+def _masked(model: LM, given: Input, mask: int | None) -> Surprisal:
+    hide = getattr(model.tokenizer, "mask", None) if mask is None else mask
+    if hide is None:
+        raise InputError("an encoder is asked with each token hidden in turn: give mask=, the id that hides")
+    special = {getattr(model.tokenizer, role, None) for role in ("cls", "sep", "bos", "eos", "pad")}
+    ids = given.ids[0]
+    bits: list[float | None] = []
+    for t, token in enumerate(ids.tolist()):
+        if token in special:
+            bits.append(None)
+            continue
+        hidden = ids.clone()
+        hidden[t] = hide
+        bits.append(float(-F.log_softmax(model(hidden[None]).float()[0, t], -1)[token] / math.log(2)))
+    return Surprisal(given.tokens, tuple(bits))
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest rows of the embedding table for each position, by the cosine."""
+
+    name: str
+    tokens: tuple[str, ...]
+    near: tuple[tuple[tuple[str, float], ...], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        near = [[list(pair) for pair in row] for row in self.near]
+        return {"name": self.name, "tokens": list(self.tokens), "near": near}
+
+
+@torch.no_grad()
+def neighbours(
+    model: Model, text: Text | Input, target: Text | None = None, *, name: str = "", count: int = 5
+) -> Neighbours:
+    """The token vectors nearest to the states called `name` ("blocks.3.output"); the last layer's if ''."""
+    given, (where, stack) = reading(model, text, target), stack_of(model)
+    name = name or f"{where}.{len(stack) - 1}.output"
+    watch = Watch(name)
+    given.run(model, watch)
+    x = watch[name][0].float()
+    source = name.startswith(("encoder.", "embed.")) or not isinstance(model, Seq2Seq)
+    table = model.tables["tokens" if source else "target"].table.float()
+    if x.dim() != 2 or x.shape[-1] != table.shape[-1]:
+        raise InputError(f"{name} has shape {tuple(x.shape)}; token vectors have {table.shape[-1]} entries")
+    near = (F.normalize(x, dim=-1) @ F.normalize(table, dim=-1).T).topk(count, -1)
+    rows = zip(near.indices.tolist(), near.values.tolist(), strict=True)
+    return Neighbours(
+        name, given.tokens if source else given.names,
+        tuple(tuple(zip(names_of(model, i), c, strict=True)) for i, c in rows),
+    )  # fmt: skip

@@ -35,7 +35,7 @@ def do(job: dict[str, Any], by: Processes) -> list[float]:
     losses, evaluated = [], {}
     for step in fit(model, purpose, batches, config, by):
         losses.append(step.loss)
-        if step.number == config.steps:
+        if step.number in (config.steps // 2, config.steps):  # training goes on after an evaluation
             evaluated = step.evaluate(batches, 5)
     with by.gathered(model):
         if by.rank == 0:

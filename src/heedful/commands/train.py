@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from heedful.commands.output import Json, as_json, console, short, table
-from heedful.errors import ConfigError
+from heedful.errors import ConfigError, HeedfulError
 
 if TYPE_CHECKING:
     from heedful.runs.settings import Chosen, Given
@@ -95,9 +96,55 @@ def train(
         from heedful.runs.rehearsal import rehearse
 
         return show_rehearsal(rehearse(chosen), json)
+    if nproc > 1:
+        switches = {"--resume": resume, "--tensorboard": tensorboard, "--quiet": quiet, "--json": json}
+        spawn(
+            nproc,
+            chosen,
+            [recipe, *(files or []), *rebuilt(flags, settings or [], valid or [], where, switches)],
+        )
     from heedful.runs.train import train as run
 
-    finished(chosen, run(chosen, where, resume=resume, quiet=quiet, tensorboard=tensorboard), json)
+    try:
+        result = run(chosen, where, resume=resume, quiet=quiet, tensorboard=tensorboard)
+    except HeedfulError as error:
+        if not spokesman(error):
+            raise typer.Exit(error.exit_code) from None
+        raise
+    if os.environ.get("RANK", "0") == "0":
+        finished(chosen, result, json)
+
+
+def spokesman(error: HeedfulError) -> bool:
+    """Whether this process is to report an error: what all processes meet at once, the first one tells."""
+    from heedful.runs.train import Interrupted
+    from heedful.train.distributed import Elsewhere
+    from heedful.train.fit import Diverged
+
+    return os.environ.get("RANK", "0") == "0" or not isinstance(error, Interrupted | Diverged | Elsewhere)
+
+
+def rebuilt(
+    flags: dict[str, Any], settings: list[str], valid: list[str], folder: Path, switches: dict[str, bool]
+) -> list[str]:
+    """The command line again, for each of several processes."""
+    line = [text for name, value in flags.items() if value is not None for text in (f"--{name}", str(value))]
+    line += [text for value in settings for text in ("--set", value)]
+    line += [text for value in valid for text in ("--valid", value)]
+    return [*line, "--folder", str(folder), *(name for name, said in switches.items() if said)]
+
+
+def spawn(count: int, chosen: Chosen, arguments: list[str]) -> NoReturn:
+    """Hand over to several processes."""
+    from heedful.runs.launch import launch
+    from heedful.runs.prepare import device_of
+
+    if device_of(chosen.recipe.device).type == "cuda":
+        import torch
+
+        if count > torch.cuda.device_count():
+            raise ConfigError(f"--nproc {count}: this machine has {torch.cuda.device_count()} GPUs; one each")
+    raise typer.Exit(launch(count, arguments))
 
 
 def collected(

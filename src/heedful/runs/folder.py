@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import heedful
-from heedful.errors import ConfigError, MissingPackage
+from heedful.errors import ConfigError, CorruptFile, MissingPackage, NotFound
 from heedful.runs.settings import Chosen, differing, plain, read, write
 from heedful.train.checkpoint import newest, write_atomic
 
@@ -88,6 +88,24 @@ class Folder:
             file.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
+class Nowhere:
+    """The files of a process that writes none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def forget_after(self, step: int) -> None: ...
+
+    def metrics(self, values: Mapping[str, float | int]) -> None: ...
+
+    def sample(self, step: int, text: str) -> None: ...
+
+    def log(self, line: str) -> None: ...
+
+
+Files = Folder | Nowhere
+
+
 def _step(line: str) -> float:
     try:
         return float(json.loads(line)["train/global_step"])
@@ -116,8 +134,6 @@ def board(path: Path) -> Any:
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """The lines of a run's metrics.jsonl."""
-    from heedful.errors import CorruptFile, NotFound
-
     file = path / "metrics.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise NotFound(f"{file} is not there; give the folder of a run")

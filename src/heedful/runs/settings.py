@@ -65,11 +65,20 @@ def choose(source: str, given: Sequence[Given] = ()) -> Chosen:
     for one in given:
         put(values, one)
         origins[one.path] = one.origin
+    fit_warmup(values, origins)
     try:
         files, valid = (tuple(values.get(k) or ()) for k in ("files", "valid"))
         return Chosen(name, made(values), files, valid, origins)
     except ConfigError as error:
         raise located(error, origins) from None
+
+
+def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """A run made shorter than its recipe's warm-up gets a shorter one, unless somebody set it."""
+    steps, warmup = values["train"].get("steps"), values["train"].get("warmup")
+    ours = origins.get("train.warmup", "default").startswith(("recipe", "default"))
+    if ours and isinstance(steps, int) and isinstance(warmup, int) and warmup > steps > 0:
+        values["train"]["warmup"], origins["train.warmup"] = steps // 10, "a tenth of train.steps"
 
 
 def located(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:

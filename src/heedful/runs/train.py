@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from heedful.errors import HeedfulError
-from heedful.runs.folder import Folder
+from heedful.runs.folder import Files, Folder, Nowhere, read_metrics
 from heedful.runs.prepare import Prepared, device_of, prepare, writes
-from heedful.runs.progress import Progress, Silent, memory, progress
+from heedful.runs.progress import Progress, memory, progress
 from heedful.runs.settings import Chosen
 from heedful.train.checkpoint import newest, pointed, read_training
+from heedful.train.distributed import Processes, processes
 from heedful.train.fit import Step, fit
 from heedful.train.stopping import EarlyStopping
 
@@ -74,26 +77,28 @@ def signals() -> Iterator[Asked]:
 def train(
     chosen: Chosen, folder: Path, *, resume: bool = False, quiet: bool = False, tensorboard: bool = False
 ) -> Result:
-    """Run it all: prepare, train, evaluate, save."""
-    device = device_of(chosen.recipe.device)
-    files = Folder(folder, chosen, resume, tensorboard)
-    ready = prepare(chosen, device, folder)
-    chosen = replace(
-        chosen,
-        recipe=replace(chosen.recipe, train=replace(chosen.recipe.train, folder=folder, resume=resume)),
-    )
-    shown = Silent() if quiet else progress(chosen.recipe.train.steps)
-    try:
-        return Loop(chosen, ready, files, shown).run()
-    finally:
-        shown.close()
+    """Run it all: prepare, train, evaluate, save; alone or with the processes this one was started with."""
+    recipe = chosen.recipe
+    device = device_of(recipe.device)
+    with processes(recipe.parallel, gpu=device.type == "cuda") as by:
+        device = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
+        files: Files = by.first(lambda: Folder(folder, chosen, resume, tensorboard)) or Nowhere(folder)
+        # The first process writes the vocabulary and the tokens, which the others then find.
+        ready = by.first(lambda: prepare(chosen, device, folder)) or prepare(chosen, device, folder)
+        config = replace(recipe.train, folder=folder, resume=resume)
+        chosen = replace(chosen, recipe=replace(recipe, train=config))
+        shown = progress(config.steps, quiet or by.rank > 0)
+        try:
+            return Loop(chosen, ready, files, shown, by).run()
+        finally:
+            shown.close()
 
 
 class Loop:
     """One run: every step is counted, some are shown, logged, evaluated, saved."""
 
-    def __init__(self, chosen: Chosen, ready: Prepared, files: Folder, shown: Progress) -> None:
-        self.chosen, self.ready, self.files, self.shown = chosen, ready, files, shown
+    def __init__(self, chosen: Chosen, ready: Prepared, files: Files, shown: Progress, by: Processes) -> None:
+        self.chosen, self.ready, self.files, self.shown, self.by = chosen, ready, files, shown, by
         self.config, self.how = chosen.recipe.train, chosen.recipe.evaluate
         self.parameters = sum(p.numel() for p in ready.model.parameters())
         self.stopping = EarlyStopping(patience=self.how.patience or sys.maxsize)
@@ -107,7 +112,7 @@ class Loop:
         self.introduce()
         last: Step | None = None
         with signals() as asked:
-            for step in fit(self.ready.model, self.ready.purpose, self.ready.batches, self.config):
+            for step in fit(self.ready.model, self.ready.purpose, self.ready.batches, self.config, self.by):
                 last = step
                 self.count(step)
                 if self.due(step, self.how.every):
@@ -116,10 +121,11 @@ class Loop:
                 if self.stopping.stop:
                     step.save()
                     self.say(
-                        f"stopped early: {self.stopping.waited} evaluations, none better than step {self.best_step}"
+                        f"stopped early: {self.stopping.waited} evaluations, "
+                        f"none better than step {self.best_step}"
                     )
                     break
-                if asked.stop and step.number < self.config.steps:
+                if self.by.agreed(asked.stop) and step.number < self.config.steps:
                     raise Interrupted(
                         f"interrupted at step {step.number}; saved {step.save()}: --resume goes on"
                     )
@@ -142,8 +148,6 @@ class Loop:
             self.say(f"going on from {at}")
 
     def _known_best(self) -> None:
-        from heedful.runs.folder import read_metrics
-
         found = read_metrics(self.files.path) if (self.files.path / "metrics.jsonl").is_file() else []
         for line in found:
             if "eval/loss" in line and self.stopping.better(line["eval/loss"]):
@@ -208,10 +212,8 @@ class Loop:
 
     def sample(self, step: Step) -> None:
         """A text, to see what the model has learnt."""
-        model = self.ready.model
-        if not (
-            self.how.sample and writes(model) and self.ready.batches.settings.get("kind") == "next_token"
-        ):
+        model, kind = self.ready.model, self.ready.batches.settings.get("kind")
+        if not self.how.sample or kind != "next_token" or not writes(model) or self.by.world > 1:
             return
         from heedful.decode.loop import generate
 

@@ -33,6 +33,10 @@ T = TypeVar("T")
 Divide = dict[str, Tensor]
 
 
+class Elsewhere(HeedfulError):
+    """Another process failed and has said why."""
+
+
 class Processes:
     """One process alone. What it would say to others it keeps."""
 
@@ -222,7 +226,7 @@ class Together(Processes):
             except Exception as error:
                 failure = error
         if self.agreed(failure is not None):
-            raise failure or HeedfulError("process 0 failed; its message says why")
+            raise failure or Elsewhere("process 0 failed; its message says why")
         return done
 
     def agreed(self, flag: bool) -> bool:

@@ -1,0 +1,54 @@
+"""Entities in tagged sentences: one counts only if its type, its beginning and its end are right.
+
+(Tjong Kim Sang and De Meulder 2003.) Tags are O, or a letter and a type: I-PER goes on with a PER, B-PER begins
+one (IOB1 and IOB2); S- is one alone and E- ends one (BIOES).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from heedful.errors import InputError
+from heedful.evaluate.scores import f1_of
+
+Entity = tuple[int, int, str]
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """First word, the word after the last, and type of every entity of a sentence."""
+    found: list[Entity] = []
+    start, kind = 0, ""
+    for i, tag in enumerate([*tags, "O"]):
+        letter, _, name = tag.partition("-")
+        name = name or (letter if letter != "O" else "")
+        goes_on = letter in ("I", "E") and name == kind and kind
+        if kind and not goes_on:
+            found.append((start, i, kind))
+            kind = ""
+        if letter != "O" and not goes_on:
+            start, kind = i, name
+        if letter in ("E", "S") and kind:
+            found.append((start, i + 1, kind))
+            kind = ""
+    return found
+
+
+def entity_f1(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and F1 over all sentences, and the F1 of every type."""
+    if len(truth) != len(guess):
+        raise InputError(f"{len(truth)} sentences are expected and {len(guess)} were given")
+    right: Counter[str] = Counter()
+    wanted: Counter[str] = Counter()
+    given: Counter[str] = Counter()
+    for t, g in zip(truth, guess, strict=True):
+        if len(t) != len(g):
+            raise InputError(f"a sentence of {len(t)} words was given {len(g)} tags")
+        true, said = set(entities(t)), set(entities(g))
+        wanted.update(kind for _, _, kind in true)
+        given.update(kind for _, _, kind in said)
+        right.update(kind for _, _, kind in true & said)
+    hit, there, told = right.total(), wanted.total(), given.total()
+    each = {f"f1_{kind}": f1_of(right[kind], wanted[kind], given[kind]) for kind in sorted(wanted | given)}
+    share = lambda part, whole: part / whole if whole else 0.0
+    return {"precision": share(hit, told), "recall": share(hit, there), "f1": f1_of(hit, there, told)} | each

@@ -1,0 +1,96 @@
+"""Scores of written text: answers, summaries, translations."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from heedful.errors import InputError, MissingPackage
+from heedful.evaluate.scores import f1_of
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def normal(text: str) -> str:
+    """Lower case without punctuation, articles and needless spaces, as SQuAD compares answers."""
+    kept = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(ARTICLES.sub(" ", kept).split())
+
+
+def exact_match(truths: Sequence[str], guess: str) -> float:
+    """1 if the answer is one of the true ones, 0 if not; where there is none, so should be the answer."""
+    return float(any(normal(t) == normal(guess) for t in truths or ("",)))
+
+
+def answer_f1(truths: Sequence[str], guess: str) -> float:
+    """The best F1 of the words that answer and truth share."""
+    return max(_word_f1(normal(t).split(), normal(guess).split()) for t in truths or ("",))
+
+
+def _word_f1(truth: Sequence[str], guess: Sequence[str]) -> float:
+    if not truth or not guess:
+        return float(list(truth) == list(guess))
+    return f1_of((Counter(truth) & Counter(guess)).total(), len(truth), len(guess))
+
+
+def answers(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, float]:
+    """Exact match and F1 over all questions, in per cent."""
+    _as_many(truths, guesses)
+    mean = lambda score: 100 * sum(score(t, g) for t, g in zip(truths, guesses, strict=True)) / len(guesses)
+    return {"exact_match": mean(exact_match), "f1": mean(answer_f1)}
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words and numbers: what ROUGE counts."""
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def rouge_n(truth: Sequence[str], guess: Sequence[str], n: int) -> float:
+    """F1 of the n-grams that two texts share   (Lin 2004 §2)"""
+    grams = lambda w: Counter(tuple(w[i : i + n]) for i in range(len(w) - n + 1))
+    a, b = grams(truth), grams(guess)
+    return f1_of((a & b).total(), a.total(), b.total())
+
+
+def rouge_l(truth: Sequence[str], guess: Sequence[str]) -> float:
+    """F1 of the longest common subsequence   (Lin 2004 §3)"""
+    row = [0] * (len(guess) + 1)
+    for word in truth:
+        corner = 0
+        for j, other in enumerate(guess):
+            above = row[j + 1]
+            row[j + 1] = corner + 1 if word == other else max(above, row[j])
+            corner = above
+    return f1_of(row[-1], len(truth), len(guess))
+
+
+def rouge(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, float]:
+    """ROUGE-1, ROUGE-2 and ROUGE-L, the mean F1 in per cent; words are not stemmed."""
+    _as_many(truths, guesses)
+    pairs = [(words(t), words(g)) for t, g in zip(truths, guesses, strict=True)]
+    kinds: dict[str, Callable[[list[str], list[str]], float]] = {
+        "rouge1": lambda t, g: rouge_n(t, g, 1),
+        "rouge2": lambda t, g: rouge_n(t, g, 2),
+        "rougeL": rouge_l,
+    }
+    return {name: 100 * sum(score(t, g) for t, g in pairs) / len(pairs) for name, score in kinds.items()}
+
+
+def bleu(truths: Sequence[str], guesses: Sequence[str], **options: Any) -> dict[str, Any]:
+    """BLEU of whole texts by sacrebleu, with the signature that says how it was counted   (Post 2018)"""
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError:
+        raise MissingPackage("BLEU is counted by the package sacrebleu: pip install sacrebleu") from None
+    _as_many(truths, guesses)
+    metric = BLEU(**options)
+    score = metric.corpus_score(list(guesses), [list(truths)])
+    return {"bleu": score.score, "signature": str(metric.get_signature())}
+
+
+def _as_many(truths: Sequence[object], guesses: Sequence[object]) -> None:
+    if len(truths) != len(guesses) or not guesses:
+        raise InputError(f"{len(truths)} texts are expected and {len(guesses)} were given")

@@ -1,0 +1,87 @@
+"""Scores of answers against the truth: accuracy, F1, and correlations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from heedful.errors import InputError
+
+
+def _paired(truth: Sequence[object], guess: Sequence[object]) -> None:
+    if len(truth) != len(guess):
+        raise InputError(f"{len(truth)} answers are expected and {len(guess)} were given")
+    if not truth:
+        raise InputError("there is nothing to score")
+
+
+def accuracy(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
+    """The part that is right."""
+    _paired(truth, guess)
+    return sum(t == g for t, g in zip(truth, guess, strict=True)) / len(truth)
+
+
+def f1_of(right: int, wanted: int, given: int) -> float:
+    """2 P R / (P + R): the harmonic mean of precision right/given and recall right/wanted."""
+    return 2 * right / (wanted + given) if right else 0.0
+
+
+def f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> dict[Hashable, float]:
+    """F1 of every class, of those in the truth or the guesses."""
+    _paired(truth, guess)
+    right = Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
+    wanted, given = Counter(truth), Counter(guess)
+    return {c: f1_of(right[c], wanted[c], given[c]) for c in sorted(wanted | given, key=str)}
+
+
+def macro_f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
+    """The mean of all classes' F1, rare ones counting as much as frequent ones."""
+    each = f1(truth, guess)
+    return sum(each.values()) / len(each)
+
+
+def matthews(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
+    """The correlation of two labellings, 0 for chance   (Matthews 1975; several classes: Gorodkin 2004)"""
+    _paired(truth, guess)
+    n, right = len(truth), sum(t == g for t, g in zip(truth, guess, strict=True))
+    wanted, given = Counter(truth), Counter(guess)
+    both = sum(wanted[c] * given[c] for c in wanted)
+    spread = lambda counts: n * n - sum(v * v for v in counts.values())
+    below = math.sqrt(spread(wanted)) * math.sqrt(spread(given))
+    return (right * n - both) / below if below else 0.0
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> float:
+    """Σ (x − x̄)(y − ȳ) / √(Σ (x − x̄)² Σ (y − ȳ)²)"""
+    _paired(x, y)
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    xy = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    xx, yy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)
+    return xy / math.sqrt(xx * yy) if xx and yy else math.nan
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The place of each value in order, from 1; equal ones share the mean of their places."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    found, at = [0.0] * len(values), 0
+    while at < len(order):
+        end = at
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
+            end += 1
+        for i in order[at : end + 1]:
+            found[i] = (at + end) / 2 + 1
+        at = end + 1
+    return found
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """Pearson's correlation of the ranks   (Spearman 1904)"""
+    return pearson(ranks(x), ranks(y))
+
+
+def interval(part: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Where a proportion of `count` trials lies with 95 %   (Wilson 1927)"""
+    middle = (part + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(part * (1 - part) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return middle - half, middle + half

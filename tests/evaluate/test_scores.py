@@ -1,0 +1,133 @@
+"""Scores against values worked out by hand, by scipy, or printed in the papers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import heedful
+from heedful.errors import InputError
+from heedful.evaluate.entities import entities, entity_f1
+from heedful.evaluate.generated import answer_f1, answers, bleu, exact_match, rouge, rouge_l, rouge_n
+from heedful.evaluate.perplexity import Perplexity, perplexity
+from heedful.evaluate.scores import accuracy, f1, interval, macro_f1, matthews, pearson, ranks, spearman
+
+
+def test_accuracy_and_f1_of_a_small_table() -> None:
+    truth, guess = [1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 0, 1, 0, 0, 0, 0]
+    assert accuracy(truth, guess) == 0.75
+    assert f1(truth, guess) == {0: pytest.approx(0.8), 1: pytest.approx(2 / 3)}
+    assert macro_f1(truth, guess) == pytest.approx((0.8 + 2 / 3) / 2)
+
+
+def test_matthews_is_one_for_the_truth_and_zero_for_a_constant() -> None:
+    truth = [1, 1, 1, 0, 0]
+    assert matthews(truth, truth) == pytest.approx(1)
+    assert matthews(truth, [1] * 5) == 0
+    assert matthews(truth, [1 - t for t in truth]) == pytest.approx(-1)
+    # TP 6, TN 3, FP 1, FN 2: (6·3 − 1·2) / √(7·8·4·5)
+    table = [1] * 8 + [0] * 4, [1] * 6 + [0] * 2 + [1] + [0] * 3
+    assert matthews(*table) == pytest.approx(16 / math.sqrt(7 * 8 * 4 * 5))
+
+
+def test_equal_values_share_their_rank() -> None:
+    assert ranks([10, 20, 20, 5]) == [2, 3.5, 3.5, 1]
+
+
+def test_correlations_equal_scipy() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    x, y = [1.0, 2.5, 2.5, 4.0, 7.0, 0.5], [2.0, 2.0, 3.5, 3.0, 9.0, 1.0]
+    assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
+    assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic)
+
+
+def test_a_small_sample_has_a_wide_interval() -> None:
+    low, high = interval(0.5, 10)
+    assert (low, high) == (pytest.approx(0.2366, abs=1e-4), pytest.approx(0.7634, abs=1e-4))
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("O B-PER I-PER O", [(1, 3, "PER")]),
+        ("B-PER B-PER", [(0, 1, "PER"), (1, 2, "PER")]),
+        ("I-PER I-LOC", [(0, 1, "PER"), (1, 2, "LOC")]),  # IOB1: an entity may begin with I
+        ("I-PER B-PER I-PER", [(0, 1, "PER"), (1, 3, "PER")]),
+        ("B-ORG I-ORG E-ORG S-LOC", [(0, 3, "ORG"), (3, 4, "LOC")]),
+        ("O O", []),
+    ],
+)
+def test_entities_of_every_notation(tags: str, found: list[tuple[int, int, str]]) -> None:
+    assert entities(tags.split()) == found
+
+
+def test_an_entity_counts_only_whole() -> None:
+    truth = [["B-PER", "I-PER", "O", "B-LOC"]]
+    guess = [["B-PER", "O", "O", "B-LOC"]]
+    assert entity_f1(truth, guess) == {
+        "precision": 0.5,
+        "recall": 0.5,
+        "f1": 0.5,
+        "f1_LOC": 1.0,
+        "f1_PER": 0.0,
+    }
+
+
+def test_answers_are_compared_without_articles_and_punctuation() -> None:
+    assert exact_match(["The Eiffel Tower"], "eiffel tower!") == 1
+    assert answer_f1(["the quick brown fox"], "a brown dog") == pytest.approx(0.4)
+    assert exact_match([], "") == answer_f1([], "") == 1  # no answer where there is none
+    assert exact_match([], "Paris") == answer_f1([], "Paris") == 0
+    assert answers([["a cat", "dog"], ["x"]], ["dog", "y"]) == {"exact_match": 50, "f1": 50}
+
+
+def test_rouge_of_the_papers_example() -> None:
+    # Lin 2004 §3: "police killed the gunman" against "police kill the gunman" and "the gunman kill police"
+    truth = ["police", "killed", "the", "gunman"]
+    assert rouge_l(truth, ["police", "kill", "the", "gunman"]) == 0.75
+    assert rouge_l(truth, ["the", "gunman", "kill", "police"]) == 0.5
+    assert rouge_n(truth, ["the", "gunman", "kill", "police"], 2) == pytest.approx(1 / 3)
+    assert rouge(["Police killed the gunman."], ["police killed the gunman"])["rouge2"] == 100
+
+
+def test_bleu_says_how_it_was_counted() -> None:
+    pytest.importorskip("sacrebleu")
+    found = bleu(["the cat sat on the mat today"], ["the cat sat on the mat"])
+    assert found["bleu"] == pytest.approx(
+        100 * math.exp(1 - 7 / 6), abs=1e-2
+    )  # all n-grams right, but too short
+    assert "tok:13a" in found["signature"]
+
+
+def test_perplexity_of_a_model_that_knows_nothing_is_the_vocabulary() -> None:
+    model = heedful.build("gpt2", vocab=16, dim=8, layers=1, heads=2, context=8, dropout=0.0)
+    for p in model.parameters():
+        torch.nn.init.zeros_(p)
+    found = perplexity(model, list(range(16)) * 3)
+    assert found.tokens == 47
+    assert found.perplexity == pytest.approx(16, rel=1e-5)
+    assert found.per(48) == pytest.approx(47 * 4 / 48, rel=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 3, 8])
+def test_every_token_is_predicted_once_whatever_the_stride(stride: int) -> None:
+    model = heedful.build("lstm", vocab=16, dim=8, layers=1, dropout=0.0, seed=0).eval()
+    ids = torch.randint(16, (30,), generator=torch.Generator().manual_seed(1)).tolist()
+    found = perplexity(model, ids, length=29)
+    assert found.tokens == 29
+    window = perplexity(model, ids, length=8, stride=stride)
+    assert window.tokens == 29
+    one = torch.tensor([ids])
+    whole = torch.nn.functional.cross_entropy(model(one[:, :-1])[0], one[0, 1:])
+    assert found.loss == pytest.approx(float(whole.detach()), rel=1e-5)
+    assert window.loss == pytest.approx(found.loss, rel=0.1)
+
+
+def test_bad_input_says_what_is_missing() -> None:
+    with pytest.raises(InputError, match="3 answers are expected and 2 were given"):
+        accuracy([1, 2, 3], [1, 2])
+    with pytest.raises(InputError, match="from left to right"):
+        perplexity(heedful.build("bert", vocab=16, dim=8, layers=1, heads=2, context=8), [1, 2, 3])
+    assert Perplexity(1, 1e6).perplexity == math.inf

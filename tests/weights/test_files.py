@@ -21,3 +21,15 @@ def test_tensors_in_shards_read_back_as_one_folder(tmp_path: Path) -> None:
     source = open_folder(tmp_path)
     assert source.entries.keys() == index["weight_map"].keys() == tensors.keys()
     assert all(torch.equal(source.read(name), tensor) for name, tensor in tensors.items())
+
+
+def test_saving_over_shards_leaves_no_old_weights(tmp_path: Path) -> None:
+    old = {"a": torch.zeros(4), "b": torch.zeros(4)}
+    new = {"a": torch.ones(4), "b": torch.ones(4)}
+    write_safetensors(tmp_path, old, shard_bytes=16)
+    write_safetensors(tmp_path, new)
+    assert torch.equal(open_folder(tmp_path).read("a"), new["a"])
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+    write_safetensors(tmp_path, old, shard_bytes=16)
+    assert torch.equal(open_folder(tmp_path).read("b"), old["b"])
+    assert not (tmp_path / "model.safetensors").exists()

@@ -134,24 +134,33 @@ class PickleFile:
         return self.tensors[name]
 
 
+SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
+
+
 def open_folder(folder: Path) -> Source:
-    """The weights in a folder of the Hugging Face layout, whichever way they are stored."""
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        if (folder / index).is_file():
-            try:
-                names = sorted(set(json.loads((folder / index).read_text())["weight_map"].values()))
-            except (ValueError, KeyError) as error:
-                raise CorruptFile(f"{folder / index} is damaged ({error}); fetch it again") from None
-            paths = [folder / Path(n).name for n in names]
-            for path in paths:
-                if not path.is_file():
-                    raise NotFound(f"{folder / index} names {path.name}, which is not there; fetch it again")
-            return Shards([SafeFile(p) for p in paths]) if "safetensors" in index else PickleFile(paths)
+    """The weights in a folder of the Hugging Face layout: safetensors before old files, however sharded."""
+    if (folder / SAFE_INDEX).is_file():
+        return Shards([SafeFile(p) for p in shards_of(folder / SAFE_INDEX)])
     if (folder / "model.safetensors").is_file():
         return SafeFile(folder / "model.safetensors")
+    if (folder / OLD_INDEX).is_file():
+        return PickleFile(shards_of(folder / OLD_INDEX))
     if (folder / "pytorch_model.bin").is_file():
         return PickleFile([folder / "pytorch_model.bin"])
     raise NotFound(f"{folder} has no model.safetensors or pytorch_model.bin; is it the folder of a model?")
+
+
+def shards_of(index: Path) -> list[Path]:
+    """The files an index names, all there."""
+    try:
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError) as error:
+        raise CorruptFile(f"{index} is damaged ({error}); fetch it again") from None
+    paths = [index.parent / Path(n).name for n in names]
+    for path in paths:
+        if not path.is_file():
+            raise NotFound(f"{index} names {path.name}, which is not there; fetch it again")
+    return paths
 
 
 def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
@@ -170,12 +179,20 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
     meta = {"format": "pt"}
     if len(shards) == 1:
         save_file(shards[0], folder / "model.safetensors", meta)
-        return
-    weight_map = {}
+        return remove_others(folder, {"model.safetensors"})
+    weight_map: dict[str, str] = {}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
         save_file(shard, folder / file, meta)
         weight_map.update(dict.fromkeys(shard, file))
     total = sum(t.numel() * t.element_size() for s in shards for t in s.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    (folder / SAFE_INDEX).write_text(json.dumps(index, indent=2))
+    return remove_others(folder, {SAFE_INDEX, *weight_map.values()})
+
+
+def remove_others(folder: Path, written: set[str]) -> None:
+    """Take away what an earlier save left, so that the next load cannot mix old weights with new."""
+    for path in [*folder.glob("model*.safetensors"), folder / SAFE_INDEX]:
+        if path.name not in written:
+            path.unlink(missing_ok=True)

@@ -62,7 +62,11 @@ def measure(name: str, a: argparse.Namespace, **settings: Any) -> dict[str, Any]
             marks.append(time.perf_counter())
     if a.profile:
         profiler.stop()
-        print(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=28, max_name_column_width=70))
+        print(
+            profiler.key_averages().table(
+                sort_by="self_cuda_time_total", row_limit=28, max_name_column_width=70
+            )
+        )
     per_step = (marks[2] - marks[1]) / (a.steps - a.warm)
     rate = rows * length / per_step
     peak = torch.cuda.max_memory_allocated() / 2**30 if a.device == "cuda" else 0.0

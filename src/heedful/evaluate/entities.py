@@ -1,7 +1,7 @@
 """Entities in tagged sentences: one counts only if its type, its beginning and its end are right.
 
-(Tjong Kim Sang and De Meulder 2003.) Tags are O, or a letter and a type: I-PER goes on with a PER, B-PER begins
-one (IOB1 and IOB2); S- is one alone and E- ends one (BIOES).
+(Tjong Kim Sang and De Meulder 2003.) Tags are O, or a letter and a type: I-PER goes on with a PER, B-PER
+begins one (IOB1, IOB2); S- is one alone and E- ends one (BIOES).
 """
 
 from __future__ import annotations

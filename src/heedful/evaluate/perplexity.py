@@ -49,8 +49,8 @@ def perplexity(
 ) -> Perplexity:
     """The perplexity of one stream of tokens.
 
-    Windows of `length` tokens (the model's context) move on by `stride` (half of it); each predicts only what is
-    new, so every token but the first is predicted once, and with at least length − stride tokens before it.
+    Windows of `length` tokens (the model's context) move on by `stride` (half of it); each predicts only what
+    is new: every token but the first is predicted once, with at least length − stride tokens before it.
     """
     if not isinstance(model, LM) or not model.causal or model.config.head != "lm":
         raise InputError("perplexity is of language models that read from left to right")

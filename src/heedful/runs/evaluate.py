@@ -1,0 +1,215 @@
+"""A trained model, measured on files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful import data
+from heedful.data.batch import IGNORE, Batch
+from heedful.data.shards import tokenise
+from heedful.data.tables import two_sides
+from heedful.data.tokens import ended, frame
+from heedful.errors import ConfigError, InputError, nearest
+from heedful.evaluate.entities import entity_f1
+from heedful.evaluate.generated import answers, bleu, rouge
+from heedful.evaluate.perplexity import perplexity
+from heedful.evaluate.scores import accuracy, interval, macro_f1, matthews, pearson, spearman
+from heedful.loading import load
+from heedful.models.base import LM, Model
+from heedful.runs.prepare import device_of
+from heedful.runs.reading import Corpus
+from heedful.train.checkpoint import newest, pointed
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured, and on what."""
+
+    files: Sequence[str]
+    batch: int = 16
+    length: int | None = None
+    stride: int | None = None
+    limit: int | None = None  # batches, or tokens of a stream; None: all
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
+
+    @property
+    def source(self) -> Any:
+        """The files as the builders take them."""
+        return list(self.files) if len(self.files) > 1 else self.files[0]
+
+
+def trained(path: str, device: str = "auto") -> Model:
+    """A model by its folder; of a run, its best checkpoint, else its last."""
+    folder = Path(path)
+    found = (pointed(folder / "best.json") or newest(folder)) if (folder / "checkpoints").is_dir() else None
+    model = load(found or path, device=device_of(device))
+    if model.tokenizer is None:
+        raise InputError(f"{path} has no tokenizer: its text cannot be read")
+    return model
+
+
+def evaluate(model: Model, task: str, asked: Asked) -> dict[str, Any]:
+    """The metrics of a task."""
+    if task not in TASKS:
+        raise ConfigError(
+            f"no task is called {task!r}; {nearest(task, TASKS) or 'one of ' + ', '.join(TASKS)}"
+        )
+    return TASKS[task](model.eval(), asked)
+
+
+def usual(model: Model) -> str:
+    """The task a model was made for, by its head."""
+    head = model.config.head
+    if head == "lm":
+        return "perplexity" if isinstance(model, LM) else "translate"
+    return {
+        "classify": "regress" if model.config.labels == 1 else "classify",
+        "tag": "tag",
+        "span": "answer",
+    }.get(head, "perplexity")
+
+
+def stream_perplexity(model: Model, asked: Asked) -> dict[str, Any]:
+    """Of a text as one stream; per token, and per character whatever the vocabulary."""
+    reading = {"length": 1, "batch": 1, "holdout": 0.0} | dict(asked.options)
+    documents = Corpus("next_token", asked.files, (), reading).documents(asked.files)
+    around = ended(model.tokenizer, frame(model.tokenizer))
+    tokens = tokenise(documents, model.tokenizer, before=around.before, after=around.after)
+    stream = tokens.flat[: asked.limit]
+    assert isinstance(model, LM)
+    found = perplexity(model, stream, length=asked.length, stride=asked.stride, batch=asked.batch)
+    told = {"perplexity": found.perplexity, "loss": found.loss, "tokens": found.tokens}
+    if asked.limit is not None and asked.limit < len(tokens.flat):
+        return told
+    characters = sum(len(text) for document in documents for text in document)
+    return told | {"characters": characters, "bits_per_character": found.per(characters)}
+
+
+def _logits(model: Model, batches: data.Batches, limit: int | None) -> Iterator[tuple[Batch, Tensor]]:
+    with torch.no_grad():
+        for batch in islice(batches.once(), limit):
+            there = batch.to(model.device)
+            typed = {"types": there.types} if isinstance(model, LM) else {}
+            yield batch, model(there.tokens, valid=there.valid, **typed).float().cpu()
+
+
+def _names(model: Model) -> list[str]:
+    named = model.published.get("id2label")
+    if not named:
+        raise InputError("config.json has no id2label: it is not known what the classes are called")
+    return [str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0]))]
+
+
+def _lengths(asked: Asked) -> dict[str, Any]:
+    return dict(asked.options) | {"batch": asked.batch} | ({"length": asked.length} if asked.length else {})
+
+
+def classes(model: Model, asked: Asked) -> dict[str, Any]:
+    """Accuracy with its 95 % interval, macro F1, Matthews."""
+    batches = data.classify(asked.source, model.tokenizer, labels=_names(model), **_lengths(asked))
+    truth: list[int] = []
+    guess: list[int] = []
+    for batch, logits in _logits(model, batches, asked.limit):
+        truth += batch.extra["label"].tolist()
+        guess += logits.argmax(-1).tolist()
+    right = accuracy(truth, guess)
+    scores = {"macro_f1": macro_f1(truth, guess), "matthews": matthews(truth, guess), "rows": len(truth)}
+    return {"accuracy": right, "accuracy_95": list(interval(right, len(truth))), **scores}
+
+
+def numbers(model: Model, asked: Asked) -> dict[str, Any]:
+    """Correlations with the true scores."""
+    batches = data.regress(asked.source, model.tokenizer, **_lengths(asked))
+    truth: list[float] = []
+    guess: list[float] = []
+    for batch, logits in _logits(model, batches, asked.limit):
+        truth += batch.extra["score"].tolist()
+        guess += logits.squeeze(-1).tolist()
+    return {"spearman": spearman(truth, guess), "pearson": pearson(truth, guess), "rows": len(truth)}
+
+
+def tags(model: Model, asked: Asked) -> dict[str, Any]:
+    """F1 of whole entities, and accuracy by word."""
+    names = _names(model)
+    batches = data.tag(asked.source, model.tokenizer, labels=names, **_lengths(asked))
+    truth: list[list[str]] = []
+    guess: list[list[str]] = []
+    for batch, logits in _logits(model, batches, asked.limit):
+        assert batch.labels is not None
+        for labels, said in zip(batch.labels, logits.argmax(-1), strict=True):
+            kept = labels != IGNORE
+            truth.append([names[i] for i in labels[kept].tolist()])
+            guess.append([names[i] for i in said[kept].tolist()])
+    flat = lambda rows: [tag for row in rows for tag in row]
+    return entity_f1(truth, guess) | {"accuracy": accuracy(flat(truth), flat(guess)), "sentences": len(truth)}
+
+
+def questions(model: Model, asked: Asked) -> dict[str, Any]:
+    """Exact match and F1 of the best span of every question; the first token stands for "no answer"."""
+    all_asked = data.squad(asked.source)
+    batches = data.answer(all_asked, model.tokenizer, **_lengths(asked))
+    best: dict[int, tuple[float, str]] = {}
+    for batch, logits in _logits(model, batches, asked.limit):
+        for i, example in enumerate(batch.extra["example"].tolist()):
+            text, score = best_span(logits[i], batch.extra["offsets"][i], all_asked[example].context)
+            if example not in best or score > best[example][0]:
+                best[example] = (score, text)
+    truths = [[text for text, _ in all_asked[e].answers] for e in best]
+    return answers(truths, [text for _, text in best.values()]) | {"questions": len(best)}
+
+
+def best_span(logits: Tensor, offsets: Tensor, context: str, longest: int = 30) -> tuple[str, float]:
+    """The likeliest span of the context, and by how much it beats "no answer"   (Devlin et al. 2019 §4.3)"""
+    inside = offsets[:, 0] >= 0
+    start, end = (logits[: len(inside), k].masked_fill(~inside, -1e9) for k in (0, 1))
+    scores = start[:, None] + end[None, :]  # (T, T)
+    far = torch.arange(len(start))
+    scores = scores.masked_fill(
+        (far[None, :] < far[:, None]) | (far[None, :] >= far[:, None] + longest), -1e9
+    )
+    flat = int(scores.argmax())
+    first, last = divmod(flat, len(start))
+    beats = float(scores.flatten()[flat] - logits[0].sum())
+    return (context[int(offsets[first, 0]) : int(offsets[last, 1])] if beats > 0 else ""), beats
+
+
+def written(
+    score: Callable[[list[str], list[str]], dict[str, Any]],
+) -> Callable[[Model, Asked], dict[str, Any]]:
+    """The score of what a model writes for each source text."""
+
+    def task(model: Model, asked: Asked) -> dict[str, Any]:
+        from heedful.decode.loop import generate
+
+        options = dict(asked.options)
+        columns = options.pop("columns", None)
+        sources, truths = two_sides(
+            asked.source, tuple(columns) if columns else None, options.pop("encoding", "utf-8")
+        )
+        pairs = [("".join(s), "".join(t)) for s, t in zip(sources, truths, strict=True)]
+        pairs = pairs[: None if asked.limit is None else asked.limit * asked.batch]
+        settings = {"beams": 4, "max_tokens": asked.length or 128, **options}
+        guesses: list[str] = []
+        for at in range(0, len(pairs), asked.batch):
+            guesses += generate(model, [s for s, _ in pairs[at : at + asked.batch]], **settings)
+        return score([t for _, t in pairs], guesses) | {"rows": len(pairs)}
+
+    return task
+
+
+TASKS: dict[str, Callable[[Model, Asked], dict[str, Any]]] = {
+    "perplexity": stream_perplexity,
+    "classify": classes,
+    "regress": numbers,
+    "tag": tags,
+    "answer": questions,
+    "translate": written(bleu),
+    "summarize": written(rouge),
+}

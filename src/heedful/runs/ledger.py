@@ -1,0 +1,145 @@
+"""Results as files, and the page made from them: `python -m heedful.runs.ledger` writes docs/results.md.
+
+results/*.json are lists of rows. A row has
+    claim         what was measured, on what
+    figure        the number, or a few of them by name
+    published     what a paper or another program has, or null
+    source        where that is printed
+    command       what to run to get the figure again
+    seed  data_sha256  hardware  date
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import CorruptFile
+
+KEYS = ("claim", "figure", "published", "source", "command", "seed", "data_sha256", "hardware", "date")
+HEAD = """# Results
+
+Every figure here comes from a file in `results/`, written by the command beside it. This page is made by
+`python -m heedful.runs.ledger`.
+"""
+
+
+def hardware() -> str:
+    """The machine, in a few words."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    model = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
+    )
+    return f"{os.cpu_count()} cores {model or platform.machine()}"
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).is_file() else []
+
+
+def sha256(files: Iterable[str | Path]) -> str:
+    """The SHA-256 of files, one after another, as they lie on disk."""
+    digest = hashlib.sha256()
+    for path in files:
+        with Path(path).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def row(claim: str, figure: Any, command: str, **more: Any) -> dict[str, Any]:
+    """One result; what is not said is null, the machine and the day are filled in."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    given = {
+        "claim": claim,
+        "figure": figure,
+        "command": command,
+        "hardware": hardware(),
+        "date": today,
+    } | more
+    unknown = set(given) - set(KEYS)
+    if unknown:
+        raise ValueError(f"a result has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS)}")
+    return {key: given.get(key) for key in KEYS}
+
+
+def record(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put rows into a file of results; one with the same claim and hardware takes the old one's place."""
+    kept = read(path) if path.is_file() else []
+    same = {(r["claim"], r["hardware"]) for r in rows}
+    kept = [r for r in kept if (r["claim"], r["hardware"]) not in same]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([*kept, *rows], indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorruptFile(f"{path} is no JSON ({error})") from None
+    rows = rows if isinstance(rows, list) else [rows]
+    for one in rows:
+        missing = [key for key in KEYS if not isinstance(one, dict) or key not in one]
+        if missing:
+            raise CorruptFile(f"{path}: a result lacks {', '.join(missing)}")
+    return rows
+
+
+def page(folder: Path) -> str:
+    """The page of all results, one table per file."""
+    parts = [HEAD]
+    for path in sorted(folder.glob("*.json")):
+        parts.append(f"## {path.stem.replace('_', ' ').replace('-', ' ')}\n")
+        parts.append("| what | here | published | seed | hardware | date |\n|---|---|---|---|---|---|")
+        rows = read(path)
+        for r in rows:
+            source = f" ({r['source']})" if r["source"] else ""
+            published = "–" if r["published"] is None else shown(r["published"])
+            cells = (r["claim"], shown(r["figure"]), published + source, r["seed"], r["hardware"], r["date"])
+            parts.append("| " + " | ".join(cell(c) for c in cells) + " |")
+        commands = dict.fromkeys(str(r["command"]) for r in rows if r["command"])
+        hashes = dict.fromkeys(str(r["data_sha256"]) for r in rows if r["data_sha256"])
+        parts.append("\n```\n" + "\n".join(commands) + "\n```\n")
+        if hashes:
+            parts.append("Data, SHA-256: " + ", ".join(f"`{h[:16]}…`" for h in hashes) + "\n")
+    return "\n".join(parts)
+
+
+def shown(figure: Any) -> str:
+    """Numbers short, several of them by name."""
+    if isinstance(figure, Mapping):
+        return ", ".join(f"{name} {shown(value)}" for name, value in figure.items())
+    if isinstance(figure, float):
+        return f"{figure:,.4g}" if abs(figure) < 1000 else f"{figure:,.0f}"
+    return f"{figure:,}" if isinstance(figure, int) and not isinstance(figure, bool) else str(figure)
+
+
+def cell(value: Any) -> str:
+    """Text for a table: no bars, no line ends."""
+    return "–" if value is None else " ".join(str(value).replace("|", "\\|").split())
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the page from results/ here, or from another folder to another file."""
+    folder, target = (
+        Path(arguments[0] if arguments else "results"),
+        Path(arguments[1] if len(arguments) > 1 else "docs/results.md"),
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page(folder), encoding="utf-8")
+    print(target)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -16,7 +16,7 @@ from heedful.models import find
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.runs.reading import Corpus
 from heedful.runs.recipes import Vocabulary
-from heedful.runs.settings import Chosen, located
+from heedful.runs.settings import READING, Chosen, located
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.training import TRAINERS, train_tokenizer
 from heedful.train.objectives import Objective, distil, objective
@@ -60,7 +60,7 @@ def prepare(chosen: Chosen, device: torch.device, folder: Path | None = None) ->
     recipe = chosen.recipe
     if not chosen.files:
         raise InputError("no data was given; name the files to train on: heed train RECIPE FILE…")
-    corpus = Corpus(recipe.objective, chosen.files, chosen.valid, recipe.data, recipe.train.seed)
+    corpus = Corpus(recipe.objective, chosen.files, chosen.valid, {**READING, **recipe.data}, recipe.train.seed)
     corpus.options()
     teacher = _teacher(chosen, device)
     begun = load(recipe.start, device=device).train() if recipe.start is not None else None
@@ -134,7 +134,7 @@ def check_reach(chosen: Chosen, begun: Model | None) -> None:
         if begun is not None
         else chosen.recipe.model.get("context", getattr(config, "context", None))
     )
-    length = chosen.recipe.data["length"]
+    length = {**READING, **chosen.recipe.data}["length"]
     if isinstance(reach, int) and length > reach:
         more = "" if begun is not None else f", or --set model.context={length}"
         raise ConfigError(
@@ -155,10 +155,10 @@ def new_model(
     if "start_token" in known and start is not None:
         sizes.setdefault("start_token", start)
     if batches.labels:
-        sizes.setdefault("labels", len(batches.labels))
+        sizes["labels"] = len(batches.labels)
     heads = {"classify": "classify", "regress": "classify", "tag": "tag", "span": "span", "contrast": "none"}
     if recipe.objective in heads:
-        sizes.setdefault("head", heads[recipe.objective])
+        sizes["head"] = heads[recipe.objective]
     if recipe.objective == "regress":
         sizes["labels"] = 1
     lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in sizes.items()}

@@ -25,7 +25,7 @@ OPEN = (
     "data",
 )  # their names are checked where they are used: by the family, by the builder of the data
 ELSEWHERE = ("folder", "resume")  # say which run this is, not what it does
-READING = {"length": 256, "batch": 32, "holdout": 0.1}  # what every kind of data has
+READING: dict[str, Any] = {"length": 256, "batch": 32, "holdout": 0.1}  # what every kind of data has
 PARALLEL = ("ddp", "fsdp")
 
 
@@ -83,11 +83,12 @@ def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
 
 def located(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
     """The error with the line of the file that it speaks of, if a file said so."""
+    found: list[tuple[int, str]] = []
     for path, origin in origins.items():
-        name = path.rpartition(".")[2]
-        if re.search(r"\.ya?ml:\d+$", origin) and re.search(rf"\b{name}\b ?=|{re.escape(path)}", str(error)):
-            return type(error)(f"{origin}: {error}")
-    return error
+        named = re.search(rf"\b{re.escape(path.rpartition('.')[2])}\b ?=|{re.escape(path)}", str(error))
+        if named and re.search(r"\.ya?ml:\d+$", origin):
+            found.append((named.start(), origin))
+    return type(error)(f"{min(found)[1]}: {error}") if found else error
 
 
 def from_family(name: str) -> Recipe:
@@ -103,7 +104,7 @@ def from_family(name: str) -> Recipe:
         raise NotFound(f"no recipe, preset or family is called {name!r}; {hint}")
     family = FAMILIES[name]
     given: set[str] = family.tiny.__dict__["given"]
-    model = {n: getattr(family.tiny, n) for n in sorted(given - {"vocab", "source_vocab"})}
+    model = {n: getattr(family.tiny, n) for n in sorted(given - {"vocab", "source_vocab", "labels"})}
     reach = int(model.get("context", 64))
     kinds = {
         "masked": "wordpiece",

@@ -2,7 +2,7 @@
 
     heedful.generate(fast(model), "Once upon a time")
 
-On a CPU a step is one call over rows (fast_cpu.py); on a GPU it is one recorded graph (fast_gpu.py). What
+On a CPU a step is one call over rows (fast_cpu.py); on a GPU it is one recorded graph (graph.py). What
 they cannot compute, the plain stepper does: same words in, same logits out.
 """
 
@@ -17,7 +17,8 @@ from torch import Tensor
 from heedful.decode.stepper import Plain, Stepper
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
-from heedful.nn.context import Watch
+from heedful.nn.context import PartState, Watch
+from heedful.nn.state import KV, Group
 
 if TYPE_CHECKING:
     from heedful.decode.fast_cpu import Rows
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
 def fast(model: Model) -> Stepper:
     """The fastest stepper there is for this model, where it is; the plain one if there is no other."""
-    return cast(Stepper, OnCPU(model)) if model.device.type == "cpu" else cast(Stepper, Plain(model))
+    if model.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        from heedful.decode.graph import OnGPU
+
+        return cast(Stepper, OnGPU(model))
+    return cast(Stepper, OnCPU(model) if model.device.type == "cpu" else Plain(model))
 
 
 class OnCPU(Plain):
@@ -70,7 +75,7 @@ class OnCPU(Plain):
 
     def ready(self, count: int) -> bool:
         """Make a list of instructions if there is none for so many rows; False if this step must be plain."""
-        from heedful.decode.fast_cpu import MOST_ROWS, Rows, Unknown, caches
+        from heedful.decode.fast_cpu import MOST_ROWS, Rows, Unknown
         from heedful.kernels.team import Team
 
         held = caches(self.state.parts)
@@ -91,6 +96,14 @@ class OnCPU(Plain):
             self.why, self.rows = str(reason), None
             return False
         return True
+
+
+def caches(state: PartState | None) -> list[KV] | None:
+    """The keys and values in the order of the layers; None if a layer remembers anything else."""
+    if isinstance(state, Group):
+        found = [caches(child) for child in state.parts.values() if child is not None]
+        return None if any(f is None for f in found) else [kv for f in found if f is not None for kv in f]
+    return [state] if type(state) is KV else None
 
 
 def begins(state: State, rows: int) -> list[int] | None:

@@ -18,14 +18,14 @@ from heedful.kernels.team import Team
 from heedful.models.base import LM
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, ParallelBlock
-from heedful.nn.context import Part, PartState
+from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, Activation, GatedMLP, gelu_tanh, squared_relu
 from heedful.nn.head import LMHead
 from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
 from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
-from heedful.nn.state import KV, Group
+from heedful.nn.state import KV
 
 MOST_ROWS = 4  # beyond it, a product over all rows at once is faster
 
@@ -233,14 +233,6 @@ def acts(act: Activation) -> int:
     if act not in ACTS:
         raise Unknown(f"the activation {act}")
     return ACTS[act]
-
-
-def caches(state: PartState | None) -> list[KV] | None:
-    """The keys and values in the order of the layers; None if a layer remembers anything else."""
-    if isinstance(state, Group):
-        found = [caches(child) for child in state.parts.values() if child is not None]
-        return None if any(f is None for f in found) else [kv for f in found if f is not None for kv in f]
-    return [state] if type(state) is KV else None
 
 
 class Rows:

@@ -203,18 +203,25 @@ class LM(Model):
 
     @torch.no_grad()
     def start(
-        self, prompt: Tensor, *, valid: Tensor | None = None, length: int = 0, chunk: int | None = None
+        self,
+        prompt: Tensor,
+        *,
+        valid: Tensor | None = None,
+        length: int = 0,
+        chunk: int | None = None,
+        state: State | None = None,
     ) -> State:
         """Read the prompt (B, T); `state.logits` are those of the next token.
 
-        `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size.
+        `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size; `state` is an
+        empty one made before, with caches of its own.
         """
         if not self.causal:
             raise InputError(
                 "an encoder reads both ways and cannot generate; load a decoder or an encoder-decoder"
             )
         self.check(prompt, self.embed, valid)
-        state = self.new_state(len(prompt), max(length, prompt.shape[1]))
+        state = state or self.new_state(len(prompt), max(length, prompt.shape[1]))
         pieces = prompt.split(chunk or prompt.shape[1], 1)
         valids = [None] * len(pieces) if valid is None else valid.split(chunk or prompt.shape[1], 1)
         last = None

@@ -1,0 +1,282 @@
+"""Decoding on one GPU with random weights: how near to the speed of the memory, beside transformers.
+
+    python benchmarks/gpu_decode.py                                   everything, a few minutes
+    python benchmarks/gpu_decode.py --sections read,llama,int8        some of it
+    TRITON_INTERPRET=1 python benchmarks/gpu_decode.py --tiny --device cpu      a dry run
+
+Sections: read (a plain read), llama (7B shape, batch 1, bfloat16), int8 (the same, weight-only), gpt2 (124M),
+batch (7B, 64 prompts of 512 tokens, 256 new ones), peer (transformers with static cache on that batch), peer1
+(and on one prompt). Each stands alone: one that fails says why and the next begins. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import heedful
+from heedful.decode.fast_gpu import CUBLAS, Launches
+from heedful.decode.graph import NAMES, OnGPU, record, seconds
+from heedful.decode.quantize import quantize
+from heedful.decode.stepper import Plain
+
+TINY = {"vocab": 128, "dim": 32, "layers": 2, "heads": 4, "context": 128}
+RESULTS: dict[str, Any] = {}
+
+
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def timed(work: Callable[[], Any]) -> float:
+    wait()
+    began = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - began
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def make(name: str, a: argparse.Namespace) -> Any:
+    model = heedful.build(name, device=a.device, dtype=a.dtype, seed=0, **(TINY if a.tiny else {}))
+    return model.eval().requires_grad_(False)
+
+
+def weight_bytes(model: Any) -> int:
+    """What one token reads: every matrix once. A table that is only looked up does not count."""
+    tied = {id(model.head.out.weight)}
+    parameters = {id(p): p for p in model.parameters()}
+    token = id(model.embed.token.weight)
+    if token not in tied:
+        parameters.pop(token)
+    return sum(p.numel() * p.element_size() for p in parameters.values())
+
+
+def read(a: argparse.Namespace) -> None:
+    """TB/s of a plain read: the limit of everything below."""
+    size = 2**20 if a.tiny else 2**32  # bytes
+    x = torch.ones(size // 4, device=a.device)
+    y = x.view(torch.int32)
+    best = 0.0
+    for work in (lambda: x.sum(), lambda: y.amax(), lambda: x.amax(), lambda: torch.dot(x, x)):
+        work()
+        best = max(best, *(size / timed(work) / 1e12 for _ in range(5)))
+    RESULTS["read_TB_s"] = float(f"{best:.4g}")
+    say(f"a plain read: {best:.2f} TB/s")
+
+
+def agreement(model: Any, stepper: OnGPU, a: argparse.Namespace) -> str:
+    """How far steps of the graph are from the plain ones."""
+    prompt = torch.randint(model.config.vocab, (1, 16), device=a.device)
+    plain, same, worst = Plain(model), 0, 0.0
+    logits = plain.prefill(prompt, None, 64)
+    stepper.prefill(prompt, None, 64)
+    for _ in range(16):
+        tokens = logits.argmax(-1)
+        got, logits = stepper.step(tokens), plain.step(tokens)
+        same += int(got.argmax(-1) == logits.argmax(-1))
+        worst = max(worst, float((got - logits).abs().max() / logits.abs().max()))
+    return f"same argmax {same} of 16, largest difference {worst:.1e} of the largest logit"
+
+
+def one_row(key: str, model: Any, a: argparse.Namespace) -> None:
+    """Batch 1: tuned kernels, tokens per second, where the time goes."""
+    began = time.perf_counter()
+    stepper = OnGPU(model, tuned=a.device == "cuda")
+    if stepper.why:
+        raise RuntimeError(f"stepped plainly: {stepper.why}")
+    out: dict[str, Any] = {"tuning_s": round(time.perf_counter() - began, 1)}
+    if a.device == "cuda":
+        for name in NAMES:
+            rates = sorted(stepper.rates[name].items(), key=lambda r: -r[1])
+            say(f"  {name:5}", "  ".join(f"{kernel} {rate:.2f}" for kernel, rate in rates), "TB/s")
+        out["kernels"] = {name: str(kernel) for name, kernel in stepper.choice.items()}
+    say(" ", agreement(model, stepper, a))
+    count = 3 if a.tiny else 256
+    prompt = torch.randint(model.config.vocab, (1, 32), device=a.device)
+    limit = RESULTS.get("read_TB_s", 4.5) * 1e12 / weight_bytes(model)
+    tried = (1, 2, 4, 8) if a.device == "cuda" else (1, 2)
+    rates = {splits: rate(stepper, prompt, count, splits) for splits in tried}
+    best = max(rates, key=lambda s: rates[s])
+    rate(stepper, prompt, count, best)
+    out |= {"tokens_per_s": round(rates[best], 1), "share_of_limit": round(rates[best] / limit, 3),
+            "limit": round(limit, 1), "by_splits": {s: round(r, 1) for s, r in rates.items()}}  # fmt: skip
+    out["stepped_by_host"] = round(by_host(stepper, prompt, count), 1)
+    if a.device == "cuda":
+        out["ms"] = where_time_goes(stepper)
+        stepper.choice = dict.fromkeys(NAMES, CUBLAS)
+        if not any("int8" in str(p.dtype) for p in model.parameters()):
+            out["all_cublas"] = round(rate(stepper, prompt, count, best), 1)
+    RESULTS[key] = out
+    say(
+        f"  {key}: {out['tokens_per_s']} tokens/s, {out['share_of_limit']:.0%} of {out['limit']}",
+        json.dumps(out),
+    )
+
+
+def rate(stepper: OnGPU, prompt: torch.Tensor, count: int, splits: int) -> float:
+    """Tokens per second of steps fed on the device; the prompt's reading is taken off."""
+    stepper.splits, stepper.launches = splits, None
+    stepper.greedy(prompt, count)
+    whole = min(timed(lambda: stepper.greedy(prompt, count)) for _ in range(3))
+    reading = min(timed(lambda: stepper.greedy(prompt, 1)) for _ in range(3))
+    return (count - 1) / (whole - reading)
+
+
+def by_host(stepper: OnGPU, prompt: torch.Tensor, count: int) -> float:
+    """The same with the host reading every token before the next step, as a stream to a person does."""
+
+    def work() -> None:
+        logits = stepper.prefill(prompt, None, prompt.shape[1] + count)
+        for _ in range(count - 1):
+            tokens = logits.argmax(-1)
+            tokens.tolist()
+            logits = stepper.step(tokens)
+
+    work()
+    return count / timed(work)
+
+
+def where_time_goes(stepper: OnGPU) -> dict[str, float]:
+    """Milliseconds of a step at position 160, each kind of kernel alone and all together."""
+    out = {}
+    for name in ("", *NAMES, "attend"):
+        launches = Launches(stepper.matrices, 1, 320, stepper.choice, stepper.splits, only=name)
+        launches.past.fill_(160)
+        out[name or "whole"] = round(seconds(record(launches.run, launches.device)) * 1e3, 4)
+        launches.past.fill_(160)
+    out["rest"] = round(out["whole"] - sum(v for k, v in out.items() if k != "whole"), 4)
+    return out
+
+
+def llama(a: argparse.Namespace) -> None:
+    one_row("llama-7b bf16", make("llama-7b", a), a)
+
+
+def int8(a: argparse.Namespace) -> None:
+    one_row("llama-7b int8", quantize(make("llama-7b", a), "int8"), a)
+
+
+def gpt2(a: argparse.Namespace) -> None:
+    one_row("gpt2 bf16", make("gpt2", a), a)
+
+
+def batch(a: argparse.Namespace) -> None:
+    """64 rows at once: cuBLAS for the products, the attention kernel over what is written so far."""
+    model = make("llama-7b", a)
+    rows, length, count = (2, 16, 4) if a.tiny else (64, 512, 256)
+    prompt = torch.randint(model.config.vocab, (rows, length), device=a.device)
+    stepper = OnGPU(model, splits=1)
+    stepper.greedy(prompt, count)
+    whole = min(timed(lambda: stepper.greedy(prompt, count)) for _ in range(2))
+    reading = timed(lambda: stepper.prefill(prompt, None, length + count))
+    kept = rows * model.config.layers * 2 * model.config.kv_heads * model.config.head_dim * model_size(model)
+    moved = weight_bytes(model) + kept * (length + count / 2)
+    step = (whole - reading) / (count - 1)
+    limit = moved / RESULTS.get("read_TB_s", 4.5) / 1e12
+    RESULTS["batch 64"] = {
+        "tokens_per_s": round(rows * count / whole, 1), "decoding_only": round(rows / step, 1),
+        "reading_s": round(reading, 3), "ms_per_step": round(step * 1e3, 3),
+        "share_of_limit": round(limit / step, 3),
+    }  # fmt: skip
+    say(" ", json.dumps(RESULTS["batch 64"]))
+    compare()
+
+
+def model_size(model: Any) -> int:
+    return int(next(model.parameters()).element_size())
+
+
+def peer(a: argparse.Namespace) -> None:
+    transformers_static("transformers batch 64", (2, 16, 4) if a.tiny else (64, 512, 256), a)
+    compare()
+
+
+def peer1(a: argparse.Namespace) -> None:
+    transformers_static("transformers batch 1", (1, 16, 4) if a.tiny else (1, 32, 256), a)
+
+
+def transformers_static(key: str, sizes: tuple[int, int, int], a: argparse.Namespace) -> None:
+    """transformers' own generate with its static cache, which it compiles by itself."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    rows, length, count = sizes
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = LlamaConfig(**(small if a.tiny else {}), eos_token_id=None, pad_token_id=0)
+    torch.set_default_dtype(a.dtype)
+    try:
+        with torch.device(a.device):
+            model = LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    prompt = torch.randint(config.vocab_size, (rows, length), device=a.device)
+    settings = {
+        "do_sample": False,
+        "cache_implementation": "static",
+        "attention_mask": torch.ones_like(prompt),
+    }
+
+    def write(n: int) -> Any:
+        with torch.no_grad():
+            return model.generate(prompt, max_new_tokens=n, min_new_tokens=n, **settings)
+
+    first = timed(lambda: write(count))
+    whole = timed(lambda: write(count))
+    assert write(count).shape[1] == length + count
+    RESULTS[key] = {
+        "tokens_per_s": round(rows * count / whole, 1),
+        "s": round(whole, 2),
+        "first_s": round(first, 1),
+    }
+    say(" ", key, json.dumps(RESULTS[key]))
+
+
+def compare() -> None:
+    if "batch 64" in RESULTS and "transformers batch 64" in RESULTS:
+        pair = RESULTS["batch 64"]["tokens_per_s"], RESULTS["transformers batch 64"]["tokens_per_s"]
+        RESULTS["batch ratio"] = round(pair[0] / pair[1], 3)
+        say(f"  batch 64: {RESULTS['batch ratio']} × transformers")
+
+
+SECTIONS = {f.__name__: f for f in (read, llama, int8, gpt2, batch, peer, peer1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--sections", default=",".join(SECTIONS))
+    a = parser.parse_args()
+    a.dtype = torch.bfloat16 if a.device == "cuda" else torch.float32
+    if a.device == "cuda":
+        say(torch.cuda.get_device_name(), "torch", torch.__version__)
+    for name in a.sections.split(","):
+        say(f"[{name}]")
+        began = time.perf_counter()
+        try:
+            with torch.no_grad():
+                SECTIONS[name](a)
+        except Exception:
+            RESULTS[f"{name} failed"] = traceback.format_exc(limit=-3).strip().splitlines()[-1]
+            traceback.print_exc(limit=-6, file=sys.stdout)
+        gc.collect()
+        if a.device == "cuda":
+            torch.cuda.empty_cache()
+        say(f"  ({time.perf_counter() - began:.0f} s)")
+    say(json.dumps(RESULTS))
+
+
+if __name__ == "__main__":
+    main()

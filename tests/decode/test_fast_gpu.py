@@ -1,0 +1,86 @@
+"""The kernels of a step on a GPU say what the plain stepper says. Without a GPU, Triton's interpreter can run
+them:
+
+TRITON_INTERPRET=1 pytest tests/decode/test_fast_gpu.py
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from heedful.decode.quantize import quantize
+from heedful.decode.stepper import Plain
+from heedful.models.base import Model
+from tests.properties.tiny import ids, tiny
+
+pytest.importorskip("triton")
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("no GPU, and TRITON_INTERPRET=1 is not set", allow_module_level=True)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def worst_step(model: Model, rows: int = 1, pad: int = 0, cublas: bool = False, splits: int = 0) -> float:
+    from heedful.decode.graph import OnGPU
+
+    model = model.to(DEVICE)
+    prompt = ids(model, rows, 6).to(DEVICE)
+    valid = torch.arange(6).expand(rows, 6) >= torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
+    known = valid.to(DEVICE) if pad else None
+    quick, plain = OnGPU(model, splits=splits), Plain(model)
+    assert quick.why is None
+    if cublas:
+        quick.choice = {}
+    quick.prefill(prompt, known, 20)
+    logits, worst = plain.prefill(prompt, known, 20), 0.0
+    for n in range(6):
+        tokens = logits.argmax(-1)
+        got, logits = quick.step(tokens), plain.step(tokens)
+        worst = max(worst, float((got - logits).abs().max()))
+        if n == 3 and rows > 1:
+            for stepper in (quick, plain):
+                stepper.reorder(torch.arange(rows - 1, -1, -1, device=DEVICE))
+                stepper.extend(tokens[:, None])
+                stepper.crop(stepper.past - 1)
+    return worst
+
+
+def even(family: str) -> Model:
+    """A tiny model whose heads have an even size."""
+    return tiny(family, **({"dim": 36} if family == "bloom" else {}))
+
+
+@pytest.mark.parametrize("cublas", [False, True])
+@pytest.mark.parametrize("family", ["bloom", "gpt", "gpt2", "gpt3", "llama", "mistral", "palm"])
+def test_a_recorded_step_equals_the_plain_step(family: str, cublas: bool) -> None:
+    assert worst_step(even(family), cublas=cublas) < 1e-4
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
+def test_padded_rows_in_pieces_equal_the_plain_step(family: str) -> None:
+    assert worst_step(even(family), rows=3, pad=2, splits=3) < 1e-4
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_int8_products_equal_the_plain_ones(rows: int) -> None:
+    assert worst_step(quantize(tiny("llama"), "int8"), rows=rows) < 1e-4
+    assert worst_step(quantize(tiny("gpt2"), "int8"), rows=rows) < 1e-4
+
+
+def test_tokens_fed_back_on_the_device_are_those_of_a_loop() -> None:
+    from heedful.decode.graph import OnGPU
+
+    model = tiny("llama").to(DEVICE)
+    prompt = ids(model, 2, 5).to(DEVICE)
+    plain, written = Plain(model), []
+    logits = plain.prefill(prompt, None, 16)
+    for _ in range(9):
+        written.append(logits.argmax(-1))
+        logits = plain.step(written[-1])
+    quick = OnGPU(model)
+    assert torch.equal(quick.greedy(prompt, 9), torch.stack(written, 1))
+    assert quick.past == 5 + 8
+    assert torch.equal(quick.greedy(prompt, 9), torch.stack(written, 1))

@@ -19,6 +19,7 @@ _WHERE = {
     "count": "heedful.models.counting",
     "data": "heedful.data",
     "embed": "heedful.loading",
+    "explain": "heedful.inspect.explain",
     "fit": "heedful.train.fit",
     "generate": "heedful.decode.loop",
     "load": "heedful.loading",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from heedful.decode.loop import generate as generate
     from heedful.decode.loop import stream as stream
     from heedful.decode.quantize import quantize as quantize
+    from heedful.inspect.explain import explain as explain
     from heedful.loading import build as build
     from heedful.loading import embed as embed
     from heedful.loading import load as load

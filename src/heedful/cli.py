@@ -48,6 +48,9 @@ COMMANDS = {
     "quantize": Command("heedful.commands.check:quantize", "Weights in 8 or 4 bits.", "Writing"),
     "tokenize": Command("heedful.commands.tokenize:tokenize", "How a model cuts a text into tokens.", "Text"),
     "word2vec": Command("heedful.word2vec.cli:app", "Word vectors: train, ask, score, convert.", "Text"),
+    "explain": Command(
+        "heedful.commands.explain:explain", "The arithmetic, number by number.", "Looking inside"
+    ),
     "env": Command("heedful.commands.env:env", "This machine and its packages, for bug reports.", "Help"),
     "version": Command("heedful.commands.env:version", "The version of heedful.", "Help"),
 }

@@ -1,0 +1,377 @@
+"""The arithmetic of a model on a text: the model's own operands, worked in float64, checked against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import InputError
+from heedful.inspect import topics
+from heedful.inspect.change import KeptHeads
+from heedful.inspect.inputs import Input, Text, names_of, part_at, position_of, reading
+from heedful.inspect.worked import Sheet, Worked, op
+from heedful.models.base import Model
+from heedful.nn.additive import Additive, Concat
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding
+from heedful.nn.block import Block, ParallelBlock
+from heedful.nn.context import Watch
+from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
+from heedful.nn.norm import RMSNorm
+from heedful.nn.position import Learned, Sinusoidal
+from heedful.nn.recurrent import LSTM
+
+Array = np.ndarray
+ACT_NAMES = {id(fn): name for name, fn in ACTIVATIONS.items()} | {
+    id(ACTIVATIONS["gelu_new"]): "gelu_tanh", id(ACTIVATIONS["silu"]): "silu",
+}  # fmt: skip
+
+
+def array(value: Tensor) -> Array:
+    """A tensor in float64."""
+    return value.detach().cpu().double().numpy()
+
+
+def parameters(layer: nn.Module) -> tuple[Array, Array | None]:
+    """W and b of a plain linear layer."""
+    if type(layer) is not nn.Linear:
+        raise InputError(f"a {type(layer).__name__} has no plain matrix to show; merge or reload the model")
+    return array(layer.weight), None if layer.bias is None else array(layer.bias)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, what it reads, and the token whose arithmetic is asked for."""
+
+    model: Model
+    given: Input
+    path: str
+    head: int
+    token: int | str
+
+    @cached_property
+    def seen(self) -> Watch:
+        """Everything the model computes on the way, watched once."""
+        watch = Watch("*")
+        with torch.no_grad():
+            self.given.run(self.model, watch)
+        return watch
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.given.tokens if self.path.startswith("encoder") else self.given.names
+
+    @property
+    def at(self) -> int:
+        return position_of(self.names, self.token)
+
+    def value(self, word: str, path: str | None = None) -> Tensor:
+        return self.seen[f"{self.path if path is None else path}.{word}"][0]
+
+    def first(self, *kinds: type[nn.Module]) -> str:
+        """The path given, or that of the first part of one of these kinds."""
+        if self.path:
+            part = part_at(self.model, self.path)
+            if not isinstance(part, kinds):
+                wanted = " or ".join(k.__name__ for k in kinds)
+                raise InputError(f"{self.path} is a {type(part).__name__}; this needs {wanted}")
+            return self.path
+        for name in self.seen:
+            path = name.rpartition(".")[0]
+            try:
+                part = part_at(self.model, path)
+            except InputError:
+                continue  # a value shown by a step inside a part
+            if isinstance(part, kinds):
+                return path
+        wanted = " or ".join(k.__name__ for k in kinds)
+        raise InputError(f"{self.model.family.name} has no {wanted} to explain")
+
+    def within(self, path: str, head: int) -> Subject:
+        """The same pass, another part."""
+        other = replace(self, path=path, head=head)
+        other.__dict__["seen"] = self.seen
+        return other
+
+
+def located(subject: Subject, *kinds: type[nn.Module]) -> Subject:
+    return subject.within(subject.first(*kinds), subject.head)
+
+
+def attention(subject: Subject) -> Worked:
+    """One head's row: scores, scaling, bias, mask, softmax, weighted sum."""
+    if not subject.path and any(m for m in subject.model.modules() if isinstance(m, Decoding)):
+        return alignment(subject)
+    return head_row(located(subject, Attention, CrossAttention))
+
+
+def head_row(s: Subject) -> Worked:
+    """The row of `pattern` and `heads` that belong to the token and the head asked for."""
+    part = cast(Attention, part_at(s.model, s.path))
+    if not 0 <= s.head < part.heads:
+        raise InputError(f"{s.path} has heads 0 … {part.heads - 1}; there is no head {s.head}")
+    cross = isinstance(part, CrossAttention)
+    keys = s.given.tokens if cross else s.names
+    q, k, v = (s.value(word) for word in "qkv")
+    shared = part.heads // k.shape[0]
+    raw = array(q[s.head, s.at]), array(k[s.head // shared]), array(v[s.head // shared])
+    pattern, scores = s.value("pattern")[s.head, s.at], array(s.value("scores")[s.head, s.at])
+    worked = topics.attention_row(
+        *raw, query=s.names[s.at], keys=labels(keys), scale=part.scale, keep=kept(array(pattern), scores),
+        bias=None if cross else shared_bias(s, part),
+        title=f"{s.path}, head {s.head}: attention of “{s.names[s.at]}”",
+    )  # fmt: skip
+    sheet = Sheet(list(worked.lines))
+    name = s.names[s.at]
+    sheet.compare("weights", worked[f"weights of {name}"], pattern)
+    sheet.compare("output", worked[f"output of {name}"], s.value("heads")[s.head, s.at])
+    return sheet.done(worked.title)
+
+
+def shared_bias(s: Subject, part: Attention) -> Array | None:
+    """What the stack adds to the scores of this head and token, if it does."""
+    name = f"{s.path.partition('.')[0]}.bias"
+    if name not in s.seen:
+        return None
+    head = part.kept[s.head] if isinstance(part, KeptHeads) else s.head
+    bias = s.seen[name][0]
+    return array(bias[head if len(bias) > 1 else 0, s.at])
+
+
+def kept(pattern: Array, scores: Array) -> Array:
+    """Which keys are not hidden: those with a weight, and those whose weight is too small for the model."""
+    seen = pattern > 0
+    return seen | (scores < scores[seen].max() - 80.0) if seen.any() else seen
+
+
+def labels(names: tuple[str, ...]) -> list[str]:
+    """Names that tell equal tokens apart by their position."""
+    return [f"{n}({i})" if names.count(n) > 1 else n for i, n in enumerate(names)]
+
+
+def alignment(subject: Subject) -> Worked:
+    """One step of a recurrent decoder: energies, alignment, context."""
+    s = located(subject, Decoding)
+    part = cast(Decoding, part_at(s.model, s.path))
+    keys, values = array(s.value("k")[0]), array(s.value("v")[0])
+    names = labels(s.given.tokens)
+    if isinstance(part, AttentiveUnit) and isinstance(part.score, Additive):
+        state = array(s.value("output")[s.at, : part.unit.hidden])
+        weights = [parameters(m)[0] for m in (part.score.q, part.score.k, part.score.v)]
+        worked = topics.additive_step(state, values, weights[0], weights[1], weights[2][0], keys=names)
+    elif isinstance(part, InputFeeding) and not isinstance(part.score, Additive | Concat):
+        top = len(part.layers) - 1
+        worked = topics.scored_step(array(s.value(f"layers.{top}.h")[s.at]), keys, values, names)
+    else:
+        raise InputError(f"the steps of a {type(part.score).__name__} score here are not written out yet")
+    sheet = Sheet(list(worked.lines))
+    sheet.compare("alignment", worked["weights of the state"], s.value("pattern")[0, s.at])
+    sheet.compare("context", worked["context"], s.value("heads")[0, s.at])
+    return sheet.done(f"{s.path}: {worked.title} after “{s.names[s.at]}”")
+
+
+def norm_of(module: nn.Module) -> dict[str, Any]:
+    """What `topics.norm_lines` needs to know of a norm."""
+    if isinstance(module, RMSNorm):
+        return {"gamma": array(module.weight), "eps": module.eps, "rms": True}
+    if isinstance(module, nn.LayerNorm):
+        beta = None if module.bias is None else array(module.bias)
+        return {"gamma": array(module.weight), "beta": beta, "eps": module.eps}
+    raise InputError(f"a {type(module).__name__} is no norm that can be written out")
+
+
+def norm(subject: Subject) -> Worked:
+    """The first norm a block takes: of its input, or of its input plus the sub-layer."""
+    s = located(subject, Block, ParallelBlock)
+    block = cast(Any, part_at(s.model, s.path))
+    x = s.value("input")[s.at]
+    if isinstance(block, ParallelBlock) or block.order == "pre":
+        name = "norm" if isinstance(block, ParallelBlock) else f"{block.names[0]}_norm"
+        module = block.get_submodule(name)
+        worked = topics.add_norm(array(x), **norm_of(module), title=f"{s.path}: norm of “{s.names[s.at]}”")
+    else:
+        sheet = Sheet()
+        added = _part(sheet, s, block.names[0], array(x))
+        module = block.get_submodule(f"{block.names[0]}_norm")
+        worked = topics.add_norm(
+            array(x), added, **norm_of(module), title=f"{s.path}: add & norm of “{s.names[s.at]}”"
+        )
+    with torch.no_grad():
+        inside = worked["x"] if "added" not in [i.label for i in worked.walk()] else worked["added"]
+        theirs = module(torch.from_numpy(inside).to(x))
+    sheet = Sheet(list(worked.lines))
+    sheet.compare("norm", cast(Any, worked.lines[-1]).value, theirs)
+    return sheet.done(worked.title)
+
+
+def block(subject: Subject) -> Worked:
+    """A whole block, from its input to its output, for one token."""
+    s = located(subject, Block, ParallelBlock)
+    this, sheet = cast(Any, part_at(s.model, s.path)), Sheet()
+    if type(this) not in (Block, ParallelBlock):
+        raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in a way of its own")
+    x = sheet.given("input", "x", array(s.value("input")[s.at]))
+    if isinstance(this, ParallelBlock):
+        n = _norm_section(sheet, "norm", x, this.norm)
+        outs = [_part(sheet, s, name, n) for name in this.names]
+        x = sheet.line("output", "x + " + " + ".join(f"{name}(n)" for name in this.names), op("+", x, *outs))
+    else:
+        for name in this.names:
+            module = this.get_submodule(f"{name}_norm")
+            if this.order == "pre":
+                out = _part(sheet, s, name, _norm_section(sheet, f"{name}_norm", x, module))
+                x = sheet.line(f"after {name}", f"x + {name}(norm(x))", op("+", x, out))
+            else:
+                added = sheet.line(f"{name} added", f"x + {name}(x)", op("+", x, _part(sheet, s, name, x)))
+                x = _norm_section(sheet, f"{name}_norm", added, module)
+    sheet.compare("block", x, s.value("output")[s.at])
+    order = "parallel" if isinstance(this, ParallelBlock) else f"{this.order}-norm"
+    return sheet.done(f"{s.path}, {order}: the whole block for “{s.names[s.at]}”")
+
+
+def _norm_section(sheet: Sheet, name: str, x: Array, module: nn.Module) -> Array:
+    inner = Sheet()
+    out = topics.norm_lines(inner, x, **norm_of(module))
+    sheet.section(inner.done(name))
+    return out
+
+
+def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
+    """One part of a block, all its lines; x is what it reads at this position."""
+    path = f"{s.path}.{name}"
+    part, inner = part_at(s.model, path), Sheet()
+    if isinstance(part, Attention | CrossAttention):
+        rows = [head_row(s.within(path, h)) for h in range(part.heads)]
+        for row in rows:
+            inner.section(row)
+        joined = np.concatenate([row[f"output of {s.names[s.at]}"] for row in rows])
+        inner.given("heads side by side", "concat_h", joined)
+        out = inner.line("o", "W_O heads", topics.linear(joined, *parameters(part.o)))
+    elif isinstance(part, MLP | GatedMLP):
+        out = _feed_forward(inner, part, x)
+    else:
+        raise InputError(f"{path} is a {type(part).__name__}; only plain attention and MLPs are written out")
+    sheet.section(inner.done(path))
+    return out
+
+
+def _feed_forward(sheet: Sheet, part: MLP | GatedMLP, x: Array) -> Array:
+    act = ACT_NAMES.get(id(part.act))
+    if act is None:
+        raise InputError("this activation has no name; it cannot be written out")
+    up = sheet.line("up", "W_up x", topics.linear(x, *parameters(part.up)))
+    if isinstance(part, GatedMLP):
+        gate = sheet.line("gate", "W_gate x", topics.linear(x, *parameters(part.gate)))
+        hidden = sheet.line("hidden", f"{act}(gate) ⊙ up", op("⊙", op(act, gate), up))
+    else:
+        hidden = sheet.line("hidden", f"{act}(up)", op(act, up))
+    return sheet.line("down", "W_down hidden", topics.linear(hidden, *parameters(part.down)))
+
+
+def positions(subject: Subject) -> Worked:
+    """What tells the model where the token stands: a sinusoid, a learned vector, or a rotation of q."""
+    model = subject.model
+    side = "target_embed" if subject.given.target is not None else "embed"
+    table = model.tables["target" if subject.given.target is not None else "tokens"]
+    place = table.position
+    if isinstance(place, Sinusoidal | Learned):
+        name, at, vectors = subject.given.names, subject.at, subject.seen[f"{side}.position"][0]
+        token = array(subject.seen[f"{side}.token"][0, at]) * table.scale
+        if isinstance(place, Sinusoidal):
+            worked = topics.sinusoid(
+                [at], place.dim, base=place.base, layout=place.layout, add=token, tokens=[name[at]]
+            )
+            sheet = Sheet(list(worked.lines))
+            sheet.compare("encoding", worked[f"PE({at})"], vectors[at])
+            return sheet.done(worked.title)
+        sheet = Sheet()
+        row = sheet.given(f"row {at} of the table", "p_t", array(vectors[at]))
+        both = sheet.line(f"{name[at]} + p", "x + p", op("+", token, row))
+        if table.types is None and table.norm is None and table.project is None:
+            sheet.compare("sum", both, subject.seen[f"{side}.output"][0, at])
+        return sheet.done("a learned position")
+    return turned(located(subject, Attention))
+
+
+def turned(s: Subject) -> Worked:
+    """The query of one head before and after its rotation."""
+    part = cast(Attention, part_at(s.model, s.path))
+    above = part_at(s.model, s.path.rpartition(".")[0])
+    if part.rotary is None or not isinstance(above, Block | ParallelBlock):
+        raise InputError(f"{s.path} has no positions of its own to write out")
+    x = s.value("input", s.path.rpartition(".")[0])
+    with torch.no_grad():
+        pre = isinstance(above, ParallelBlock) or above.order == "pre"
+        first = "norm" if isinstance(above, ParallelBlock) else f"{s.path.rpartition('.')[2]}_norm"
+        read = above.get_submodule(first)(x) if pre else x
+        q = part.q(read).unflatten(-1, (part.heads, -1))[s.at, s.head]
+        pos = torch.tensor([[s.at]], device=x.device)
+        cos, sin = part.rotary.table(pos, torch.tensor([[len(x)]], device=x.device))
+    angles = array(cos.flatten()), array(sin.flatten())
+    worked = topics.rotary(array(q), *angles, position=s.at, of=s.names[s.at])
+    sheet = Sheet(list(worked.lines))
+    both = np.concatenate((worked["turned first half"], worked["turned second half"]))
+    sheet.compare("rotation", both, s.value("q")[s.head, s.at, : part.rotary.dim])
+    return sheet.done(f"{s.path}, head {s.head}: {worked.title}")
+
+
+def lstm(subject: Subject) -> Worked:
+    """One step of an LSTM: gates, candidate, cell, state."""
+    s = located(subject, LSTM)
+    part, at = cast(LSTM, part_at(s.model, s.path)), s.at
+    before = at + 1 if part.reverse else at - 1
+    started = 0 <= before < len(s.names)
+    if not started and s.path.startswith("decoder"):
+        raise InputError("the first step starts where the encoder ended; choose a later token")
+    zero = np.zeros(part.hidden)
+    h, c = (array(s.value(word)[before]) if started else zero for word in "hc")
+    (W, b), (U, d) = parameters(part.x), parameters(part.h)
+    bias = None if b is None or d is None else b + d
+    title = f"{s.path}: one LSTM step, reading “{s.names[at]}”"
+    worked = topics.lstm_step(array(s.value("input")[at]), h, c, W, U, bias, title)
+    sheet = Sheet(list(worked.lines))
+    sheet.compare("state", worked["new state"], s.value("h")[at])
+    sheet.compare("cell", worked["new cell"], s.value("c")[at])
+    return sheet.done(worked.title, worked.note)
+
+
+def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Worked:
+    """The softmax over the likeliest words after the token, at a temperature."""
+    logits = subject.seen["head.logits"]
+    if logits.dim() != 3:
+        raise InputError("this head gives no logits for each token")
+    best = logits[0, subject.at].topk(min(count, logits.shape[-1]))
+    names = labels(names_of(subject.model, best.indices))
+    worked = topics.softmax(array(best.values), temperature=temperature, tokens=names)
+    after = subject.given.names[subject.at]
+    note = f"Over the {len(names)} likeliest of {logits.shape[-1]:,} tokens after “{after}”."
+    sheet = Sheet(list(worked.lines))
+    sheet.compare("softmax", worked["weights of all"], (best.values.double() / temperature).softmax(-1))
+    return sheet.done(worked.title, note)
+
+
+TOPICS: dict[str, Callable[..., Worked]] = {
+    "attention": attention,
+    "block": block,
+    "positions": positions,
+    "norm": norm,
+    "lstm": lstm,
+    "alignment": alignment,
+    "softmax": prediction,
+}
+
+
+def explain_model(
+    model: Model, text: Text | Input, target: Text | None = None, *, topic: str = "attention", part: str = "",
+    head: int = 0, token: int | str = -1, **more: Any,
+) -> Worked:  # fmt: skip
+    """The arithmetic of `model` on `text`."""
+    if topic not in TOPICS:
+        raise InputError(f"topic={topic!r} is unknown for a model; choose {', '.join(TOPICS)}")
+    return TOPICS[topic](Subject(model, reading(model, text, target), part, head, token), **more)

@@ -1,0 +1,227 @@
+"""The calculations that can be worked, each from plain arrays: alike for a model, a file and an exercise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from heedful.errors import InputError
+from heedful.inspect.worked import Op, Sheet, Worked, op
+
+Array = np.ndarray
+LARGE = 20.0  # a score whose exponential is no longer a number one reads
+
+
+def softmax_lines(sheet: Sheet, scores: Array, of: str) -> Array:
+    """w_j = exp(s_j) / Σ exp(s); with the largest taken off first where exponentials would be huge."""
+    if not np.isfinite(scores).any():
+        return sheet.given(f"weights of {of}", "every key is hidden: no weights", np.zeros_like(scores))
+    top = scores.max()
+    if top > LARGE:
+        scores = sheet.line("shifted", "s − max s (changes no weight)", op("-", scores, top))
+    powers = sheet.line("exponentials", "exp(s)", op("exp", scores))
+    total = sheet.line("their sum", "Σ exp(s)", op("sum", powers))
+    return sheet.line(f"weights of {of}", "exp(s) / Σ exp(s)", op("/", powers, total))
+
+
+def weighted_sum(weights: Array, values: Array) -> Op:
+    """w_1 v_1 + w_2 v_2 + …, leaving out what has no weight."""
+    terms = [op("×", w, v) for w, v in zip(weights, values, strict=True) if w != 0.0]
+    return op("+", *terms) if terms else op("×", 0.0, values[0])
+
+
+def attention_row(
+    q: Array,
+    K: Array,
+    V: Array | None,
+    *,
+    query: str,
+    keys: Sequence[str],
+    scale: float | None = None,
+    bias: Array | None = None,
+    keep: Array | None = None,
+    title: str = "",
+) -> Worked:
+    """softmax(q Kᵀ · scale + bias, masked) V of one query   (Vaswani et al. 2017, eq. 1)"""
+    sheet = Sheet()
+    scores = np.array([
+        sheet.line(f"{query}·{key}", "q·k", op("·", q, k)) for key, k in zip(keys, K, strict=True)
+    ])  # fmt: skip
+    if scale is None or np.isclose(scale, len(q) ** -0.5, rtol=1e-12):
+        scores = sheet.line(f"scaled scores of {query}", "s / √d_k", op("/", scores, op("√", len(q))))
+    elif scale != 1.0:
+        scores = sheet.line(f"scaled scores of {query}", "s × scale", op("×", scale, scores))
+    if bias is not None and np.any(bias):
+        scores = sheet.line("with the bias of positions", "s + b", op("+", scores, bias))
+    if keep is not None and not keep.all():
+        scores = sheet.line("masked", "s + m", op("+", scores, np.where(keep, 0.0, -np.inf)))
+    weights = softmax_lines(sheet, scores, query)
+    if V is not None:
+        sheet.line(f"output of {query}", "Σ w v", weighted_sum(weights, V))
+    return sheet.done(title or f"attention of “{query}”")
+
+
+def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = ()) -> Worked:
+    """p = softmax(z / T): T below 1 sharpens, above 1 flattens"""
+    if temperature <= 0:
+        raise InputError(f"temperature={temperature} must be above 0; near 0 the largest takes all")
+    sheet = Sheet()
+    z = sheet.given("logits" + (f" of {' '.join(tokens)}" if tokens else ""), "z", logits)
+    if temperature != 1.0:
+        z = sheet.line("cooled" if temperature < 1 else "heated", "z / T", op("/", z, temperature))
+    weights = softmax_lines(sheet, z, "all")
+    logs = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
+    sheet.line("entropy", "−Σ w ln w, in nats", op("-", 0.0, op("·", weights, logs)))
+    return sheet.done(f"softmax at temperature {temperature:g}")
+
+
+def sinusoid(
+    positions: Sequence[int], dim: int, *, base: float = 10000.0, layout: str = "pairs", add: Any = None,
+    tokens: Sequence[str] = (),
+) -> Worked:  # fmt: skip
+    """p(t, 2i) = sin(t / base^(2i/d)), p(t, 2i+1) = cos of the same   (Vaswani et al. 2017 §3.5)"""
+    sheet = Sheet()
+    for n, t in enumerate(positions):
+        part, entries = Sheet(), np.zeros(dim)
+        for k in range(dim):
+            i, cosine = (k // 2, k % 2) if layout == "pairs" else (k % (dim // 2), k // (dim // 2))
+            angle = op("/", t, op("^", base, op("/", 2 * i, dim)))
+            name, formula = ("cos", "cos(t / base^(2i/d))") if cosine else ("sin", "sin(t / base^(2i/d))")
+            entries[k] = part.line(f"PE({t},{k})", formula, op(name, angle))
+        vector = part.given(f"PE({t})", f"position {t}", entries)
+        if add is not None:
+            word = tokens[n] if n < len(tokens) else "x"
+            part.line(f"{word} + PE({t})", "x + PE", op("+", np.asarray(add, dtype=float), vector))
+        sheet.section(part.done(f"position {t}"))
+    return sheet.done(f"positional encoding, d = {dim}, base {base:g}")
+
+
+def norm_lines(
+    sheet: Sheet, x: Array, *, gamma: Array | None = None, beta: Array | None = None, eps: float = 0.0,
+    rms: bool = False,
+) -> Array:  # fmt: skip
+    """γ (x − mean x) / √(var x + ε) + β   (Ba et al. 2016); γ x / √(mean x² + ε) if `rms`"""
+    if rms:
+        square = sheet.line("mean square", "mean x²", op("mean", op("⊙", x, x)))
+        root = op("√", op("+", square, eps))
+        out = sheet.line("normalised", "x / √(mean x² + ε)", op("/", x, root))
+    else:
+        mean = sheet.line("mean", "mean x", op("mean", x))
+        gap = sheet.line("centred", "x − mean", op("-", x, mean))
+        var = sheet.line("variance", "mean (x − mean)²", op("mean", op("⊙", gap, gap)))
+        root = op("√", op("+", var, eps)) if eps else op("√", var)
+        out = sheet.line("normalised", "(x − mean) / √(var + ε)", op("/", gap, root))
+    if gamma is not None and beta is not None:
+        return sheet.line("scaled and shifted", "γ ⊙ x + β", op("+", op("⊙", gamma, out), beta))
+    if gamma is not None:
+        return sheet.line("scaled", "γ ⊙ x", op("⊙", gamma, out))
+    return out
+
+
+def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more: Any) -> Worked:
+    """norm(x + sublayer(x))   (Vaswani et al. 2017 §3.1)"""
+    sheet = Sheet()
+    x = sheet.given("x", "x", x)
+    if residual is not None:
+        other = sheet.given("sub-layer", "f(x)", residual)
+        x = sheet.line("added", "x + f(x)", op("+", x, other))
+    norm_lines(sheet, x, **more)
+    return sheet.done(title or ("layer norm" if residual is None else "add & norm"))
+
+
+def linear(x: Array, weight: Array, bias: Array | None) -> Op:
+    """W x + b"""
+    product = op("·", weight, x)
+    return product if bias is None else op("+", product, bias)
+
+
+def lstm_step(
+    x: Array, h: Array, c: Array, W: Array, U: Array, b: Array | None = None, title: str = "one LSTM step"
+) -> Worked:
+    """i, f, o = σ(W x + U h + b), g = tanh(…), c = f ⊙ c + i ⊙ g, h = o ⊙ tanh(c)
+
+    The rows of W, U and b are those of i, f, g, o in turn.
+    """
+    sheet, H = Sheet(), len(h)
+    x, h = sheet.given("input", "x_t", x), sheet.given("state", "h_{t−1}", h)
+    c = sheet.given("cell", "c_{t−1}", c)
+    gates = {}
+    for n, name in enumerate("ifgo"):
+        rows = slice(n * H, (n + 1) * H)
+        terms = [op("·", W[rows], x), op("·", U[rows], h)] + ([] if b is None else [b[rows]])
+        total = sheet.line(f"{name} before", f"W_{name} x + U_{name} h + b_{name}", op("+", *terms))
+        squash = "tanh" if name == "g" else "σ"
+        kind = {"i": "input gate", "f": "forget gate", "g": "candidate", "o": "output gate"}[name]
+        gates[name] = sheet.line(name, f"{kind}: {squash}", op(squash, total))
+    new = op("+", op("⊙", gates["f"], c), op("⊙", gates["i"], gates["g"]))
+    cell = sheet.line("new cell", "c_t: f ⊙ c + i ⊙ g", new)
+    sheet.line("new state", "h_t: o ⊙ tanh(c_t)", op("⊙", gates["o"], op("tanh", cell)))
+    return sheet.done(title, "g is the candidate (C̃ in many figures), not the cell state: c_t is.")
+
+
+def additive_step(
+    s: Array, memory: Array, W: Array, U: Array, v: Array, *, keys: Sequence[str] = ()
+) -> Worked:
+    """e_j = vᵀ tanh(W s + U m_j), α = softmax(e), c = Σ α_j m_j   (Bahdanau et al. 2015, A.1.2)"""
+    sheet = Sheet()
+    s = sheet.given("decoder state", "s_{i−1}", s)
+    asked = sheet.line("asked", "W s", op("·", W, s))
+    names, scores = keys or [str(j) for j in range(len(memory))], []
+    for name, m in zip(names, memory, strict=True):
+        key = sheet.line(f"key of {name}", "U m", op("·", U, m))
+        bent = op("tanh", op("+", asked, key))
+        scores.append(sheet.line(f"energy of {name}", "v·tanh(W s + U m)", op("·", v, bent)))
+    weights = softmax_lines(sheet, np.array(scores), "the state")
+    sheet.line("context", "Σ α m", weighted_sum(weights, memory))
+    return sheet.done("one Bahdanau step")
+
+
+def scored_step(s: Array, keys: Array, memory: Array, names: Sequence[str]) -> Worked:
+    """e_j = s·k_j, k_j = m_j (dot) or W m_j (general)   (Luong et al. 2015, eq. 8)"""
+    sheet = Sheet()
+    s = sheet.given("decoder state", "s_i", s)
+    pairs = zip(names, keys, strict=True)
+    scores = np.array([sheet.line(f"energy of {name}", "s·k", op("·", s, k)) for name, k in pairs])
+    weights = softmax_lines(sheet, scores, "the state")
+    sheet.line("context", "Σ α m", weighted_sum(weights, memory))
+    return sheet.done("one Luong step")
+
+
+def sgns(
+    v: Array, outside: Sequence[tuple[str, int, Array]], *, rate: float = 0.5, centre: str = "centre"
+) -> Worked:
+    """L = −Σ_o [y ln σ(u·v) + (1−y) ln(1−σ(u·v))], e = σ(u·v) − y, ∂L/∂u = e v, ∂L/∂v = Σ e u
+
+    (Mikolov et al. 2013 §2.2; gradients: Goldberg and Levy 2014.) One step of size `rate` on all of them.
+    """
+    sheet = Sheet()
+    v = sheet.given(centre, "v", v)
+    errors, losses = [], []
+    for word, label, u in outside:
+        part = Sheet()
+        u = part.given(word, "u, observed: y is 1" if label else "u, drawn as noise: y is 0", u)
+        x = part.line(f"{word}·{centre}", "u·v", op("·", u, v))
+        p = part.line(f"σ of {word}", "σ(u·v)", op("σ", x))
+        right = op("ln", p) if label else op("ln", op("-", 1.0, p))
+        losses.append(part.line(f"loss of {word}", "−ln σ" if label else "−ln(1 − σ)", op("-", 0.0, right)))
+        errors.append(part.line(f"error of {word}", "σ − y", op("-", p, float(label))))
+        slope = part.line(f"gradient of {word}", "∂L/∂u: (σ − y) v", op("×", errors[-1], v))
+        part.line(f"new {word}", "u − η ∂L/∂u", op("-", u, op("×", rate, slope)))
+        sheet.section(part.done(word))
+    sheet.line("loss", "the sum over all words", op("sum", np.array(losses)))
+    terms = [op("×", e, u) for e, (_, _, u) in zip(errors, outside, strict=True)]
+    slope = sheet.line(f"gradient of {centre}", "∂L/∂v: Σ (σ − y) u", op("+", *terms))
+    sheet.line(f"new {centre}", "v − η ∂L/∂v", op("-", v, op("×", rate, slope)))
+    return sheet.done(f"one step of skip-gram with negative sampling: “{centre}”")
+
+
+def rotary(x: Array, cos: Array, sin: Array, *, position: int, of: str) -> Worked:
+    """(a, b) → (a cos − b sin, b cos + a sin); a, b the two halves of what is turned   (Su et al. 2021)"""
+    sheet, half = Sheet(), len(cos)
+    a, b = sheet.given("first half", "a", x[:half]), sheet.given("second half", "b", x[half : 2 * half])
+    cos, sin = sheet.given("cosines", f"cos(t f) at t {position}", cos), sheet.given("sines", "sin(t f)", sin)
+    sheet.line("turned first half", "a cos − b sin", op("-", op("⊙", a, cos), op("⊙", b, sin)))
+    sheet.line("turned second half", "b cos + a sin", op("+", op("⊙", b, cos), op("⊙", a, sin)))
+    return sheet.done(f"rotary position {position} of {of}")

@@ -1,0 +1,216 @@
+"""A worked calculation as a small tree of values: what was put in, by which formula, what came out.
+
+The numbers of a line are an expression (`Tree`) that is evaluated in float64 to give its result, so that what
+is printed is what was computed. `render` writes it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from heedful.errors import HeedfulError, InputError, nearest
+
+Value = Any  # a float, a tuple of floats (a vector) or a tuple of those (a matrix)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation on numbers or on other operations."""
+
+    name: str
+    args: tuple[Tree, ...]
+
+
+Tree = Op | Value
+
+
+def _by_torch(fn: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: fn(torch.from_numpy(np.atleast_1d(x))).numpy().reshape(np.shape(x))
+
+
+# What each operation is. The sign of an infix one is its name; the others are written as functions.
+INFIX: dict[str, Callable[..., Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "×": lambda a, b: a * b,  # a number times anything
+    "⊙": lambda a, b: a * b,  # entry by entry
+    "·": lambda a, b: a @ b,  # a dot product, or a matrix times a vector
+    "/": lambda a, b: a / b,
+    "^": lambda a, b: a**b,
+}
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "√": np.sqrt,
+    "exp": np.exp,
+    "ln": np.log,
+    "σ": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+    "sum": np.sum,
+    "mean": np.mean,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "relu2": lambda x: np.maximum(x, 0.0) ** 2,
+    "gelu": _by_torch(F.gelu),
+    "gelu_tanh": _by_torch(lambda x: F.gelu(x, approximate="tanh")),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+def evaluate(tree: Tree) -> np.ndarray:
+    """The value of an expression, in float64."""
+    if not isinstance(tree, Op):
+        return np.asarray(tree, dtype=np.float64)
+    values = [evaluate(a) for a in tree.args]
+    if tree.name in INFIX:
+        out = values[0]
+        for value in values[1:]:
+            out = INFIX[tree.name](out, value)
+        return np.asarray(out)
+    return np.asarray(FUNCTIONS[tree.name](values[0]))
+
+
+def op(name: str, *args: Tree | np.ndarray | torch.Tensor) -> Op:
+    """An operation on numbers, arrays or operations."""
+    return Op(name, tuple(a if isinstance(a, Op) else frozen(a) for a in args))
+
+
+def frozen(value: Any) -> Value:
+    """An array as nested tuples of plain floats."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().double().numpy()
+    return _tuples(np.asarray(value, dtype=np.float64).tolist())
+
+
+def _tuples(listed: Any) -> Value:
+    return tuple(map(_tuples, listed)) if isinstance(listed, list) else listed
+
+
+@dataclass(frozen=True)
+class Line:
+    """label: formula = operands = result. A line without operands is something given."""
+
+    label: str
+    formula: str
+    operands: Tree | None
+    result: Value
+
+    @property
+    def value(self) -> np.ndarray:
+        return np.asarray(self.result, dtype=np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "label": self.label, "formula": self.formula, "result": _plain(self.result),
+            "operands": None if self.operands is None else _tree(self.operands),
+        }  # fmt: skip
+
+
+def _plain(value: Value) -> Any:
+    """Nested lists; an infinite number becomes its name, which JSON does not have."""
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value if math.isfinite(value) else str(value)
+
+
+def _tree(tree: Tree) -> Any:
+    return {"op": tree.name, "of": [_tree(a) for a in tree.args]} if isinstance(tree, Op) else _plain(tree)
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A calculation: lines, and sections that are calculations themselves.
+
+    `check` is the greatest difference from what a model computed, where one did.
+    """
+
+    title: str
+    lines: tuple[Line | Worked, ...]
+    note: str = ""
+    check: float | None = None
+
+    def walk(self) -> Iterator[Line]:
+        """Every line, those of sections included."""
+        for line in self.lines:
+            yield from line.walk() if isinstance(line, Worked) else (line,)
+
+    def __getitem__(self, label: str) -> np.ndarray:
+        """The result of the first line with this label."""
+        for line in self.walk():
+            if line.label == label:
+                return line.value
+        raise InputError(f"no line {label!r}; {nearest(label, [x.label for x in self.walk()])}")
+
+    def to_dict(self) -> dict[str, Any]:
+        lines = [line.to_dict() for line in self.lines]
+        return {"title": self.title, "note": self.note, "check": self.check, "lines": lines}
+
+    def text(self, digits: int = 4, wide: int | None = None) -> str:
+        """As plain text. `wide` shortens vectors with more entries than that."""
+        from heedful.inspect.render import text
+
+        return text(self, digits, wide)
+
+    def markdown(self, digits: int = 4, wide: int | None = None) -> str:
+        from heedful.inspect.render import markdown
+
+        return markdown(self, digits, wide)
+
+    def latex(self, digits: int = 4, wide: int | None = None) -> str:
+        from heedful.inspect.render import latex
+
+        return latex(self, digits, wide)
+
+    def html(self, digits: int = 4, wide: int | None = None) -> str:
+        from heedful.inspect.render import html
+
+        return html(self, digits, wide)
+
+    def __str__(self) -> str:
+        return self.text(wide=16)
+
+    def _repr_html_(self) -> str:
+        return self.html(wide=16)
+
+
+@dataclass
+class Sheet:
+    """Lines as they are worked out; what a line gives is an array for the next."""
+
+    lines: list[Line | Worked] = field(default_factory=list)
+    worst: float | None = None
+
+    def given(self, label: str, formula: str, value: Any) -> np.ndarray:
+        """Something that is put in."""
+        line = Line(label, formula, None, frozen(value))
+        self.lines.append(line)
+        return line.value
+
+    def line(self, label: str, formula: str, tree: Op) -> np.ndarray:
+        """Something that follows."""
+        result = evaluate(tree)
+        self.lines.append(Line(label, formula, tree, frozen(result)))
+        return result
+
+    def section(self, worked: Worked) -> Worked:
+        self.lines.append(worked)
+        self.worst = worked.check if self.worst is None else max(self.worst, worked.check or 0.0)
+        return worked
+
+    def compare(self, what: str, mine: np.ndarray, theirs: torch.Tensor) -> None:
+        """Against what the model computed, to the precision it computes in; more is a fault of ours."""
+        other = theirs.detach().cpu().double().numpy()
+        gap = float(np.abs(mine - other).max())
+        unit = {torch.float64: 1e-6, torch.float32: 1e-4}.get(theirs.dtype, 5e-2)
+        if not gap <= unit * max(1.0, float(np.abs(other).max())):
+            raise HeedfulError(f"the worked {what} differs from the model's by {gap:.2g}; please report this")
+        self.worst = gap if self.worst is None else max(self.worst, gap)
+
+    def done(self, title: str, note: str = "") -> Worked:
+        return Worked(title, tuple(self.lines), note, self.worst)

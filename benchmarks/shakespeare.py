@@ -1,9 +1,9 @@
 """Tiny Shakespeare by character: seconds from process start to a validation loss, evaluations included.
 
-    HEED_DATA=… python benchmarks/shakespeare.py                      6 × 384, context 256, to 1.4697, on a GPU
-    HEED_DATA=… python benchmarks/shakespeare.py --device cpu         4 × 128, context 64, to 1.88
+    HEED_DATA=… python benchmarks/shakespeare.py                  6 × 384, context 256, to 1.4697, on a GPU
+    HEED_DATA=… python benchmarks/shakespeare.py --device cpu     4 × 128, context 64, to 1.88
 
-HEED_DATA is a folder with lm/tinyshakespeare/. The first 90 % are trained on, the rest is the validation text.
+HEED_DATA is a folder with lm/tinyshakespeare/. The first 90 % are trained on, the rest validates.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import gzip
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -77,8 +77,7 @@ def attention(
 ) -> Attended:
     """Every pattern of one pass over `text`; `only` keeps some: ("blocks.0.*", "decoder.*.cross")."""
     given = reading(model, text, target)
-    names = [n if n.endswith((".pattern", "*")) else f"{n}.pattern" for n in only]
-    watch = Watch(*(n if n.endswith(".pattern") else f"{n}.pattern" for n in names))
+    watch = Watch(*(n if n.endswith(".pattern") else f"{n}.pattern" for n in only))
     given.run(model, watch)
     patterns = {name: _pattern(model, name, watch[name], given) for name in watch}
     if patterns:

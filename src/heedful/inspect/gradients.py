@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.inspect.inputs import Input, Text, ids_of, reading, token_id
+from heedful.inspect.inputs import Input, Text, ids_of, quiet, reading, token_id
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 
@@ -199,7 +199,7 @@ def gradient_by_distance(
     else:
         ids = text.ids if isinstance(text, Input) else ids_of(model, text)
     assert isinstance(model, (LM, Seq2Seq))
-    with torch.enable_grad():
+    with torch.enable_grad(), quiet(model):
         held: list[Tensor] = []
 
         def leaf(x: Tensor) -> Tensor:

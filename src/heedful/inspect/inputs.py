@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,6 +17,17 @@ from heedful.nn.context import Part, Watch
 from heedful.nn.head import Head, NoHead
 
 Text = str | Sequence[int] | Tensor
+
+
+@contextmanager
+def quiet(model: Model) -> Iterator[None]:
+    """Without dropout: what is looked at is the model, not a draw of it. Its mode is put back."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 @dataclass(frozen=True)
@@ -40,14 +52,15 @@ class Input:
     def run(self, model: Model, watch: Watch | None = None, *, repeat: int = 1) -> Tensor:
         """The logits; the last hidden states of a model without a head. `repeat` makes a batch of copies."""
         ids = self.ids.expand(repeat, -1)
-        if isinstance(model, Seq2Seq):
-            target = cast(Tensor, self.target).expand(repeat, -1)
+        with quiet(model):
+            if isinstance(model, Seq2Seq):
+                target = cast(Tensor, self.target).expand(repeat, -1)
+                if isinstance(model.head, NoHead):
+                    return model.hidden(ids, target, watch=watch)
+                return cast(Tensor, model(ids, target, watch=watch))
             if isinstance(model.head, NoHead):
-                return model.hidden(ids, target, watch=watch)
-            return cast(Tensor, model(ids, target, watch=watch))
-        if isinstance(model.head, NoHead):
-            return cast(LM, model).encode(ids, watch=watch)
-        return cast(Tensor, model(ids, watch=watch))
+                return cast(LM, model).encode(ids, watch=watch)
+            return cast(Tensor, model(ids, watch=watch))
 
 
 def reading(model: Model, text: Text | Input, target: Text | None = None, *, write: int = 24) -> Input:
@@ -93,15 +106,16 @@ def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
     if isinstance(model.head, NoHead):
         raise InputError("a model without a head writes nothing; give a target")
     end = getattr(model.tokenizer, "eos", None)
-    state = model.start(ids, length=length + 1)
     written = [ids.new_full((1, 1), model.start_token)]
-    logits = cast(Tensor, state.logits)
-    for _ in range(length):
-        token = logits.argmax(-1, keepdim=True)
-        if int(token) == end:
-            break
-        written.append(token)
-        logits = model.step(token, state)[:, -1]
+    with quiet(model):
+        state = model.start(ids, length=length + 1)
+        logits = cast(Tensor, state.logits)
+        for _ in range(length):
+            token = logits.argmax(-1, keepdim=True)
+            if int(token) == end:
+                break
+            written.append(token)
+            logits = model.step(token, state)[:, -1]
     return torch.cat(written, 1)
 
 

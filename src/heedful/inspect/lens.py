@@ -112,7 +112,8 @@ def _masked(model: LM, given: Input, mask: int | None) -> Surprisal:
             continue
         hidden = ids.clone()
         hidden[t] = hide
-        bits.append(float(-F.log_softmax(model(hidden[None]).float()[0, t], -1)[token] / math.log(2)))
+        logits = Input(hidden[None], given.tokens).run(model).float()
+        bits.append(float(-F.log_softmax(logits[0, t], -1)[token] / math.log(2)))
     return Surprisal(given.tokens, tuple(bits))
 
 

@@ -14,12 +14,14 @@ __version__ = "0.1.0"
 _WHERE = {
     "TrainConfig": "heedful.train.config",
     "Watch": "heedful.nn.context",
+    "Word2Vec": "heedful.word2vec",
     "build": "heedful.loading",
     "check": "heedful.decode.check",
     "count": "heedful.models.counting",
     "data": "heedful.data",
     "embed": "heedful.loading",
     "explain": "heedful.inspect.explain",
+    "fast": "heedful.decode.fast",
     "fit": "heedful.train.fit",
     "generate": "heedful.decode.loop",
     "load": "heedful.loading",
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from heedful.adapters import lora as lora
     from heedful.adapters import merge as merge
     from heedful.decode.check import check as check
+    from heedful.decode.fast import fast as fast
     from heedful.decode.loop import generate as generate
     from heedful.decode.loop import stream as stream
     from heedful.decode.quantize import quantize as quantize
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from heedful.text.training import train_tokenizer as train_tokenizer
     from heedful.train.config import TrainConfig as TrainConfig
     from heedful.train.fit import fit as fit
+    from heedful.word2vec import Word2Vec as Word2Vec
 
 
 def __getattr__(name: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from heedful.models.base import LM, Config, Family, Model
 from heedful.models.published import config_from, config_to
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, swap_in
-from heedful.pooling import Pooling, pool, read_pooling, write_pooling
+from heedful.pooling import Pooling, read_pooling, write_pooling
+from heedful.pooling import pool as pool_tokens
 from heedful.text import load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.weights.checkpoint import Origin, fill, published_tensors
@@ -210,7 +212,6 @@ def save(model: Model, folder: str | Path) -> Path:
     return folder
 
 
-@torch.no_grad()
 def embed(
     model: Model, sentences: Sequence[str], *, batch: int = 32, pooling: Pooling | None = None
 ) -> Tensor:
@@ -225,17 +226,32 @@ def embed(
         raise InputError("embed needs an encoder or a decoder; an encoder-decoder has model.encode(source)")
     how = pooling or model.pooling or Pooling()
     ids = [model.tokenizer.encode(s)[: how.length] for s in sentences]
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # alike lengths together: less padding
+    order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))  # alike lengths together: less padding
+    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     out = torch.zeros(len(ids), model.config.dim)
-    for start in range(0, len(order), batch):
-        rows = order[start : start + batch]
-        longest = max(1, max(len(ids[i]) for i in rows))
-        tokens = torch.zeros(len(rows), longest, dtype=torch.long)
-        valid = torch.zeros(len(rows), longest, dtype=torch.bool)
-        for r, i in enumerate(rows):
-            tokens[r, : len(ids[i])] = torch.tensor(ids[i], dtype=torch.long)
-            valid[r, : len(ids[i])] = True
-        tokens, valid = tokens.to(model.device), valid.to(model.device)
-        padded = None if bool(valid.all()) else valid
-        out[rows] = pool(model.encode(tokens, valid=padded), valid, how).float().cpu()
+
+    def work(rows: list[int]) -> None:
+        out[rows] = _sentence_vectors(model, [ids[i] for i in rows], how)
+
+    threads = torch.get_num_threads()
+    if model.device.type != "cpu" or threads == 1 or len(batches) == 1:
+        for rows in batches:
+            work(rows)
+        return out
+    # One batch to a thread: nobody waits for the others at the end of every product.
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        list(pool.map(work, batches))
+    torch.set_num_threads(threads)  # a part of that setting is shared by all threads
     return out
+
+
+@torch.no_grad()
+def _sentence_vectors(model: LM, ids: list[list[int]], how: Pooling) -> Tensor:
+    tokens = torch.zeros(len(ids), max(1, max(map(len, ids))), dtype=torch.long)
+    valid = torch.zeros_like(tokens, dtype=torch.bool)
+    for r, row in enumerate(ids):
+        tokens[r, : len(row)] = torch.tensor(row, dtype=torch.long)
+        valid[r, : len(row)] = True
+    tokens, valid = tokens.to(model.device), valid.to(model.device)
+    padded = None if bool(valid.all()) else valid
+    return pool_tokens(model.encode(tokens, valid=padded), valid, how).float().cpu()

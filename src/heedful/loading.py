@@ -186,6 +186,8 @@ def save(model: Model, folder: str | Path) -> Path:
     folder = Path(folder)
     if folder.is_file():
         raise InputError(f"{folder} is a file; give a folder to save in")
+    if "pruned" in model.published:
+        raise InputError("heads were taken out of it, which no config.json can say; keep it with torch.save")
     folder.mkdir(parents=True, exist_ok=True)
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)

@@ -193,6 +193,8 @@ def prune(model: Model, heads: Heads) -> Model:
         done.add(id(part_at(model, path)))
         parent, _, name = path.rpartition(".")
         setattr(part_at(smaller, parent), name, _shrunk(part_at(smaller, path), path, which))
+    if todo:
+        smaller.published = smaller.published | {"pruned": True}  # `save` asks
     return smaller
 
 

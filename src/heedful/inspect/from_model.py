@@ -252,7 +252,7 @@ def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
             inner.section(row)
         joined = np.concatenate([row[f"output of {s.names[s.at]}"] for row in rows])
         inner.given("heads side by side", "concat_h", joined)
-        out = inner.line("o", "W_O heads", topics.linear(joined, *parameters(part.o)))
+        out = topics.linear(inner, "o", "W_O heads", joined, *parameters(part.o))
     elif isinstance(part, MLP | GatedMLP):
         out = _feed_forward(inner, part, x)
     else:
@@ -265,13 +265,13 @@ def _feed_forward(sheet: Sheet, part: MLP | GatedMLP, x: Array) -> Array:
     act = ACT_NAMES.get(id(part.act))
     if act is None:
         raise InputError("this activation has no name; it cannot be written out")
-    up = sheet.line("up", "W_up x", topics.linear(x, *parameters(part.up)))
+    up = topics.linear(sheet, "up", "W_up x", x, *parameters(part.up))
     if isinstance(part, GatedMLP):
-        gate = sheet.line("gate", "W_gate x", topics.linear(x, *parameters(part.gate)))
+        gate = topics.linear(sheet, "gate", "W_gate x", x, *parameters(part.gate))
         hidden = sheet.line("hidden", f"{act}(gate) ⊙ up", op("⊙", op(act, gate), up))
     else:
         hidden = sheet.line("hidden", f"{act}(up)", op(act, up))
-    return sheet.line("down", "W_down hidden", topics.linear(hidden, *parameters(part.down)))
+    return topics.linear(sheet, "down", "W_down hidden", hidden, *parameters(part.down))
 
 
 def positions(subject: Subject) -> Worked:

@@ -11,6 +11,7 @@ from heedful.errors import InputError
 from heedful.inspect.worked import Op, Sheet, Worked, op
 
 Array = np.ndarray
+HUGE = 100_000  # entries of a matrix
 LARGE = 20.0  # a score whose exponential is no longer a number one reads
 
 
@@ -131,10 +132,13 @@ def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more
     return sheet.done(title or ("layer norm" if residual is None else "add & norm"))
 
 
-def linear(x: Array, weight: Array, bias: Array | None) -> Op:
-    """W x + b"""
+def linear(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias: Array | None) -> Array:
+    """W x + b; a matrix too large for a page is not written out, only what comes of it."""
+    if weight.size > HUGE:
+        said = f"{formula} ({weight.shape[0]} × {weight.shape[1]} numbers, not written out)"
+        return sheet.given(label, said, weight @ x if bias is None else weight @ x + bias)
     product = op("·", weight, x)
-    return product if bias is None else op("+", product, bias)
+    return sheet.line(label, formula, product if bias is None else op("+", product, bias))
 
 
 def lstm_step(

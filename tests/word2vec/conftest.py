@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 
-TOPICS = ("king queen crown throne palace prince", "bread butter cheese wine supper kitchen",
-          "ship sea harbour sail captain storm", "horse saddle rider stable bridle hoof")
+TOPICS = (
+    "king queen crown throne palace prince",
+    "bread butter cheese wine supper kitchen",
+    "ship sea harbour sail captain storm",
+    "horse saddle rider stable bridle hoof",
+)
 COMMON = "the a of and to in"
 
 
 def sentences(count: int, seed: int = 0) -> list[list[str]]:
     draw = random.Random(seed)
     topics = [topic.split() for topic in TOPICS]
-    return [[draw.choice(COMMON.split()) if draw.random() < 0.4 else draw.choice(topic) for _ in range(12)]
-            for topic in draw.choices(topics, k=count)]
+    return [
+        [draw.choice(COMMON.split()) if draw.random() < 0.4 else draw.choice(topic) for _ in range(12)]
+        for topic in draw.choices(topics, k=count)
+    ]
 
 
 @pytest.fixture(scope="session")

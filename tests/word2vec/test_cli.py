@@ -86,16 +86,22 @@ def test_errors_are_raised_as_ours(tmp_path, text):
 
 
 def test_help_imports_neither_torch_nor_numba():
-    code = ("import sys; sys.argv = ['heed', '--help']\nfrom heedful.word2vec.cli import app\n"
-            "try: app()\nexcept SystemExit: pass\n"
-            "print([name for name in ('torch', 'numba', 'numpy') if name in sys.modules])")
+    code = (
+        "import sys; sys.argv = ['heed', '--help']\nfrom heedful.word2vec.cli import app\n"
+        "try: app()\nexcept SystemExit: pass\n"
+        "print([name for name in ('torch', 'numba', 'numpy') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
 def test_alone_it_ends_with_one_line_and_the_exit_code(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "heedful.word2vec.cli", "train", str(tmp_path / "none.txt")],
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "heedful.word2vec.cli", "train", str(tmp_path / "none.txt")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 3
     assert done.stderr.startswith("error: no file or folder")
     assert len(done.stderr.strip().splitlines()) == 1

@@ -26,8 +26,10 @@ def laid_out(corpus: list[list[str]], **settings: object) -> tuple[Session, gpu.
 
 
 def as_definition(windows: gpu.Windows) -> list[definition.Window]:
-    return [definition.Window(-1, c[p > 0].tolist(), o[s != 0].tolist(), s[s != 0].tolist())
-            for c, p, o, s in zip(windows.contexts, windows.present, windows.outputs, windows.signs)]
+    return [
+        definition.Window(-1, c[p > 0].tolist(), o[s != 0].tolist(), s[s != 0].tolist())
+        for c, p, o, s in zip(windows.contexts, windows.present, windows.outputs, windows.signs)
+    ]
 
 
 @pytest.mark.parametrize(("mode", "loss"), COMBINATIONS)
@@ -42,7 +44,7 @@ def test_a_step_is_the_gradient_of_the_definition(corpus, mode, loss, batch):
     plain = as_definition(windows)
     for start in range(0, len(plain), batch):
         frozen = v.clone(), u.clone()
-        for window in plain[start:start + batch]:
+        for window in plain[start : start + batch]:
             moved = frozen[0].clone(), frozen[1].clone()
             expected += definition.step(*moved, window, session.settings, 0.01)
             v += moved[0] - frozen[0]

@@ -28,15 +28,19 @@ def prepared(corpus: list[list[str]], **settings: object) -> tuple[Session, Job]
 
 def definition_windows(session: Session, job: Job, number: int) -> list[definition.Window]:
     seed = job_seed(session.settings.seed, 0, number)
-    return list(definition.windows(job.encoded.job(number), job.keep, job.alias, session.tables.paths,
-                                   session.settings, seed))
+    return list(
+        definition.windows(
+            job.encoded.job(number), job.keep, job.alias, session.tables.paths, session.settings, seed
+        )
+    )
 
 
 def define(session: Session, windows: list[definition.Window], rates: list[float]) -> tuple[np.ndarray, ...]:
     """Train copies of the tables by autograd in double precision; returns both and the summed loss."""
     dim = session.settings.dim
-    v, u = (torch.tensor(t[:, :dim], dtype=torch.float64)
-            for t in (session.tables.input, session.tables.output))
+    v, u = (
+        torch.tensor(t[:, :dim], dtype=torch.float64) for t in (session.tables.input, session.tables.output)
+    )
     loss = math.fsum(definition.step(v, u, w, session.settings, rate) for w, rate in zip(windows, rates))
     return v.numpy(), u.numpy(), np.float64(loss)
 
@@ -56,10 +60,16 @@ def test_ten_thousand_updates_equal_the_definition(wide_corpus, mode, loss):
     assert math.fsum(loss for loss, _, _ in sums) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("settings", [
-    {"mode": "cbow", "cbow": "sum"}, {"dynamic": False, "window": 9}, {"negatives": 17},
-    {"negatives": 1, "dim": 33}, {"subsample": 0.0, "noise_exponent": 0.0},
-])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "cbow", "cbow": "sum"},
+        {"dynamic": False, "window": 9},
+        {"negatives": 17},
+        {"negatives": 1, "dim": 33},
+        {"subsample": 0.0, "noise_exponent": 0.0},
+    ],
+)
 def test_other_settings_equal_the_definition_too(corpus, settings):
     session, job = prepared(corpus[:60], **settings)
     windows = definition_windows(session, job, 0)

@@ -13,9 +13,11 @@ from heedful.word2vec import machine
 
 
 def test_training_imports_neither_numba_nor_torch():
-    code = ("import sys\nfrom heedful.word2vec import Word2Vec\n"
-            "Word2Vec.train([['a', 'b', 'c'] * 5] * 9, dim=4, min_count=1, epochs=1)\n"
-            "print([name for name in ('numba', 'torch') if name in sys.modules])")
+    code = (
+        "import sys\nfrom heedful.word2vec import Word2Vec\n"
+        "Word2Vec.train([['a', 'b', 'c'] * 5] * 9, dim=4, min_count=1, epochs=1)\n"
+        "print([name for name in ('numba', 'torch') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -44,8 +44,9 @@ def test_another_seed_gives_other_vectors(corpus):
 
 
 def test_a_file_and_the_same_sentences_in_memory_agree(corpus, text):
-    assert np.array_equal(Word2Vec.train(corpus, **SMALL, threads=1).input,
-                          Word2Vec.train(text, **SMALL, threads=1).input)
+    assert np.array_equal(
+        Word2Vec.train(corpus, **SMALL, threads=1).input, Word2Vec.train(text, **SMALL, threads=1).input
+    )
 
 
 @pytest.mark.parametrize(("mode", "loss"), COMBINATIONS)
@@ -56,7 +57,7 @@ def test_a_run_stopped_and_resumed_equals_one_that_was_not(tmp_path, mode, loss,
     whole = Session.new(corpus, settings)
     [*_] = whole.steps(threads=1)
     begun = Session.new(corpus, settings)
-    for number, _ in enumerate(begun.steps(threads=1, interval=0.0), start=1):      # one job a report
+    for number, _ in enumerate(begun.steps(threads=1, interval=0.0), start=1):  # one job a report
         if number == stop:
             begun.save(tmp_path / "run.safetensors")
             break
@@ -124,6 +125,7 @@ def test_grafted_paths_still_sum_to_one(corpus):
 
 # ---- text and vocabulary
 
+
 def test_an_empty_corpus_is_one_clear_error(tmp_path):
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(InputError, match="no words"):
@@ -139,11 +141,18 @@ def test_a_vocabulary_of_one_word_is_one_clear_error():
         Word2Vec.train([["a", "b", "c"]])
 
 
-@pytest.mark.parametrize(("given", "message"), [
-    ({"mode": "skip"}, "mode='skip'"), ({"loss": "softmax"}, "loss='softmax'"), ({"dim": 0}, "dim=0"),
-    ({"rate": 99.0}, "rate=99"), ({"windw": 3}, "did you mean"), ({"threads": 0}, "threads=0"),
-    ({"max_vocab": 1}, "max_vocab=1"),
-])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mode": "skip"}, "mode='skip'"),
+        ({"loss": "softmax"}, "loss='softmax'"),
+        ({"dim": 0}, "dim=0"),
+        ({"rate": 99.0}, "rate=99"),
+        ({"windw": 3}, "did you mean"),
+        ({"threads": 0}, "threads=0"),
+        ({"max_vocab": 1}, "max_vocab=1"),
+    ],
+)
 def test_a_setting_that_cannot_be_is_named(corpus, given, message):
     with pytest.raises(ConfigError, match=message):
         Word2Vec.train(corpus, **given)

@@ -107,8 +107,10 @@ def test_any_embedding_table_by_index():
 
 def test_analogies_by_section_with_missing_counted(tmp_path, vectors):
     path = tmp_path / "questions.txt"
-    path.write_text(": family\nMan King Woman Queen\nman king woman pear\nman king woman duke\n"
-                    ": gram1\nking man queen woman\n")
+    path.write_text(
+        ": family\nMan King Woman Queen\nman king woman pear\nman king woman duke\n"
+        ": gram1\nking man queen woman\n"
+    )
     for method in ("add", "mul"):
         sections = {s.name: s for s in analogies(vectors, path, method=method)}
         assert (sections["family"].correct, sections["family"].asked, sections["family"].missing) == (1, 2, 1)

@@ -1,10 +1,10 @@
 """check: does a model write the same in every mode? One prompt alone is the definition.
 
-    alone                 one prompt, token by token, from its state
-    uncached              the whole text in one pass, no state
-    chunks                the prompt read in pieces
-    batch, left or right  all prompts together, filled up on that side
-    compiled              the fast path, if asked for
+alone                 one prompt, token by token, from its state
+uncached              the whole text in one pass, no state
+chunks                the prompt read in pieces
+batch, left or right  all prompts together, filled up on that side
+compiled              the fast path, if asked for
 """
 
 from __future__ import annotations

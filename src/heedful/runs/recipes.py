@@ -140,6 +140,8 @@ RECIPES: dict[str, Recipe] = {
         1e-3,
         dict(dim=512, layers=4, heads=8, hidden=1664, context=128, dropout=0.4),
         weight_decay=0.1,
+        dtype="bfloat16",
+        graph=True,
     ),
     "seq2seq": translator(
         "seq2seq",

@@ -27,18 +27,18 @@ from heedful.word2vec.settings import Settings
 from heedful.word2vec.training import Cursor, Progress, Tables, job_seed
 from heedful.word2vec.vocabulary import Vocabulary, alias_table
 
-GROUP = 200                     # jobs whose windows are laid out together
-BATCH = 1024                    # windows in one step
+GROUP = 200  # jobs whose windows are laid out together
+BATCH = 1024  # windows in one step
 
 
 @dataclass
 class Windows:
     """All windows of a stretch of text: contexts and outputs with a sign, zero where there is none."""
 
-    contexts: Tensor            # (N, C) rows of the input table
-    present: Tensor             # (N, C) 1 or 0
-    outputs: Tensor             # (N, M) rows of the output table
-    signs: Tensor               # (N, M) +1, -1, or 0
+    contexts: Tensor  # (N, C) rows of the input table
+    present: Tensor  # (N, C) 1 or 0
+    outputs: Tensor  # (N, M) rows of the output table
+    signs: Tensor  # (N, M) +1, -1, or 0
 
     def __len__(self) -> int:
         return len(self.contexts)
@@ -82,7 +82,7 @@ class Sampler:
     def contexts(self, words: Tensor, sentence: Tensor) -> tuple[Tensor, Tensor]:
         size, reach = len(words), self.settings.window
         offsets = torch.tensor([o for o in range(-reach, reach + 1) if o], device=self.device)
-        place = torch.arange(size, device=self.device)[:, None] + offsets                  # (N, C)
+        place = torch.arange(size, device=self.device)[:, None] + offsets  # (N, C)
         inside = (place >= 0) & (place < size)
         place = place.clamp(0, max(size - 1, 0))
         present = inside & (sentence[place] == sentence[:, None])
@@ -106,37 +106,37 @@ class Stepper:
 
     def __init__(self, tables: Tables, settings: Settings, device: torch.device) -> None:
         self.settings, self.tables = settings, tables
-        self.v = torch.from_numpy(tables.input[:, :settings.dim].copy()).to(device)
-        self.u = torch.from_numpy(tables.output[:, :settings.dim].copy()).to(device)
+        self.v = torch.from_numpy(tables.input[:, : settings.dim].copy()).to(device)
+        self.u = torch.from_numpy(tables.output[:, : settings.dim].copy()).to(device)
         self.curve_v, self.curve_u = (torch.zeros(len(t), device=device) for t in (self.v, self.u))
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
 
     def copy_back(self) -> None:
         """The tables in main memory become those on the device."""
-        self.tables.input[:, :self.settings.dim] = self.v.cpu().numpy()
-        self.tables.output[:, :self.settings.dim] = self.u.cpu().numpy()
+        self.tables.input[:, : self.settings.dim] = self.v.cpu().numpy()
+        self.tables.output[:, : self.settings.dim] = self.u.cpu().numpy()
 
     def step(self, contexts: Tensor, present: Tensor, outputs: Tensor, signs: Tensor, rate: Tensor) -> None:
         """One batch; `self.loss` grows by its loss before the step."""
-        rows = self.v[contexts] * present[:, :, None]                                   # (B, C, D)
+        rows = self.v[contexts] * present[:, :, None]  # (B, C, D)
         weight = present
         if self.settings.mode == "cbow":
             share = 1 / present.sum(1, keepdim=True).clamp(min=1) if self.settings.cbow == "mean" else 1.0
-            weight = present * share                                                    # (B, C)
+            weight = present * share  # (B, C)
             seen = torch.ones_like(present[:, :1])
-            h = (rows * weight[:, :, None]).sum(1, keepdim=True)                        # (B, 1, D)
+            h = (rows * weight[:, :, None]).sum(1, keepdim=True)  # (B, 1, D)
         else:
             h, seen = rows, present
-        u = self.u[outputs]                                                             # (B, M, D)
+        u = self.u[outputs]  # (B, M, D)
         mask = seen[:, :, None] * signs.abs()[:, None, :]
-        x = torch.bmm(h, u.transpose(1, 2)) * signs[:, None, :]                         # (B, C, M)
+        x = torch.bmm(h, u.transpose(1, 2)) * signs[:, None, :]  # (B, C, M)
         self.loss += (softplus(-x) * mask).sum(dtype=torch.float64)
         p = torch.sigmoid(-x) * mask
         g, curve = p * signs[:, None, :], p * (1 - p)
         dh, curve_h = torch.bmm(g, u), torch.bmm(curve, u.square().sum(2, keepdim=True))[:, :, 0]
         du, curve_u = torch.bmm(g.transpose(1, 2), h), torch.einsum("bcm,bc->bm", curve, h.square().sum(2))
         if self.settings.mode == "cbow":
-            dh, curve_h = dh * weight[:, :, None], curve_h * weight.square()    # the chain rule of the mean
+            dh, curve_h = dh * weight[:, :, None], curve_h * weight.square()  # the chain rule of the mean
         self.move(self.v, self.curve_v, contexts, dh, curve_h, rate)
         self.move(self.u, self.curve_u, outputs, du, curve_u, rate)
 
@@ -160,7 +160,7 @@ class Batches:
         steps = -(-capacity // batch)
         self.buffers = [tensor.new_zeros(steps * batch, tensor.shape[1]) for tensor in like.tensors()]
         self.rates = torch.zeros(steps, device=device)
-        self.at = torch.zeros(1, dtype=torch.long, device=device)   # not 0-d: indexing with that waits for it
+        self.at = torch.zeros(1, dtype=torch.long, device=device)  # not 0-d: indexing with that waits for it
         self.span = torch.arange(batch, device=device)
         self.advance = self.record() if device.type == "cuda" else self.one
 
@@ -176,7 +176,7 @@ class Batches:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self.one()                              # a graph must not be the first to call the matrix library
+            self.one()  # a graph must not be the first to call the matrix library
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -189,7 +189,7 @@ class Batches:
         steps = -(-count // self.batch)
         for buffer, tensor in zip(self.buffers, windows.tensors()):
             buffer[:count] = tensor
-            buffer[count:steps * self.batch] = 0    # empty windows fill the last batch: no context, no output
+            buffer[count : steps * self.batch] = 0  # empty windows fill the last batch: no context, no output
         self.rates[:steps] = torch.linspace(*rates, steps, device=self.rates.device)
         self.at.zero_()
         for _ in range(steps):
@@ -197,8 +197,16 @@ class Batches:
         return count if self.stepper.settings.mode == "cbow" else int(windows.present.sum())
 
 
-def run(tables: Tables, vocabulary: Vocabulary, settings: Settings, encoded: Encoded, cursor: Cursor,
-        device: str, batch: int = BATCH, group: int = GROUP) -> Iterator[Progress]:
+def run(
+    tables: Tables,
+    vocabulary: Vocabulary,
+    settings: Settings,
+    encoded: Encoded,
+    cursor: Cursor,
+    device: str,
+    batch: int = BATCH,
+    group: int = GROUP,
+) -> Iterator[Progress]:
     """Train `tables` on `device`; as training.run, with groups of jobs as the unit counted and resumed."""
     place = find_device(device)
     sampler, stepper = Sampler(vocabulary, settings, tables, place), Stepper(tables, settings, place)

@@ -252,8 +252,21 @@ def scatter_mean(table: Floats, inputs: Ints, C: Int, step: Floats, width: Int, 
 
 @compiled
 def train_window(
-    V: Floats, U: Floats, inputs: Ints, C: Int, outputs: Ints, signs: Floats, M: Int, width: Int, cbow: Int,
-    rate: Float, h: Floats, u: Floats, x: Floats, step: Floats, only: Ints,
+    V: Floats,
+    U: Floats,
+    inputs: Ints,
+    C: Int,
+    outputs: Ints,
+    signs: Floats,
+    M: Int,
+    width: Int,
+    cbow: Int,
+    rate: Float,
+    h: Floats,
+    u: Floats,
+    x: Floats,
+    step: Floats,
+    only: Ints,
 ) -> Float:
     """One step of gradient descent on one window; returns its loss before the step."""
     for j in range(M):
@@ -289,9 +302,30 @@ def fetch_ahead(
 
 @compiled
 def train_job(
-    ids: Ints, keep: Bits, alias: Bits, paths: Ints, nodes: Ints, turns: Floats, V: Floats, U: Floats,
-    width: Int, window: Int, dynamic: bool, negatives: Int, cbow: Int, rate: Float, seed: Int, kept: Ints,
-    h: Floats, u: Floats, x: Floats, step: Floats, inputs: Ints, outputs: Ints, signs: Floats, only: Ints,
+    ids: Ints,
+    keep: Bits,
+    alias: Bits,
+    paths: Ints,
+    nodes: Ints,
+    turns: Floats,
+    V: Floats,
+    U: Floats,
+    width: Int,
+    window: Int,
+    dynamic: bool,
+    negatives: Int,
+    cbow: Int,
+    rate: Float,
+    seed: Int,
+    kept: Ints,
+    h: Floats,
+    u: Floats,
+    x: Floats,
+    step: Floats,
+    inputs: Ints,
+    outputs: Ints,
+    signs: Floats,
+    only: Ints,
 ) -> tuple[Float, Int, Int]:
     """All windows of one stretch of text, in order; returns (summed loss, examples, words trained).
 
@@ -313,8 +347,17 @@ def train_job(
             now, m = reach, M
             if i + 1 < n:
                 reach, M, state = draw_window(
-                    kept[i + 1], window, dynamic, negatives, alias, paths, nodes, turns, next_rows,
-                    next_turned, state,
+                    kept[i + 1],
+                    window,
+                    dynamic,
+                    negatives,
+                    alias,
+                    paths,
+                    nodes,
+                    turns,
+                    next_rows,
+                    next_turned,
+                    state,
                 )
                 fetch_ahead(U, next_rows, M, V, kept, i + 1 + window, n, width)
             if i < 0:

@@ -34,8 +34,15 @@ SIGNATURE = [
 ]
 NUMBERS = {"int": ctypes.c_int64, "uint": ctypes.c_uint64, "float": ctypes.c_float}
 # Numba's error handling and reference counting, which the object file names and train_job never reaches
-UNUSED = ("numba_gil_ensure", "numba_gil_release", "numba_unpickle", "numba_runtime_build_excinfo_struct",
-          "numba_do_raise", "NRT_Free", "NRT_MemInfo_call_dtor")
+UNUSED = (
+    "numba_gil_ensure",
+    "numba_gil_release",
+    "numba_unpickle",
+    "numba_runtime_build_excinfo_struct",
+    "numba_do_raise",
+    "NRT_Free",
+    "NRT_MemInfo_call_dtor",
+)
 
 
 class Sums(ctypes.Structure):
@@ -63,8 +70,13 @@ def fingerprint() -> str:
     digest = hashlib.sha256()
     for name in SOURCES:
         digest.update((Path(__file__).parent / name).read_bytes())
-    for text in (metadata.version("numba"), metadata.version("llvmlite"), llvm.get_default_triple(),
-                 llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()):
+    for text in (
+        metadata.version("numba"),
+        metadata.version("llvmlite"),
+        llvm.get_default_triple(),
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
+    ):
         digest.update(text.encode() + b"\n")
     return digest.hexdigest()[:24]
 
@@ -74,8 +86,10 @@ def train_job() -> Callable[..., tuple[float, int, int]]:
     """kernels.train_job, compiled; the arrays must be contiguous and of the kinds in SIGNATURE."""
     for name in ("numba", "llvmlite"):
         if util.find_spec(name) is None:
-            raise MissingPackage(f"training on the processor needs {name}; pip install 'heedful[fast]', "
-                                 "or train with device='cuda'")
+            raise MissingPackage(
+                f"training on the processor needs {name}; pip install 'heedful[fast]', "
+                "or train with device='cuda'"
+            )
     path = cache_folder() / f"word2vec-{fingerprint()}.o"
     code = read(path)
     if code is None:
@@ -125,7 +139,7 @@ def bind(code: bytes) -> Callable[..., tuple[float, int, int]]:
         entry(ctypes.byref(sums), ctypes.byref(error), *flat(arguments))
         return sums.loss, sums.examples, sums.words
 
-    call.engine = engine                # type: ignore[attr-defined]    # the code lives as long as its engine
+    call.engine = engine  # type: ignore[attr-defined]    # the code lives as long as its engine
     return call
 
 
@@ -150,8 +164,13 @@ def build(path: Path) -> None:
     entry, types = entry_point()
     result = njit(types, nogil=True, error_model="numpy")(entry).overloads[types.args]
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, reloc="pic",
-        codemodel="jitdefault", jit=True)
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="pic",
+        codemodel="jitdefault",
+        jit=True,
+    )
     data = result.fndesc.llvm_func_name.encode() + b"\n" + machine.emit_object(result.library._final_module)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(hashlib.sha256(data).digest() + data)

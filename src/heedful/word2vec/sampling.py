@@ -81,8 +81,17 @@ def choose_outputs(
 
 @compiled
 def draw_window(
-    centre: Int, window: Int, dynamic: bool, negatives: Int, alias: Bits, paths: Ints, nodes: Ints,
-    turns: Floats, outputs: Ints, signs: Floats, state: Int,
+    centre: Int,
+    window: Int,
+    dynamic: bool,
+    negatives: Int,
+    alias: Bits,
+    paths: Ints,
+    nodes: Ints,
+    turns: Floats,
+    outputs: Ints,
+    signs: Floats,
+    state: Int,
 ) -> tuple[Int, Int, Int]:
     """(reach, number of outputs, rng state) of the window around `centre`."""
     reach = window

@@ -73,7 +73,8 @@ def measure(name: str, a: argparse.Namespace, **settings: Any) -> dict[str, Any]
     return {
         "variant": name, "tokens_per_second": round(rate), "ms_per_step": round(per_step * 1e3, 2),
         "first_step_s": round(marks[0] - began, 1), "peak_GiB": round(peak, 2),
-        "mfu_of_790": round(rate * flops_per_token(model, length) / 790e12, 4), "loss": [round(x, 4) for x in losses],
+        "mfu_of_790": round(rate * flops_per_token(model, length) / 790e12, 4),
+        "loss": [round(x, 4) for x in losses],
     }  # fmt: skip
 
 

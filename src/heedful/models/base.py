@@ -213,8 +213,8 @@ class LM(Model):
     ) -> State:
         """Read the prompt (B, T); `state.logits` are those of the next token.
 
-        `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size; `state` is an
-        empty one made before, with caches of its own.
+        `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size; `state`
+        is an empty one made before, with caches of its own.
         """
         if not self.causal:
             raise InputError(

@@ -81,7 +81,8 @@ def stream_perplexity(model: Model, asked: Asked) -> dict[str, Any]:
     reading = {"length": 1, "batch": 1, "holdout": 0.0} | dict(asked.options)
     documents = Corpus("next_token", asked.files, (), reading).documents(asked.files)
     around = ended(model.tokenizer, frame(model.tokenizer))
-    tokens = tokenise(documents, model.tokenizer, before=around.before, after=around.after)
+    after = () if "line_end" in asked.options else around.after  # the last line has its end already
+    tokens = tokenise(documents, model.tokenizer, before=around.before, after=after)
     stream = tokens.flat[: asked.limit]
     assert isinstance(model, LM)
     found = perplexity(model, stream, length=asked.length, stride=asked.stride, batch=asked.batch)

@@ -179,7 +179,7 @@ def quality(seeds: int, chosen: list[str]) -> None:
         keep("quality", f"{mode}-{loss}", result)
         for name in result["gensim"]:
             g, h = result["gensim"][name], result["heedful"][name]
-            verdict = "holds" if h["mean"] >= g["mean"] - max(g["sd"], h["sd"]) else "BELOW"
+            verdict = "holds" if h["mean"] >= g["mean"] - g["sd"] else "BELOW"
             print(f"{mode:9} {loss:13} {name:15} gensim {g['mean']:8.4f} ± {g['sd']:.4f}   "
                   f"heedful {h['mean']:8.4f} ± {h['sd']:.4f}   {verdict}", flush=True)
 
@@ -194,8 +194,8 @@ def hardware() -> str:
     return f"{names[0]}, {os.cpu_count()} cores, {THREADS} threads, Python {platform.python_version()}"
 
 
-def record() -> None:
-    """One file per row of the ledger."""
+def record(note: str) -> None:
+    """One file per row of the ledger; `note` says what state the machine was in."""
     digest = hashlib.sha256(corpus().read_bytes()).hexdigest()
     folder = HERE.parent / "results"
     folder.mkdir(exist_ok=True)
@@ -208,7 +208,7 @@ def record() -> None:
                "source": "gensim 4.4.0, same text" + (", same run, alternating" if kind == "speed" else ""),
                "command": f"HEED_DATA=… python benchmarks/word2vec.py {kind}",
                "seed": [0, 1, 2, 3, 4] if kind == "speed" else [1, 2, 3], "data_sha256": digest,
-               "hardware": hardware(), "date": datetime.date.today().isoformat()}
+               "hardware": ", ".join(filter(None, [hardware(), note])), "date": datetime.date.today().isoformat()}
         (folder / f"word2vec-{kind}-{name}.json").write_text(json.dumps(row, indent=1) + "\n")
         print(folder / f"word2vec-{kind}-{name}.json")
 
@@ -229,7 +229,7 @@ def main() -> None:
     elif given.what == "quality":
         quality(given.seeds, given.rest)
     else:
-        record()
+        record(" ".join(given.rest))
 
 
 if __name__ == "__main__":

@@ -188,10 +188,11 @@ def keep(kind: str, name: str, value: dict[str, Any]) -> None:
     (work_folder() / f"{kind}-{name}.json").write_text(json.dumps(value, indent=1))
 
 
-def hardware() -> str:
+def hardware(note: str = "") -> str:
     names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
              if line.startswith("model name")] if Path("/proc/cpuinfo").exists() else [platform.processor()]
-    return f"{names[0]}, {os.cpu_count()} cores, {THREADS} threads, Python {platform.python_version()}"
+    parts = [names[0], f"{os.cpu_count()} cores", f"{THREADS} threads", f"Python {platform.python_version()}"]
+    return ", ".join([*parts, note] if note else parts)
 
 
 def record(note: str) -> None:
@@ -208,7 +209,7 @@ def record(note: str) -> None:
                "source": "gensim 4.4.0, same text" + (", same run, alternating" if kind == "speed" else ""),
                "command": f"HEED_DATA=… python benchmarks/word2vec.py {kind}",
                "seed": [0, 1, 2, 3, 4] if kind == "speed" else [1, 2, 3], "data_sha256": digest,
-               "hardware": ", ".join(filter(None, [hardware(), note])), "date": datetime.date.today().isoformat()}
+               "hardware": hardware(note), "date": datetime.date.today().isoformat()}
         (folder / f"word2vec-{kind}-{name}.json").write_text(json.dumps(row, indent=1) + "\n")
         print(folder / f"word2vec-{kind}-{name}.json")
 

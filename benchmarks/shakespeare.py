@@ -1,161 +1,115 @@
-"""Tiny Shakespeare by character: seconds from the start of the process to a validation loss.
+"""Tiny Shakespeare by character: seconds from process start to a validation loss, evaluations included.
 
-    python benchmarks/shakespeare.py                       a GPU: 6 layers × 384, context 256, to 1.4697
-    python benchmarks/shakespeare.py --cpu                 4 layers × 128, context 64, to 1.88
-    python benchmarks/shakespeare.py --cpu --nanogpt PATH  and nanoGPT's own train.py with the same sizes
+    HEED_DATA=… python benchmarks/shakespeare.py                  6 × 384, context 256, to 1.4697, on a GPU
+    HEED_DATA=… python benchmarks/shakespeare.py --device cpu     4 × 128, context 64, to 1.88
 
-HEED_DATA names a folder with lm/tinyshakespeare/input.txt.gz. The text is split 90/10 as nanoGPT does; the
-loss is that of all of the last tenth. Everything counts: imports, the vocabulary, compilation, evaluations.
-`--record` adds the figures to results/shakespeare.json.
+HEED_DATA is a folder with lm/tinyshakespeare/. The first 90 % are trained on, the rest validates.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import os
-import pickle
-import re
-import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-TARGETS = {"gpu": 1.4697, "cpu": 1.88}
-RECIPES = {"gpu": "shakespeare-char", "cpu": "shakespeare-char-cpu"}
-# nanoGPT's README, "i only have a macbook": the same sizes, batch and number of steps.
-NANO = {
-    "cpu": "--device=cpu --compile=False --eval_iters=20 --block_size=64 --batch_size=12 --n_layer=4"
-    " --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000 --dropout=0.0 --eval_interval=250",
-    "gpu": "--eval_iters=20 --log_interval=250",
-}
 
-
-def text() -> Path:
-    """The corpus, unpacked beside nothing: a temporary file."""
-    root = os.environ.get("HEED_DATA")
-    if not root:
-        sys.exit("HEED_DATA names no folder of data sets")
-    packed = Path(root) / "lm" / "tinyshakespeare" / "input.txt.gz"
-    out = Path(tempfile.mkdtemp(prefix="shakespeare-")) / "input.txt"
-    out.write_bytes(gzip.decompress(packed.read_bytes()))
-    return out
-
-
-def ours(path: Path, kind: str, target: float, more: list[str]) -> dict[str, Any]:
-    """`heed train` in a process of its own; its log is read while it runs."""
-    folder = path.parent / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "heedful.cli",
-        "train",
-        RECIPES[kind],
-        str(path),
-        "--folder",
-        str(folder),
-        *more,
-    ]
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=path.parent
+def process_age() -> float:
+    """Seconds since this process was started, its imports included."""
+    started = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19]) / os.sysconf(
+        "SC_CLK_TCK"
     )
-    reached, best, last, steps = None, float("inf"), "", 0
-    assert process.stderr is not None
-    for line in process.stderr:
-        last = line
-        found = re.match(r"step (\d+): eval loss ([\d.]+)", line)
-        if found:
-            loss = float(found[2])
-            if loss <= target and reached is None:
-                reached, steps = time.perf_counter() - began, int(found[1])
-            best = min(best, loss)
-            print(f"  {time.perf_counter() - began:7.2f} s  {line.strip()}", file=sys.stderr)
-    if process.wait():
-        sys.exit(last)
-    return {
-        "program": "heedful",
-        "to_target_s": reached,
-        "steps": steps,
-        "best": best,
-        "whole_s": time.perf_counter() - began,
-    }
+    return float(Path("/proc/uptime").read_text().split()[0]) - started
 
 
-def nanogpt(checkout: Path, path: Path, kind: str, target: float) -> dict[str, Any]:
-    """nanoGPT's train.py, as it is, on the same text in its own format."""
-    import numpy as np
+@dataclass(frozen=True)
+class Setting:
+    """One size of the experiment."""
 
-    data = checkout / "data" / "shakespeare_char"
-    whole = path.read_text()
-    letters = sorted(set(whole))
-    number = {c: i for i, c in enumerate(letters)}
-    cut = int(len(whole) * 0.9)
-    for name, part in (("train", whole[:cut]), ("val", whole[cut:])):
-        np.array([number[c] for c in part], np.uint16).tofile(data / f"{name}.bin")
-    meta = {"vocab_size": len(letters), "itos": dict(enumerate(letters)), "stoi": number}
-    (data / "meta.pkl").write_bytes(pickle.dumps(meta))
-    command = [
-        sys.executable,
-        "-u",
-        "train.py",
-        "config/train_shakespeare_char.py",
-        *NANO[kind].split(),
-        f"--out_dir={path.parent}/nano",
-    ]
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=checkout)
-    reached, best, steps = None, float("inf"), 0
-    assert process.stdout is not None
-    for line in process.stdout:
-        found = re.match(r"step (\d+): train loss [\d.]+, val loss ([\d.]+)", line)
-        if found:
-            print(f"  {time.perf_counter() - began:7.2f} s  {line.strip()}", file=sys.stderr)
-            best = min(best, float(found[2]))
-            if float(found[2]) <= target and reached is None:
-                reached, steps = time.perf_counter() - began, int(found[1])
-    process.wait()
-    return {
-        "program": "nanoGPT",
-        "to_target_s": reached,
-        "steps": steps,
-        "best": best,
-        "whole_s": time.perf_counter() - began,
-    }
+    sizes: dict[str, Any]
+    rows: int
+    goal: float
+    train: dict[str, Any]
+
+
+GPU = Setting(
+    {"dim": 384, "layers": 6, "heads": 6, "context": 256, "dropout": 0.2}, 64, 1.4697,
+    {"steps": 1500, "lr": 1.5e-3, "warmup": 100, "dtype": "bfloat16", "graph": True},
+)  # fmt: skip
+CPU = Setting(
+    {"dim": 128, "layers": 4, "heads": 4, "context": 64, "dropout": 0.0}, 12, 1.88,
+    {"steps": 2000, "lr": 1e-3, "warmup": 100},
+)  # fmt: skip
+
+
+class Characters:
+    """The smallest tokenizer: every character of a text is a token."""
+
+    bos = eos = pad = mask = cls = sep = None
+
+    def __init__(self, text: str) -> None:
+        self.letters = sorted(set(text))
+        self.ids = {c: i for i, c in enumerate(self.letters)}
+
+    def __len__(self) -> int:
+        return len(self.letters)
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        return [self.ids[c] for c in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self.letters[i] for i in ids)
+
+
+def validation_loss(model: Any, ids: Any, length: int, lower: bool) -> float:
+    """The mean loss over the validation text, in rows of the context."""
+    import torch
+    import torch.nn.functional as F
+
+    rows = (len(ids) - 1) // length
+    x, y = ids[: rows * length].view(rows, length), ids[1 : rows * length + 1].view(rows, length)
+    model.eval()
+    with torch.no_grad(), torch.autocast(ids.device.type, torch.bfloat16, enabled=lower):
+        parts = [
+            F.cross_entropy(model(a).float().flatten(0, 1), b.flatten(), reduction="sum")
+            for a, b in zip(x.split(512), y.split(512), strict=True)
+        ]
+    model.train()
+    return float(torch.stack(parts).sum()) / (rows * length)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cpu", action="store_true", help="the small setting")
-    parser.add_argument("--target", type=float, help="the validation loss to reach")
-    parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT, to be run side by side")
-    parser.add_argument("--record", action="store_true", help="add the figures to results/shakespeare.json")
-    a, more = parser.parse_known_args()
-    kind = "cpu" if a.cpu else "gpu"
-    target = a.target or TARGETS[kind]
-    path = text()
-    found = [ours(path, kind, target, [*(["--device", "cpu"] if a.cpu else []), *more])]
-    if a.nanogpt:
-        found.append(nanogpt(a.nanogpt, path, kind, target))
-    for one in found:
-        print(json.dumps({"setting": kind, "target": target, **one}))
-    if a.record:
-        from heedful.runs import ledger
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda")
+    device = parser.parse_args().device
+    setting = CPU if device == "cpu" else GPU
+    import torch
 
-        command = f"python benchmarks/shakespeare.py{' --cpu' if a.cpu else ''}"
-        peer = next((f["to_target_s"] for f in found[1:]), None)
-        row = ledger.row(
-            f"Tiny Shakespeare, {RECIPES[kind]}: seconds to a validation loss of {target}; the best",
-            {"seconds": found[0]["to_target_s"], "best": found[0]["best"]}, command, seed=0,
-            data_sha256=ledger.sha256([path]), published=peer, source="nanoGPT beside it" if peer else None,
-        )  # fmt: skip
-        ledger.record(ROOT / "results" / "shakespeare.json", [row])
+    import heedful
+
+    folder = Path(os.environ["HEED_DATA"]) / "lm" / "tinyshakespeare"
+    text = gzip.decompress(next(folder.glob("*.gz")).read_bytes()).decode()
+    cut, tokenizer, length = int(0.9 * len(text)), Characters(text), setting.sizes["context"]
+    valid = torch.tensor(tokenizer.encode(text[cut:]), device=device)
+    model = heedful.build("gpt2", vocab=len(tokenizer), seed=1337, device=device, **setting.sizes)
+    config = heedful.TrainConfig(betas=(0.9, 0.99), **setting.train)
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "train.txt"
+        path.write_text(text[:cut])
+        batches = heedful.data.next_token(path, tokenizer, length=length, batch=setting.rows, seed=0)
+        best, reached = float("inf"), None
+        for step in heedful.fit(model, "next_token", batches, config):
+            if step.number % 250 == 0 or (step.number >= 1000 and step.number % 50 == 0):
+                loss = validation_loss(model, valid, length, config.dtype == "bfloat16")
+                best = min(best, loss)
+                if loss <= setting.goal and reached is None:
+                    reached = (step.number, round(process_age(), 1))
+                print(f"step {step.number}  validation {loss:.4f}  {process_age():.1f} s", flush=True)
+    print(f"loss {setting.goal} reached at (step, seconds from process start): {reached}; best {best:.4f}")
 
 
 if __name__ == "__main__":

@@ -117,9 +117,16 @@ def page(folder: Path) -> str:
 
 
 def shown(figure: Any) -> str:
-    """Numbers short, several of them by name."""
+    """Numbers short, several of them by name, a mean with its spread."""
+    if isinstance(figure, Mapping) and set(figure) == {"mean", "sd"}:
+        return f"{shown(figure['mean'])} ± {shown(figure['sd'])}"
     if isinstance(figure, Mapping):
-        return ", ".join(f"{name} {shown(value)}" for name, value in figure.items())
+        deep = lambda value: (
+            f"({shown(value)})" if isinstance(value, Mapping) and "sd" not in value else shown(value)
+        )
+        return ", ".join(f"{name.replace('_', ' ')} {deep(value)}" for name, value in figure.items())
+    if isinstance(figure, list):
+        return ("; " if any(isinstance(v, Mapping) for v in figure) else " ").join(shown(v) for v in figure)
     if isinstance(figure, float):
         return f"{figure:,.4g}" if abs(figure) < 1000 else f"{figure:,.0f}"
     return f"{figure:,}" if isinstance(figure, int) and not isinstance(figure, bool) else str(figure)

@@ -253,7 +253,7 @@ RECIPES: dict[str, Recipe] = {
         model=dict(dim=384, layers=6, heads=6, context=256, dropout=0.2),
         data=dict(length=256, batch=64),
         train=TrainConfig(steps=1500, lr=1.5e-3, dtype="bfloat16", graph=True, **NANO),
-        evaluate=Evaluation(every=250, log=50, sample=256),
+        evaluate=Evaluation(every=250, log=50),
     ),
     "shakespeare-char-cpu": Recipe(
         "gpt2",
@@ -262,6 +262,6 @@ RECIPES: dict[str, Recipe] = {
         model=dict(dim=128, layers=4, heads=4, context=64, dropout=0.0),
         data=dict(length=64, batch=12),
         train=TrainConfig(steps=2000, lr=1e-3, **NANO),
-        evaluate=Evaluation(every=250, sample=256),
+        evaluate=Evaluation(every=250),
     ),
 }

@@ -156,7 +156,7 @@ class Run:
         self.optimisers: list[Optimizer] = make_optimisers(model, config)
         self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
         self.saved: int | None = None  # the step of the checkpoint written last
-        recorded = config.graph and self.device.type == "cuda"
+        recorded = config.graph and self.device.type == "cuda" and processes.world == 1
         self.change: Work = Replayed(self._change) if recorded else self._change
 
     def step(self) -> Step:
@@ -165,7 +165,7 @@ class Run:
         # Step k draws the same noise whether or not the run was interrupted; each process its own.
         torch.manual_seed(_mix(c.seed, k) + self.processes.rank)
         batch, rate = self.batches[k], learning_rate(k, c)
-        if self.device.type == "cuda":  # on the CPU the model looks at its input itself
+        if self.device.type == "cuda" and len(batch):  # on the CPU the model looks at its input itself
             for name, table in self.model.tables.items():
                 self.model.check_ids(getattr(batch, name), table, name)
         counted = self.processes.total({**counts(batch), "read": batch.tokens_read})

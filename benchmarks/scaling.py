@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py [--out docs/figures] [--tiny]
 
-A GPT-2-like, an LSTM and a Mamba model of one width step on a CPU after reading contexts of growing length, on
+A GPT-2-like, an LSTM and a Mamba model of one width step on a CPU after contexts of growing length, on
 one thread; the fastest of several steps each, models in turns. Writes scaling.json and scaling.svg.
 """
 

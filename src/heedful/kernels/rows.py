@@ -87,27 +87,27 @@ def erf(x: Float) -> Float:
 
 
 @compiled
-def activate(y: Array, low: Int, high: Int, act: Int) -> None:
+def activate(y: Array, act: Int) -> None:
     one, half = np.float32(1.0), np.float32(0.5)
     if act == RELU:
-        for i in range(low, high):
+        for i in range(len(y)):
             y[i] = max(y[i], np.float32(0.0))
     elif act == GELU:
-        for i in range(low, high):
+        for i in range(len(y)):
             y[i] = half * y[i] * (one + erf(y[i] * np.float32(0.7071067811865476)))
     elif act == GELU_TANH:
-        for i in range(low, high):
+        for i in range(len(y)):
             x = y[i]
             inner = np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x * x * x)
             y[i] = half * x * (one + tanh(inner))
     elif act == SILU:
-        for i in range(low, high):
+        for i in range(len(y)):
             y[i] = y[i] / (one + exp(-y[i]))
     elif act == TANH:
-        for i in range(low, high):
+        for i in range(len(y)):
             y[i] = tanh(y[i])
     elif act == SQUARED_RELU:
-        for i in range(low, high):
+        for i in range(len(y)):
             y[i] = max(y[i], np.float32(0.0)) ** 2
 
 
@@ -176,7 +176,7 @@ def round_off(line: Code, now: Now, row: Int) -> None:
         for g in range(size // line[GROUP]):
             total = np.int32(0)
             for i in range(g * line[GROUP], (g + 1) * line[GROUP]):
-                total += np.int32(y[i])
+                total = np.int32(total + np.int32(y[i]))
             sums[g] = np.float32(total)
 
 
@@ -189,67 +189,86 @@ def dot32(weight: Int, x: Array, size: Int) -> Float:
 
 
 @compiled
-def dot8(weight: Int, x: Array, size: Int) -> Float:
-    w, total = carray(bytes_at(weight), (size,)), np.int32(0)
-    for i in range(size):
-        total += np.int32(np.int32(w[i]) * np.int32(x[i]))
-    return np.float32(total)
+def rows32(weight: Int, x: Array, size: Int, out: Array) -> None:
+    """out_r = w_r · x"""
+    for r in range(len(out)):
+        w, total = carray(floats_at(weight + 4 * r * size), (size,)), np.float32(0.0)
+        for i in range(size):
+            total += w[i] * x[i]
+        out[r] = total
 
 
 @compiled
-def dot4(weight: Int, scales: Int, x: Array, sums_at: Int, size: Int, group: Int) -> Float:
-    """Σ over groups of s Σ n x + m Σ x; the low nibbles of a group are its first half. `sums` are the Σ x."""
-    half, result = group // 2, np.float32(0.0)
-    scale, sums = (
-        carray(floats_at(scales), (2 * (size // group),)),
-        carray(floats_at(sums_at), (size // group,)),
-    )
-    for g in range(size // group):
-        w, total = carray(nibbles_at(weight + g * half), (half,)), np.int32(0)
-        low, high = x[g * group : g * group + half], x[g * group + half : (g + 1) * group]
-        for i in range(half):
-            total += np.int32(np.int32(w[i] & 15) * np.int32(low[i]))
-            total += np.int32(np.int32(w[i] >> 4) * np.int32(high[i]))
-        result += scale[2 * g] * np.float32(total) + scale[2 * g + 1] * sums[g]
-    return result
+def rows8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array) -> None:
+    """out_r = gain · s_r Σ n x"""
+    scale = carray(floats_at(scales), (len(out),))
+    for r in range(len(out)):
+        w, total = carray(bytes_at(weight + r * size), (size,)), np.int32(0)
+        for i in range(size):
+            total = np.int32(total + np.int32(np.int32(w[i]) * np.int32(x[i])))  # plain += counts in 64 bits
+        out[r] = gain * scale[r] * np.float32(total)
 
 
 @compiled
-def product(line: Code, base: Int, shorts: Int, r: Int) -> Float:
-    """Row r of W x, by the kind of W."""
-    size = line[IN]
+def rows4(
+    weight: Int, scales: Int, x: Array, sums: Array, size: Int, group: Int, gain: Float, out: Array
+) -> None:
+    """out_r = gain · Σ over groups of s Σ n x + m Σ x; the low bits of the bytes are a group's first half."""
+    half, groups = group // 2, size // group
+    for r in range(len(out)):
+        scale, result = carray(floats_at(scales + 8 * r * groups), (2 * groups,)), np.float32(0.0)
+        for g in range(groups):
+            w, total = carray(nibbles_at(weight + (r * groups + g) * half), (half,)), np.int32(0)
+            low, high = x[g * group : g * group + half], x[g * group + half : (g + 1) * group]
+            for i in range(half):
+                total = np.int32(total + np.int32(np.int32(w[i] & 15) * np.int32(low[i])))
+                total = np.int32(total + np.int32(np.int32(w[i] >> 4) * np.int32(high[i])))
+            result += scale[2 * g] * np.float32(total) + scale[2 * g + 1] * sums[g]
+        out[r] = gain * result
+
+
+@compiled
+def products(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
+    """Rows of W x from row `low` on, by the kind of W."""
+    size, group = line[IN], line[GROUP]
     if line[KIND] == FLOAT32:
-        return dot32(line[WEIGHT] + 4 * r * size, carray(floats_at(base + 4 * line[FROM]), (size,)), size)
-    x, gain = carray(shorts_at(shorts), (size,)), carray(floats_at(base + 4 * line[GAIN]), (1,))[0]
+        x = carray(floats_at(base + 4 * line[FROM]), (size,))
+        rows32(line[WEIGHT] + 4 * low * size, x, size, out)
+        return
+    whole, gain = carray(shorts_at(shorts), (size,)), carray(floats_at(base + 4 * line[GAIN]), (1,))[0]
     if line[KIND] == INT8:
-        scale = carray(floats_at(line[SCALE] + 4 * r), (1,))[0]
-        return gain * scale * dot8(line[WEIGHT] + r * size, x, size)
-    scales = line[SCALE] + 8 * r * (size // line[GROUP])
-    sums = base + 4 * (line[GAIN] + 1)
-    return gain * dot4(line[WEIGHT] + r * (size // 2), scales, x, sums, size, line[GROUP])
+        rows8(line[WEIGHT] + low * size, line[SCALE] + 4 * low, whole, size, gain, out)
+    else:
+        sums = carray(floats_at(base + 4 * (line[GAIN] + 1)), (size // group,))
+        scales = line[SCALE] + 8 * low * (size // group)
+        rows4(line[WEIGHT] + low * (size // 2), scales, whole, sums, size, group, gain, out)
 
 
 @compiled
 def linear(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
-    size, bias = line[OUT], carray(floats_at(line[BIAS]), (line[OUT],))
-    for r in range(low, high):
-        for row in range(now[ROWS]):
-            base = now[WORK] + 4 * row * now[STRIDE]
-            y = carray(floats_at(base + 4 * line[TO]), (size,))
-            value = scale * product(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], r)
-            if line[BIAS]:
-                value += bias[r]
-            if line[MODE] == SET:
-                y[r] = value
-            elif line[MODE] == ADD:
-                y[r] += value
-            else:
-                y[r] *= value
-    if line[ACT]:
-        for row in range(now[ROWS]):
-            y = carray(floats_at(now[WORK] + 4 * (row * now[STRIDE] + line[TO])), (size,))
-            activate(y, low, high, line[ACT])
+    count, out = high - low, np.empty(high - low, np.float32)
+    for row in range(now[ROWS]):
+        base = now[WORK] + 4 * row * now[STRIDE]
+        products(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], low, out)
+        if line[BIAS]:
+            bias = carray(floats_at(line[BIAS] + 4 * low), (count,))
+            for r in range(count):
+                out[r] = scale * out[r] + bias[r]
+        elif scale != 1.0:
+            for r in range(count):
+                out[r] = scale * out[r]
+        activate(out, line[ACT])
+        y = carray(floats_at(base + 4 * (line[TO] + low)), (count,))
+        if line[MODE] == SET:
+            for r in range(count):
+                y[r] = out[r]
+        elif line[MODE] == ADD:
+            for r in range(count):
+                y[r] += out[r]
+        else:
+            for r in range(count):
+                y[r] *= out[r]
 
 
 @compiled

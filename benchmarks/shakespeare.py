@@ -2,6 +2,7 @@
 
     HEED_DATA=… python benchmarks/shakespeare.py                  6 × 384, context 256, to 1.4697, on a GPU
     HEED_DATA=… python benchmarks/shakespeare.py --device cpu     4 × 128, context 64, to 1.88
+    HEED_DATA=… python benchmarks/shakespeare.py --device cpu --nanogpt CHECKOUT     and nanoGPT after it
 
 HEED_DATA is a folder with lm/tinyshakespeare/. The first 90 % are trained on, the rest validates.
 """
@@ -11,7 +12,12 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
+import pickle
+import re
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,15 +40,19 @@ class Setting:
     rows: int
     goal: float
     train: dict[str, Any]
+    late: int  # steps between evaluations once 1,000 are done; 250 before
+    nano: str  # nanoGPT's arguments for the same sizes, as its README has them
 
 
 GPU = Setting(
     {"dim": 384, "layers": 6, "heads": 6, "context": 256, "dropout": 0.2}, 64, 1.4697,
-    {"steps": 1500, "lr": 1.5e-3, "warmup": 100, "dtype": "bfloat16", "graph": True},
+    {"steps": 1500, "lr": 1.5e-3, "warmup": 100, "dtype": "bfloat16", "graph": True}, 50, "",
 )  # fmt: skip
 CPU = Setting(
     {"dim": 128, "layers": 4, "heads": 4, "context": 64, "dropout": 0.0}, 12, 1.88,
-    {"steps": 2000, "lr": 1e-3, "warmup": 100},
+    {"steps": 2000, "lr": 1e-3, "warmup": 100}, 250,
+    "--device=cpu --compile=False --eval_iters=20 --log_interval=250 --block_size=64 --batch_size=12"
+    " --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000 --dropout=0.0",
 )  # fmt: skip
 
 
@@ -82,10 +92,43 @@ def validation_loss(model: Any, ids: Any, length: int, lower: bool) -> float:
     return float(torch.stack(parts).sum()) / (rows * length)
 
 
+def nanogpt(checkout: Path, text: str, setting: Setting) -> None:
+    """nanoGPT's train.py as it is, on the same text in its own format; its loss is that of random rows."""
+    import numpy as np
+
+    letters, cut = sorted(set(text)), int(0.9 * len(text))
+    ids = {c: i for i, c in enumerate(letters)}
+    folder = checkout / "data" / "shakespeare_char"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in (("train", text[:cut]), ("val", text[cut:])):
+        np.array([ids[c] for c in part], np.uint16).tofile(folder / f"{name}.bin")
+    (folder / "meta.pkl").write_bytes(
+        pickle.dumps({"vocab_size": len(letters), "stoi": ids, "itos": letters})
+    )
+    with tempfile.TemporaryDirectory() as work:
+        command = [sys.executable, "-u", "train.py", "config/train_shakespeare_char.py", f"--out_dir={work}"]
+        began, best, reached = time.perf_counter(), float("inf"), None
+        command += setting.nano.split()
+        process = subprocess.Popen(command, cwd=checkout, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            found = re.match(r"step (\d+): train loss [\d.]+, val loss ([\d.]+)", line)
+            if found:
+                seconds, loss = round(time.perf_counter() - began, 1), float(found[2])
+                best = min(best, loss)
+                if loss <= setting.goal and reached is None:
+                    reached = (int(found[1]), seconds)
+                print(f"nanoGPT step {found[1]}  validation {loss:.4f}  {seconds} s", flush=True)
+        process.wait()
+    print(f"nanoGPT: loss {setting.goal} reached at (step, seconds): {reached}; best {best:.4f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
-    device = parser.parse_args().device
+    parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT, to be timed on the same machine")
+    a = parser.parse_args()
+    device = a.device
     setting = CPU if device == "cpu" else GPU
     import torch
 
@@ -103,13 +146,15 @@ def main() -> None:
         batches = heedful.data.next_token(path, tokenizer, length=length, batch=setting.rows, seed=0)
         best, reached = float("inf"), None
         for step in heedful.fit(model, "next_token", batches, config):
-            if step.number % 250 == 0 or (step.number >= 1000 and step.number % 50 == 0):
+            if step.number % 250 == 0 or (step.number >= 1000 and step.number % setting.late == 0):
                 loss = validation_loss(model, valid, length, config.dtype == "bfloat16")
                 best = min(best, loss)
                 if loss <= setting.goal and reached is None:
                     reached = (step.number, round(process_age(), 1))
                 print(f"step {step.number}  validation {loss:.4f}  {process_age():.1f} s", flush=True)
     print(f"loss {setting.goal} reached at (step, seconds from process start): {reached}; best {best:.4f}")
+    if a.nanogpt:
+        nanogpt(a.nanogpt, text, setting)
 
 
 if __name__ == "__main__":

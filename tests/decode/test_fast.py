@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+import heedful
 from heedful.decode.fast import OnCPU, fast
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import Plain
@@ -120,3 +123,10 @@ def test_quantised_steps_differ_from_plain_ones_far_less_than_rounding_does(fami
 
 def test_the_fast_stepper_of_a_model_on_a_cpu_is_the_one_over_rows() -> None:
     assert isinstance(fast(tiny("gpt2")), OnCPU)
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"beams": 2}, {"temperature": 0.9, "seed": 3}])
+def test_generate_writes_the_same_with_either_stepper(settings: dict[str, Any]) -> None:
+    model, prompts = tiny("llama"), [[5, 6, 7, 8], [9, 10]]
+    plain = heedful.generate(model, prompts, max_tokens=6, **settings)
+    assert heedful.generate(fast(model), prompts, max_tokens=6, **settings) == plain

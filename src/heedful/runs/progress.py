@@ -62,29 +62,33 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Rich
+        from rich.table import Column
 
-        columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=16))
-        texts = (TextColumn("{task.percentage:>3.0f}%"), TextColumn("{task.fields[shown]}"))
+        fixed = lambda text: TextColumn(text, table_column=Column(no_wrap=True, min_width=4))
+        columns = (fixed("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=12))
+        texts = (fixed("{task.percentage:>3.0f}%"), TextColumn("{task.fields[shown]}"))
         self.rich = Rich(
             *columns, *texts, console=Console(stderr=True, highlight=False), refresh_per_second=4
         )
         self.task = self.rich.add_task("", total=steps, shown="")
+        self.room = (
+            self.rich.console.width - 2 * len(str(steps)) - 26
+        )  # beside the step, the bar and the share
         self.rich.start()
 
     def step(self, shown: Mapping[str, Any]) -> None:
-        names = {"tokens_per_second": "tok/s", "memory": ""}
-        parts: list[str] = []
-        for name, value in shown.items():
-            if name in ("step", "steps") or value is None:
-                continue
-            text = written(name, value)
-            if name == "ema":
-                parts[-1] += f" (ema {text})"
-            elif name in names:
-                parts.append(f"{text} {names[name]}".strip())
-            else:
-                parts.append(f"{name} {text}")
-        self.rich.update(self.task, completed=shown["step"], shown="  ".join(parts))
+        parts = {n: self.part(n, v) for n, v in shown.items() if n not in ("step", "steps") and v is not None}
+        for name in ("grad", "memory", "lr", "ema", "val"):  # what a narrow terminal leaves out, in turn
+            if len("  ".join(parts.values())) > self.room:
+                parts.pop(name, None)
+        self.rich.update(self.task, completed=shown["step"], shown="  ".join(parts.values()))
+
+    def part(self, name: str, value: Any) -> str:
+        """One value with its name or its unit."""
+        text = written(name, value)
+        return {"tokens_per_second": f"{text} tok/s", "memory": text, "ema": f"(ema {text})"}.get(
+            name, f"{name} {text}"
+        )
 
     def say(self, line: str) -> None:
         self.rich.console.print(line, markup=False)

@@ -1,4 +1,4 @@
-"""What layers remember between steps: keys and values (KV, Static), hidden states (Recurrent), Groups.
+"""What layers remember between steps: keys and values (KV), hidden states (Recurrent), Groups.
 
 One word, state, for a KV cache and for a hidden state. The model counts positions; a state only holds them.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from heedful.errors import InputError
@@ -48,31 +47,6 @@ class KV:
 
     def crop(self, length: int) -> None:
         """Nothing to do: positions from `length` on are overwritten by the next append."""
-
-
-class Static(KV):
-    """A KV of fixed size for compiled steps and CUDA graphs: shapes and addresses never change.
-
-    It gives back the whole buffer; the mask hides what is not written yet.
-    """
-
-    def __init__(self, k: Tensor, v: Tensor) -> None:
-        super().__init__(k.shape[2])
-        self.k, self.v = k, v
-
-    def append(self, k: Tensor, v: Tensor, past: int | Tensor) -> tuple[Tensor, Tensor]:
-        assert self.k is not None
-        assert self.v is not None
-        slots = torch.arange(k.shape[2], device=k.device) + past
-        self.k.index_copy_(2, slots, k)
-        self.v.index_copy_(2, slots, v)
-        return self.k, self.v
-
-    def reorder(self, index: Tensor) -> None:
-        assert self.k is not None
-        assert self.v is not None
-        self.k.copy_(self.k[index])
-        self.v.copy_(self.v[index])
 
 
 class Recurrent:

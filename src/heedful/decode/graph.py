@@ -53,6 +53,7 @@ def tune(matrices: Matrices, names: tuple[str, ...] = NAMES) -> tuple[Choice, di
     A trial goes over the matrices of all layers, so that none is found in the cache.
     """
     choice: Choice = {}
+    fair = {name: usual(matrices.named(name)[0][1].columns) for name in names}  # for the others: norms fuse
     rates: dict[str, dict[str, float]] = {}
     for name in names:
         found = matrices.named(name)
@@ -61,7 +62,7 @@ def tune(matrices: Matrices, names: tuple[str, ...] = NAMES) -> tuple[Choice, di
         for kernel in candidates(found[0][1].columns):
             if kernel.rows == 0 and found[0][1].scale is not None:
                 continue  # the library would widen the matrix first
-            launches = Launches(matrices, 1, 8, {name: kernel}, only=name)
+            launches = Launches(matrices, 1, 8, fair | {name: kernel}, only=name)
             try:
                 times[kernel] = seconds(record(launches.run, launches.device))
             except Exception:  # a kernel that does not fit this device is not a choice

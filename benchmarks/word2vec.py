@@ -82,13 +82,27 @@ def train_gensim(mode: str, loss: str, epochs: int, seed: int, out: str) -> dict
     from gensim.models import Word2Vec
 
     text, tree = str(corpus()), int(loss == "hierarchical")
-    model = Word2Vec(vector_size=100, window=5, sg=int(mode == "skipgram"), hs=tree, sample=1e-3, min_count=5,
-                     negative=0 if tree else 5, workers=THREADS, seed=seed, epochs=epochs)
+    model = Word2Vec(
+        vector_size=100,
+        window=5,
+        sg=int(mode == "skipgram"),
+        hs=tree,
+        sample=1e-3,
+        min_count=5,
+        negative=0 if tree else 5,
+        workers=THREADS,
+        seed=seed,
+        epochs=epochs,
+    )
     clock = Clock()
     model.build_vocab(corpus_file=text)
     clock.lap("count")
-    model.train(corpus_file=text, total_words=model.corpus_total_words, total_examples=model.corpus_count,
-                epochs=epochs)
+    model.train(
+        corpus_file=text,
+        total_words=model.corpus_total_words,
+        total_examples=model.corpus_count,
+        epochs=epochs,
+    )
     clock.lap("train")
     if out:
         model.wv.save_word2vec_format(out, binary=True)
@@ -128,7 +142,7 @@ def apart(who: str, mode: str, loss: str, epochs: int, seed: int, out: str = "")
 def speed(repeat: int, chosen: list[str]) -> None:
     """The two take turns; ratios of medians, of words per second on the wall and of the processor."""
     corpus()
-    apart("heedful", "skipgram", "negative", 1, 0)          # compile once, before any clock runs
+    apart("heedful", "skipgram", "negative", 1, 0)  # compile once, before any clock runs
     for mode, loss in COMBINATIONS:
         if chosen and f"{mode}-{loss}" not in chosen:
             continue
@@ -136,20 +150,33 @@ def speed(repeat: int, chosen: list[str]) -> None:
         for seed in range(repeat):
             for who in runs:
                 runs[who].append(apart(who, mode, loss, 1, seed))
-        wall, cpu, peak, whole = ({who: pick(found) for who, found in runs.items()} for pick in (
-            lambda found: statistics.median(run["words"] / run["train_s"] for run in found),
-            lambda found: statistics.median(run["words"] / run["train_cpu_s"] for run in found),
-            lambda found: max(run["peak_mb"] for run in found),
-            lambda found: statistics.median(run["count_s"] + run["train_s"] for run in found)))
+        wall, cpu, peak, whole = (
+            {who: pick(found) for who, found in runs.items()}
+            for pick in (
+                lambda found: statistics.median(run["words"] / run["train_s"] for run in found),
+                lambda found: statistics.median(run["words"] / run["train_cpu_s"] for run in found),
+                lambda found: max(run["peak_mb"] for run in found),
+                lambda found: statistics.median(run["count_s"] + run["train_s"] for run in found),
+            )
+        )
         pairs = [g["train_s"] / h["train_s"] for g, h in zip(runs["gensim"], runs["heedful"])]
         ratio, of_processor = wall["heedful"] / wall["gensim"], cpu["heedful"] / cpu["gensim"]
-        result = {"ratio": ratio, "ratio_of_processor_time": of_processor, "paired_ratios": pairs,
-                  "words_per_second": wall, "words_per_processor_second": cpu, "peak_mb": peak,
-                  "whole_seconds": whole}
+        result = {
+            "ratio": ratio,
+            "ratio_of_processor_time": of_processor,
+            "paired_ratios": pairs,
+            "words_per_second": wall,
+            "words_per_processor_second": cpu,
+            "peak_mb": peak,
+            "whole_seconds": whole,
+        }
         keep("speed", f"{mode}-{loss}", result)
-        print(f"{mode:9} {loss:13} {ratio:5.2f} x (processor {of_processor:.2f} x, pairs {min(pairs):.2f} to "
-              f"{max(pairs):.2f})   gensim {wall['gensim']:,.0f}   heedful {wall['heedful']:,.0f} words/s   "
-              f"peak {peak['gensim']:.0f} / {peak['heedful']:.0f} MB", flush=True)
+        print(
+            f"{mode:9} {loss:13} {ratio:5.2f} x (processor {of_processor:.2f} x, pairs {min(pairs):.2f} to "
+            f"{max(pairs):.2f})   gensim {wall['gensim']:,.0f}   heedful {wall['heedful']:,.0f} words/s   "
+            f"peak {peak['gensim']:.0f} / {peak['heedful']:.0f} MB",
+            flush=True,
+        )
 
 
 def score(path: Path) -> dict[str, float]:
@@ -174,14 +201,22 @@ def quality(seeds: int, chosen: list[str]) -> None:
                 if not path.exists():
                     apart(who, mode, loss, 5, seed, str(path))
                 scores.append(score(path))
-            result[who] = {name: {"mean": statistics.mean(s[name] for s in scores),
-                                  "sd": statistics.stdev(s[name] for s in scores)} for name in scores[0]}
+            result[who] = {
+                name: {
+                    "mean": statistics.mean(s[name] for s in scores),
+                    "sd": statistics.stdev(s[name] for s in scores),
+                }
+                for name in scores[0]
+            }
         keep("quality", f"{mode}-{loss}", result)
         for name in result["gensim"]:
             g, h = result["gensim"][name], result["heedful"][name]
             verdict = "holds" if h["mean"] >= g["mean"] - g["sd"] else "BELOW"
-            print(f"{mode:9} {loss:13} {name:15} gensim {g['mean']:8.4f} ± {g['sd']:.4f}   "
-                  f"heedful {h['mean']:8.4f} ± {h['sd']:.4f}   {verdict}", flush=True)
+            print(
+                f"{mode:9} {loss:13} {name:15} gensim {g['mean']:8.4f} ± {g['sd']:.4f}   "
+                f"heedful {h['mean']:8.4f} ± {h['sd']:.4f}   {verdict}",
+                flush=True,
+            )
 
 
 def keep(kind: str, name: str, value: dict[str, Any]) -> None:
@@ -189,8 +224,15 @@ def keep(kind: str, name: str, value: dict[str, Any]) -> None:
 
 
 def hardware(note: str = "") -> str:
-    names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-             if line.startswith("model name")] if Path("/proc/cpuinfo").exists() else [platform.processor()]
+    names = (
+        [
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        if Path("/proc/cpuinfo").exists()
+        else [platform.processor()]
+    )
     parts = [names[0], f"{os.cpu_count()} cores", f"{THREADS} threads", f"Python {platform.python_version()}"]
     return ", ".join([*parts, note] if note else parts)
 
@@ -203,13 +245,21 @@ def record(note: str) -> None:
     for path in sorted(work_folder().glob("*.json")):
         kind, found = path.stem.split("-")[0], json.loads(path.read_text())
         name = path.stem.split("-", 1)[1]
-        claims = {"speed": f"words/s of {name}, dim 100, window 5, 5 negatives, 1 epoch, beside gensim's",
-                  "quality": f"analogies and word similarity of {name} after 5 epochs, beside gensim's"}
-        row = {"claim": claims[kind], "figure": found, "published": None,
-               "source": "gensim 4.4.0, same text" + (", same run, alternating" if kind == "speed" else ""),
-               "command": f"HEED_DATA=… python benchmarks/word2vec.py {kind}",
-               "seed": [0, 1, 2, 3, 4] if kind == "speed" else [1, 2, 3], "data_sha256": digest,
-               "hardware": hardware(note), "date": datetime.date.today().isoformat()}
+        claims = {
+            "speed": f"words/s of {name}, dim 100, window 5, 5 negatives, 1 epoch, beside gensim's",
+            "quality": f"analogies and word similarity of {name} after 5 epochs, beside gensim's",
+        }
+        row = {
+            "claim": claims[kind],
+            "figure": found,
+            "published": None,
+            "source": "gensim 4.4.0, same text" + (", same run, alternating" if kind == "speed" else ""),
+            "command": f"HEED_DATA=… python benchmarks/word2vec.py {kind}",
+            "seed": [0, 1, 2, 3, 4] if kind == "speed" else [1, 2, 3],
+            "data_sha256": digest,
+            "hardware": hardware(note),
+            "date": datetime.date.today().isoformat(),
+        }
         (folder / f"word2vec-{kind}-{name}.json").write_text(json.dumps(row, indent=1) + "\n")
         print(folder / f"word2vec-{kind}-{name}.json")
 

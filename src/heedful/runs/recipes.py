@@ -261,7 +261,7 @@ RECIPES: dict[str, Recipe] = {
         tokenizer=CHARS,
         model=dict(dim=128, layers=4, heads=4, context=64, dropout=0.0),
         data=dict(length=64, batch=12),
-        train=TrainConfig(steps=2000, lr=1e-3, **NANO),
+        train=TrainConfig(steps=2000, lr=3e-3, **NANO),
         evaluate=Evaluation(every=250),
     ),
 }

@@ -1,8 +1,10 @@
 """A server that has imported everything and forks a training run for each line: start-up costs nothing.
 
-    {"kind": "lm", "files": …, "folder": …, "steps": 12, …}   →   its process id, then, ended, its exit code
+    {"kind": "lm", "files": …, "folder": …, "steps": 12, …}   →   its exit code
+    {…, "kill": [at, late]}   →   the same, after a kill -9 `late` seconds after it has taken step `at`
 
 A run writes how far it is to folder/progress and, at its end, the SHA-256 of its weights to folder/digest.
+Only the parent kills, before it has waited for its child, so the process id is always the child's own.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +59,36 @@ def train(kind: str, files: dict[str, str], folder: str, **settings: Any) -> str
     return found
 
 
+def start(job: dict[str, Any]) -> int:
+    """The process id of a run of its own."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        train(**job)
+        os._exit(0)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def kill(pid: int, progress: Path, at: int, late: float) -> None:
+    """kill -9, `late` seconds after the run has taken step `at` (or half a minute after nothing happens)."""
+    for _ in range(6000):
+        if progress.is_file() and (text := progress.read_text()) and int(text) >= at:
+            break
+        time.sleep(0.005)
+    time.sleep(late)
+    os.kill(pid, signal.SIGKILL)
+
+
 def serve() -> None:
     for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                train(**json.loads(line))
-                os._exit(0)
-            except BaseException as error:
-                print(repr(error), file=sys.stderr, flush=True)
-                os._exit(1)
-        print(pid, flush=True)
+        job = json.loads(line)
+        when = job.pop("kill", None)
+        pid = start(job)
+        if when:
+            kill(pid, Path(job["folder"]) / "progress", *when)
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

@@ -34,6 +34,9 @@ ALLOWED = {
     "evaluate": {"loading", "models", "data"},
     # torchrun starts a run as a module, which is then the command: hence cli
     "runs": {"data", "text", "models", "train", "evaluate", "decode", "loading", "weights", "nn", "cli"},
+    "tasks": {"text", "data", "models", "decode", "evaluate", "loading", "weights", "nn", "pooling"},
+    "view": {"inspect", "models", "loading", "nn", "word2vec", "decode"},
+    "studio": {"*"},
     "__init__": {"*"},
 }
 

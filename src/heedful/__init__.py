@@ -27,16 +27,19 @@ _WHERE = {
     "load": "heedful.loading",
     "lora": "heedful.adapters",
     "merge": "heedful.adapters",
+    "pipeline": "heedful.tasks",
     "quantize": "heedful.decode.quantize",
     "save": "heedful.loading",
     "stream": "heedful.decode.loop",
     "train_tokenizer": "heedful.text.training",
+    "view": "heedful.view",
 }
 
 __all__ = sorted([*_WHERE, "__version__"])
 
 if TYPE_CHECKING:
     from heedful import data as data
+    from heedful import view as view
     from heedful.adapters import lora as lora
     from heedful.adapters import merge as merge
     from heedful.decode.check import check as check
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from heedful.loading import save as save
     from heedful.models.counting import count as count
     from heedful.nn.context import Watch as Watch
+    from heedful.tasks import pipeline as pipeline
     from heedful.text.training import train_tokenizer as train_tokenizer
     from heedful.train.config import TrainConfig as TrainConfig
     from heedful.train.fit import fit as fit

@@ -48,6 +48,22 @@ COMMANDS = {
     "quantize": Command("heedful.commands.check:quantize", "Weights in 8 or 4 bits.", "Writing"),
     "tokenize": Command("heedful.commands.tokenize:tokenize", "How a model cuts a text into tokens.", "Text"),
     "word2vec": Command("heedful.word2vec.cli:app", "Word vectors: train, ask, score, convert.", "Text"),
+    "finetune": Command(
+        "heedful.commands.finetune:finetune", "A trained model, taught your own file.", "Training"
+    ),
+    "verify": Command("heedful.commands.verify:verify", "Measure a row of the ledger again.", "Training"),
+    "classify": Command("heedful.commands.tasks:classify", "Which class, feeling or intent.", "Tasks"),
+    "tag": Command("heedful.commands.tasks:tag", "Names of people, places and things.", "Tasks"),
+    "answer": Command("heedful.commands.tasks:answer", "The answer to a question in a text.", "Tasks"),
+    "translate": Command("heedful.commands.tasks:translate", "English into German or French.", "Tasks"),
+    "summarize": Command("heedful.commands.tasks:summarize", "A text in a sentence or two.", "Tasks"),
+    "fill": Command("heedful.commands.tasks:fill", "The word behind [MASK].", "Tasks"),
+    "embed": Command("heedful.commands.tasks:embed", "Sentences as vectors.", "Tasks"),
+    "similar": Command("heedful.commands.tasks:similar", "The sentences nearest to one.", "Tasks"),
+    "complete": Command("heedful.commands.tasks:complete", "How a text may go on.", "Tasks"),
+    "studio": Command(
+        "heedful.commands.studio:studio", "The page: every number of a model.", "Looking inside"
+    ),
     "explain": Command(
         "heedful.commands.explain:explain", "The arithmetic, number by number.", "Looking inside"
     ),

@@ -1,0 +1,4 @@
+import { render } from "preact";
+import "./studio.css";
+
+render(<main>heedful studio</main>, document.getElementById("app")!);

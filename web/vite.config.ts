@@ -10,17 +10,27 @@ export default defineConfig(({ mode }) => {
   const { input, out } = mode === "widget" ? entries.widget : entries.studio;
   return {
     oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
-    define: { "process.env.NODE_ENV": '"production"' }, // library mode leaves it in, and a page has no process
+    define: { "process.env.NODE_ENV": '"production"' },
     publicDir: mode === "studio" ? "public" : false,
     build: {
       outDir: out,
       emptyOutDir: false, // files of others may stand beside
       target: "es2022",
       sourcemap: false,
-      lib: { entry: input, formats: ["es" as const], fileName: () => `${mode}.js`, cssFileName: mode },
-      rolldownOptions: { output: { codeSplitting: false } },
       minify: "oxc",
+      modulePreload: false,
+      cssCodeSplit: false,
+      rolldownOptions: {
+        input,
+        preserveEntrySignatures: "strict" as const, // the widget's default export is what a notebook calls
+        output: {
+          codeSplitting: false,
+          entryFileNames: `${mode}.js`,
+          assetFileNames: (asset: { names: string[] }) =>
+            asset.names[0]?.endsWith(".css") ? `${mode}.css` : "[name][extname]",
+        },
+      },
     },
-    test: { environment: "jsdom", include: ["tests/**/*.test.ts", "tests/**/*.test.tsx", "src/**/*.test.ts", "src/**/*.test.tsx"] },
+    test: { environment: "jsdom", include: ["{src,tests}/**/*.test.{ts,tsx}"] },
   };
 });

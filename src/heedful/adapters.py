@@ -67,8 +67,13 @@ def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {f"{name}.{part}": getattr(layer, part) for name, layer, part in parts}
 
 
-def save_adapter(model: nn.Module, folder: str | Path) -> Path:
-    """Write what is trained of an adapted model, apart from the model it stands on."""
+def save_adapter(
+    model: nn.Module, folder: str | Path, *, base: str | None = None, dtype: torch.dtype | None = None
+) -> Path:
+    """Write what is trained of an adapted model, apart from the model it stands on.
+
+    `base` names that model, so that the folder can be loaded by itself; `dtype` None keeps the tensors' own.
+    """
     layers = dict(adapted(model))
     if not layers:
         raise InputError("this model has no adapter; call heedful.lora(model) first, or save the whole model")
@@ -78,8 +83,8 @@ def save_adapter(model: nn.Module, folder: str | Path) -> Path:
     whole = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in small}
     first = next(iter(layers.values()))
     settings = {"kind": "lora", "rank": first.rank, "alpha": first.alpha}
-    settings |= {"layers": list(layers), "whole": list(whole)}
-    held = {name: t.detach().cpu().contiguous() for name, t in {**small, **whole}.items()}
+    settings |= {"layers": list(layers), "whole": list(whole)} | ({"base": base} if base else {})
+    held = {name: t.detach().to("cpu", dtype).contiguous() for name, t in {**small, **whole}.items()}
     save_file(held, folder / TENSORS, {"format": "pt"})
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     return folder
@@ -88,6 +93,17 @@ def save_adapter(model: nn.Module, folder: str | Path) -> Path:
 def has_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter."""
     return (folder / SETTINGS).is_file()
+
+
+def adapter_base(folder: Path) -> str | None:
+    """The model that an adapter's folder says it stands on; None if its weights lie beside it."""
+    if not has_adapter(folder):
+        return None
+    try:
+        base: str | None = json.loads((folder / SETTINGS).read_text(encoding="utf-8")).get("base")
+    except (ValueError, AttributeError):
+        return None  # a damaged file is reported by whoever reads the adapter
+    return base
 
 
 def forget_adapter(folder: Path) -> None:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from heedful.adapters import adapter_tensors, forget_adapter, has_adapter, load_adapter, save_adapter
-from heedful.errors import CorruptFile, InputError, NotFound
+from heedful.adapters import (
+    adapter_base,
+    adapter_tensors,
+    forget_adapter,
+    has_adapter,
+    load_adapter,
+    merge,
+    save_adapter,
+)
+from heedful.errors import CorruptFile, InputError, NotFound, WrongShape
 from heedful.models import FAMILIES, by_model_type, find, presets
 from heedful.models.base import LM, Config, Family, Model
 from heedful.models.published import config_from, config_to
@@ -71,6 +80,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     where = resolve(path)
     if where.is_file():
         return _load_gguf(where, device, dtype)
+    if (base := adapter_base(where)) is not None:
+        return _load_on_base(where, base, device, dtype)
     published = read_config(where)
     family = by_model_type(str(published.get("model_type")))
     source = open_folder(where)
@@ -97,6 +108,61 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     if has_adapter(where):
         load_adapter(model, where)
     return model.to(device).eval()
+
+
+def with_head(model: Model, head: str, labels: Sequence[str] | None = None, *, seed: int = 0) -> Model:
+    """The same trained body under a new, untrained head, to be taught a task: "classify", "tag", "span" …
+
+    The body's tensors are shared, not copied; a pooler that the checkpoint kept goes on being one.
+    """
+    names = None if labels is None else {str(i): name for i, name in enumerate(labels)}
+    spare = {f.name: None for f in fields(model.config) if f.name == "pooler" and "derive" in f.metadata}
+    count = {} if names is None else {"labels": len(names)}
+    config = model.config.change(head=head, **spare, **count)
+    made = _on_body(model, config, seed)
+    made.published = {k: v for k, v in model.published.items() if k not in ("architectures", "id2label")}
+    if names is not None:
+        made.published |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+    return made
+
+
+def _on_body(body: Model, config: Config, seed: int = 0) -> Model:
+    """A model of this config whose tensors are the body's wherever both have them; only a head may be new."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = assemble(body.family, config)
+        initialise(made)
+    held = dict(body.named_parameters())
+    held |= {name.replace("head.kept.", "head.pool."): p for name, p in held.items()}
+    held |= {name.replace("head.pool.", "head.next.pool."): p for name, p in held.items()}
+    for name, parameter in made.named_parameters():
+        if name in held and held[name].shape == parameter.shape:
+            parameter.data = held[name].data
+        elif not name.startswith("head."):
+            raise WrongShape(f"{name} of the new model is not in the trained one; only the head may differ")
+    made.tie()
+    made.tokenizer, made.pooling, made.generation = body.tokenizer, body.pooling, body.generation
+    return made
+
+
+def save_on_base(model: Model, folder: str | Path, base: str, dtype: torch.dtype = torch.float16) -> Path:
+    """Write only what was learnt on top of `base`: adapter, trained head, config.
+
+    `base` is whatever `load` takes (an installed model's name, a folder, a hub id), which finds it again.
+    """
+    folder = save_adapter(model, folder, base=base, dtype=dtype)
+    published = config_to(model.family, model.config, model.published)
+    _write_json(folder / "config.json", published)
+    return folder
+
+
+def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: torch.dtype | None) -> Model:
+    published = read_config(where)
+    body = load(base, dtype=dtype)
+    model = _on_body(body, config_from(body.family, published))
+    model.published = published
+    load_adapter(model, where)
+    return merge(model).to(device).eval()
 
 
 def _fill_quantised(model: Model, source: Source, how: dict[str, Any], dtype: torch.dtype | None) -> None:
@@ -203,15 +269,17 @@ def save(model: Model, folder: str | Path) -> Path:
     )
     published["dtype"] = str(next(floats)).removeprefix("torch.")
     write_safetensors(folder, tensors)
-    (folder / "config.json").write_text(
-        json.dumps(published, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-    )
+    _write_json(folder / "config.json", published)
     if model.generation:
-        (folder / GENERATION).write_text(json.dumps(model.generation, indent=2) + "\n", encoding="utf-8")
+        _write_json(folder / GENERATION, model.generation)
     save_tokenizer(model.tokenizer, folder)
     write_pooling(model.pooling, folder, model.config.dim)
     save_adapter(model, folder) if adapter else forget_adapter(folder)
     return folder
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def embed(

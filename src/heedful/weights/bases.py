@@ -1,4 +1,4 @@
-"""Trained models that installed packages carry, found without importing those packages."""
+"""Trained models at hand: those that come with heedful, and those that installed packages carry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BASES = {
 
 
 def installed() -> dict[str, Path]:
-    """The trained models that are there, by name."""
+    """The trained models of installed packages, by name. The packages themselves are never imported."""
     found = {}
     for name, (package, inside) in BASES.items():
         spec = importlib.util.find_spec(package)
@@ -21,3 +21,9 @@ def installed() -> dict[str, Path]:
             if (Path(folder) / inside).exists():
                 found[name] = Path(folder) / inside
     return found
+
+
+def bundled() -> dict[str, Path]:
+    """The models that come with heedful, by name: trained by us, each with a card."""
+    root = Path(__file__).parents[1] / "bundled"
+    return {path.parent.name: path.parent for path in sorted(root.glob("*/README.md"))}

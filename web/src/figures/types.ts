@@ -1,0 +1,122 @@
+// What the figures are made of. Numbers come as typed arrays, row after row; names as plain strings.
+
+export type Scale = "linear" | "sqrt" | "log";
+export type Palette = "blue" | "cividis";
+export type Numbers = Float32Array | Float64Array;
+
+/** A place in a matrix. */
+export interface Cell {
+  row: number;
+  column: number;
+}
+
+/** One head and its place: layer is an index into the list of layers. */
+export interface HeadAt {
+  layer: number;
+  head: number;
+}
+
+/** One layer of heads as the grid draws it: values are heads × rows × columns, thumbnails or whole patterns. */
+export interface GridLayer {
+  name: string;
+  heads: number;
+  rows: number;
+  columns: number;
+  values: ArrayLike<number>;
+  signed: boolean;
+}
+
+/** Scores of one head; null where a score has no meaning. */
+export interface HeadScore {
+  name: string;
+  head: number;
+  entropy: number | null;
+  distance: number | null;
+  previous: number | null;
+  first: number | null;
+  induction?: number | null;
+}
+
+export type ScoreName = "entropy" | "distance" | "previous" | "first" | "induction";
+
+/** All heads of one attention: values are heads × queries × keys. */
+export interface Pattern {
+  name: string;
+  kind: "softmax" | "effective";
+  cross: boolean;
+  queries: string[];
+  keys: string[];
+  values: Numbers;
+}
+
+/** A head drawn as lines; several are told apart by colour and dash. */
+export interface LineHead {
+  label: string;
+  values: Numbers; // queries × keys
+}
+
+/** Training curves, trajectories by distance, anything with an x and a y. */
+export interface Curve {
+  name: string;
+  x: ArrayLike<number>;
+  y: ArrayLike<number>;
+}
+
+/** A heat map beside others: states over time, positions over dimensions. `as` chooses how it is drawn. */
+export interface Panel {
+  title: string;
+  note: string;
+  as: "heat" | "lines";
+  rows: string[];
+  columns: string[];
+  rowTitle: string;
+  columnTitle: string;
+  values: Numbers;
+  signed: boolean;
+}
+
+/** A worked calculation, as `heedful.explain(...).to_dict()` gives it. */
+export interface Worked {
+  title: string;
+  note: string;
+  check: number | null;
+  lines: (WorkedLine | Worked)[];
+}
+export type Value = number | string | Value[];
+export type Tree = Value | { op: string; of: Tree[] };
+export interface WorkedLine {
+  label: string;
+  formula: string;
+  operands: Tree | null;
+  result: Value;
+}
+
+/** How the next token is chosen. Temperature 0 takes the likeliest; null keeps every token. */
+export interface Sampling {
+  temperature: number;
+  topK: number | null;
+  topP: number | null;
+  minP: number | null;
+}
+
+/** An array as a figure's JSON carries it. */
+export interface Packed {
+  dtype: "f16" | "f32" | "f64" | "i32" | "u8";
+  shape: number[];
+  data: string; // base64, little-endian
+  scale?: number; // of u8: value = (byte / 255)² · scale
+  deflate?: boolean; // compressed; the low bytes of all numbers stand before their high bytes
+}
+
+export type About = Record<string, string | number | null>;
+
+/** A figure's JSON before its arrays are unpacked. */
+export interface FigureJson {
+  version: number;
+  kind: string;
+  title: string;
+  note: string;
+  about: About;
+  python: string;
+  data: Record<string, unknown>;
+}

@@ -1,0 +1,325 @@
+"""What every task shares: Pipeline, reading text for a model, and batches of alike lengths.
+
+text ── read ──▶ Reading (ids, types, characters) ── run ──▶ one tensor per reading ── task ──▶ answer
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, ClassVar
+
+import tokenizers
+import torch
+from torch import Tensor
+
+from heedful.data.tokens import pad_id
+from heedful.errors import InputError, nearest
+from heedful.models.base import LM, Model
+from heedful.text import Tokenizer
+from heedful.text.vocabularies import frame
+
+BATCH = 32
+
+# What transformers' own calls may say and nothing here depends on.
+IDLE = frozenset({"padding", "num_workers", "return_all_scores", "grouped_entities", "add_special_tokens"})
+
+
+class Truncated(UserWarning):
+    """Text was longer than its model reads, and its end was cut off."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A task done by one model: call it with text. `defaults` are options of every call.
+
+    A task is a subclass with a method `answer(inputs, *, option=…)`, and says which models fit it.
+    """
+
+    task: str
+    model: Model
+    tokenizer: Tokenizer
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    heads: ClassVar[tuple[str, ...]] = ()  # the kinds of head that fit; none named: any
+    needs: ClassVar[str] = "a model"  # the same in words, for the error of one that does not
+
+    def __post_init__(self) -> None:
+        self._check(self.defaults)
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """The answers, in the shape of the inputs."""
+        self._check(options)
+        chosen = {k: v for k, v in {**self.defaults, **options}.items() if k not in IDLE}
+        return self.answer(*inputs, **chosen)
+
+    def answer(self, *inputs: Any, **options: Any) -> Any:
+        """What the task gives back for its inputs."""
+        raise NotImplementedError
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        """Whether this task can be done by a model."""
+        return not cls.heads or model.config.head in cls.heads
+
+    @property
+    def how(self) -> str:
+        """How the answer is reached, in a line."""
+        return f"{self.task}: {self.needs}, read by a {self.model.family.name}"
+
+    def __repr__(self) -> str:
+        return f"pipeline({self.task!r}, {self.model.family.name}, {self.model.config.head} head)"
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        parameters = inspect.signature(self.answer).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            return
+        known = [name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL]
+        for name in options:
+            if name not in known and name not in IDLE:
+                instead = nearest(name, known) or "it has " + ", ".join(known)
+                raise InputError(f"{self.task} has no option {name!r}; {instead}")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text, or two, as a model reads it: lists of one entry per token.
+
+    `spans` are characters of the text the token comes from; `sides` 0 and 1 tell which, None for what was
+    put around; `words` counts the words of that text. `cut` tokens of the text were left off.
+    """
+
+    ids: list[int]
+    types: list[int]
+    spans: list[tuple[int, int]]
+    special: list[bool]
+    sides: list[int | None]
+    words: list[int | None]
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def where(self, side: int) -> range:
+        """The tokens of one text; they stand together."""
+        first = self.sides.index(side) if side in self.sides else 0
+        return range(first, first + self.sides.count(side))
+
+    def take(self, *places: tuple[int, int], cut: int = 0) -> Reading:
+        """The tokens from a to b, for every (a, b)."""
+        pick = lambda values: [value for a, b in places for value in values[a:b]]
+        lists = (self.ids, self.types, self.spans, self.special, self.sides, self.words)
+        return Reading(*map(pick, lists), cut=cut)
+
+
+def room(model: Model, tokenizer: Tokenizer) -> int | None:
+    """How many tokens a model reads at once, special ones included; None if there is no limit."""
+    known = "context" in model.config.known()
+    limits = [getattr(model.config, "context") if known else None]  # noqa: B009
+    limits += [table.context for table in model.tables.values()]
+    limits.append(tokenizer.settings.get("model_max_length"))  # a huge number where nobody set it
+    return min((int(n) for n in limits if n is not None and n < 1e9), default=None)
+
+
+def framed(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer, with [CLS] a [SEP] b [SEP] put around if it has those tokens and puts nothing around."""
+    if tokenizer.backend.num_special_tokens_to_add(False) or tokenizer.cls is None or tokenizer.sep is None:
+        return tokenizer
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    cls, sep = tokenizer.roles["cls"], tokenizer.roles["sep"]
+    frame(backend, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
+    return Tokenizer(backend, tokenizer.roles, tokenizer.chat_template, tokenizer.settings)
+
+
+def _whole(tokenizer: Tokenizer, text: Any, pair: Any) -> Reading:
+    for given in (text, "" if pair is None else pair):
+        if not isinstance(given, str):
+            raise InputError(f"a text is a string; got {type(given).__name__}: {str(given)[:40]!r}")
+    try:
+        e = tokenizer.backend.encode(text, pair)
+    except (UnicodeError, TypeError) as error:
+        raise InputError(
+            f"the text is no valid Unicode ({error}); read its file with the right encoding"
+        ) from None
+    special = [bool(s) for s in e.special_tokens_mask]
+    return Reading(e.ids, e.type_ids, e.offsets, special, e.sequence_ids, e.word_ids)
+
+
+def read(
+    tokenizer: Tokenizer,
+    text: str,
+    pair: str | None = None,
+    *,
+    length: int | None = None,
+    cut: str = "longest_first",
+) -> Reading:
+    """A text or a pair between its special tokens; what is beyond `length` tokens is cut off.
+
+    `cut` says from which text: "longest_first" takes tokens from the longer one, "only_first", "only_second".
+    """
+    whole = _whole(tokenizer, text, pair)
+    if length is None or len(whole) <= length:
+        return whole
+    first, second = whole.where(0), whole.where(1)
+    a, b, fit = len(first), len(second), length - sum(whole.special)
+    if pair is None or cut == "only_first":
+        keep = (fit - b, b)
+    elif cut == "only_second":
+        keep = (a, fit - a)
+    else:
+        keep = _shares(a, b, fit)
+    if min(keep) < 0 or fit < 1:
+        raise InputError(f"{length} tokens leave no room for a text beside what must stay; raise max_length")
+    second = second if b else range(first.stop, first.stop)
+    kept = ((0, first.start + keep[0]), (first.stop, second.start + keep[1]), (second.stop, len(whole)))
+    return whole.take(*kept, cut=a + b - sum(keep))
+
+
+def _shares(a: int, b: int, fit: int) -> tuple[int, int]:
+    """How much of two texts of a and b tokens stays if the longer one gives way until both fit."""
+    short = min(a, b, fit // 2)
+    return (short, fit - short) if a <= b else (fit - short, short)
+
+
+def windows(
+    tokenizer: Tokenizer, text: str, pair: str | None = None, *, length: int, stride: int
+) -> list[Reading]:
+    """A long text in readings of at most `length` tokens that share `stride` of them with the one before.
+
+    Of two texts the second is the long one: a question stands before every window of its context. Spans and
+    words count from the beginning of the text in all of them.
+    """
+    whole = _whole(tokenizer, text, pair)
+    if len(whole) <= length:
+        return [whole]
+    long = whole.where(0 if pair is None else 1)
+    around = len(whole) - len(long)
+    fit = length - around
+    if not 0 <= stride < fit:
+        raise InputError(
+            f"stride={stride} must be from 0 to {fit - 1}: a window of {length} tokens has {fit} of the text"
+        )
+    starts = range(long.start, max(long.stop - stride, long.start + 1), fit - stride)
+    parts = [(at, min(at + fit, long.stop)) for at in starts]
+    return [whole.take((0, long.start), part, (long.stop, len(whole))) for part in parts]
+
+
+def fitted(
+    model: Model,
+    tokenizer: Tokenizer,
+    texts: Sequence[str | tuple[str, str]],
+    *,
+    truncation: bool | str = False,
+    max_length: int | None = None,
+    way_out: str = "",
+    cut: str = "longest_first",
+) -> list[Reading]:
+    """Every text (or pair) as its model reads it; one too long is an error, or cut and reported.
+
+    `truncation` is True or says which text of a pair is cut, as in transformers.
+    """
+    limit = room(model, tokenizer)
+    cutting = truncation not in (False, None, "do_not_truncate")
+    if max_length is not None and cutting:
+        limit = max_length if limit is None else min(limit, max_length)
+    cut = truncation if isinstance(truncation, str) and cutting else cut
+    readings = []
+    for i, text in enumerate(texts):
+        first, second = (text, None) if isinstance(text, str) else text
+        reading = read(tokenizer, first, second, length=limit if cutting else None, cut=cut)
+        if not len(reading):
+            raise InputError(f"input {i} has no tokens ({str(first)[:40]!r}); leave it out")
+        if limit is not None and len(reading) > limit:
+            raise InputError(
+                f"input {i} has {len(reading):,} tokens and this model reads {limit:,}; "
+                f"pass truncation=True to read its beginning{way_out}"
+            )
+        readings.append(reading)
+    report(readings)
+    return readings
+
+
+def report(readings: Sequence[Reading]) -> None:
+    """One warning for everything that was cut off."""
+    told = [(i, r) for i, r in enumerate(readings) if r.cut]
+    if not told:
+        return
+    lost = [f"{r.cut:,} of {r.cut + len(r) - sum(r.special):,} tokens of input {i}" for i, r in told[:3]]
+    more = f" and of {len(told) - 3:,} more inputs" if len(told) > 3 else ""
+    warnings.warn(Truncated(f"cut off: {', '.join(lost)}{more}"), stacklevel=2)
+
+
+def run(
+    model: Model,
+    tokenizer: Tokenizer,
+    readings: Sequence[Reading],
+    forward: Callable[..., Tensor] | None = None,
+    batch_size: int = BATCH,
+) -> list[Tensor]:
+    """What the model gives for every reading, float32 on the CPU, as if each were read alone.
+
+    `forward` takes (tokens, valid=, types=) and gives (B, …); None: the model's logits. A result by token is
+    as long as its batch: its first len(reading) rows count.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size} must be at least 1")
+    out: list[Tensor] = [torch.zeros(0)] * len(readings)
+    # Alike lengths together: less padding.
+    order = sorted(range(len(readings)), key=lambda i: -len(readings[i]))
+    with torch.inference_mode():
+        for at in range(0, len(order), batch_size):
+            rows = order[at : at + batch_size]
+            tokens, valid, types = collate([readings[i] for i in rows], pad_id(tokenizer))
+            given: dict[str, Tensor | None] = {"valid": None if bool(valid.all()) else valid.to(model.device)}
+            if isinstance(model, LM):
+                given["types"] = types.to(model.device) if bool(types.any()) else None
+            found = (forward or model)(tokens.to(model.device), **given).float().cpu()
+            for i, one in zip(rows, found, strict=True):
+                out[i] = one
+    return out
+
+
+def collate(readings: Sequence[Reading], pad: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, which of them are text, and their types: (B, T) each."""
+    size = max(map(len, readings))
+    tokens = torch.full((len(readings), size), pad, dtype=torch.long)
+    types = torch.zeros_like(tokens)
+    valid = torch.zeros_like(tokens, dtype=torch.bool)
+    for r, reading in enumerate(readings):
+        n = len(reading)
+        tokens[r, :n], types[r, :n] = torch.tensor(reading.ids), torch.tensor(reading.types)
+        valid[r, :n] = True
+    return tokens, valid, types
+
+
+def spread(
+    inputs: Any, answers: Callable[[list[Any]], list[Any]], batch_size: int = BATCH, kind: Any = str
+) -> Any:
+    """Answers in the shape of the inputs: one for one, a list for a list, a generator for a generator.
+
+    `kind` is the type (or types) of one input. A generator is read a batch at a time.
+    """
+    if isinstance(inputs, kind):
+        return answers([inputs])[0]
+    if isinstance(inputs, Sequence):
+        return answers(list(inputs)) if inputs else []
+    if isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes, Mapping)):
+        return _streamed(iter(inputs), answers, batch_size)
+    names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+    raise InputError(f"the input must be a {names}, or a list or a generator of them; got {inputs!r:.60}")
+
+
+def _streamed(
+    inputs: Iterator[Any], answers: Callable[[list[Any]], list[Any]], batch_size: int
+) -> Iterator[Any]:
+    while some := list(islice(inputs, batch_size)):
+        yield from answers(some)
+
+
+def labels(model: Model) -> list[str]:
+    """What the classes are called: id2label of config.json, else LABEL_0, LABEL_1, …"""
+    named = model.published.get("id2label") or {i: f"LABEL_{i}" for i in range(model.config.labels)}
+    return [str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0]))]

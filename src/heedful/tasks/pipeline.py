@@ -1,0 +1,200 @@
+"""pipeline(task, model): a task by the name people know, done by a fitting model.
+
+The table below is all there is to find one: the class that does the task, and the model taken when none is
+given. Its module is imported when the task is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heedful.errors import ConfigError, InputError, NotFound, nearest
+from heedful.loading import load
+from heedful.models.base import LM, Model
+from heedful.tasks.common import Pipeline, framed
+from heedful.text import Tokenizer, load_tokenizer
+from heedful.weights.hub import resolve
+
+
+@dataclass(frozen=True)
+class Task:
+    """Where a task is done ("module:class"), by which model if none is given, and its other names."""
+
+    where: str
+    model: str
+    aliases: tuple[str, ...] = ()
+
+
+TASKS: dict[str, Task] = {
+    "text-classification": Task(
+        "heedful.tasks.classify:TextClassification", "sentiment", ("sentiment-analysis",)
+    ),
+    "zero-shot-classification": Task("heedful.tasks.zero_shot:ZeroShot", "all-minilm-l6-v2"),
+    "token-classification": Task("heedful.tasks.tag:TokenClassification", "entities", ("ner",)),
+    "question-answering": Task("heedful.tasks.answer:QuestionAnswering", "answers"),
+    "fill-mask": Task("heedful.tasks.fill:FillMask", "masked"),
+    "next-sentence": Task(
+        "heedful.tasks.next_sentence:NextSentence", "masked", ("next-sentence-prediction",)
+    ),
+    "feature-extraction": Task("heedful.tasks.features:FeatureExtraction", "all-minilm-l6-v2"),
+    "sentence-similarity": Task("heedful.tasks.similar:SentenceSimilarity", "all-minilm-l6-v2"),
+    "text-generation": Task("heedful.tasks.complete:TextGeneration", "smollm2-135m-instruct"),
+    "conversational": Task("heedful.tasks.complete:Conversational", "smollm2-135m-instruct"),
+    "text2text-generation": Task("heedful.tasks.write:Text2Text", "smollm2-135m-instruct"),
+    "summarization": Task("heedful.tasks.write:Summarization", "summaries"),
+    "translation": Task("heedful.tasks.write:Translation", "translate-en-de"),
+}
+
+TRANSLATORS = {"en_to_de": "translate-en-de", "en_to_fr": "translate-en-fr"}
+
+# What a model is for, by the kind of its head; a language model's depends on what it reads.
+BY_HEAD = {
+    "classify": "text-classification",
+    "tag": "token-classification",
+    "span": "question-answering",
+    "mlm": "fill-mask",
+    "pretrain": "fill-mask",
+    "next": "next-sentence",
+    "none": "feature-extraction",
+}
+
+# What transformers' pipeline takes beside; nothing here depends on it.
+IDLE = frozenset(
+    {"framework", "revision", "trust_remote_code", "use_fast", "model_kwargs", "device_map", "token",
+     "use_auth_token", "config", "feature_extractor", "image_processor", "processor", "binary_output"}
+)  # fmt: skip
+
+
+def pipeline(
+    task: str | None = None,
+    model: str | Path | Model | None = None,
+    tokenizer: str | Path | Tokenizer | None = None,
+    device: int | str | torch.device | None = None,
+    **defaults: Any,
+) -> Pipeline:
+    """A task, ready to be called with text: pipeline("sentiment-analysis")("Cats are fickle creatures").
+
+    `model` is a folder, a bundled name, a hub id or a model; without a task its head tells what it is for.
+    `defaults` are options of every call (top_k=…, batch_size=…); `dtype` is that of the loaded weights.
+    """
+    dtype = defaults.pop("dtype", None) or defaults.pop("torch_dtype", None)
+    defaults = {name: value for name, value in defaults.items() if name not in IDLE}
+    if task is None and model is None:
+        raise InputError(f"name a task or a model; the tasks are {', '.join(TASKS)}")
+    found = None if task is None else find(task)
+    loaded = _loaded(task, model, found, device, dtype)
+    if found is None or task is None:
+        task = guess(loaded)
+        found = find(task)
+    module, _, name = found.where.partition(":")
+    kind: type[Pipeline] = getattr(importlib.import_module(module), name)
+    if not kind.fits(loaded):
+        raise InputError(_misfit(task, kind, loaded, found))
+    return kind(task, loaded, _tokenizer(tokenizer, loaded), defaults)
+
+
+def find(task: str) -> Task:
+    """The row of a task, by its name or another one it has; translation_xx_to_yy names its languages."""
+    if task in TASKS:
+        return TASKS[task]
+    for row in TASKS.values():
+        if task in row.aliases:
+            return row
+    if pair := re.fullmatch(r"translation_(\w+_to_\w+)", task):
+        return Task(TASKS["translation"].where, TRANSLATORS.get(pair[1], ""))
+    names = [n for name, row in TASKS.items() for n in (name, *row.aliases)]
+    raise NotFound(
+        f"no task is called {task!r}; {nearest(task, names, 1) or 'there are ' + ', '.join(names)}"
+    )
+
+
+def guess(model: Model) -> str:
+    """The task a model is for, by its head."""
+    if model.config.head == "lm":
+        return "text-generation" if isinstance(model, LM) else "text2text-generation"
+    if model.config.head not in BY_HEAD:
+        raise InputError(f"a {model.config.head!r} head belongs to no task; name one of {', '.join(TASKS)}")
+    return "sentence-similarity" if model.pooling is not None else BY_HEAD[model.config.head]
+
+
+def _loaded(
+    task: str | None, model: str | Path | Model | None, row: Task | None, device: Any, dtype: Any
+) -> Model:
+    if isinstance(model, Model):
+        return (model if device is None else model.to(place(device))).eval()
+    if model is None:
+        assert row is not None
+        if not row.model:
+            raise InputError(
+                f"no model that comes along does {task}; they do translation_"
+                f"{', translation_'.join(TRANSLATORS)}: give model="
+            )
+        try:
+            return load(row.model, device=place(device), dtype=_dtype(dtype))
+        except NotFound as error:
+            raise NotFound(
+                f"{task} uses {row.model!r} if no model is given, which is not here ({error}); give model="
+            ) from None
+    return load(model, device=place(device), dtype=_dtype(dtype))
+
+
+def place(device: int | str | torch.device | None) -> torch.device:
+    """A device as transformers counts them: −1 is the CPU, 0 the first GPU."""
+    if device is None or device == -1:
+        return torch.device("cpu")
+    wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device={device!r} asks for a GPU and torch sees none there; leave device out")
+    return wanted
+
+
+def _dtype(name: Any) -> torch.dtype | None:
+    if name is None or name == "auto" or isinstance(name, torch.dtype):
+        return None if name == "auto" else name
+    named = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+    if str(name) not in named:
+        raise ConfigError(f"dtype={name!r} is unknown; one of {', '.join(named)}, or one of torch's own")
+    return named[str(name)]
+
+
+def _tokenizer(given: str | Path | Tokenizer | None, model: Model) -> Tokenizer:
+    if isinstance(given, (str, Path)):
+        folder = resolve(given)
+        given = load_tokenizer(folder)
+        if given is None:
+            raise NotFound(f"{folder} holds no tokenizer; give the folder of a model that has one")
+    tokenizer = model.tokenizer if given is None else given
+    if not isinstance(tokenizer, Tokenizer):
+        got = "none" if tokenizer is None else f"a {type(tokenizer).__name__}"
+        raise InputError(
+            f"the tokenizer of this model is {got}; give tokenizer= a heedful one, or a folder that has one"
+        )
+    return framed(tokenizer) if isinstance(model, LM) and not model.causal else tokenizer
+
+
+def _misfit(task: str, kind: type[Pipeline], model: Model, row: Task) -> str:
+    head = model.config.head
+    has = "no head" if head == "none" else f"a {head!r} head"
+    instead = "" if model.config.head == "lm" and isinstance(model, LM) else f" ({_suggest(model)})"
+    would = f"the bundled {row.model!r} would do" if row.model else "give another model="
+    return f"{task} needs {kind.needs}; this {model.family.name} has {has}{instead}: {would}"
+
+
+def _suggest(model: Model) -> str:
+    try:
+        return f"good for {guess(model)}"
+    except InputError:
+        return "good for no task here"
+
+
+def names() -> Mapping[str, str]:
+    """Every name a task can be asked for by → the model it takes if none is given."""
+    said = {n: row.model for name, row in TASKS.items() for n in (name, *row.aliases)}
+    return said | {f"translation_{pair}": model for pair, model in TRANSLATORS.items()}

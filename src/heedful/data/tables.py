@@ -35,6 +35,18 @@ class Table:
     def files(self) -> tuple[Path, ...]:
         return tuple(expand(self.paths))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What stands in the first line of the first file, or the fields of its first object."""
+        path = self.files[0]
+        kind = self.delimiter or kind_of(path)
+        if kind == "json":
+            first = next(objects(path, self.encoding), None)
+            row = None if first is None else parsed(path, *first)
+            return tuple(row or ())
+        reader = self._reader(path, kind)
+        return tuple(name.strip() for name in next((r for r in reader if any(map(str.strip, r))), ()))
+
     def rows(self, *columns: Column) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Where each row stands ("file, line 7"), and its values in these columns."""
         empty = True
@@ -57,15 +69,17 @@ class Table:
             file_name(self.files),
         )
 
-    def _records(self, path: Path, delimiter: str, columns: Sequence[Column]) -> Iterator[Any]:
+    def _quoted(self, delimiter: str) -> bool:
+        return delimiter != "\t" if self.quoted is None else self.quoted
+
+    def _reader(self, path: Path, delimiter: str) -> Any:
         csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-        quoted = delimiter == "," if self.quoted is None else self.quoted
-        style: dict[str, Any] = {
-            "delimiter": delimiter,
-            "quoting": csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-        }
+        quoting = csv.QUOTE_MINIMAL if self._quoted(delimiter) else csv.QUOTE_NONE
         lines = (line + "\n" for line in read_lines(path, self.encoding))
-        reader = csv.reader(lines, **style)
+        return csv.reader(lines, delimiter=delimiter, quoting=quoting)
+
+    def _records(self, path: Path, delimiter: str, columns: Sequence[Column]) -> Iterator[Any]:
+        quoted, reader = self._quoted(delimiter), self._reader(path, delimiter)
         names: list[str] | None = None
         wanted, width, last = [], 0, 0
         try:
@@ -90,12 +104,7 @@ class Table:
     def _objects(self, path: Path, columns: Sequence[Column]) -> Iterator[Any]:
         for line, text in objects(path, self.encoding):
             where = f"{path}, line {line}"
-            try:
-                row = json.loads(text) if isinstance(text, str) else text
-            except ValueError as error:
-                raise InputError(f"{where}: no JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise InputError(f"{where}: a row is an object {{…}}, not {str(row)[:40]!r}")
+            row = parsed(path, line, text)
             for c in columns:
                 if c not in row:
                     raise InputError(f"{where}: no field {c!r}; {known(str(c), list(row))}")
@@ -109,6 +118,17 @@ def plain(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
         return " ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def parsed(path: Path, line: int, text: Any) -> dict[str, Any]:
+    """One row of a JSON file."""
+    try:
+        row = json.loads(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise InputError(f"{path}, line {line}: no JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise InputError(f"{path}, line {line}: a row is an object {{…}}, not {str(row)[:40]!r}")
+    return row
 
 
 def objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:

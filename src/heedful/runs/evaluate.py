@@ -14,6 +14,7 @@ from torch import Tensor
 from heedful import data
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.shards import tokenise
+from heedful.data.squad import Question
 from heedful.data.tables import two_sides
 from heedful.data.tokens import ended, frame
 from heedful.errors import ConfigError, InputError, nearest
@@ -115,9 +116,14 @@ def _lengths(asked: Asked) -> dict[str, Any]:
 def classes(model: Model, asked: Asked) -> dict[str, Any]:
     """Accuracy with its 95 % interval, macro F1, Matthews."""
     batches = data.classify(asked.source, model.tokenizer, labels=_names(model), **_lengths(asked))
+    return class_scores(model, batches, asked.limit)
+
+
+def class_scores(model: Model, batches: data.Batches, limit: int | None = None) -> dict[str, Any]:
+    """Of one pass over batches with a label for every row."""
     truth: list[int] = []
     guess: list[int] = []
-    for batch, logits in _logits(model, batches, asked.limit):
+    for batch, logits in _logits(model, batches, limit):
         truth += batch.extra["label"].tolist()
         guess += logits.argmax(-1).tolist()
     right = accuracy(truth, guess)
@@ -138,11 +144,16 @@ def numbers(model: Model, asked: Asked) -> dict[str, Any]:
 
 def tags(model: Model, asked: Asked) -> dict[str, Any]:
     """F1 of whole entities, and accuracy by word."""
-    names = _names(model)
-    batches = data.tag(asked.source, model.tokenizer, labels=names, **_lengths(asked))
+    batches = data.tag(asked.source, model.tokenizer, labels=_names(model), **_lengths(asked))
+    return tag_scores(model, batches, asked.limit)
+
+
+def tag_scores(model: Model, batches: data.Batches, limit: int | None = None) -> dict[str, Any]:
+    """Of one pass over batches with a label for every word."""
+    names = batches.labels
     truth: list[list[str]] = []
     guess: list[list[str]] = []
-    for batch, logits in _logits(model, batches, asked.limit):
+    for batch, logits in _logits(model, batches, limit):
         assert batch.labels is not None
         for labels, said in zip(batch.labels, logits.argmax(-1), strict=True):
             kept = labels != IGNORE
@@ -156,8 +167,15 @@ def questions(model: Model, asked: Asked) -> dict[str, Any]:
     """Exact match and F1 of the best span of every question; the first token stands for "no answer"."""
     all_asked = data.squad(asked.source)
     batches = data.answer(all_asked, model.tokenizer, **_lengths(asked))
+    return answer_scores(model, batches, all_asked, asked.limit)
+
+
+def answer_scores(
+    model: Model, batches: data.Batches, all_asked: Sequence[Question], limit: int | None = None
+) -> dict[str, Any]:
+    """Of one pass over the windows of questions."""
     best: dict[int, tuple[float, str]] = {}
-    for batch, logits in _logits(model, batches, asked.limit):
+    for batch, logits in _logits(model, batches, limit):
         for i, example in enumerate(batch.extra["example"].tolist()):
             text, score = best_span(logits[i], batch.extra["offsets"][i], all_asked[example].context)
             if example not in best or score > best[example][0]:

@@ -10,4 +10,5 @@ rehearsal.py  one batch, measured: sizes, memory, time
 launch.py     several processes on this machine
 evaluate.py   a trained model, measured
 ledger.py     results/*.json and the page made from them
+verify.py     a row of the ledger, measured again
 """

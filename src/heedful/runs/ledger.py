@@ -5,8 +5,12 @@ results/*.json are lists of rows. A row has
     figure        the number, or a few of them by name
     published     what a paper or another program has, or null
     source        where that is printed
-    command       what to run to get the figure again
+    command       what to run to get the figure again, as one would type it
     seed  data_sha256  hardware  date
+and, where `heed verify` can run it by itself, a `check` (verify.py): what to run, where in its output the
+figure stands, how far off it may be, which data and which device it needs.
+
+A row's name is its file's, followed by :2 … where a file has several: `heed verify stsb`, `heed verify mt:2`.
 """
 
 from __future__ import annotations
@@ -24,10 +28,12 @@ from typing import Any
 from heedful.errors import CorruptFile
 
 KEYS = ("claim", "figure", "published", "source", "command", "seed", "data_sha256", "hardware", "date")
+OPTIONAL = ("check",)
 HEAD = """# Results
 
 Every figure here comes from a file in `results/`, written by the command beside it. This page is made by
-`python -m heedful.runs.ledger`.
+`python -m heedful.runs.ledger`. `heed verify ROW` runs a row again and compares, for those marked ✓; data is
+looked for in the folder that `HEED_DATA` names.
 """
 
 
@@ -67,19 +73,18 @@ def row(claim: str, figure: Any, command: str, **more: Any) -> dict[str, Any]:
         "hardware": hardware(),
         "date": today,
     } | more
-    unknown = set(given) - set(KEYS)
+    unknown = set(given) - {*KEYS, *OPTIONAL}
     if unknown:
-        raise ValueError(f"a result has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS)}")
-    return {key: given.get(key) for key in KEYS}
+        raise ValueError(f"a result has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS + OPTIONAL)}")
+    return {key: given.get(key) for key in KEYS} | {key: given[key] for key in OPTIONAL if given.get(key)}
 
 
 def record(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Put rows into a file of results; one with the same claim and hardware takes the old one's place."""
-    kept = read(path) if path.is_file() else []
-    same = {(r["claim"], r["hardware"]) for r in rows}
-    kept = [r for r in kept if (r["claim"], r["hardware"]) not in same]
+    known = {(r["claim"], r["hardware"]): r for r in (read(path) if path.is_file() else [])}
+    known |= {(r["claim"], r["hardware"]): dict(r) for r in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([*kept, *rows], indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(list(known.values()), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -96,17 +101,37 @@ def read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def named(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every row of a folder by its name: the file's, with a number where there are several."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.json")):
+        rows = read(path)
+        for number, one in enumerate(rows, 1):
+            found[row_name(path, number, len(rows))] = one
+    return found
+
+
+def row_name(path: Path, number: int, count: int) -> str:
+    """What row `number` of `count` in a file is called."""
+    return path.stem if count == 1 else f"{path.stem}:{number}"
+
+
 def page(folder: Path) -> str:
     """The page of all results, one table per file."""
     parts = [HEAD]
     for path in sorted(folder.glob("*.json")):
         parts.append(f"## {path.stem.replace('_', ' ').replace('-', ' ')}\n")
-        parts.append("| what | here | published | seed | hardware | date |\n|---|---|---|---|---|---|")
+        parts.append(
+            "| row | what | here | published | seed | hardware | date |\n|---|---|---|---|---|---|---|"
+        )
         rows = read(path)
-        for r in rows:
+        for number, r in enumerate(rows, 1):
+            mark = f"`{row_name(path, number, len(rows))}`{' ✓' if r.get('check') else ''}"
             source = f" ({r['source']})" if r["source"] else ""
             published = "–" if r["published"] is None else shown(r["published"])
-            cells = (r["claim"], shown(r["figure"]), published + source, r["seed"], r["hardware"], r["date"])
+            cells = (
+                mark, r["claim"], shown(r["figure"]), published + source, r["seed"], r["hardware"], r["date"],
+            )  # fmt: skip
             parts.append("| " + " | ".join(cell(c) for c in cells) + " |")
         commands = dict.fromkeys(str(r["command"]) for r in rows if r["command"])
         hashes = dict.fromkeys(str(r["data_sha256"]) for r in rows if r["data_sha256"])

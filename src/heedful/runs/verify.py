@@ -1,0 +1,192 @@
+"""A row of the ledger, measured again: its commands are run, and the new figure is held against the old one.
+
+A row's `check` has
+    steps       commands, one after another, each a list of words: ["heed", …], ["python", "-m", "heedful…"]
+                or ["python", "benchmarks/….py", …]. {data} stands for HEED_DATA's folder, {work} for a folder
+                that is made for the occasion and deleted. No shell reads them.
+    read        where the figure stands in the last JSON object the last step prints: "figure", "test.bleu"
+    figure      which of the row's figures that is, if it has several: "tokens_per_second"
+    tolerance   how far off the new figure may be, in its own unit
+    data        the files needed, below HEED_DATA; their SHA-256 is the row's
+    device      "cuda" if only a GPU will do
+All but `steps` and `tolerance` may be left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import CorruptFile, HeedfulError, NotFound, nearest
+from heedful.runs import ledger
+
+KNOWN = {"steps", "read", "figure", "tolerance", "data", "device"}
+
+
+class Unavailable(HeedfulError):
+    """A row that cannot be measured here: its data, a GPU or a command for it is missing."""
+
+    exit_code = 3
+
+
+class Failed(HeedfulError):
+    """A command of a row that ended with an error, or printed no figure."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a row is measured again."""
+
+    steps: tuple[tuple[str, ...], ...]
+    tolerance: float
+    read: str = "figure"
+    figure: str = ""
+    data: tuple[str, ...] = ()
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was stored, what came out now, and whether they are the same."""
+
+    row: str
+    claim: str
+    stored: float
+    now: float
+    tolerance: float
+    seconds: float
+
+    @property
+    def same(self) -> bool:
+        # the last digit of a stored figure is rounded: a figure exactly at the edge must not fail by a bit
+        return math.isfinite(self.now) and abs(self.now - self.stored) <= self.tolerance * (1 + 1e-9) + 1e-12
+
+
+def verify(folder: Path, name: str) -> Verdict:
+    """Run a row of the ledger in `folder` again; its scripts are looked for beside that folder."""
+    rows = ledger.named(folder)
+    if name not in rows:
+        hint = nearest(name, rows) or "heed verify --list has them all"
+        raise NotFound(f"no row of {folder}/ is called {name!r}; {hint}")
+    row = rows[name]
+    check = read_check(row, name)
+    stored = number(row["figure"], check.figure, f"row {name!r}")
+    data = available(row, check, name)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as work:
+        places = {"{data}": str(data or ""), "{work}": work}
+        printed = ""
+        for step in check.steps:
+            printed = run(command(step, places, folder.resolve().parent), folder.resolve().parent)
+    now = number(last_object(printed, name), check.read, f"the output of row {name!r}")
+    return Verdict(name, row["claim"], stored, now, check.tolerance, time.monotonic() - began)
+
+
+def read_check(row: Mapping[str, Any], name: str) -> Check:
+    """The check of a row; one that says something else than this file knows is refused."""
+    given = row.get("check")
+    if not given:
+        raise Unavailable(
+            f"row {name!r} has no check that runs by itself; its figure came from: {row['command']}"
+        )
+    if not isinstance(given, Mapping) or set(given) - KNOWN or not {"steps", "tolerance"} <= set(given):
+        raise CorruptFile(
+            f"row {name!r}: a check has steps and tolerance, and may have {', '.join(sorted(KNOWN))}"
+        )
+    steps = given["steps"]
+    words = isinstance(steps, list) and all(
+        isinstance(step, list) and step and all(isinstance(word, str) for word in step) for step in steps
+    )
+    if not words or not steps:
+        raise CorruptFile(f"row {name!r}: the steps of a check are lists of words, not {str(steps)[:60]!r}")
+    return Check(
+        tuple(tuple(step) for step in steps),
+        float(given["tolerance"]),
+        str(given.get("read") or "figure"),
+        str(given.get("figure") or ""),
+        tuple(given.get("data") or ()),
+        str(given.get("device") or ""),
+    )
+
+
+def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
+    """The folder of data, if this row needs one and it is there, the same as then; and the device."""
+    if check.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise Unavailable(f"row {name!r} was measured on {row['hardware']}; there is no GPU here")
+    if not check.data:
+        return Path(os.environ["HEED_DATA"]) if os.environ.get("HEED_DATA") else None
+    root = os.environ.get("HEED_DATA")
+    if not root:
+        raise Unavailable(f"row {name!r} needs {check.data[0]}; set HEED_DATA to the folder it is in")
+    files = [Path(root) / one for one in check.data]
+    for file in files:
+        if not file.is_file():
+            raise Unavailable(f"row {name!r} needs {file}, which is not there; HEED_DATA names the folder")
+    if row["data_sha256"] and ledger.sha256(files) != row["data_sha256"]:
+        raise Unavailable(f"row {name!r}: the data in {root} is not what it was measured on; SHA-256 differs")
+    return Path(root)
+
+
+def command(step: Sequence[str], places: Mapping[str, str], root: Path) -> list[str]:
+    """The words of a step for this machine: this Python, these folders. Only heedful's own code is run."""
+    filled = [re.sub(r"\{data\}|\{work\}", lambda found: places[found[0]], word) for word in step]
+    if filled[0] == "heed":
+        return [sys.executable, "-m", "heedful.cli", *filled[1:]]
+    module = filled[:2] == ["python", "-m"] and re.fullmatch(r"heedful(\.\w+)*", (filled[2:] or [""])[0])
+    script = filled[0] == "python" and re.fullmatch(r"benchmarks/\w+\.py", (filled[1:] or [""])[0])
+    if not module and not script:
+        raise CorruptFile(
+            f"{' '.join(step)[:80]!r} is not run; a step is heed …, python -m heedful… "
+            "or python benchmarks/….py"
+        )
+    if script and not (root / filled[1]).is_file():
+        raise Unavailable(
+            f"{filled[1]} is not beside the results; rows are verified in a checkout of heedful"
+        )
+    return [sys.executable, *filled[1:]]
+
+
+def run(words: Sequence[str], folder: Path) -> str:
+    """What a command prints on stdout; what it says on stderr goes on to ours."""
+    done = subprocess.run(list(words), cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        last = (done.stdout.strip().splitlines() or [""])[-1][:200]
+        raise Failed(f"{' '.join(words[1:])[:120]} ended with code {done.returncode} {last}".rstrip())
+    return done.stdout
+
+
+def last_object(printed: str, name: str) -> Mapping[str, Any]:
+    """The last line that is a JSON object."""
+    for line in reversed(printed.splitlines()):
+        if line.lstrip().startswith("{"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                return found
+    raise Failed(f"the command of row {name!r} printed no JSON object with a figure")
+
+
+def number(value: Any, path: str, where: str) -> float:
+    """The number at a path of names with dots between them; the value itself for no path."""
+    for key in path.split(".") if path else []:
+        if not isinstance(value, Mapping) or key not in value:
+            raise CorruptFile(f"{where} has no {path!r}")
+        value = value[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CorruptFile(f"{where}: {path or 'figure'} is {str(value)[:60]}, not a number")
+    return float(value)

@@ -1,0 +1,97 @@
+"""Few-shot prompting: examples in, a prompt out; a label or a text back   (Brown et al. 2020 §2)
+
+print(few_shot([("great fun", "good"), ("a bore", "bad")], "I loved it", "Is the review good or bad?"))
+FewShot("smollm2-135m-instruct", examples, labels=["good", "bad"])("I loved it")["label"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heedful.decode.loop import generate
+from heedful.errors import InputError
+from heedful.models.base import Model
+from heedful.tasks.score import By, opened, rank
+
+Example = Sequence[str] | Mapping[str, str]
+
+
+def few_shot(
+    examples: Sequence[Example],
+    query: str,
+    instruction: str | None = None,
+    *,
+    names: tuple[str, str] = ("Text", "Answer"),
+    between: str = "\n\n",
+) -> str:
+    """The instruction, the examples and the query as one text that ends where the answer begins.
+
+    An example is a pair, or a mapping of two values in their order: {"text": …, "label": …}. `names` go
+    before the two, `between` stands between examples. Without examples the prompt is zero-shot.
+    """
+    if not isinstance(query, str) or not query.strip():
+        raise InputError(f"the query must be a text that is not empty; got {query!r}")
+    given, asked = names
+    shown = [
+        f"{given}: {text}\n{asked}: {answer}" for text, answer in map(pair, range(len(examples)), examples)
+    ]
+    parts = [*([instruction] if instruction else []), *shown, f"{given}: {query}\n{asked}:"]
+    return between.join(parts)
+
+
+def pair(number: int, example: Example) -> tuple[str, str]:
+    """The text and the answer of an example, one line for what has not two."""
+    values = list(example.values()) if isinstance(example, Mapping) else list(example)
+    if isinstance(example, str) or len(values) != 2 or not all(isinstance(v, str) and v for v in values):
+        raise InputError(
+            f"example {number} is {example!r:.60}; an example is a text and its answer, both texts"
+        )
+    return values[0], values[1]
+
+
+class FewShot:
+    """A model told by examples what to do. With `labels` it chooses one of them, without it writes.
+
+    A label's probability is that of its text after the prompt, shared out among all labels; `by="mean"` does
+    not hold a long name against a label.
+    """
+
+    def __init__(
+        self,
+        model: Model | str | Path,
+        examples: Sequence[Example],
+        labels: Sequence[str] | None = None,
+        *,
+        instruction: str | None = None,
+        names: tuple[str, str] = ("Text", "Answer"),
+        by: By = "total",
+        **settings: Any,
+    ) -> None:
+        self.examples, self.instruction, self.names = examples, instruction, names
+        self.labels, self.by, self.settings = labels, by, settings
+        answers = [pair(i, example)[1] for i, example in enumerate(examples)]
+        if labels is not None:
+            if isinstance(labels, str) or len(set(labels)) < 2:
+                raise InputError(f"labels must be at least two different texts; got {labels!r}")
+            if unknown := [a for a in answers if a not in labels]:
+                raise InputError(f"an example is answered {unknown[0]!r}, which is none of {list(labels)}")
+        self.model = opened(model)
+
+    def prompt(self, query: str) -> str:
+        """What the model is shown."""
+        return few_shot(self.examples, query, self.instruction, names=self.names)
+
+    def __call__(self, query: str | Sequence[str]) -> Any:
+        """{"label", "score", "scores"} if there are labels, else the text; a list for a list."""
+        if not isinstance(query, str):
+            return [self(one) for one in query]
+        if self.labels is None:
+            # The next example would begin after a line end, and the model would write it.
+            settings = {"max_tokens": 64, "stop": ["\n"]} | self.settings
+            return generate(self.model, self.prompt(query), **settings).strip()
+        rows = rank(self.model, self.prompt(query), [f" {label}" for label in self.labels], by=self.by)
+        scores = {row["text"][1:]: row["probability"] for row in rows}
+        best = next(iter(scores))
+        return {"label": best, "score": scores[best], "scores": scores}

@@ -1,0 +1,379 @@
+"""How probable a text is, which of several fits best, what belongs in a blank.
+
+    log_probability(model, "The cat sat.").perplexity
+    rank(model, "The capital of France is", [" Paris", " London"])
+    infill(model, "I was eating ___ at noon.", ["lunch", "dinner"])
+
+A model that reads from left to right gives log p(x) = Σ log p(x_t | x_<t); an encoder-decoder the same, given
+a source; a masked one the pseudo-log-likelihood Σ log p(x_t | all others)   (Salazar et al. 2020 eq. 1).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.data.tokens import Frame, ended, frame
+from heedful.decode.request import Prompts, context_of
+from heedful.decode.stepper import resting
+from heedful.errors import InputError
+from heedful.loading import load
+from heedful.models.base import LM, Model, Seq2Seq
+
+By = Literal["total", "mean"]
+TOKENS = 1 << 13  # read at once, padding included
+LOGITS = 1 << 26  # held at once
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a text costs, token by token. `likeliest` says where the model itself would have written it.
+
+    Without anything before it the first token of a text is taken as given and not counted.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    likeliest: tuple[bool, ...]
+
+    @property
+    def total(self) -> float:
+        """log p, in nats."""
+        return math.fsum(self.logprobs)
+
+    @property
+    def mean(self) -> float:
+        """log p per token: a text is not worse for being longer."""
+        return self.total / len(self.logprobs)
+
+    @property
+    def perplexity(self) -> float:
+        """exp(−mean)"""
+        return math.exp(-self.mean) if self.mean > -700 else math.inf
+
+
+@dataclass(frozen=True)
+class Group:
+    """A beginning that is read once, and what may follow it. An encoder-decoder's beginning is its source."""
+
+    start: Sequence[int]
+    endings: Sequence[Sequence[int]]
+
+    @property
+    def longest(self) -> int:
+        """Of the endings."""
+        return max(map(len, self.endings))
+
+
+def opened(model: Model | str | Path) -> Model:
+    """The model, or the one of that name."""
+    return model if isinstance(model, Model) else load(model)
+
+
+def log_probability(
+    model: Model | str | Path,
+    text: str | Sequence[str],
+    *,
+    source: str | Sequence[str] | None = None,
+) -> Any:
+    """The log-probability of a text, or of each of several; an encoder-decoder needs the `source` of each."""
+    model = opened(model)
+    texts = [text] if isinstance(text, str) else list(text)
+    if isinstance(model, Seq2Seq):
+        sources = [source] if isinstance(source, str) else list(source or ())
+        if len(sources) != len(texts):
+            raise InputError(
+                f"an encoder-decoder scores a text given a source; got {len(sources)} for {len(texts)}: "
+                "pass source="
+            )
+        groups = [
+            Group(read_ids(model, s), [written_ids(model, t)]) for s, t in zip(sources, texts, strict=True)
+        ]
+        found = [row[0] for row in continued(model, groups)]
+    elif source is not None:
+        raise InputError(
+            "source= is for encoder-decoders; put it before the text and use rank(model, source, …)"
+        )
+    elif is_masked(model):
+        found = pseudo(model, [(ids, range(len(ids))) for ids in map(plain_ids(model), texts)])
+    else:
+        found = [
+            row[0] for row in continued(model, [begun(model, [ids]) for ids in map(plain_ids(model), texts)])
+        ]
+    return found[0] if isinstance(text, str) else found
+
+
+def rank(
+    model: Model | str | Path, prompt: str, candidates: Sequence[str], *, by: By = "total"
+) -> list[dict[str, Any]]:
+    """The candidates as continuations of the prompt, the best first.
+
+    `by="total"` compares log p(candidate | prompt), "mean" the same per token, for candidates of unlike
+    lengths. "probability" is the share among the candidates, softmax over their scores. A candidate follows
+    the prompt as it stands: mind the space. For an encoder-decoder the prompt is the source.
+    """
+    model = opened(model)
+    check_candidates(candidates, by)
+    if isinstance(model, Seq2Seq):
+        group = Group(read_ids(model, prompt), [written_ids(model, c) for c in candidates])
+        return ranked(candidates, continued(model, [group])[0], by)
+    whole = [plain_ids(model)(prompt + c) for c in candidates]
+    before = plain_ids(model)(prompt) if prompt else []
+    if is_masked(model):
+        same = [min(shared([before, ids], keep=0), len(ids) - 1) for ids in whole]
+        rows = [(ids, range(at, len(ids))) for ids, at in zip(whole, same, strict=True)]
+        return ranked(candidates, pseudo(model, rows), by)
+    at = shared([before, *whole], keep=0)
+    return ranked(candidates, continued(model, [begun(model, whole, at)])[0], by)
+
+
+BLANK = re.compile(r"_{3,}|\[MASK\]|<mask>")
+
+
+def infill(
+    model: Model | str | Path, text: str, candidates: Sequence[str], *, by: By = "total"
+) -> list[dict[str, Any]]:
+    """The candidates for the blank ___ of a text, the best first, each as the whole text it makes.
+
+    A left-to-right model scores everything from the blank on, so that what follows counts too. An
+    encoder-decoder reads the text with its own mark in the blank and writes what it was trained to write.
+    """
+    model = opened(model)
+    check_candidates(candidates, by)
+    blanks = BLANK.findall(text)
+    if len(blanks) != 1:
+        raise InputError(f"the text has {len(blanks)} blanks; mark the one place to fill with ___")
+    before, after = BLANK.split(text)
+    filled = [before + c + after for c in candidates]
+    if isinstance(model, Seq2Seq):
+        hidden, write = _denoised(model)
+        group = Group(
+            read_ids(model, before + hidden + after), [written_ids(model, write(c, f)) for c, f in
+                                                       zip(candidates, filled, strict=True)]
+        )  # fmt: skip
+        found = continued(model, [group])[0]
+    else:
+        whole = list(map(plain_ids(model), filled))
+        if is_masked(model):
+            found = pseudo(model, [(ids, range(len(ids))) for ids in whole])
+        else:
+            found = continued(model, [begun(model, whole)])[0]
+    rows = ranked(candidates, found, by)
+    return [row | {"sequence": filled[row["index"]]} for row in rows]
+
+
+def _denoised(model: Seq2Seq) -> tuple[str, Callable[[str, str], str]]:
+    """What hides a word, and what is written for it: the whole text (BART), or the words alone (T5)."""
+    roles = model.tokenizer.roles
+    if "mask" in roles:
+        return roles["mask"], lambda candidate, filled: filled
+    if model.tokenizer.id("<extra_id_0>") is not None:
+        return "<extra_id_0>", lambda candidate, filled: f"<extra_id_0> {candidate} <extra_id_1>"
+    raise InputError(
+        "this encoder-decoder has no token for a blank; rank(model, source, candidates) needs none"
+    )
+
+
+def check_candidates(candidates: Sequence[str], by: str) -> None:
+    """One clear line for none, for one text instead of several, for an unknown way to compare."""
+    if isinstance(candidates, str) or not candidates or not all(isinstance(c, str) and c for c in candidates):
+        raise InputError(f"candidates must be a list of texts, none of them empty; got {candidates!r}")
+    if by not in ("total", "mean"):
+        raise InputError(f"by={by!r} is no way to compare; choose 'total' or 'mean'")
+
+
+def ranked(candidates: Sequence[str], found: Sequence[Scored], by: str) -> list[dict[str, Any]]:
+    """Rows for the candidates, the best first."""
+    scores = [s.total if by == "total" else s.mean for s in found]
+    shares = torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
+    rows = [
+        {"text": c, "index": i, "score": score, "probability": p, "total": s.total, "mean": s.mean}
+        for i, (c, s, score, p) in enumerate(zip(candidates, found, scores, shares, strict=True))
+    ]
+    return sorted(rows, key=lambda row: -row["score"])  # type: ignore[operator]
+
+
+def is_masked(model: Model) -> bool:
+    """Whether it reads both ways; one clear line for a model that predicts no words or has no text."""
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer; load one from a folder that has")
+    assert isinstance(model, (LM, Seq2Seq))
+    model.head.words  # noqa: B018  says so if there are none
+    return isinstance(model, LM) and not model.causal
+
+
+def plain_ids(model: Model) -> Callable[[str], list[int]]:
+    """Text to ids with nothing around; a text must have some."""
+
+    def ids(text: str) -> list[int]:
+        found: list[int] = model.tokenizer.encode(text, special=False)
+        if not found:
+            raise InputError(f"{text!r} has no token; there is nothing to score")
+        return found
+
+    is_masked(model)
+    return ids
+
+
+def read_ids(model: Model, text: str) -> list[int]:
+    """A source as encoder-decoders read it in training: with its end."""
+    is_masked(model)
+    tokenizer = model.tokenizer
+    return ended(tokenizer, frame(tokenizer)).one(plain_ids(model)(text)).tolist()
+
+
+def written_ids(model: Seq2Seq, text: str) -> list[int]:
+    """A target, with its end and without the start token, which the model writes itself."""
+    ids = read_ids(model, text)
+    return ids[1:] if len(ids) > 1 and ids[0] == model.start_token else ids
+
+
+def begins(model: Model) -> list[int]:
+    """What stands before a text: what the tokenizer puts there, else its bos token, else another's end."""
+    around: Frame = frame(model.tokenizer)
+    first = (model.tokenizer.bos, model.published.get("bos_token_id"), model.tokenizer.eos)
+    return list(around.before) or [i for i in first if isinstance(i, int)][:1]
+
+
+def shared(texts: Sequence[Sequence[int]], keep: int = 1) -> int:
+    """How many first tokens all have in common, if at least `keep` are to remain of each."""
+    most = min(map(len, texts)) - keep
+    same = lambda i: len({ids[i] for ids in texts}) == 1
+    return next((i for i in range(most) if not same(i)), max(most, 0))
+
+
+def begun(model: Model, texts: Sequence[Sequence[int]], at: int | None = None) -> Group:
+    """Texts split where they part, or after `at` tokens, behind what begins a text.
+
+    What is common costs all the same and is left out, except with a single text, which counts from its first.
+    """
+    first = begins(model)
+    at = at if at is not None else shared(texts) if len(texts) > 1 else 0
+    at = min(at, min(map(len, texts)) - 1)
+    if not first and at == 0:
+        at = shared(texts)
+        if at == 0:
+            raise InputError(
+                "this model has no token that begins a text, and these have no first token in common"
+            )
+        at = at if len(texts) > 1 else 1
+    return Group([*first, *texts[0][:at]], [ids[at:] for ids in texts])
+
+
+def pieces(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[int]]:
+    """Batches of rows by (length, predicted, how many): alike lengths together, of bounded size."""
+    order = sorted(range(len(rows)), key=lambda i: rows[i])
+    batch: list[int] = []
+    long, wide, count = 0, 0, 0
+    for i in order:
+        length, predicted, many = rows[i]
+        bigger = max(long, length), max(wide, predicted), count + many
+        if batch and (bigger[0] * bigger[2] > TOKENS or bigger[1] * bigger[2] * vocab > LOGITS):
+            yield batch
+            batch, bigger = [], (length, predicted, many)
+        long, wide, count = bigger
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def check_reach(model: Model, length: int) -> None:
+    """One clear line for a text beyond the context: a part of it would be another text."""
+    reach = context_of(model)
+    if reach is not None and length > reach:
+        raise InputError(
+            f"the text has {length} tokens, the model's context is {reach}; shorten it, or take its "
+            "perplexity by windows: heedful.evaluate.perplexity"
+        )
+
+
+@torch.no_grad()
+def continued(model: Model, groups: Sequence[Group]) -> list[list[Scored]]:
+    """log p of every ending given its beginning. What begins several endings is read once."""
+    assert isinstance(model, (LM, Seq2Seq))
+    for group in groups:
+        source = 1 if isinstance(model, Seq2Seq) else len(group.start)
+        check_reach(model, source + group.longest - 1)
+    out: list[list[Scored]] = [[] for _ in groups]
+    sizes = [(len(g.start) + g.longest, g.longest, len(g.endings)) for g in groups]
+    with resting(model):
+        for batch in pieces(sizes, model.config.vocab):
+            found = iter(_endings(model, [groups[i] for i in batch]))
+            for i in batch:
+                out[i] = [next(found) for _ in groups[i].endings]
+    return out
+
+
+def _endings(model: LM | Seq2Seq, groups: Sequence[Group]) -> list[Scored]:
+    tokens, valid = Prompts([list(g.start) for g in groups], False, False).padded(model.device)
+    endings = [list(e) for g in groups for e in g.endings]
+    target, real = padded(endings, model.device)
+    state = model.start(tokens, valid=valid, length=tokens.shape[1] + target.shape[1])
+    counts = torch.tensor([len(g.endings) for g in groups], device=model.device)
+    if len(endings) > len(groups):
+        state.reorder(torch.arange(len(groups), device=model.device).repeat_interleave(counts))
+    assert state.logits is not None
+    logits = state.logits[:, None]
+    if target.shape[1] > 1:
+        more = real[:, 1:]  # a token is read only if another is predicted from it
+        after = model.step(target[:, :-1], state, valid=None if bool(more.all()) else more)
+        logits = torch.cat((logits, after), 1)  # (N, T, V)
+    return told(logits, target, endings)
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(N, T), filled up on the right, and which are real."""
+    lengths = torch.tensor([len(row) for row in rows])
+    width = int(lengths.max())
+    tokens = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    return tokens.to(device), (torch.arange(width) < lengths[:, None]).to(device)
+
+
+def told(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) -> list[Scored]:
+    """Logits (N, T, V) and what was written (N, T), as one Scored to a row."""
+    losses = F.cross_entropy(logits.float().flatten(0, 1), target.flatten(), reduction="none")
+    logprobs = (-losses).view(target.shape).tolist()
+    best = (logits.argmax(-1) == target).tolist()
+    return [
+        Scored(tuple(ids), tuple(logs[: len(ids)]), tuple(right[: len(ids)]))
+        for ids, logs, right in zip(rows, logprobs, best, strict=True)
+    ]
+
+
+@torch.no_grad()
+def pseudo(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[Scored]:
+    """Σ log p(x_t | all others) over the places asked for: each is hidden in a copy of its own."""
+    assert isinstance(model, LM)
+    mask, around = model.tokenizer.mask, frame(model.tokenizer)
+    if mask is None:
+        raise InputError("this model reads both ways but its tokenizer has no mask token to hide a word with")
+    lead = len(around.before)
+    whole = [around.one(ids).tolist() for ids, _ in texts]
+    check_reach(model, max(map(len, whole)))
+    places = [(i, t) for i, (_, asked) in enumerate(texts) for t in asked]
+    found: dict[tuple[int, int], Scored] = {}
+    with resting(model):
+        for batch in pieces([(len(whole[i]), 1, 1) for i, _ in places], model.config.vocab):
+            some = [places[k] for k in batch]
+            tokens, real = padded([whole[i] for i, _ in some], model.device)
+            rows = torch.arange(len(some), device=model.device)
+            at = torch.tensor([t + lead for _, t in some], device=model.device)
+            target = tokens[rows, at][:, None]
+            tokens[rows, at] = mask
+            hidden, ctx = model.read(tokens, valid=None if bool(real.all()) else real)
+            logits = model.head.words(hidden[rows, at][:, None], ctx)  # (N, 1, V)
+            found |= zip(some, told(logits, target, target.tolist()), strict=True)
+    return [_joined([found[i, t] for t in asked]) for i, (_, asked) in enumerate(texts)]
+
+
+def _joined(parts: Sequence[Scored]) -> Scored:
+    flat = lambda name: tuple(getattr(part, name)[0] for part in parts)
+    return Scored(flat("ids"), flat("logprobs"), flat("likeliest"))

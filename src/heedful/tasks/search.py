@@ -1,0 +1,132 @@
+"""Sentences found by meaning: every one as a vector, and the nearest to a question by cosine.
+
+    found = Search(["A hotel in Seattle", "A recipe for bread"]).find("Seattle motel", top_k=1)
+    found[0]["text"], found[0]["score"], found[0]["index"]
+
+`save` keeps texts and vectors in a folder, `Search.load` brings them back without reading the texts again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.errors import CorruptFile, InputError, NotFound
+from heedful.loading import embed, load
+from heedful.models.base import Model
+
+MODEL = "all-minilm-l6-v2"
+VECTORS, TEXTS = "vectors.safetensors", "search.json"
+
+
+def texts_of(source: str | Path | Iterable[str]) -> list[str]:
+    """The sentences themselves, or the lines of a file that are not empty."""
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if not path.is_file():
+            raise NotFound(f"{str(source)[:80]!r} is no file; give a file of one sentence a line, or a list")
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from None
+        found = [line.strip() for line in lines if line.strip()]
+    else:
+        found = list(source)
+    for i, text in enumerate(found):
+        if not isinstance(text, str):
+            raise InputError(f"sentence {i} is a {type(text).__name__}; a sentence is a text")
+    if not found:
+        raise InputError("there are no sentences to search in; give at least one")
+    return found
+
+
+class Search:
+    """Sentences, and their vectors (N, D) of length 1; the row of `vectors` is the index of the sentence."""
+
+    def __init__(
+        self,
+        sentences: str | Path | Iterable[str],
+        model: str | Path | Model = MODEL,
+        *,
+        batch_size: int = 32,
+        vectors: Tensor | None = None,
+    ) -> None:
+        self.given = model
+        self.texts, self.batch_size = texts_of(sentences), batch_size
+        self.vectors = self.embedded(self.texts) if vectors is None else vectors
+        if len(self.vectors) != len(self.texts):
+            raise InputError(f"{len(self.vectors)} vectors do not belong to {len(self.texts)} sentences")
+
+    @cached_property
+    def model(self) -> Model:
+        """What turns a sentence into a vector; loaded when first needed."""
+        return self.given if isinstance(self.given, Model) else load(self.given)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def embedded(self, texts: Sequence[str]) -> Tensor:
+        """Vectors of length 1, so that a product is a cosine."""
+        return F.normalize(embed(self.model, texts, batch=self.batch_size), dim=-1)
+
+    def add(self, sentences: str | Path | Iterable[str]) -> None:
+        """More sentences, after those there are."""
+        more = texts_of(sentences)
+        self.vectors = torch.cat((self.vectors, self.embedded(more)))
+        self.texts += more
+
+    def find(self, query: str | Sequence[str], top_k: int = 5) -> Any:
+        """The nearest sentences, the best first: [{"text", "score", "index"}]; a list of such for a list."""
+        if top_k < 1:
+            raise InputError(f"top_k={top_k} asks for nothing; give at least 1")
+        queries = [query] if isinstance(query, str) else list(query)
+        if not queries or not all(isinstance(q, str) and q.strip() for q in queries):
+            raise InputError(f"what is looked for must be a text that is not empty; got {query!r:.60}")
+        best = (self.embedded(queries) @ self.vectors.T).topk(min(top_k, len(self)), dim=1)
+        found = [
+            [{"text": self.texts[i], "score": s, "index": i} for s, i in zip(scores, rows, strict=True)]
+            for scores, rows in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        return found[0] if isinstance(query, str) else found
+
+    def save(self, folder: str | Path) -> Path:
+        """Write texts and vectors; a model given as an object must be given again when loading."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = None if isinstance(self.given, Model) else str(self.given)
+        said = {"model": name, "texts": self.texts}
+        (folder / TEXTS).write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        save_file({"vectors": self.vectors.contiguous()}, folder / VECTORS)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path, model: str | Path | Model | None = None) -> Search:
+        """What `save` wrote."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        for name in (TEXTS, VECTORS):
+            if not (folder / name).is_file():
+                raise NotFound(f"{folder} has no {name}; was it written by Search.save?")
+        try:
+            said = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
+            texts, named = said["texts"], said["model"]
+            vectors = load_file(folder / VECTORS)["vectors"]
+        except (ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise CorruptFile(
+                f"{folder} does not hold what Search.save wrote ({error}); save again"
+            ) from None
+        chosen = model if model is not None else named
+        if chosen is None:
+            raise InputError(f"{folder} was made by a model without a name; pass model=")
+        return cls(texts, chosen, vectors=vectors)

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from heedful.data.tokens import pad_id
 from heedful.errors import InputError, nearest
-from heedful.models.base import LM, Model
+from heedful.models.base import LM, Model, Seq2Seq
 from heedful.text import Tokenizer
 from heedful.text.vocabularies import frame
 
 BATCH = 32
 
 # What transformers' own calls may say and nothing here depends on.
-IDLE = frozenset({"padding", "num_workers", "return_all_scores", "grouped_entities", "add_special_tokens"})
+IDLE = frozenset({"padding", "num_workers"})
 
 
 class Truncated(UserWarning):
@@ -40,8 +40,8 @@ class Pipeline:
     """
 
     task: str
-    model: Model
-    tokenizer: Tokenizer
+    model: Model = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     heads: ClassVar[tuple[str, ...]] = ()  # the kinds of head that fit; none named: any
@@ -89,7 +89,8 @@ class Reading:
     """A text, or two, as a model reads it: lists of one entry per token.
 
     `spans` are characters of the text the token comes from; `sides` 0 and 1 tell which, None for what was
-    put around; `words` counts the words of that text. `cut` tokens of the text were left off.
+    put around; `words` counts the words of that text. `cut` tokens of the text were left off; `before` is how
+    many of the text stand before a window of it.
     """
 
     ids: list[int]
@@ -99,6 +100,7 @@ class Reading:
     sides: list[int | None]
     words: list[int | None]
     cut: int = 0
+    before: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -108,11 +110,13 @@ class Reading:
         first = self.sides.index(side) if side in self.sides else 0
         return range(first, first + self.sides.count(side))
 
-    def take(self, *places: tuple[int, int], cut: int = 0) -> Reading:
+    def take(self, *places: tuple[int, int], cut: int = 0, before: int = 0) -> Reading:
         """The tokens from a to b, for every (a, b)."""
         pick = lambda values: [value for a, b in places for value in values[a:b]]
-        lists = (self.ids, self.types, self.spans, self.special, self.sides, self.words)
-        return Reading(*map(pick, lists), cut=cut)
+        return Reading(
+            pick(self.ids), pick(self.types), pick(self.spans), pick(self.special), pick(self.sides),
+            pick(self.words), cut, before,
+        )  # fmt: skip
 
 
 def room(model: Model, tokenizer: Tokenizer) -> int | None:
@@ -134,16 +138,22 @@ def framed(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer(backend, tokenizer.roles, tokenizer.chat_template, tokenizer.settings)
 
 
-def _whole(tokenizer: Tokenizer, text: Any, pair: Any) -> Reading:
+def whole(tokenizer: Tokenizer, text: Any, pair: Any = None) -> Reading:
+    """A text or a pair between its special tokens, however long."""
     for given in (text, "" if pair is None else pair):
         if not isinstance(given, str):
-            raise InputError(f"a text is a string; got {type(given).__name__}: {str(given)[:40]!r}")
+            raise InputError(f"a text is a string; got a {type(given).__name__}: {str(given)[:40]}")
     try:
         e = tokenizer.backend.encode(text, pair)
     except (UnicodeError, TypeError) as error:
         raise InputError(
             f"the text is no valid Unicode ({error}); read its file with the right encoding"
         ) from None
+    return reading(e)
+
+
+def reading(e: tokenizers.Encoding) -> Reading:
+    """What the `tokenizers` library found."""
     special = [bool(s) for s in e.special_tokens_mask]
     return Reading(e.ids, e.type_ids, e.offsets, special, e.sequence_ids, e.word_ids)
 
@@ -160,11 +170,11 @@ def read(
 
     `cut` says from which text: "longest_first" takes tokens from the longer one, "only_first", "only_second".
     """
-    whole = _whole(tokenizer, text, pair)
-    if length is None or len(whole) <= length:
-        return whole
-    first, second = whole.where(0), whole.where(1)
-    a, b, fit = len(first), len(second), length - sum(whole.special)
+    entire = whole(tokenizer, text, pair)
+    if length is None or len(entire) <= length:
+        return entire
+    first, second = entire.where(0), entire.where(1)
+    a, b, fit = len(first), len(second), length - sum(entire.special)
     if pair is None or cut == "only_first":
         keep = (fit - b, b)
     elif cut == "only_second":
@@ -174,8 +184,8 @@ def read(
     if min(keep) < 0 or fit < 1:
         raise InputError(f"{length} tokens leave no room for a text beside what must stay; raise max_length")
     second = second if b else range(first.stop, first.stop)
-    kept = ((0, first.start + keep[0]), (first.stop, second.start + keep[1]), (second.stop, len(whole)))
-    return whole.take(*kept, cut=a + b - sum(keep))
+    kept = ((0, first.start + keep[0]), (first.stop, second.start + keep[1]), (second.stop, len(entire)))
+    return entire.take(*kept, cut=a + b - sum(keep))
 
 
 def _shares(a: int, b: int, fit: int) -> tuple[int, int]:
@@ -192,19 +202,23 @@ def windows(
     Of two texts the second is the long one: a question stands before every window of its context. Spans and
     words count from the beginning of the text in all of them.
     """
-    whole = _whole(tokenizer, text, pair)
-    if len(whole) <= length:
-        return [whole]
-    long = whole.where(0 if pair is None else 1)
-    around = len(whole) - len(long)
-    fit = length - around
+    return sliding(whole(tokenizer, text, pair), length, stride)
+
+
+def sliding(long: Reading, length: int, stride: int) -> list[Reading]:
+    """A reading in windows over its last text."""
+    if len(long) <= length:
+        return [long]
+    text = long.where(1 if 1 in long.sides else 0)
+    fit = length - (len(long) - len(text))
     if not 0 <= stride < fit:
         raise InputError(
             f"stride={stride} must be from 0 to {fit - 1}: a window of {length} tokens has {fit} of the text"
         )
-    starts = range(long.start, max(long.stop - stride, long.start + 1), fit - stride)
-    parts = [(at, min(at + fit, long.stop)) for at in starts]
-    return [whole.take((0, long.start), part, (long.stop, len(whole))) for part in parts]
+    starts = range(text.start, max(text.stop - stride, text.start + 1), fit - stride)
+    parts = [(at, min(at + fit, text.stop)) for at in starts]
+    edge = (text.stop, len(long))
+    return [long.take((0, text.start), part, edge, before=part[0] - text.start) for part in parts]
 
 
 def fitted(
@@ -228,18 +242,23 @@ def fitted(
     cut = truncation if isinstance(truncation, str) and cutting else cut
     readings = []
     for i, text in enumerate(texts):
-        first, second = (text, None) if isinstance(text, str) else text
-        reading = read(tokenizer, first, second, length=limit if cutting else None, cut=cut)
-        if not len(reading):
-            raise InputError(f"input {i} has no tokens ({str(first)[:40]!r}); leave it out")
-        if limit is not None and len(reading) > limit:
-            raise InputError(
-                f"input {i} has {len(reading):,} tokens and this model reads {limit:,}; "
-                f"pass truncation=True to read its beginning{way_out}"
-            )
-        readings.append(reading)
+        first, second = text if isinstance(text, tuple) and len(text) == 2 else (text, None)
+        one = read(tokenizer, first, second, length=limit if cutting else None, cut=cut)
+        check_room(one, limit, i, way_out)
+        readings.append(one)
     report(readings)
     return readings
+
+
+def check_room(reading: Reading, limit: int | None, i: int, way_out: str = "") -> None:
+    """One clear line for an input without tokens, or with more than its model reads."""
+    if not len(reading):
+        raise InputError(f"input {i} has no tokens; leave it out")
+    if limit is not None and len(reading) > limit:
+        raise InputError(
+            f"input {i} has {len(reading):,} tokens and this model reads {limit:,}; "
+            f"pass truncation=True to read its beginning{way_out}"
+        )
 
 
 def report(readings: Sequence[Reading]) -> None:
@@ -280,6 +299,12 @@ def run(
             for i, one in zip(rows, found, strict=True):
                 out[i] = one
     return out
+
+
+def encoder(model: Model) -> Callable[..., Tensor]:
+    """What gives the hidden states of a text; of an encoder-decoder its encoder."""
+    assert isinstance(model, (LM, Seq2Seq))
+    return model.encode
 
 
 def collate(readings: Sequence[Reading], pad: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,37 @@
+"""feature-extraction: the hidden states of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heedful.tasks.common import BATCH, Pipeline, encoder, fitted, run, spread
+
+
+class FeatureExtraction(Pipeline):
+    """The last hidden states of every token, before any head; of an encoder-decoder its encoder's."""
+
+    needs = "any model"
+
+    def answer(
+        self,
+        inputs: Any,
+        *,
+        return_tensors: bool | str = False,
+        tokenize_kwargs: Mapping[str, Any] | None = None,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        batch_size: int = BATCH,
+    ) -> Any:
+        """(1, T, D) of each text, as nested lists or with `return_tensors` as a tensor."""
+        cut = {"truncation": truncation, "max_length": max_length} | {
+            k: v for k, v in (tokenize_kwargs or {}).items() if k in ("truncation", "max_length")
+        }
+
+        def answers(texts: list[str]) -> list[Any]:
+            readings = fitted(self.model, self.tokenizer, texts, **cut)
+            found = run(self.model, self.tokenizer, readings, encoder(self.model), batch_size)
+            tensors = [x[None, : len(r)] for r, x in zip(readings, found, strict=True)]
+            return [x.clone() if return_tensors else x.tolist() for x in tensors]
+
+        return spread(inputs, answers, batch_size)

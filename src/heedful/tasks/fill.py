@@ -1,0 +1,124 @@
+"""fill-mask: the words that fit where one was hidden."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError
+from heedful.models.base import LM, Model
+from heedful.tasks.common import BATCH, Pipeline, Reading, fitted, run, spread
+
+
+class FillMask(Pipeline):
+    """p(w | the rest) = softmax(u) at the position of the mask   (Devlin et al. 2019 §3.1)
+
+    Several masks are filled each by itself: their probabilities are not joint ones.
+    """
+
+    heads = ("mlm", "pretrain")
+    needs = "a head that predicts masked words (mlm, pretrain)"
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        """Encoders with such a head; an encoder-decoder writes the whole text anew, the hidden word in it."""
+        return super().fits(model) or (not isinstance(model, LM) and model.config.head == "lm")
+
+    def answer(
+        self,
+        inputs: Any,
+        *,
+        targets: str | Sequence[str] | None = None,
+        top_k: int = 5,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        batch_size: int = BATCH,
+    ) -> Any:
+        """[{"score", "token", "token_str", "sequence"}], best first; of several masks a list each.
+
+        `targets` are the only words considered.
+        """
+        if self.tokenizer.mask is None:
+            raise InputError("fill-mask needs a tokenizer with a mask token, and this one has none")
+        if top_k < 1:
+            raise InputError(f"top_k={top_k} must be at least 1")
+        cut = {"truncation": truncation, "max_length": max_length} | {
+            k: v for k, v in (tokenizer_kwargs or {}).items() if k in ("truncation", "max_length")
+        }
+        only = (
+            None if targets is None else self.target_ids([targets] if isinstance(targets, str) else targets)
+        )
+
+        def answers(texts: list[str]) -> list[Any]:
+            readings = fitted(self.model, self.tokenizer, texts, **cut)
+            for i, one in enumerate(readings):
+                self._check_mask(one, i)
+            found = run(self.model, self.tokenizer, readings, self.at_masks, batch_size)
+            return [self.filled(r, u, top_k, only) for r, u in zip(readings, found, strict=True)]
+
+        found = spread(inputs, answers, batch_size)
+        return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found  # as transformers does
+
+    def _check_mask(self, reading: Reading, i: int) -> None:
+        if self.tokenizer.mask not in reading.ids:
+            lost = " (it was cut off)" if reading.cut else ""
+            raise InputError(
+                f"input {i} has no {self.tokenizer.roles['mask']}{lost}: put one where a word is missing"
+            )
+
+    def at_masks(self, tokens: Tensor, **given: Any) -> Tensor:
+        """(B, M, V): the logits of the masked positions of each row, in order; M is the most a row has."""
+        masked = tokens.eq(self.tokenizer.mask or 0)
+        places = masked.int().argsort(dim=1, descending=True, stable=True)[
+            :, : int(masked.sum(1).max()), None
+        ]
+        if not isinstance(self.model, LM):
+            logits: Tensor = self.model(tokens, **given)
+            return logits.gather(1, places.expand(-1, -1, logits.shape[-1]))
+        hidden, ctx = self.model.read(tokens, **given)
+        return self.model.head.words(hidden.gather(1, places.expand(-1, -1, hidden.shape[-1])), ctx)
+
+    def filled(self, reading: Reading, logits: Tensor, top_k: int, only: Tensor | None) -> Any:
+        """The best words of every mask of a text."""
+        places = [t for t, i in enumerate(reading.ids) if i == self.tokenizer.mask]
+        p = logits[: len(places)].softmax(-1)
+        p = p if only is None else p[:, only]
+        best, chosen = p.topk(min(top_k, p.shape[-1]))
+        words = chosen if only is None else only[chosen]
+        alone = len(places) == 1
+        rows = [
+            [self._row(reading, at, s, w, alone) for s, w in zip(scores, ids, strict=True)]
+            for at, scores, ids in zip(places, best.tolist(), words.tolist(), strict=True)
+        ]
+        return rows[0] if alone else rows
+
+    def _row(self, reading: Reading, at: int, score: float, word: int, alone: bool) -> dict[str, Any]:
+        ids = [*reading.ids[:at], word, *reading.ids[at + 1 :]]
+        kept = [i for i in ids if i != self.tokenizer.pad]
+        # Of several masks the others must stay in sight, so nothing is skipped then.
+        sequence = self.tokenizer.decode(kept, skip_special=alone)
+        token_str = self.tokenizer.decode([word], skip_special=False)
+        return {"score": score, "token": word, "token_str": token_str, "sequence": sequence}
+
+    def target_ids(self, targets: Sequence[str]) -> Tensor:
+        """The ids of the words considered; of a word that is several pieces, the first."""
+        ids: list[int] = []
+        for target in targets:
+            pieces = self.tokenizer.encode(target, special=False)
+            known = self.tokenizer.id(target)
+            if known is None and not pieces:
+                raise InputError(f"the target {target!r} is no token and has no pieces; leave it out")
+            if known is None and len(pieces) > 1:
+                first = self.tokenizer.tokens(pieces[:1])[0]
+                warnings.warn(
+                    f"{target!r} is not one token; its first piece {first!r} stands for it", stacklevel=2
+                )
+            ids.append(pieces[0] if known is None else known)
+        if not ids:
+            raise InputError("targets is empty; name a word, or leave it out")
+        return torch.tensor(sorted(set(ids)))

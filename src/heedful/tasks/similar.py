@@ -1,0 +1,88 @@
+"""sentence-similarity: how near two texts are in meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.errors import InputError
+from heedful.models.base import Model
+from heedful.pooling import Pooling, pool
+from heedful.tasks.common import BATCH, Pipeline, encoder, fitted, run, spread
+from heedful.text import Tokenizer
+
+
+def vectors(
+    model: Model,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    truncation: bool | str = True,
+    batch_size: int = BATCH,
+) -> Tensor:
+    """One vector of length 1 per text, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
+    how, encode = model.pooling or Pooling(), encoder(model)
+    readings = fitted(model, tokenizer, texts, truncation=truncation, max_length=how.length)
+
+    def pooled(tokens: Tensor, valid: Tensor | None = None, **given: Any) -> Tensor:
+        there = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        return pool(encode(tokens, valid=valid, **given), there, how)
+
+    return F.normalize(torch.stack(run(model, tokenizer, readings, pooled, batch_size)), dim=-1)
+
+
+def paired(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
+    """Two lists as a list of pairs."""
+    if isinstance(second, str) or len(first) != len(second):
+        size = "one text" if isinstance(second, str) else f"{len(second)}"
+        raise InputError(f"the first texts are {len(first)} and the second {size}; give as many of both")
+    return list(zip(first, second, strict=True))
+
+
+class SentenceSimilarity(Pipeline):
+    """cos(a, b) = a·b / |a||b| of the pooled vectors of two texts, from −1 to 1
+
+    A text longer than the encoder was made for is read to there, and the rest reported.
+    """
+
+    needs = "any model that encodes text"
+
+    def answer(
+        self, first: Any, second: Any = None, *, truncation: bool | str = True, batch_size: int = BATCH
+    ) -> Any:
+        """Called with {"source_sentence": …, "sentences": […]}: a list of floats, one for each sentence.
+
+        Called with two texts: one float; with a text and a list: a list of floats; with two lists: one float
+        for each pair.
+        """
+        near = lambda texts: vectors(
+            self.model, self.tokenizer, texts, truncation=truncation, batch_size=batch_size
+        )
+
+        def asked(request: Any) -> list[float]:
+            if not isinstance(request, Mapping) or not {"source_sentence", "sentences"} <= set(request):
+                raise InputError(
+                    'sentence-similarity takes {"source_sentence": …, "sentences": […]} or two texts; '
+                    f"got {request!r:.60}"
+                )
+            return to_all(request["source_sentence"], request["sentences"])
+
+        def to_all(source: str, others: Sequence[str]) -> list[float]:
+            if isinstance(others, str):
+                raise InputError("sentences must be a list of texts; got one string")
+            found = near([source, *others])
+            return (found[1:] @ found[0]).clamp(-1, 1).tolist()
+
+        if second is None:
+            return spread(first, lambda requests: [asked(r) for r in requests], batch_size, (Mapping, str))
+        if isinstance(first, str):
+            return to_all(first, [second])[0] if isinstance(second, str) else to_all(first, second)
+        pairs = paired(first, second)
+        if not pairs:
+            return []
+        found = near([text for pair in pairs for text in pair]).unflatten(0, (len(pairs), 2))
+        return (found[:, 0] * found[:, 1]).sum(-1).clamp(-1, 1).tolist()

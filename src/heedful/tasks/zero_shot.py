@@ -1,0 +1,144 @@
+"""zero-shot-classification: labels that the model was never trained on, given with the question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError
+from heedful.models.base import Model
+from heedful.tasks.common import BATCH, Pipeline, fitted, labels, run, spread
+from heedful.tasks.similar import vectors
+
+# What sentence encoders multiply cosines with in the softmax they are trained with (Reimers and Gurevych's).
+SCALE = 20.0
+
+# By the kind of head. The first is transformers' own; cosines are better with the subject named as such.
+TEMPLATES = {"classify": "This example is {}.", "none": "This text is about {}."}
+
+
+class ZeroShot(Pipeline):
+    """Each label becomes a hypothesis and is judged beside the text.
+
+    By a classifier of entailment (Yin et al. 2019): p = softmax over the labels of the logit of "entailment"
+    of (text, hypothesis); with `multi_label` softmax over "entailment" and "contradiction" for each label.
+
+    By a sentence encoder, if the model has no classifying head: p = softmax over the labels of
+    20 · cos(text, hypothesis), the very softmax such encoders are trained with; with `multi_label` each label
+    stands against the hypothesis of none, σ(20 · (cos(text, hypothesis) − cos(text, empty template))).
+    It knows topics well and negation badly: a label and its opposite are near each other.
+    """
+
+    heads = ("classify", "none")
+    needs = "a classifier of entailment (classify) or a sentence encoder (no head)"
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        """A classifier must have a class of entailment among its labels."""
+        return super().fits(model) and (model.config.head == "none" or entailment(model) is not None)
+
+    @property
+    def how(self) -> str:
+        if self.model.config.head == "classify":
+            return "softmax over the labels of the logit of entailment of (text, hypothesis)"
+        return f"softmax over the labels of {SCALE:.0f} · cosine(text, hypothesis) of a sentence encoder"
+
+    def answer(
+        self,
+        sequences: Any,
+        candidate_labels: str | Sequence[str] = (),
+        *,
+        hypothesis_template: str | None = None,
+        multi_label: bool = False,
+        truncation: bool | str = "only_first",
+        batch_size: int = BATCH,
+    ) -> Any:
+        """{"sequence", "labels", "scores"}, the likeliest label first; a list of them for a list of texts.
+
+        `candidate_labels` is a list, or a string with commas. `hypothesis_template` None is the sentence that
+        suits the kind of model, TEMPLATES. Of a long text the end is cut and reported.
+        """
+        named, template = _named(candidate_labels), hypothesis_template or TEMPLATES[self.model.config.head]
+        hypotheses = [_hypothesis(template, label) for label in named]
+        blank = _hypothesis(template, "")
+        alone = multi_label or len(named) == 1
+        judge = self.entailed if self.model.config.head == "classify" else self.near
+
+        def answers(texts: list[str]) -> list[dict[str, Any]]:
+            p = judge(texts, hypotheses, blank, alone, truncation, batch_size)  # (texts, labels)
+            return [_ranked(text, named, row) for text, row in zip(texts, p, strict=True)]
+
+        return spread(sequences, answers, batch_size)
+
+    def entailed(
+        self,
+        texts: list[str],
+        hypotheses: list[str],
+        blank: str,
+        alone: bool,
+        truncation: Any,
+        batch_size: int,
+    ) -> Tensor:
+        """By a classifier of entailment."""
+        pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
+        readings = fitted(self.model, self.tokenizer, pairs, truncation=truncation)
+        logits = torch.stack(run(self.model, self.tokenizer, readings, batch_size=batch_size))
+        logits = logits.unflatten(0, (len(texts), len(hypotheses)))
+        yes = entailment(self.model)
+        assert yes is not None
+        no = -1 if yes == 0 else 0  # where every published classifier of entailment keeps contradiction
+        return logits[..., [no, yes]].softmax(-1)[..., 1] if alone else logits[..., yes].softmax(-1)
+
+    def near(
+        self,
+        texts: list[str],
+        hypotheses: list[str],
+        blank: str,
+        alone: bool,
+        truncation: Any,
+        batch_size: int,
+    ) -> Tensor:
+        """By the cosines of a sentence encoder."""
+        given = [*texts, *hypotheses, blank]
+        x = vectors(self.model, self.tokenizer, given, truncation=bool(truncation), batch_size=batch_size)
+        cosines = x[: len(texts)] @ x[len(texts) :].T * SCALE
+        if alone:
+            return (cosines[:, :-1] - cosines[:, -1:]).sigmoid()
+        return cosines[:, :-1].softmax(-1)
+
+
+def entailment(model: Model) -> int | None:
+    """The class of entailment among a model's labels."""
+    named = (i for i, name in enumerate(labels(model)) if name.lower().startswith("entail"))
+    return next(named, None)
+
+
+def _named(candidates: str | Sequence[str]) -> list[str]:
+    named = candidates.split(",") if isinstance(candidates, str) else list(candidates)
+    named = [label.strip() if isinstance(candidates, str) else label for label in named]
+    named = [label for label in named if label]
+    if not named or not all(isinstance(label, str) for label in named):
+        raise InputError(f"candidate_labels must name at least one label; got {candidates!r:.60}")
+    return named
+
+
+def _hypothesis(template: str, label: str) -> str:
+    try:
+        made = template.format(label)
+    except (IndexError, KeyError, ValueError) as error:
+        raise InputError(f"hypothesis_template={template!r} cannot be filled in ({error})") from None
+    if made == template:
+        raise InputError(f"hypothesis_template={template!r} has no {{}} where the label goes")
+    return made
+
+
+def _ranked(text: str, named: Sequence[str], scores: Tensor) -> dict[str, Any]:
+    order = scores.argsort(descending=True, stable=True).tolist()
+    return {
+        "sequence": text,
+        "labels": [named[i] for i in order],
+        "scores": [float(scores[i]) for i in order],
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ from heedful.commands.output import Json, as_json, console, short, table
 
 
 def ls(json: Json = False) -> None:
-    """Presets by family with their parameters; installed trained models; model folders in ./models.
+    """Presets by family with their parameters; trained models at hand: ours, installed, and in ./models.
+
+    What a trained model is for, the model it stands on, the licence of its data and its score are read from
+    its card, README.md.
 
     Examples:
 
@@ -17,10 +21,7 @@ def ls(json: Json = False) -> None:
 
       heed ls --json
     """
-    from heedful.weights.bases import installed
-
-    known = _presets()
-    here = [*({"name": n, "path": str(p), "from": "package"} for n, p in installed().items()), *_folders()]
+    known, here = _presets(), trained()
     if json:
         return as_json({"presets": known, "models": here})
     out = console()
@@ -34,13 +35,26 @@ def ls(json: Json = False) -> None:
         rows.add_row(family if first else "", row["name"], f"{size:,}", short(size), paper)
     out.print(rows)
     out.print()
-    if here:
-        trained = table("trained model", "from", "path")
-        for row in here:
-            trained.add_row(row["name"], row["from"], row["path"])
-        out.print(trained)
-    else:
+    if not here:
         out.print("No trained models here: put folders into ./models, or pip install 'heedful[bases]'")
+        return None
+    from rich.text import Text
+
+    names = ("trained model", "for", "size", "base", "licence", "of its data", "score", "from")
+    listed = table(*names, right=("size",))
+    for row in here:
+        said = (
+            row["for"],
+            short(row["bytes"], "B"),
+            row["base"],
+            row["license"],
+            row["data_license"],
+            row["score"],
+            row["from"],
+        )
+        listed.add_row(Text(row["name"]), *(Text(str(value or "–")) for value in said))
+    out.print(listed)
+    return None
 
 
 def _presets() -> list[dict[str, Any]]:
@@ -54,9 +68,70 @@ def _presets() -> list[dict[str, Any]]:
     ]
 
 
-def _folders() -> list[dict[str, str]]:
+def trained() -> list[dict[str, Any]]:
+    """The trained models at hand: where each lies, and what its card says."""
+    from heedful.tasks.pipeline import names
+    from heedful.weights.bases import bundled, installed
+
     root = Path("models")
-    if not root.is_dir():
-        return []
-    found = [p for p in sorted(root.iterdir()) if (p / "config.json").is_file() or p.suffix == ".gguf"]
-    return [{"name": p.name, "path": str(p), "from": "./models"} for p in found]
+    folders = sorted(root.iterdir()) if root.is_dir() else []
+    folders = [p for p in folders if (p / "config.json").is_file() or p.suffix == ".gguf"]
+    found = [("heedful", name, path) for name, path in bundled().items()]
+    found += [("package", name, path) for name, path in installed().items()]
+    found += [("./models", path.name, path) for path in folders]
+    usual: dict[str, str] = {}
+    for task, model in names().items():
+        usual.setdefault(model, task)  # a task's own name comes before its other ones
+    return [
+        {"name": name, "path": str(path), "from": source, "bytes": size(path)}
+        | card(path, usual.get(name) if source != "./models" else None)
+        for source, name, path in found
+    ]
+
+
+def size(path: Path) -> int:
+    """Bytes on disk of a model: its file, or all files of its folder."""
+    return sum(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
+
+
+def card(path: Path, usual: str | None = None) -> dict[str, Any]:
+    """What a model's card says in its YAML head; None where it is silent."""
+    head = _head(path / "README.md") if path.is_dir() else {}
+    said = {name: head.get(name) for name in ("base_model", "license", "data_license")}
+    joined = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in said.items()}
+    return {
+        "for": head.get("pipeline_tag") or usual,
+        "base": joined["base_model"],
+        "license": joined["license"],
+        "data_license": joined["data_license"],
+        "score": _score(head.get("model-index")),
+    }
+
+
+def _head(path: Path) -> Mapping[str, Any]:
+    """The YAML between two lines of --- at the top of a card; nothing for a card without, or a broken one."""
+    import yaml
+
+    text = path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else ""
+    parts = text.split("\n---", 1)
+    if not text.startswith("---\n") or len(parts) < 2:
+        return {}
+    try:
+        found = yaml.safe_load(parts[0].removeprefix("---\n"))
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _score(index: Any) -> str | None:
+    """The first metric of a card's model-index: "accuracy 91.2 (SST-2 dev)"."""
+    try:
+        result = index[0]["results"][0]
+        metric = result["metrics"][0]
+        value = metric["value"]
+        shown = f"{value:.4g}" if isinstance(value, int | float) else str(value)
+        data = result.get("dataset") or {}
+        where = f" ({data['name']})" if data.get("name") else ""
+        return f"{metric.get('name') or metric['type']} {shown}{where}"
+    except (TypeError, KeyError, IndexError, AttributeError):
+        return None

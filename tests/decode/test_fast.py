@@ -20,13 +20,13 @@ pytest.importorskip("numba")
 WRITTEN = ["bloom", "gpt", "gpt2", "gpt3", "llama", "mistral", "palm"]  # whose parts all have an instruction
 
 
-def worst_step(model: Model, rows: int = 1, pad: int = 0, steps: int = 8) -> float:
+def worst_step(model: Model, rows: int = 1, pad: int = 0, steps: int = 8, length: int = 20) -> float:
     """The largest difference of any logit over some steps, fast against plain."""
     prompt = ids(model, rows, 6)
     valid = torch.arange(6).expand(rows, 6) >= torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
     quick, plain = OnCPU(model), Plain(model)
-    quick.prefill(prompt, valid if pad else None, 20)
-    logits, worst = plain.prefill(prompt, valid if pad else None, 20), 0.0
+    quick.prefill(prompt, valid if pad else None, length)
+    logits, worst = plain.prefill(prompt, valid if pad else None, length), 0.0
     for _ in range(steps):
         tokens = logits.argmax(-1)
         got, logits = quick.step(tokens), plain.step(tokens)
@@ -44,6 +44,30 @@ def test_a_step_over_rows_equals_the_plain_step(family: str) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
 def test_padded_rows_step_as_the_plain_stepper_does(family: str) -> None:
     assert worst_step(tiny(family), rows=3, pad=2) < 1e-5
+
+
+@pytest.mark.parametrize("pad", [0, 2])
+@pytest.mark.parametrize("family", ["gpt3", "mistral"])
+def test_a_window_rolls_over_rows_as_it_does_plainly(family: str, pad: int) -> None:
+    assert worst_step(tiny(family), rows=2, pad=pad, steps=50, length=64 if family == "gpt3" else 0) < 1e-5
+
+
+def test_what_rows_wrote_into_a_window_is_taken_back_and_continued_plainly() -> None:
+    model = tiny("mistral")
+    quick, plain, prompt = OnCPU(model), Plain(model), ids(model, 2, 17)
+    logits = quick.prefill(prompt)
+    plain.prefill(prompt)
+    for n in range(40):
+        tokens = logits.argmax(-1)
+        logits = plain.step(tokens)
+        assert torch.allclose(quick.step(tokens), logits, atol=1e-5)
+        if n % 5 == 4:
+            for stepper in (quick, plain):
+                stepper.crop(stepper.past - 3)
+                stepper.extend(tokens[:, None].expand(2, 2 + n % 4))
+    assert quick.why is None
+    with pytest.raises(InputError, match="at most 6"):
+        quick.crop(quick.past - 7)
 
 
 @pytest.mark.parametrize("act", ["relu", "gelu", "silu", "tanh", "relu2"])

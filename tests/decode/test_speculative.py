@@ -31,6 +31,14 @@ def test_looking_up_leaves_greedy_text_as_it_is(family: str) -> None:
     assert heedful.generate(model, prompt, max_tokens=20, eos=(), lookup=1) == expected
 
 
+@pytest.mark.parametrize("propose", [6, 7, 12])  # within the slots a window has to spare, and beyond
+def test_guesses_leave_the_text_of_a_window_that_has_rolled_as_it_is(propose: int) -> None:
+    model, prompt = tiny("mistral"), source_ids(tiny("mistral"), 1, 9)[0].tolist() * 2
+    expected = heedful.generate(model, prompt, max_tokens=40, eos=())
+    for how in ({"draft": tiny("mistral", seed=9)}, {"lookup": 1}):
+        assert heedful.generate(model, prompt, max_tokens=40, eos=(), propose=propose, **how) == expected
+
+
 def test_greedy_text_under_penalties_stays_too() -> None:
     model, draft = tiny("gpt2"), tiny("gpt2", seed=9)
     how = {"max_tokens": 14, "eos": (), "repetition": 1.4, "no_repeat": 2, "frequency": 0.3}

@@ -14,7 +14,7 @@ from heedful.models import FAMILIES, presets
 from heedful.models.base import LM
 from heedful.nn.context import PartState
 from heedful.nn.init import initialise
-from heedful.nn.state import KV, Group, Recurrent
+from heedful.nn.state import KV, Group, Recurrent, Rolling
 
 PARAMETERS = {
     "bert-base-uncased": 109_482_240,
@@ -117,6 +117,19 @@ def test_a_window_is_deducted_and_shared_heads_hold_less() -> None:
     assert heedful.count("llama-3-8b").kv_bytes_per_token * 4 == heedful.count("llama-7b").kv_bytes_per_token
 
 
+def test_a_full_window_holds_no_more_than_its_slots() -> None:
+    model = assemble(FAMILIES["gpt3"], FAMILIES["gpt3"].tiny.change(window=4))
+    initialise(model)
+    assert isinstance(model, LM)
+    short, long = (heedful.count(model, width=1, length=n) for n in (8, 40))
+    assert short.state_bytes == 0
+    assert long.kv_bytes_per_token * 2 == short.kv_bytes_per_token  # every other layer has a window
+    with torch.no_grad():
+        for found, length in ((short, 8), (long, 40)):
+            state = model.eval().start(torch.ones(1, length, dtype=torch.long))
+            assert held(state.parts, length) == found.cache_bytes
+
+
 def test_a_latent_is_all_that_is_remembered() -> None:
     assert heedful.count("deepseek-v3").kv_bytes_per_token == 61 * (512 + 64) * 2
 
@@ -130,7 +143,7 @@ def held(state: PartState | None, length: int) -> int:
     match state:
         case Group():
             return sum(held(part, length) for part in state.parts.values())
-        case KV():
+        case KV() | Rolling():
             assert state.k is not None
             assert state.v is not None
             return sum(t[:, :, :length].numel() for t in (state.k, state.v))
@@ -146,7 +159,7 @@ def test_memory_is_what_decoding_holds(name: str) -> None:
     initialise(model)
     if isinstance(model, LM) and not model.causal:
         pytest.skip("an encoder remembers nothing")
-    found = heedful.count(model, width=1)
+    found = heedful.count(model, width=1, length=6)
     with torch.no_grad():
         state = model.eval().start(torch.ones(1, 5, dtype=torch.long))
         before = held(state.parts, state.past)

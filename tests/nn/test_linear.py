@@ -10,21 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.nn.attention import Attention
 from heedful.nn.context import Context, Mask, Part, Watch
 from heedful.nn.linear import (
     GatedConv,
     GatedLinearAttention,
     LinearAttention,
-    WindowAttention,
     elu_features,
     taylor_features,
 )
-from heedful.nn.position import Rotary
 from heedful.nn.scan import fast_linear, linear, linear_pattern
 
 LENGTH = 70
-KINDS = ["linear", "gla", "taylor", "window", "conv"]
+KINDS = ["linear", "gla", "taylor", "conv"]
 
 
 def context(length: int, past: int = 0, **values: object) -> Context:
@@ -38,7 +35,6 @@ def make(kind: str) -> Part:
         "linear": lambda: LinearAttention(16, 2, features=elu_features),
         "gla": lambda: GatedLinearAttention(16, 2, 4, rank=3),
         "taylor": lambda: LinearAttention(16, 2, 4, features=taylor_features),
-        "window": lambda: WindowAttention(16, 2, window=5, rotary=Rotary(8)),
         "conv": lambda: GatedConv(16, 32),
     }[kind]()
     for parameter in part.parameters():
@@ -171,14 +167,6 @@ def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(ki
     assert (pattern @ v - heads).abs().max() <= 1e-5
     assert pattern[:, :, 7:, :7].abs().max() == 0
     assert pattern[0, :, :, :3].abs().max() == 0
-
-
-@torch.no_grad()
-def test_a_window_remembered_alone_equals_attention_that_remembers_all() -> None:
-    part, x = make("window"), torch.randn(2, 20, 16)
-    plain = Attention(16, 2, window=5, rotary=Rotary(8)).eval()
-    plain.load_state_dict(part.state_dict())
-    assert (part(x, context(20), part.new_state(2, 0)) - plain(x, context(20))).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["linear", "gla", "taylor"])

@@ -18,7 +18,7 @@ from heedful.decode.stepper import Plain, Stepper
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
 from heedful.nn.context import PartState, Watch
-from heedful.nn.state import KV, Group
+from heedful.nn.state import KV, Group, Rolling
 
 if TYPE_CHECKING:
     from heedful.decode.fast_cpu import Rows
@@ -78,32 +78,34 @@ class OnCPU(Plain):
         from heedful.decode.fast_cpu import MOST_ROWS, Rows, Unknown
         from heedful.kernels.team import Team
 
-        held = caches(self.state.parts)
+        held, end = caches(self.state.parts), self.state.past + 1
         if held is None:
-            self.why = "a layer remembers something else than all keys and values"
+            self.why = "a layer remembers something else than keys and values"
             return False
-        if count > MOST_ROWS or any(kv.k is None or kv.k.shape[2] <= self.state.past for kv in held):
+        if count > MOST_ROWS or not all(kv.fits(end) for kv in held):
             return False
         assert isinstance(self.model, LM)
-        assert held[0].k is not None
-        room = held[0].k.shape[2]
         try:
-            if self.rows is None or self.rows.rows != count or self.rows.listing.capacity < room:
+            if self.rows is None or self.rows.rows != count or self.rows.listing.capacity < end:
                 self.team = self.team or Team(torch.get_num_threads())
-                self.rows = Rows(self.model, count, room, self.team)
+                room = max(kv.k.shape[2] for kv in held if kv.k is not None)
+                self.rows = Rows(self.model, count, room if end <= room else 2 * end, self.team)
             self.rows.bind(held)
         except Unknown as reason:
             self.why, self.rows = str(reason), None
             return False
+        for kv in held:
+            if isinstance(kv, Rolling):
+                kv.reached = max(kv.reached, end)  # the instructions write past it
         return True
 
 
-def caches(state: PartState | None) -> list[KV] | None:
+def caches(state: PartState | None) -> list[KV | Rolling] | None:
     """The keys and values in the order of the layers; None if a layer remembers anything else."""
     if isinstance(state, Group):
         found = [caches(child) for child in state.parts.values() if child is not None]
         return None if any(f is None for f in found) else [kv for f in found if f is not None for kv in f]
-    return [state] if type(state) is KV else None
+    return [state] if isinstance(state, (KV, Rolling)) else None
 
 
 def begins(state: State, rows: int) -> list[int] | None:

@@ -6,6 +6,7 @@ list: the plain step is used. What the instructions mean is in `kernels/rows.py`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +26,7 @@ from heedful.nn.head import LMHead
 from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
 from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
-from heedful.nn.state import KV
+from heedful.nn.state import KV, Rolling
 
 MOST_ROWS = 4  # beyond it, a product over all rows at once is faster
 
@@ -253,7 +254,7 @@ class Rows:
         lines = [n for n, line in enumerate(listing.code) if line[R.OP] in (R.TURN, R.ATTEND)]
         self.attends = list(zip(lines[::2], lines[1::2], strict=True))
 
-    def bind(self, held: list[KV]) -> None:
+    def bind(self, held: Sequence[KV | Rolling]) -> None:
         """Read and write these caches; nothing to do while they are the ones of the step before."""
         if len(self.seen) == len(held) and all(kv.k is k for kv, k in zip(held, self.seen, strict=True)):
             return
@@ -264,7 +265,9 @@ class Rows:
             if kv.k.dtype != torch.float32 or not (kv.k.is_contiguous() and kv.v.is_contiguous()):
                 raise Unknown(f"a cache of {kv.k.dtype}")
             self.code[lines, R.KEYS], self.code[lines, R.VALUES] = kv.k.data_ptr(), kv.v.data_ptr()
-            self.now[R.CAPACITY] = kv.k.shape[2]
+            self.code[lines, R.ROOM] = kv.k.shape[2]
+            if isinstance(kv, Rolling) != bool(self.code[lines[0], R.WINDOW]):
+                raise Unknown(f"a {type(kv).__name__} of a layer with another window")
             self.seen.append(kv.k)
 
     def step(self, tokens: list[int], past: int, first: list[int]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from heedful.decode.fast_gpu import Choice, Kernel, Launches, Matrices, Unknown,
 from heedful.decode.stepper import Plain, resting
 from heedful.models.base import LM, Model, State
 from heedful.nn.context import PartState, Watch
+from heedful.nn.state import KV, Group, Rolling
 
 NAMES = ("qkv", "o", "up", "down", "head")
 
@@ -72,6 +74,21 @@ def tune(matrices: Matrices, names: tuple[str, ...] = NAMES) -> tuple[Choice, di
     return choice, rates
 
 
+def growing(state: PartState | None) -> PartState | None:
+    """The same state with all keys and values where a window's last ones would do: a graph's slots are
+    positions.
+    """
+    if isinstance(state, Group):
+        return Group({name: growing(part) for name, part in state.parts.items()})
+    return KV() if isinstance(state, Rolling) else state
+
+
+def held_whole(state: PartState | None) -> list[KV] | None:
+    """The keys and values in the order of the layers; None if a layer does not hold all of them."""
+    found = caches(state)
+    return None if found is None or any(isinstance(kv, Rolling) for kv in found) else cast(list[KV], found)
+
+
 class OnGPU(Plain):
     """Steps as replays of a graph, recorded once for a number of rows and a length.
 
@@ -126,6 +143,7 @@ class OnGPU(Plain):
             launches = self.make(rows, -(-need // 64) * 64)
         with resting(self.model):
             state = self.model.new_state(rows, need)
+            state.parts = growing(state.parts)
             self.hold(state.parts, launches)
             self.state = self.model.start(prompt, valid=valid, length=need, chunk=self.chunk, state=state)
         self.at = -1
@@ -134,7 +152,7 @@ class OnGPU(Plain):
 
     def hold(self, parts: PartState | None, launches: Launches) -> None:
         """Let the state write into the graph's own caches."""
-        held = caches(parts)
+        held = held_whole(parts)
         assert held is not None
         for kv, (k, v) in zip(held, launches.caches, strict=True):
             kv.k, kv.v = k, v
@@ -168,7 +186,7 @@ class OnGPU(Plain):
         """Bring the device's counters and caches to where the state is; False if this step must be plain."""
         assert isinstance(self.model, LM)
         state, launches = self.state, self.launches
-        held = caches(state.parts)
+        held = held_whole(state.parts)
         if held is None:
             return False
         self.model.check_reach(state.past + 1, self.model.embed, state.valid)

@@ -66,9 +66,9 @@ class LookUp:
 class Draft:
     """A smaller model with the same vocabulary, drawing by the same rules."""
 
-    def __init__(self, stepper: Stepper, prompt: list[int], sampling: Sampling, more: int) -> None:
-        self.stepper, self.sampling = stepper, sampling
-        self.rewind = Rewind(stepper)
+    def __init__(self, stepper: Stepper, prompt: list[int], asked: Request, more: int) -> None:
+        self.stepper, self.sampling = stepper, asked.sampling
+        self.rewind = Rewind(stepper, asked.propose)
         self.prompt = prompt = checked(stepper.model, prompt)
         tokens = torch.tensor([prompt], device=stepper.model.device)
         self.written: list[int] = []  # what it has read after the prompt
@@ -99,26 +99,29 @@ class Draft:
 
 
 class Rewind:
-    """Takes a stepper back to where it agreed: by cropping, or to a copy of a state that cannot."""
+    """Takes a stepper back to where it agreed, at most `most` tokens: by cropping, or to a copy of a state
+    that cannot.
+    """
 
-    def __init__(self, stepper: Stepper) -> None:
-        self.stepper = stepper
+    def __init__(self, stepper: Stepper, most: int) -> None:
+        self.stepper, self.most = stepper, most
         self.copy: tuple[int, State] | None = None
 
     def to(self, read: list[int], agreed: int, new: list[int], logits: Tensor) -> Tensor:
         """It has read `read`, of which the first `agreed` hold: let it have read `new`; the logits then."""
         s = self.stepper
-        if isinstance(s, Plain) and not s.crops:
+        copied = s if isinstance(s, Plain) and not s.crops(self.most) else None
+        if copied is not None:
             if agreed < len(read):
                 assert self.copy is not None
                 agreed, state = self.copy
-                s.restore(state)
+                copied.restore(state)
         elif agreed < len(read):
             s.crop(s.past - (len(read) - agreed))
         if agreed < len(new):
             logits = s.extend(torch.tensor([new[agreed:]], device=logits.device))[:, -1]
-        if isinstance(s, Plain) and not s.crops:
-            self.copy = len(new), s.remember()
+        if copied is not None:
+            self.copy = len(new), copied.remember()
         return logits
 
 
@@ -144,7 +147,7 @@ def guesser(stepper: Stepper, row: Row, asked: Request) -> Guesser:
     if asked.lookup is not None:
         return LookUp(asked.lookup, vocab_of(model), model.device)
     assert asked.draft is not None
-    return Draft(stepper_for(asked.draft), row.prompt, asked.sampling, row.limit)
+    return Draft(stepper_for(asked.draft), row.prompt, asked, row.limit)
 
 
 @torch.no_grad()
@@ -179,7 +182,7 @@ def speculate(stepper: Stepper, row: Row, asked: Request) -> Iterator[Piece]:
     source, proposals = guesser(stepper, row, asked), asked.propose
     start, prompt = row.before, torch.tensor([row.prompt], device=model.device)
     after = stepper.prefill(prompt, length=len(start) + row.limit).float()  # (1, V)
-    rewind, read, out = Rewind(stepper), list[int](), list[int]()
+    rewind, read, out = Rewind(stepper, proposals), list[int](), list[int]()
     rewind.to(read, 0, read, after)
     guesses: list[int] = []
     q = after.new_zeros(0, after.shape[1])

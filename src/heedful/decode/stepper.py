@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, State
 from heedful.nn.context import PartState, Watch
-from heedful.nn.state import Fixed, Group, Recurrent
+from heedful.nn.state import Fixed, Group, Recurrent, Rolling
 
 
 class Stepper(Protocol):
@@ -112,10 +113,9 @@ class Plain:
     def crop(self, length: int) -> None:
         self.state.crop(length)
 
-    @property
-    def crops(self) -> bool:
-        """Whether the newest positions can be forgotten; a recurrent state keeps only a summary."""
-        return not recurs(self.state.parts)
+    def crops(self, count: int) -> bool:
+        """Whether the newest `count` positions can be forgotten; a recurrent state keeps only a summary."""
+        return count <= erasable(self.state.parts)
 
     def remember(self) -> State:
         """A copy of the state, for one that cannot be cropped."""
@@ -126,11 +126,13 @@ class Plain:
         self.state = state
 
 
-def recurs(part: PartState | None) -> bool:
-    """Whether some layer keeps a summary of the past instead of its positions."""
+def erasable(part: PartState | None) -> float:
+    """How many of the newest positions every layer can forget: none of a summary, a few of a window."""
     if isinstance(part, Group):
-        return any(recurs(child) for child in part.parts.values())
-    return isinstance(part, Recurrent) and not isinstance(part, Fixed)
+        return min(map(erasable, part.parts.values()), default=math.inf)
+    if isinstance(part, Rolling):
+        return part.spare
+    return 0 if isinstance(part, Recurrent) and not isinstance(part, Fixed) else math.inf
 
 
 @contextmanager

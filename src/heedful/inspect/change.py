@@ -17,7 +17,6 @@ from heedful.models.base import Model
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, PartState, Watch
-from heedful.nn.linear import WindowAttention
 
 Heads = Mapping[str, Sequence[int]]  # path of a part → its heads: {"blocks.0.attn": [1, 2]}
 Edit = Callable[[Tensor], Tensor]
@@ -217,7 +216,7 @@ def _is(model: Model, path: str, part: nn.Module) -> bool:
 
 
 def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
-    plain = type(part) in (Attention, KeptHeads, CrossAttention, WindowAttention)
+    plain = type(part) in (Attention, KeptHeads, CrossAttention)
     if not plain or any(type(getattr(part, n)) is not nn.Linear for n in "qkvo"):
         raise InputError(
             f"{path} is a {type(part).__name__} and cannot lose single heads: only plain attention with "

@@ -36,12 +36,12 @@ from heedful.kernels.words import (
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
 OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN = range(14)
-Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, KEYS, VALUES, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 16)
-FIELDS = 16
+Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, KEYS, VALUES, WINDOW, SLOPES, COS, SIN, TURNED, ROOM = range(3, 17)
+FIELDS = 17
 FLOAT32, INT8, INT4 = range(3)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
 NONE, RELU, GELU, GELU_TANH, SILU, TANH, SQUARED_RELU = range(7)  # ACT
-ROWS, PAST, STRIDE, CAPACITY, WORK, SHORTS, SHORT_STRIDE = range(7)  # fields of `now`
+ROWS, PAST, STRIDE, WORK, SHORTS, SHORT_STRIDE = range(6)  # fields of `now`
 TICKET, DONE = 0, 16  # of the words threads share: a cache line each
 PHASE = 1 << 32  # a ticket is instruction · PHASE + chunk
 OVER = 1 << 30  # the instruction after the last
@@ -273,7 +273,10 @@ def linear(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
 
 @compiled
 def turn(line: Code, now: Now, row: Int, position: Int) -> None:
-    """Turn the pairs (x_i, x_{i+K/2}) of q and k by their angles; put k and v into the cache."""
+    """Turn the pairs (x_i, x_{i+K/2}) of q and k by their angles; put k and v into the cache.
+
+    A cache of a window has no padding, and its slots are taken again and again.
+    """
     size, base, half = line[SIZE], now[WORK] + 4 * row * now[STRIDE], line[TURNED] // 2
     if half:
         cos = carray(floats_at(line[COS] + 4 * position * half), (half,))
@@ -286,8 +289,9 @@ def turn(line: Code, now: Now, row: Int, position: Int) -> None:
                 left, right = a[i], b[i]
                 a[i] = left * cos[i] - right * sin[i]
                 b[i] = right * cos[i] + left * sin[i]
+    into = position % line[ROOM] if line[WINDOW] else now[PAST]
     for g in range(line[KV_HEADS]):
-        slot = 4 * size * ((row * line[KV_HEADS] + g) * now[CAPACITY] + now[PAST])
+        slot = 4 * size * ((row * line[KV_HEADS] + g) * line[ROOM] + into)
         for source, cache in ((line[KEY], line[KEYS]), (line[VALUE], line[VALUES])):
             new = carray(floats_at(base + 4 * (source + g * size)), (size,))
             held = carray(floats_at(cache + slot), (size,))
@@ -299,27 +303,34 @@ def turn(line: Code, now: Now, row: Int, position: Int) -> None:
 def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> None:
     """One head over the cache: y = Σ_j softmax_j(q · k_j scale − m (i − j)) v_j, j from the first seen."""
     size, base, end = line[SIZE], now[WORK] + 4 * row * now[STRIDE], now[PAST] + 1
-    first = max(first, end - line[WINDOW]) if line[WINDOW] else first
+    slot = first
+    if line[WINDOW]:
+        begin, first = first, max(first, end - line[WINDOW])
+        slot = (first - begin) % line[ROOM]
     slope = carray(floats_at(line[SLOPES] + 4 * h), (1,))[0] if line[SLOPES] else np.float32(0.0)
-    place = (row * line[KV_HEADS] + h * line[KV_HEADS] // line[HEADS]) * now[CAPACITY]
+    place = (row * line[KV_HEADS] + h * line[KV_HEADS] // line[HEADS]) * line[ROOM]
     q = carray(floats_at(base + 4 * (line[Q] + h * size)), (size,))
     y = carray(floats_at(base + 4 * (line[TO] + h * size)), (size,))
     scores, top = np.empty(end - first, np.float32), np.float32(-3e38)
+    at = slot
     for j in range(first, end):
-        s = dot32(line[KEYS] + 4 * size * (place + j), q, size) * scale - slope * np.float32(end - 1 - j)
+        s = dot32(line[KEYS] + 4 * size * (place + at), q, size) * scale - slope * np.float32(end - 1 - j)
         scores[j - first] = s
         top = max(top, s)
+        at = 0 if at + 1 == line[ROOM] else at + 1
     total = np.float32(0.0)
     for j in range(end - first):
         scores[j] = exp(scores[j] - top)
         total += scores[j]
     for i in range(size):
         y[i] = np.float32(0.0)
+    at = slot
     for j in range(end - first):
-        v = carray(floats_at(line[VALUES] + 4 * size * (place + first + j)), (size,))
+        v = carray(floats_at(line[VALUES] + 4 * size * (place + at)), (size,))
         weight = scores[j] / total
         for i in range(size):
             y[i] += weight * v[i]
+        at = 0 if at + 1 == line[ROOM] else at + 1
 
 
 @compiled

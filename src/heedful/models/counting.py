@@ -8,8 +8,9 @@ flops_per_token      2 · (weights a token is multiplied with)  +  4 · T · hea
                      T the length: multiplications and additions, forward only (training: 3 ×). A plain
                      Transformer layer: 24 · dim² + 4 · T · dim. A causal mask is not deducted, a window
                      is. An encoder-decoder counts a token on either side
-kv_bytes_per_token   what every further token adds to a decoder's memory (keys and values, latents)
-state_bytes          what a recurrent layer holds however long the text is
+kv_bytes_per_token   what every further token adds to a decoder's memory (keys and values, latents); in a
+                     layer with a window nothing, once T fills it
+state_bytes          what a recurrent layer holds however long the text is, and a window that is full
 notes, matrices      as lecture notes count GPT-3: every head's matrices on their own, the output matrix
                      apart from the table even if they are one; no biases, norms or positions
 """
@@ -38,10 +39,9 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.head import LMHead, Pooler
 from heedful.nn.init import outline
 from heedful.nn.latent import LatentAttention
-from heedful.nn.linear import WindowAttention
 from heedful.nn.moe import Experts, MoE, SigmoidRouter
 from heedful.nn.recurrent import Recurrence
-from heedful.nn.state import Recurrent
+from heedful.nn.state import Recurrent, Rolling
 
 LENGTH = 1024  # where neither the caller nor the config says how long a text is
 
@@ -96,7 +96,7 @@ def count(what: str | Config | Model, batch: int = 1, length: int | None = None,
     T = length or values.get("context") or LENGTH
     learned, steering = _learned(backbone), _steering(backbone)
     probe = Probe(config.dim)
-    held = _held(model, probe)
+    held = _held(model, T, probe)
     notes = list(_matrices(backbone))
     return Count(
         name=name,
@@ -244,7 +244,7 @@ def _idle(moe: MoE) -> int:
 @singledispatch
 def mixing(part: nn.Module, length: int, probe: Probe) -> int:
     """FLOPs one token spends on the others: 4 for each number of a fixed state (updated, then read)."""
-    return 4 * holds(part, probe).get("fixed", 0)
+    return 4 * holds(part, length, probe).get("fixed", 0)
 
 
 @mixing.register
@@ -276,8 +276,11 @@ def _(part: nn.Module, length: int, probe: Probe) -> int:
 # ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _held(model: Model, probe: Probe) -> Counter[str]:
-    """Numbers that decoding remembers: per token, per source token, and fixed. An encoder has no memory."""
+def _held(model: Model, length: int, probe: Probe) -> Counter[str]:
+    """Numbers that decoding remembers of a text of that length: per token, per source token, and fixed.
+
+    An encoder has no memory.
+    """
     sizes: Counter[str] = Counter()
     if isinstance(model, Seq2Seq):
         stack = model.decoder
@@ -286,50 +289,47 @@ def _held(model: Model, probe: Probe) -> Counter[str]:
     else:
         return sizes
     for module, times in _visits(stack):
-        for kind, size in holds(module, probe).items():
+        for kind, size in holds(module, length, probe).items():
             sizes[kind] += times * size
     return sizes
 
 
 @singledispatch
-def holds(part: nn.Module, probe: Probe) -> dict[str, int]:
+def holds(part: nn.Module, length: int, probe: Probe) -> dict[str, int]:
     """Numbers a part remembers, by what they grow with. A recurrent one reads a token and shows its state."""
     return {"fixed": probe.fixed(part)} if isinstance(part, Part) else {}
 
 
 @holds.register
-def _(part: Attention, probe: Probe) -> dict[str, int]:
-    fixed = probe.fixed(part)  # of one that keeps its window and nothing older
-    return {"fixed": fixed} if fixed else {"token": 2 * part.kv_heads * part.head_dim}
+def _(part: Attention, length: int, probe: Probe) -> dict[str, int]:
+    state, size = part.new_state(1, length), 2 * part.kv_heads * part.head_dim
+    if isinstance(state, Rolling) and length > state.slots:
+        return {"fixed": state.slots * size}
+    return {"token": size}
 
 
 @holds.register
-def _(part: WindowAttention, probe: Probe) -> dict[str, int]:
-    return {"fixed": probe.fixed(part)}  # its window, and no more
-
-
-@holds.register
-def _(part: CrossAttention, probe: Probe) -> dict[str, int]:
+def _(part: CrossAttention, length: int, probe: Probe) -> dict[str, int]:
     return {"source": 2 * part.heads * part.head_dim}
 
 
 @holds.register
-def _(part: LatentAttention, probe: Probe) -> dict[str, int]:
+def _(part: LatentAttention, length: int, probe: Probe) -> dict[str, int]:
     return {"token": part.per_token}
 
 
 @holds.register
-def _(part: Recurrence, probe: Probe) -> dict[str, int]:
+def _(part: Recurrence, length: int, probe: Probe) -> dict[str, int]:
     return {"fixed": len(part.carried) * part.hidden}
 
 
 @holds.register
-def _(part: Decoding, probe: Probe) -> dict[str, int]:
+def _(part: Decoding, length: int, probe: Probe) -> dict[str, int]:
     return {}  # its unit counts for itself
 
 
 @holds.register
-def _(part: InputFeeding, probe: Probe) -> dict[str, int]:
+def _(part: InputFeeding, length: int, probe: Probe) -> dict[str, int]:
     return {"fixed": part.hidden}  # the attentional vector; its layers count for themselves
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.nn.attention import head_size
+from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
@@ -23,7 +23,6 @@ from heedful.nn.linear import (
     GatedConv,
     GatedLinearAttention,
     LinearAttention,
-    WindowAttention,
     elu_features,
     taylor_features,
 )
@@ -117,7 +116,7 @@ def based(c: BasedConfig) -> LM:
         if i in c.linear_at:
             attn: Part = LinearAttention(c.dim, c.heads, c.key_dim, features=taylor_features)
         elif i in c.window_at:
-            attn = WindowAttention(c.dim, c.window_heads, window=c.window, rotary=rotary)
+            attn = Attention(c.dim, c.window_heads, window=c.window, rotary=rotary)
         else:
             return Block(norm, conv=GatedConv(c.dim, 2 * c.dim, c.width), ffn=ffn())
         return Block(norm, attn=attn, ffn=ffn())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError
 from heedful.nn.attend import Call, attend
 from heedful.nn.context import Context, Mask, Part, PartState
 from heedful.nn.position import Rotary
-from heedful.nn.state import KV, Fixed
+from heedful.nn.state import KV, Fixed, Rolling
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -31,6 +32,16 @@ def head_size(dim: int, heads: int) -> int:
             f"heads={heads} does not divide dim={dim}; nearest that do: {', '.join(map(str, near))}"
         )
     return dim // heads
+
+
+def chosen(bias: Tensor, pos: Tensor, ctx: Context) -> Tensor:
+    """The columns of a bias (·, H, T, text) that belong to the keys at `pos` (B or 1, S)."""
+    at = pos
+    if ctx.mask.valid is not None:  # the token at a position is the first that has so many up to it
+        at = torch.searchsorted(ctx.mask.valid.long().cumsum(1), pos.expand(len(ctx.mask.valid), -1) + 1)
+    rows = max(len(bias), len(at))
+    index = at[:, None, None].expand(rows, *bias.shape[1:3], -1)
+    return bias.expand(rows, -1, -1, -1).gather(-1, index.clamp(max=bias.shape[-1] - 1))
 
 
 class Attention(Part):
@@ -68,10 +79,11 @@ class Attention(Part):
         self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
         self.rotary = rotary
 
-    def new_state(self, batch: int, length: int) -> KV:
-        return KV(length)
+    def new_state(self, batch: int, length: int) -> KV | Rolling:
+        return KV(length) if self.window is None else Rolling(self.window, length)
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        """With a window's state, keys stand in the order of its slots, and S counts those that are kept."""
         q = split_heads(self.q(x), self.heads)  # (B, H, T, K)
         k, v = (split_heads(p(x), self.kv_heads) for p in (self.k, self.v))  # (B, G, T, K)
         # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
@@ -79,13 +91,17 @@ class Attention(Part):
         if self.rotary is not None:
             q = self.rotary(q, ctx.q_pos, ctx)
             k = k if late else self.rotary(k, ctx.q_pos, ctx)
+        mask, k_pos, bias = ctx.mask, ctx.k_pos, ctx.bias
         if isinstance(state, KV):
             k, v = state.append(k, v, ctx.past)  # (B, G, S, K)
+        elif isinstance(state, Rolling):
+            k, v, k_pos, valid = state.append(k, v, ctx)  # (B, G, S, K)
+            mask, bias = replace(mask, valid=valid), None if bias is None else chosen(bias, k_pos, ctx)
         if self.rotary is not None and late:
-            k = self.rotary(k, ctx.k_pos, ctx)
+            k = self.rotary(k, k_pos, ctx)
         q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
-        mask = ctx.mask if self.window is None else replace(ctx.mask, window=self.window)
-        call = Call(q, k, v, ctx.q_pos, ctx.k_pos, mask, ctx.bias, self.scale, self.dropout * self.training)
+        mask = mask if self.window is None else replace(mask, window=self.window)
+        call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, self.dropout * self.training)
         out: Tensor = self.o(join_heads(attend(call, ctx)))
         return out
 

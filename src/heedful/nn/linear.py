@@ -7,17 +7,15 @@ matrix. With a state it still covers the new positions alone; what is remembered
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.attend import Call, attend
-from heedful.nn.attention import Attention, head_size, join_heads, split_heads
+from heedful.nn.attention import head_size, join_heads, split_heads
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
-from heedful.nn.scan import fast_linear, front, latest, linear, linear_pattern, wide
+from heedful.nn.scan import fast_linear, linear, linear_pattern, wide
 from heedful.nn.ssm import ShortConv, show
 from heedful.nn.state import Recurrent
 
@@ -149,39 +147,4 @@ class GatedConv(Part):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         hidden = ctx.see("hidden", F.silu(self.conv(self.value(x), ctx, state)) * self.gate(x))
         out: Tensor = self.out(hidden)
-        return out
-
-
-class WindowAttention(Attention):
-    """softmax attention over the last `window` tokens, whose state holds those tokens and no more
-
-    The same map as Attention with a window; padding is not counted, so the state holds valid tokens alone.
-    """
-
-    def new_state(self, batch: int, length: int) -> Recurrent:  # type: ignore[override]
-        return Recurrent()
-
-    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        if not isinstance(state, Recurrent):
-            return super().forward(x, ctx, state)
-        (B, T, _), W = x.shape, self.window or 1
-        q = split_heads(self.q(x), self.heads)  # (B, H, T, K)
-        k, v = (split_heads(p(x), self.kv_heads) for p in (self.k, self.v))
-        if self.rotary is not None:
-            q, k = self.rotary(q, ctx.q_pos, ctx), self.rotary(k, ctx.q_pos, ctx)
-        valid = x.new_ones(B, T, dtype=torch.bool) if ctx.new_valid is None else ctx.new_valid
-        pos = ctx.q_pos.expand(B, T)
-        new = {"k": k.transpose(1, 2), "v": v.transpose(1, 2), "pos": pos, "valid": valid}  # (B, T, …)
-        row: dict[str, Tensor] = {}
-        for name, tensor in new.items():
-            held = state.get(name)
-            held = tensor.new_zeros(B, W - 1, *tensor.shape[2:]) if held is None else held
-            row[name] = torch.cat((held, tensor), 1)
-            tight = torch.cat((held, front(tensor, valid)), 1) if ctx.new_valid is not None else row[name]
-            state.update(**{name: latest(tight, ctx.new_valid, W - 1)})
-        k, v = ctx.see("k", row["k"].transpose(1, 2)), ctx.see("v", row["v"].transpose(1, 2))
-        mask = replace(ctx.mask, window=W, valid=row["valid"])
-        drop = self.dropout * self.training
-        call = Call(ctx.see("q", q), k, v, pos, row["pos"], mask, None, self.scale, drop)
-        out: Tensor = self.o(join_heads(attend(call, ctx)))
         return out

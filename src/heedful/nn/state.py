@@ -1,4 +1,4 @@
-"""What layers remember between steps: keys and values (KV), hidden states (Recurrent), Groups.
+"""What layers remember between steps: keys and values (KV, Rolling), hidden states (Recurrent), Groups.
 
 One word, state, for a KV cache and for a hidden state. The model counts positions; a state only holds them.
 """
@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.nn.context import PartState
+from heedful.nn.context import Context, PartState
+
+SPARE = 16  # slots a rolling state has beyond its window: so many tokens can be guessed and taken back
+
+
+def enlarged(held: Tensor | None, new: Tensor, size: int) -> Tensor:
+    """What is held, (B, G, S, ·), in a buffer of `size` slots; zeros where nothing was written."""
+    grown = new.new_zeros(*new.shape[:2], size, new.shape[3])
+    if held is not None:
+        grown[:, :, : held.shape[2]] = held
+    return grown
 
 
 class KV:
@@ -35,11 +46,11 @@ class KV:
     def _room(self, held: Tensor | None, new: Tensor, end: int) -> Tensor:
         if held is not None and held.shape[2] >= end:
             return held
-        size = max(end, self.capacity, 2 * held.shape[2] if held is not None else 0)
-        grown = new.new_empty(*new.shape[:2], size, new.shape[3])
-        if held is not None:
-            grown[:, :, : held.shape[2]] = held
-        return grown
+        return enlarged(held, new, max(end, self.capacity, 2 * held.shape[2] if held is not None else 0))
+
+    def fits(self, end: int) -> bool:
+        """Whether there is room for `end` positions as it is."""
+        return self.k is not None and self.k.shape[2] >= end
 
     def reorder(self, index: Tensor) -> None:
         if self.k is not None and self.v is not None:
@@ -47,6 +58,105 @@ class KV:
 
     def crop(self, length: int) -> None:
         """Nothing to do: positions from `length` on are overwritten by the next append."""
+
+
+class Rolling:
+    """The keys and values of the last `window` tokens, (B, G, S, ·): position p stands in slot p mod S.
+
+    A new token takes the place of the oldest, so memory does not grow with the text; padding takes none. What
+    stands in a slot follows from how many tokens there are, so nothing else is kept. A few `spare` slots let
+    guessed tokens be taken back: what they had overwritten was out of every window already.
+    """
+
+    def __init__(self, window: int, capacity: int = 0) -> None:
+        self.window, self.spare = window, min(window, SPARE)
+        self.slots = window + self.spare
+        self.capacity = min(capacity, self.slots)
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+        self.reached = 0  # the most positions there ever were, padding included
+
+    def append(self, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Keys, values, their positions and which of them count, for queries that stand where k does.
+
+        A few new tokens are written first, and looked for among the slots. Many may overwrite what the first
+        of them sees: these look at what was held, then at themselves.
+        """
+        past, T = int(ctx.past), k.shape[2]
+        total = read_so_far(ctx, past + T)
+        if past and self.spare >= T:
+            self._write(k, v, ctx)
+            return self._held(total, past + T)
+        valid = torch.ones_like(ctx.q_pos, dtype=torch.bool) if ctx.new_valid is None else ctx.new_valid
+        seen = (k, v, ctx.q_pos, valid)
+        if past:
+            held = self._held(total - valid.sum(1, keepdim=True), past)
+            keys, values, pos, known = (
+                torch.cat(pair, -2 if pair[0].dim() == 4 else 1) for pair in zip(held, seen, strict=True)
+            )
+            seen = (keys, values, pos, known)
+        self._write(k, v, ctx)
+        return seen
+
+    def _held(self, total: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The slots in use when `total` tokens were read, at most `most` of them in a row."""
+        assert self.k is not None
+        assert self.v is not None
+        size = self.k.shape[2]
+        used = min(most, size)
+        return self.k[:, :, :used], self.v[:, :, :used], *standing(total, size, used)
+
+    def fits(self, end: int) -> bool:
+        """Whether there is room for `end` positions as it is: always, once no more room is needed."""
+        return self.k is not None and self.k.shape[2] >= min(end, self.slots)
+
+    def _room(self, held: Tensor | None, new: Tensor, end: int) -> Tensor:
+        """While the text is shorter than the window, slots are positions: the buffer may still grow."""
+        if held is not None and held.shape[2] >= min(end, self.slots):
+            return held
+        size = max(end, self.capacity, 2 * held.shape[2] if held is not None else 0)
+        return enlarged(held, new, min(size, self.slots))
+
+    def _write(self, k: Tensor, v: Tensor, ctx: Context) -> None:
+        end = int(ctx.past) + k.shape[2]
+        self.k, self.v = self._room(self.k, k, end), self._room(self.v, v, end)
+        self.reached, size = max(self.reached, end), self.k.shape[2]
+        if ctx.new_valid is None and len(ctx.q_pos) == 1:  # all rows write to the same slots
+            slot = ctx.q_pos[0, -size:] % size
+            self.k.index_copy_(2, slot, k[:, :, -size:])
+            self.v.index_copy_(2, slot, v[:, :, -size:])
+            return
+        pos = ctx.q_pos.expand(len(k), -1)
+        late = pos > pos.amax(1, keepdim=True) - size
+        row, t = (late if ctx.new_valid is None else late & ctx.new_valid).nonzero(as_tuple=True)
+        slot = pos[row, t] % size
+        self.k[row, :, slot], self.v[row, :, slot] = k[row, :, t], v[row, :, t]
+
+    def reorder(self, index: Tensor) -> None:
+        if self.k is not None and self.v is not None:
+            self.k, self.v = self.k[index], self.v[index]
+
+    def crop(self, length: int) -> None:
+        """Nothing to do within the spare slots: further back, what the window held is overwritten."""
+        if self.reached > self.slots and self.reached - length > self.spare:
+            raise InputError(
+                f"a window's state cannot go back from {self.reached} positions to {length}: at most "
+                f"{self.spare}, older keys are overwritten; copy it before you speculate"
+            )
+
+
+def read_so_far(ctx: Context, length: int) -> Tensor:
+    """(B or 1, 1): how many tokens there are, those of this pass included; padding is none."""
+    if ctx.mask.valid is None:
+        return ctx.q_pos.new_full((1, 1), length)
+    return ctx.mask.valid.sum(1, keepdim=True)
+
+
+def standing(total: Tensor, size: int, used: int) -> tuple[Tensor, Tensor]:
+    """(B, used): the newest of `total` positions that falls on each of `size` slots; whether there is one."""
+    newest = total - 1
+    pos = newest - (newest - torch.arange(used, device=total.device)) % size
+    return pos.clamp(min=0), pos >= 0
 
 
 class Recurrent:

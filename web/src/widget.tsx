@@ -1,7 +1,56 @@
+// A figure of heedful.view, in a notebook (anywidget) or in a page of one file.
+//
+//   mount(el, figure)            draws the JSON that Figure.to_json() gives
+//   default.render({model, el})  what anywidget calls; model.get("figure") is that JSON
+//
+// In a page of one file the JSON stands in <script id="heedful-figure" type="application/json">.
 import { render } from "preact";
+import { FigureView } from "./figures/FigureView";
+import css from "./figures/figures.css?inline";
+import { theme } from "./figures/hooks";
+import { unpackAll } from "./figures/packed";
+import { say } from "./figures/say";
+import type { FigureJson } from "./figures/types";
 
-export default {
-  render({ el }: { el: HTMLElement }) {
-    render(<p>heedful</p>, el);
-  },
-};
+export async function mount(el: Element | ShadowRoot, figure: FigureJson): Promise<() => void> {
+  try {
+    const data = (await unpackAll(figure.data)) as Record<string, unknown>;
+    render(<FigureView figure={{ ...figure, data }} />, el);
+  } catch (fault) {
+    render(<p role="alert">{say("failed", { why: String(fault) })}</p>, el);
+  }
+  return () => render(null, el);
+}
+
+interface Model {
+  get(name: string): unknown;
+  on(event: string, act: () => void): void;
+  off?(event: string, act: () => void): void;
+}
+
+function notebook({ model, el }: { model: Model; el: HTMLElement }): () => void {
+  const root = el.shadowRoot ?? el.attachShadow({ mode: "open" });
+  el.dataset.theme = theme().dark ? "dark" : "light";
+  const style = document.createElement("style");
+  style.textContent = css + ":host { display: block; padding: 8px; background: var(--fig-background); }";
+  const place = document.createElement("div");
+  root.replaceChildren(style, place);
+  const show = () => void mount(place, JSON.parse(model.get("figure") as string) as FigureJson);
+  show();
+  model.on("change:figure", show);
+  return () => {
+    model.off?.("change:figure", show);
+    render(null, place);
+  };
+}
+
+const embedded = document.getElementById("heedful-figure");
+if (embedded) {
+  const style = document.createElement("style");
+  style.textContent = css + "body { margin: 0; padding: 16px; background: var(--fig-background); }";
+  document.head.append(style);
+  const place = document.getElementById("heedful-place") ?? document.body.appendChild(document.createElement("main"));
+  void mount(place, JSON.parse(embedded.textContent ?? "") as FigureJson).then(() => (document.documentElement.dataset.ready = "yes"));
+}
+
+export default { render: notebook };

@@ -1,0 +1,97 @@
+// Attention of one pass: all heads, one head as a matrix, as lines or over the text.
+import { useMemo, useState } from "preact/hooks";
+import { Frame } from "./Canvas";
+import { greatest } from "./colour";
+import type { AttentionData } from "./FigureView";
+import { HeadGrid } from "./HeadGrid";
+import { Lines } from "./Lines";
+import { Matrix } from "./Matrix";
+import { drawGrid, drawMatrix } from "./paint";
+import { greatestHead, head, headCount, isCausal, mean, pool, withoutFirst } from "./patterns";
+import { drawLines } from "./plots";
+import { say } from "./say";
+import { TextView } from "./TextView";
+import { csv } from "./text";
+import type { FigureJson, GridLayer, Numbers, Palette, Scale } from "./types";
+
+type View = "grid" | "matrix" | "lines" | "text";
+const VIEWS: View[] = ["grid", "matrix", "lines", "text"];
+const SCALES: Scale[] = ["linear", "sqrt", "log"];
+
+export function AttentionView({ figure, data }: { figure: FigureJson; data: AttentionData }) {
+  const { patterns } = data;
+  const [at, setAt] = useState(data.pattern);
+  const [which, setWhich] = useState<number | "mean" | "max">(data.head ?? "mean");
+  const [view, setView] = useState<View>(data.view);
+  const [scale, setScale] = useState<Scale>(data.scale);
+  const [palette, setPalette] = useState<Palette>(data.palette);
+  const [hidden, setHidden] = useState(data.hide_first);
+  const [pinned, pin] = useState<number | null>(null);
+  const pattern = patterns[at];
+  const T = pattern.queries.length;
+  const S = pattern.keys.length;
+  const hide = hidden && !pattern.cross && S > 1;
+  const heads = headCount(pattern);
+  const raw: Numbers = useMemo(() => (which === "mean" ? mean(pattern) : which === "max" ? greatestHead(pattern) : head(pattern, Math.min(which, heads - 1))), [pattern, which]);
+  const values = useMemo(() => (hide ? withoutFirst(raw, T, S) : raw), [raw, hide]);
+  const keys = useMemo(() => (hide ? pattern.keys.slice(1) : pattern.keys), [pattern, hide]);
+  const signed = pattern.kind === "effective";
+  const causal = useMemo(() => !signed && isCausal(pattern) && !hide, [pattern, hide]);
+  const limit = greatest(values);
+  const layers = useMemo(() => patterns.map((p): GridLayer => {
+    const size = p.queries.length * p.keys.length;
+    const small = Array.from({ length: headCount(p) }, (_, h) => pool(p.values.subarray(h * size, (h + 1) * size), p.queries.length, p.keys.length, 48));
+    const all = new Float32Array(small.reduce((n, s) => n + s.values.length, 0));
+    small.forEach((s, h) => all.set(s.values, h * s.values.length));
+    return { name: p.name, heads: small.length, rows: small[0]?.rows ?? 0, columns: small[0]?.columns ?? 0, values: all, signed: p.kind === "effective" };
+  }), [patterns]);
+  const lineHeads = useMemo(() => [{ label: title(which), values }], [values, which]);
+  const said = [pattern.name, title(which), signed ? "effective, signed" : "", view === "grid" ? "" : say(scale), hide ? say("hidden") : ""].filter(Boolean).join(" · ");
+  const spec = { rows: pattern.queries, columns: keys, values, signed, scale, palette, limit, causal, rowTitle: say("query"), columnTitle: say("key") };
+  const step = (by: number) => which !== "mean" && which !== "max" && setWhich((which + by + heads) % heads);
+  const layer = (by: number) => setAt((at + by + patterns.length) % patterns.length);
+  const keyed = (e: KeyboardEvent) => {
+    if (/INPUT|SELECT|TEXTAREA/.test((e.composedPath()[0] as Element).tagName)) return;
+    const act = { "[": () => layer(-1), "]": () => layer(1), ",": () => step(-1), ".": () => step(1), g: () => setView("grid") }[e.key];
+    if (act) act();
+  };
+  const draw = () => (view === "grid" ? drawGrid({ layers, scale, palette }) : view === "lines" ? drawLines({ queries: pattern.queries, keys, heads: lineHeads, pinned }) : drawMatrix(spec));
+  const rows = () => pattern.queries.flatMap((q, t) => keys.map((k, s) => [pattern.name, title(which), t, q, hide ? s + 1 : s, k, values[t * keys.length + s]]));
+  return (
+    <div onKeyDown={keyed}>
+      <Frame title={`${figure.title}: ${said}`} about={figure.about} note={figure.note} exports={{ name: "attention", python: figure.python, draw, csv: () => csv([["layer", "head", "query_at", "query", "key_at", "key", "weight"], ...rows()]) }}>
+        <div class="fig-row">
+          <div class="fig-tabs" role="group" aria-label={say("view")}>
+            {VIEWS.map((v) => <button type="button" class="fig-button" aria-pressed={v === view} onClick={() => setView(v)}>{say(v)}</button>)}
+          </div>
+          <label class="fig-field">{say("layer")}
+            <select value={at} onChange={(e) => setAt(Number(e.currentTarget.value))}>{patterns.map((p, i) => <option value={i}>{p.name}</option>)}</select>
+          </label>
+          <label class="fig-field">{say("head")}
+            <select value={String(which)} onChange={(e) => setWhich(/\d/.test(e.currentTarget.value) ? Number(e.currentTarget.value) : (e.currentTarget.value as "mean"))}>
+              {Array.from({ length: heads }, (_, h) => <option value={h}>{h}</option>)}
+              <option value="mean">{say("mean")}</option>
+              <option value="max">{say("max")}</option>
+            </select>
+          </label>
+          <label class="fig-field">{say("scale")}
+            <select value={scale} onChange={(e) => setScale(e.currentTarget.value as Scale)}>{SCALES.map((s) => <option value={s}>{say(s)}</option>)}</select>
+          </label>
+          {!signed && <label class="fig-field">{say("colours")}
+            <select value={palette} onChange={(e) => setPalette(e.currentTarget.value as Palette)}><option value="blue">{say("blue")}</option><option value="cividis">{say("cividis")}</option></select>
+          </label>}
+          {!pattern.cross && <label class="fig-field"><input type="checkbox" checked={hidden} onChange={(e) => setHidden(e.currentTarget.checked)} />{say("hideFirst")}</label>}
+        </div>
+        {view === "grid" && <HeadGrid layers={layers} scores={data.scores} scale={scale} palette={palette} selected={{ layer: at, head: typeof which === "number" ? which : 0 }}
+          onSelect={(h) => { setAt(h.layer); setWhich(h.head); }} onOpen={() => setView("matrix")} />}
+        {view === "matrix" && <Matrix {...spec} title={said} pinned={pinned} onPin={pin} />}
+        {view === "lines" && <Lines queries={pattern.queries} keys={keys} heads={lineHeads} title={said} pinned={pinned} onPin={pin} />}
+        {view === "text" && <TextView queries={pattern.queries} keys={keys} values={values} title={said} signed={signed} scale={scale} palette={palette} pinned={pinned} onPin={pin} />}
+      </Frame>
+    </div>
+  );
+}
+
+function title(which: number | "mean" | "max"): string {
+  return typeof which === "number" ? `${say("head")} ${which}` : say(which);
+}

@@ -1,0 +1,115 @@
+// What can be made of attention patterns without asking the model again.
+import type { Cell, Numbers, Pattern } from "./types";
+
+/** One head: queries × keys. */
+export function head(pattern: Pattern, h: number): Numbers {
+  const size = pattern.queries.length * pattern.keys.length;
+  return pattern.values.subarray(h * size, (h + 1) * size);
+}
+
+export function headCount(pattern: Pattern): number {
+  const size = pattern.queries.length * pattern.keys.length;
+  return size ? pattern.values.length / size : 0;
+}
+
+/** The mean over heads. */
+export function mean(pattern: Pattern): Float32Array {
+  const size = pattern.queries.length * pattern.keys.length;
+  const count = headCount(pattern);
+  const out = new Float32Array(size);
+  for (let h = 0; h < count; h++) for (let i = 0; i < size; i++) out[i] += pattern.values[h * size + i] / count;
+  return out;
+}
+
+/** The greatest weight any head gives. */
+export function greatestHead(pattern: Pattern): Float32Array {
+  const size = pattern.queries.length * pattern.keys.length;
+  const out = new Float32Array(size);
+  for (let h = 0; h < headCount(pattern); h++)
+    for (let i = 0; i < size; i++) {
+      const v = pattern.values[h * size + i];
+      if (Math.abs(v) > Math.abs(out[i])) out[i] = v;
+    }
+  return out;
+}
+
+/** Without the first key, every row's sum of sizes again what it was; rows that saw only the first are 0. */
+export function withoutFirst(values: Numbers, T: number, S: number): Float32Array {
+  const out = new Float32Array(T * (S - 1));
+  for (let t = 0; t < T; t++) {
+    let whole = 0;
+    let left = 0;
+    for (let s = 0; s < S; s++) whole += Math.abs(values[t * S + s]);
+    for (let s = 1; s < S; s++) left += Math.abs(values[t * S + s]);
+    if (left < 1e-12) continue;
+    for (let s = 1; s < S; s++) out[t * (S - 1) + s - 1] = (values[t * S + s] * whole) / left;
+  }
+  return out;
+}
+
+/** Where a cell stands in its row, 1 the greatest. */
+export function rank(values: ArrayLike<number>, S: number, { row, column }: Cell): number {
+  const mine = Math.abs(values[row * S + column]);
+  let above = 1;
+  for (let s = 0; s < S; s++) if (Math.abs(values[row * S + s]) > mine) above++;
+  return above;
+}
+
+export interface Edge extends Cell {
+  weight: number;
+}
+
+export interface Edges {
+  edges: Edge[];
+  total: number; // how many there are in all
+  mass: number; // the share of all weight that is drawn
+}
+
+/** The `top` greatest edges of each query, and what share of the weight they are. */
+export function edges(values: ArrayLike<number>, T: number, S: number, top: number): Edges {
+  const found: Edge[] = [];
+  let total = 0;
+  let whole = 0;
+  let drawn = 0;
+  for (let row = 0; row < T; row++) {
+    const columns: number[] = [];
+    for (let s = 0; s < S; s++) {
+      const size = Math.abs(values[row * S + s]);
+      if (size === 0) continue;
+      total++;
+      whole += size;
+      columns.push(s);
+    }
+    columns.sort((a, b) => Math.abs(values[row * S + b]) - Math.abs(values[row * S + a]));
+    for (const column of columns.slice(0, top)) {
+      found.push({ row, column, weight: values[row * S + column] });
+      drawn += Math.abs(values[row * S + column]);
+    }
+  }
+  return { edges: found, total, mass: whole ? drawn / whole : 1 };
+}
+
+/** A matrix made smaller: each cell the entry of greatest size it stands for. */
+export function pool(values: ArrayLike<number>, T: number, S: number, size: number): { rows: number; columns: number; values: Float32Array } {
+  const rows = Math.min(T, size);
+  const columns = Math.min(S, size);
+  const out = new Float32Array(rows * columns);
+  for (let t = 0; t < T; t++)
+    for (let s = 0; s < S; s++) {
+      const at = Math.floor((t * rows) / T) * columns + Math.floor((s * columns) / S);
+      const v = values[t * S + s];
+      if (Math.abs(v) > Math.abs(out[at])) out[at] = v;
+    }
+  return { rows, columns, values: out };
+}
+
+/** Whether nothing after the diagonal has weight: what a causal mask leaves. */
+export function isCausal(pattern: Pattern): boolean {
+  const T = pattern.queries.length;
+  const S = pattern.keys.length;
+  if (pattern.cross || T !== S || T < 2) return false;
+  for (let h = 0; h < headCount(pattern); h++)
+    for (let t = 0; t < T; t++)
+      for (let s = t + 1; s < S; s++) if (pattern.values[(h * T + t) * S + s] !== 0) return false;
+  return true;
+}

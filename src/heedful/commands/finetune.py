@@ -1,0 +1,106 @@
+"""`heed finetune`: a trained model, taught one's own file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heedful.commands.output import Json, as_json, console, table
+
+if TYPE_CHECKING:
+    from heedful.runs.finetune import Outcome
+
+KINDS = "classify, tag, answer, translate, summarize, similarity or complete"
+
+
+def finetune(
+    model: Annotated[
+        str, typer.Argument(help="A trained model: its name (heed ls), its folder, or a hub id.")
+    ],
+    file: Annotated[
+        str, typer.Argument(help="What to learn: .csv, .tsv, .jsonl, .conll, SQuAD .json, .txt.")
+    ],
+    task: Annotated[str | None, typer.Option(help=f"{KINDS}; by the file, where that is clear.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="The column with the text (source, context, prompt).")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The column with the answer (label, score, target, summary).")
+    ] = None,
+    pair: Annotated[str | None, typer.Option(help="The column with a second text, or the question.")] = None,
+    valid: Annotated[
+        str | None, typer.Option(help="Validate on this file; else on a tenth, held out.")
+    ] = None,
+    lora: Annotated[
+        bool | None, typer.Option("--lora/--full", help="Train a small adapter, or all weights; by size.")
+    ] = None,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="The folder to write; FILE-MODEL.")] = None,
+    epochs: Annotated[float | None, typer.Option(min=0.0, help="How often the file is read.")] = None,
+    lr: Annotated[float | None, typer.Option(envvar="HEED_LR", help="The highest learning rate.")] = None,
+    batch: Annotated[int | None, typer.Option(envvar="HEED_BATCH", min=1, help="Rows in a step.")] = None,
+    length: Annotated[
+        int | None, typer.Option(envvar="HEED_LENGTH", min=8, help="Tokens that are read of a text.")
+    ] = None,
+    device: Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    dtype: Annotated[
+        str | None, typer.Option(envvar="HEED_DTYPE", help="float32 or bfloat16; bfloat16 on a GPU.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Of the file: utf-8, cp1252, utf-16 …")] = "utf-8",
+    seed: Annotated[
+        int, typer.Option(envvar="HEED_SEED", min=0, help="Of the split, the head, the order.")
+    ] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: Json = False,
+) -> None:
+    """Fine-tune a trained model. The last line is the Python that uses it.
+
+    The file is looked at first: its columns, labels and lengths, and rows that cannot be used. A part of it
+    is held out unless --valid names another file; the weights that do best there are those that are written.
+
+    Examples:
+
+      heed finetune all-minilm-l6-v2 reviews.csv
+
+      heed finetune all-minilm-l6-v2 mail.tsv --task classify --text body --label folder --out mail-sorter
+
+      heed finetune all-minilm-l6-v2 names.conll --valid names-dev.conll
+
+      heed finetune smollm2-135m-instruct talks.jsonl --task summarize --lora
+    """
+    from heedful.runs.finetune import Asked
+    from heedful.runs.finetune import finetune as run
+
+    asked = Asked(
+        model, file, task, text, label, pair, valid, lora, out, epochs, lr, batch, length, seed, device,
+        dtype, encoding,
+    )  # fmt: skip
+    outcome = run(asked, quiet=quiet)
+    if json:
+        return as_json(told(outcome))
+    rows = table("score", f"on {outcome.valid_rows:,} held out" if valid is None else f"on {valid}")
+    for name, value in outcome.scores.items():
+        rows.add_row(name, _shown(value))
+    console().print(rows)
+    print(outcome.use)
+
+
+def told(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as one object."""
+    ended = outcome.training
+    return {
+        "task": outcome.task, "model": outcome.model, "data": outcome.found, "train_rows": outcome.train_rows,
+        "valid_rows": outcome.valid_rows, "settings": outcome.settings, "parameters": outcome.parameters,
+        "learning": outcome.learning, "steps": ended.steps, "best_step": ended.best_step,
+        "stopped_early": ended.stopped, "seconds": round(ended.seconds, 2), "scores": outcome.scores,
+        "history": asdict(ended)["history"], "checkpoint": str(outcome.folder), "use": outcome.use,
+    }  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, list):
+        return "–".join(f"{v:.4f}" for v in value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

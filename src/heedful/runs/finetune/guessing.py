@@ -1,0 +1,174 @@
+"""Which task a file is for and which column is what, where that is obvious; else one line that asks."""
+
+from __future__ import annotations
+
+from heedful.errors import ConfigError, InputError, nearest
+from heedful.runs.finetune.inspecting import Source, chosen
+
+# What columns are usually called, by the part they play.
+TEXT = ("text", "sentence", "content", "review", "tweet", "comment", "message", "body", "utterance", "query",
+        "question", "phrase", "input", "title", "headline", "document", "article")  # fmt: skip
+LABEL = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "polarity", "target",
+         "stars", "rating", "emotion", "tag", "gold_label", "output", "y")  # fmt: skip
+FIRST = (
+    "sentence1",
+    "sentence_1",
+    "text1",
+    "text_a",
+    "sentence_a",
+    "premise",
+    "question1",
+    "#1 string",
+    "anchor",
+)
+SECOND = (
+    "sentence2",
+    "sentence_2",
+    "text2",
+    "text_b",
+    "sentence_b",
+    "hypothesis",
+    "question2",
+    "#2 string",
+    "positive",
+)
+SCORE = ("score", "similarity", "similarity_score", "relatedness", "relatedness_score", "label")
+SOURCE = ("source", "src", "en", "english", "input", "text")
+TARGET = (
+    "target",
+    "tgt",
+    "trg",
+    "translation",
+    "de",
+    "fr",
+    "es",
+    "it",
+    "nl",
+    "pt",
+    "german",
+    "french",
+    "output",
+)
+LONG = ("document", "article", "dialogue", "dialog", "text", "body", "source", "content")
+SUMMARY = ("summary", "highlights", "abstract", "tldr", "summaries", "target", "title", "headline")
+PROMPT = ("prompt", "instruction", "input", "question", "text")
+COMPLETION = ("completion", "response", "output", "answer")
+WORDS = ("tokens", "words")
+TAGS = ("tags", "ner_tags", "labels", "pos_tags", "ner")
+CONTEXT = ("context", "passage", "paragraph")
+QUESTION = ("question", "query")
+ANSWER = ("answers", "answer")
+
+# The columns of a task that come from a table: role → the flag that names it, and its usual names.
+ROLES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "classify": {"text": ("--text", (*TEXT, *FIRST)), "label": ("--label", LABEL)},
+    "similarity": {"text": ("--text", FIRST), "pair": ("--pair", SECOND), "score": ("--label", SCORE)},
+    "tag": {"words": ("--text", WORDS), "tags": ("--label", TAGS)},
+    "answer": {
+        "context": ("--text", CONTEXT), "question": ("--pair", QUESTION), "answer": ("--label", ANSWER),
+    },
+    "translate": {"text": ("--text", SOURCE), "translation": ("--label", TARGET)},
+    "summarize": {"text": ("--text", LONG), "summary": ("--label", SUMMARY)},
+    "complete": {"prompt": ("--text", PROMPT), "completion": ("--label", COMPLETION)},
+}  # fmt: skip
+WHAT = {"conll": "words with tags", "squad": "questions in SQuAD's form", "text": "plain text"}
+KINDS = {"conll": ("tag",), "squad": ("answer",), "text": ("complete",), "table": tuple(ROLES)}
+
+
+def task_of(source: Source, wanted: str | None) -> str:
+    """The task that was asked for, if the file can be for it; else the one that its columns tell."""
+    if wanted is not None:
+        if wanted not in ROLES:
+            raise ConfigError(f"--task {wanted}: {nearest(wanted, ROLES) or 'one of ' + ', '.join(ROLES)}")
+        if wanted not in KINDS[source.kind]:
+            fits = KINDS[source.kind][0]
+            what = f"{source.path} holds {WHAT[source.kind]}, which --task {wanted} cannot learn from"
+            raise InputError(f"{what}; it is for --task {fits}")
+        return wanted
+    if source.kind != "table":
+        return KINDS[source.kind][0]
+    has = {name.lower() for name in source.columns}
+    for task, must in CLEAR:
+        if all(has & set(names) for names in must):
+            return task
+    if has & set(TEXT) and len(has) == 1:
+        return "complete"
+    if has & set(TEXT) and has & set(LABEL):
+        return "classify"
+    what = f"what is to be learnt from {source.path}? It has the columns {listed(source)}"
+    raise InputError(f"{what}; say --task ({', '.join(ROLES)}), --text and --label")
+
+
+# Columns that together tell a task, the most telling first.
+LANGUAGES = (
+    "en",
+    "de",
+    "fr",
+    "es",
+    "it",
+    "nl",
+    "pt",
+    "pl",
+    "ru",
+    "zh",
+    "ja",
+    "cs",
+    "sv",
+    "da",
+    "tr",
+    "ar",
+    "hi",
+)
+CLEAR: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+    ("answer", (CONTEXT, QUESTION, ANSWER)),
+    ("tag", (WORDS, TAGS)),
+    ("similarity", (FIRST, SECOND, SCORE[:-1])),
+    ("classify", (FIRST, SECOND, LABEL)),
+    ("similarity", (FIRST, SECOND)),
+    ("translate", (("en",), LANGUAGES[1:])),
+    ("translate", (("source", "src"), ("target", "tgt", "trg", "translation"))),
+    ("summarize", (LONG, SUMMARY[:5])),
+    ("complete", (("prompt", "instruction"), COMPLETION)),
+)
+
+
+def listed(source: Source) -> str:
+    """The columns of a file, for the end of a line."""
+    return ", ".join(repr(name) for name in source.columns[:12]) + (" …" if len(source.columns) > 12 else "")
+
+
+def columns_of(
+    source: Source, task: str, given: dict[str, str | None], optional: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """role → column: what --text, --label and --pair say, else what is usual, else the only one left."""
+    roles = ROLES[task]
+    flags = {flag: role for role, (flag, _) in roles.items()}
+    found: dict[str, str] = {}
+    for flag, name in given.items():
+        if name is not None and flag in flags:
+            found[flags[flag]] = chosen(source, name, flag)
+        elif name is not None and flag == "--pair" and task == "classify":
+            found["pair"] = chosen(source, name, flag)
+        elif name is not None:
+            raise ConfigError(f"{flag} {name}: --task {task} has no use for it")
+    for role, (_, usual) in roles.items():
+        if role not in found:
+            names = [c for c in source.columns if c not in found.values()]
+            match = next((c for u in usual for c in names if c.lower() == u), None)
+            if match is not None:
+                found[role] = match
+    missing = [role for role in roles if role not in found and role not in optional]
+    left = [c for c in source.columns if c not in found.values()]
+    if len(missing) == 1 and len(left) == 1 and len(found) == len(roles) - 1:
+        found[missing[0]] = left[0]
+    elif missing:
+        role = missing[0]
+        raise InputError(
+            f"which column of {source.path} is the {role}? It has {listed(source)}; say {roles[role][0]} NAME"
+        )
+    if task == "classify" and given.get("--text") is None and "pair" not in found:
+        second = next((c for c in source.columns if c.lower() in SECOND and c not in found.values()), None)
+        if found["text"].lower() in FIRST and second is not None:
+            found["pair"] = second
+    order = [*roles, "pair"]
+    return {role: found[role] for role in order if role in found}

@@ -1,0 +1,194 @@
+"""What a file holds: its kind, its columns, its rows in memory, and which rows cannot be used."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from heedful.data.readers import OPENERS, Documents, expand, read_blocks, read_lines
+from heedful.data.tables import KINDS, Column, Table, known, objects, parsed, plain
+from heedful.errors import InputError, nearest
+
+Kind = Literal["table", "conll", "squad", "text"]
+CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
+DELIMITERS = (";", "\t", "|")  # what spreadsheets write into a .csv when not a comma
+LOOK = 200  # lines that tell a file of words and tags from prose
+NAMED = 3  # rows that a note names
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table and where it stands."""
+
+    where: str  # "line 7"
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that was looked at."""
+
+    path: Path
+    kind: Kind
+    encoding: str = "utf-8"
+    columns: tuple[str, ...] = ()
+    rows: list[Row] = field(default_factory=list, repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Of the file as it lies there."""
+        digest = hashlib.sha256()
+        with self.path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Held(Table):
+    """A table whose rows are in memory, as the builders of batches take it. Columns are numbers."""
+
+    held: Sequence[tuple[str, ...]] = ()
+    places: Sequence[str] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (Path(str(self.paths)),)
+
+    def rows(self, *columns: Column) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for where, values in zip(self.places, self.held, strict=True):
+            yield f"{self.paths}, {where}", tuple(values[int(c)] for c in columns)
+
+    def column(self, name: Column) -> Documents:
+        """Known by what it says and not by its file, of which it may be a part."""
+        return Documents(lambda: ([row[int(name)]] for row in self.held), name=str(self.paths))
+
+
+def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Source:
+    """Open a file and say what it is."""
+    there = Path(path)
+    if there.is_dir():
+        raise InputError(f"{path} is a folder; give one file")
+    file = expand(path)[0]
+    if not file.stat().st_size:
+        raise InputError(f"{file} is empty")
+    kind = kind_of(file, encoding)
+    if kind != "table":
+        return Source(file, kind, encoding)
+    rows = list(table_rows(file, encoding, header))
+    if not rows:
+        raise InputError(f"{file} has a first line with the names of columns and no rows below it")
+    columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
+    return Source(file, "table", encoding, columns, rows)
+
+
+def kind_of(path: Path, encoding: str) -> Kind:
+    """By the end of its name, and by a look inside where that leaves a choice."""
+    stem = path.with_suffix("") if path.suffix in OPENERS else path
+    suffix = stem.suffix.lower()
+    if suffix in CONLL:
+        return "conll"
+    if suffix == ".json":
+        start = next(read_blocks(path, encoding), "").lstrip()
+        return "squad" if start.startswith("{") else "table"
+    if suffix in KINDS:
+        return "table"
+    if suffix in ("", ".txt", ".text", ".md"):
+        return "conll" if looks_tagged(path, encoding) else "text"
+    hint = nearest(suffix, [*KINDS, *CONLL, ".txt"])
+    raise InputError(
+        f"cannot tell what {path} is by its name; {hint or 'use .csv, .tsv, .jsonl, .conll, .json or .txt'}"
+    )
+
+
+def looks_tagged(path: Path, encoding: str) -> bool:
+    """Whether lines are a word and its tags: as many columns each, blank lines between, B-… or I-… or O."""
+    lines = [line.split() for line in islice(read_lines(path, encoding), LOOK)]
+    filled = [cells for cells in lines if cells]
+    widths = {len(cells) for cells in filled if not cells[0].startswith("-DOCSTART-")}
+    tags = {cells[-1] for cells in filled}
+    entity = any(re.fullmatch(r"[BIES]-\w+", tag) for tag in tags)
+    return len(widths) == 1 and widths.pop() > 1 and entity
+
+
+def table_rows(path: Path, encoding: str, header: bool) -> Iterator[Row]:
+    """Every row with its values by column; a table without names is counted from 0."""
+    stem = path.with_suffix("") if path.suffix in OPENERS else path
+    kind = KINDS[stem.suffix.lower()]
+    if kind == "json":
+        for line, text in objects(path, encoding):
+            yield Row(f"line {line}", parsed(path, line, text))
+        return
+    table = Table(path, encoding=encoding)
+    first = table.names
+    if not first:
+        raise InputError(f"{path} is empty")
+    if len(first) == 1 and (other := next((d for d in DELIMITERS if d in first[0]), None)):
+        table = Table(path, encoding=encoding, delimiter=other)
+        first = table.names
+    names = first if header else tuple(map(str, range(len(first))))
+    wanted: Sequence[Column] = range(len(first))
+    opened = Table(path, header, table.delimiter, encoding=encoding)
+    for where, values in opened.rows(*wanted):
+        yield Row(where.removeprefix(f"{path}, "), dict(zip(names, values, strict=True)))
+
+
+def chosen(source: Source, column: str, flag: str) -> str:
+    """A column by the name somebody gave, or an error with the nearest."""
+    if column not in source.columns:
+        raise InputError(
+            f"{source.path} has no column {column!r} for {flag}; {known(column, source.columns)}"
+        )
+    return column
+
+
+def text_of(value: Any) -> str:
+    """A cell as text; nothing for what is not there."""
+    return "" if value is None else plain(value)
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """The rows that can be used, their cells in the order asked for, and what was left out."""
+
+    cells: list[tuple[str, ...]]
+    places: list[str]
+    notes: tuple[str, ...]
+
+
+def sift(
+    source: Source, columns: dict[str, str], check: Callable[[tuple[str, ...]], str] = lambda cells: ""
+) -> Sifted:
+    """Take the columns (role → name) of every row; leave out rows where one is empty or `check` objects.
+
+    `check` sees the cells and says what is wrong with them, or nothing.
+    """
+    cells, places = [], []
+    out: dict[str, list[str]] = {}
+    for row in source.rows:
+        found = tuple(text_of(row.values.get(name)) for name in columns.values())
+        empty = next((role for role, text in zip(columns, found, strict=True) if not text.strip()), None)
+        reason = f"without a {empty}" if empty is not None else check(found)
+        if reason:
+            out.setdefault(reason, []).append(row.where)
+        else:
+            cells.append(found)
+            places.append(row.where)
+    if not cells:
+        reason, where = max(out.items(), key=lambda item: len(item[1]))
+        listed = ", ".join(f"{role} = {name!r}" for role, name in columns.items())
+        none = f"{source.path}: none of its {len(source.rows):,} rows can be used"
+        raise InputError(f"{none}: {len(where):,} are {reason}; read as {listed}")
+    return Sifted(cells, places, tuple(left_out(reason, where) for reason, where in out.items()))
+
+
+def left_out(reason: str, where: Sequence[str]) -> str:
+    """2 rows without a label are left out: line 7, line 19"""
+    rows = "1 row" if len(where) == 1 else f"{len(where):,} rows"
+    more = f" and {len(where) - NAMED:,} more" if len(where) > NAMED else ""
+    return f"{rows} {reason} {'is' if len(where) == 1 else 'are'} left out: {', '.join(where[:NAMED])}{more}"

@@ -1,0 +1,227 @@
+"""classify: a class for a text or for two. similarity: how close two texts are, each by its own vector."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from heedful import data
+from heedful.data.batch import Batch
+from heedful.data.batches import Batches
+from heedful.data.windows import Drawn
+from heedful.errors import InputError, nearest
+from heedful.evaluate.scores import pearson, spearman
+from heedful.loading import with_head
+from heedful.models.base import LM, Model
+from heedful.pooling import Pooling, pool
+from heedful.runs.evaluate import class_scores
+from heedful.runs.finetune.guessing import columns_of
+from heedful.runs.finetune.inspecting import Held, Source, sift
+from heedful.runs.finetune.tasks import (
+    Defaults,
+    Examples,
+    Reading,
+    Task,
+    counted,
+    headed,
+    in_proportion,
+    shortened,
+)
+from heedful.train.objectives import Objective, Term, wide
+
+MANY = 1000  # classes: so many in a small file are no classes
+
+
+def held(examples: Examples, length: int, texts: int) -> Held:
+    """The examples as a table; their first `texts` cells are texts and may be cut."""
+    rows = [(*shortened(cells[:texts], length), *cells[texts:]) for cells in examples.items]
+    return Held("the file", held=rows, places=list(examples.places))
+
+
+class Classify(Task):
+    """One class for each row."""
+
+    name, pipeline, head, metric = "classify", "text-classification", "classify", "accuracy"
+    usual = Defaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256)
+
+    def __init__(self) -> None:
+        self.labels: tuple[str, ...] = ()
+        self.pair = False
+
+    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
+        columns = columns_of(source, "classify", given)
+        self.pair = "pair" in columns
+        roles = ["text", *(["pair"] if self.pair else []), "label"]
+        found = sift(source, {role: columns[role] for role in roles})
+        cells = [(*row[:-1], row[-1].strip()) for row in found.cells]
+        return Examples(cells, found.places, {r: columns[r] for r in roles}, found.notes)
+
+    def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        train, valid = in_proportion([row[-1] for row in examples.items], seed)
+        return examples.some(train), examples.some(valid), "drawn at random, every label in proportion"
+
+    def prepare(self, train: Examples, valid: Examples) -> None:
+        names = counted([row[-1] for row in train.items])
+        if len(names) < 2:
+            only = f"every row has the label {next(iter(names))!r}"
+            raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
+        if len(names) > MANY or len(names) * 2 > len(train) > 20:
+            many = f"{len(names):,} different labels in {len(train):,} rows"
+            raise InputError(f"column {train.columns['label']!r} has {many}; is it the right column?")
+        for row, where in zip(valid.items, valid.places, strict=True):
+            if row[-1] not in names:
+                hint = nearest(row[-1], names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
+                raise InputError(f"validation, {where}: label {row[-1]!r} does not occur in training; {hint}")
+        self.labels = classes_of(train)
+
+    def texts(self, examples: Examples) -> list[str]:
+        return [" ".join(row[:-1]) for row in examples.items]
+
+    def facts(self, train: Examples, valid: Examples) -> dict[str, Any]:
+        return {"labels": counted([row[-1] for row in (*train.items, *valid.items)])}
+
+    def check(self, model: Model) -> None:
+        if self.head not in model.family.heads:
+            has = f"a {model.family.name} model has no {self.head!r} head"
+            raise InputError(f"{has}; take an encoder, such as all-minilm-l6-v2")
+
+    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+        known = model.published.get("id2label") or {}
+        before = [str(name) for _, name in sorted(known.items(), key=lambda item: int(item[0]))]
+        if model.config.head == "classify" and set(before) == set(self.labels):
+            self.labels = tuple(before)
+            return model, f"its own head, of {len(before)} classes"
+        new = f"a new head of {len(self.labels)} classes"
+        return headed(model, "classify", self.labels, seed), new
+
+    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
+        return data.classify(
+            held(examples, how.length, 1 + self.pair), model.tokenizer, text=0, pair=1 if self.pair else None,
+            label=1 + self.pair, labels=self.labels, length=how.length, batch=how.batch, seed=how.seed,
+            truncate=True,
+        )  # fmt: skip
+
+    @property
+    def objective(self) -> str | Objective:
+        return "classify"
+
+    def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
+        return class_scores(model, batches)
+
+
+class Similarity(Task):
+    """A number for two texts: the cosine of their vectors is to follow it, in order and in size."""
+
+    name, pipeline, head, metric = "similarity", "sentence-similarity", "none", "spearman"
+    usual = Defaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=128)
+
+    def __init__(self) -> None:
+        self.low, self.high = 0.0, 1.0
+
+    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
+        columns = columns_of(source, "similarity", given)
+        found = sift(source, columns, lambda cells: "" if number(cells[-1]) else "whose score is no number")
+        return Examples(found.cells, found.places, columns, found.notes)
+
+    def prepare(self, train: Examples, valid: Examples) -> None:
+        scores = [float(row[-1]) for row in train.items]
+        self.low, self.high = min(scores), max(scores)
+        if self.low == self.high:
+            only = f"every row has the score {self.low:g}"
+            raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
+
+    def texts(self, examples: Examples) -> list[str]:
+        return [text for row in examples.items for text in row[:2]]
+
+    def facts(self, train: Examples, valid: Examples) -> dict[str, Any]:
+        return {"scores": {"lowest": self.low, "highest": self.high}}
+
+    def check(self, model: Model) -> None:
+        if not isinstance(model, LM):
+            raise InputError(
+                "similarity needs a model with one stack; take an encoder, such as all-minilm-l6-v2"
+            )
+
+    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+        done = model if model.config.head == "none" else with_head(model, "none", seed=seed).to(model.device)
+        done.pooling = done.pooling or Pooling(normalise=True)
+        return done, f"sentence vectors by the {done.pooling.mode}"
+
+    def trained_whole(self) -> tuple[str, ...]:
+        return ()
+
+    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
+        rows = held(examples, how.length, 2)
+        made = data.contrast(
+            rows, model.tokenizer, columns=(0, 1), length=how.length, batch=how.batch, seed=how.seed,
+            truncate=True,
+        )  # fmt: skip
+        values = np.array([float(row[-1]) for row in examples.items])
+        wanted = ((values - self.low) / (self.high - self.low)).astype(np.float32)
+        inner = made.source
+        assert isinstance(inner, Drawn)
+        scored = Drawn(
+            inner.count, lambda row, epoch: {**inner.make(row, epoch), "score": wanted[row]}, inner.pad
+        )
+        return replace(made, source=scored)
+
+    @property
+    def objective(self) -> str | Objective:
+        return closeness
+
+    @torch.no_grad()
+    def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
+        truth: list[float] = []
+        guess: list[float] = []
+        for batch in batches.once():
+            truth += batch.extra["score"].tolist()
+            guess += cosines(model, batch.to(model.device)).float().cpu().tolist()
+        return {
+            "spearman": known(spearman(truth, guess)),
+            "pearson": known(pearson(truth, guess)),
+            "rows": len(truth),
+        }
+
+
+def known(value: float) -> float:
+    """A correlation; of equal numbers there is none, which is as good as 0."""
+    return 0.0 if math.isnan(value) else value
+
+
+def number(text: str) -> bool:
+    """Whether a cell is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def cosines(model: Model, batch: Batch) -> torch.Tensor:
+    """cos(a, b) for every row, (B,)"""
+    assert isinstance(model, LM)
+    how = model.pooling or Pooling()
+    sides = []
+    for tokens, valid in (
+        (batch.tokens, batch.valid),
+        (batch.extra["other_tokens"], batch.extra.get("other_valid")),
+    ):
+        whole = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        sides.append(pool(model.encode(tokens, valid=valid), whole, how))
+    return F.cosine_similarity(wide(sides[0]), wide(sides[1]), dim=-1)
+
+
+def closeness(model: Model, batch: Batch) -> dict[str, Term]:
+    """Σ (cos(a, b) − score)², scores between 0 and 1   (Reimers and Gurevych 2019 §3, regression)"""
+    loss = F.mse_loss(cosines(model, batch), batch.extra["score"], reduction="sum")
+    return {"closeness": Term(loss, "row")}
+
+
+def classes_of(train: Examples) -> tuple[str, ...]:
+    """The labels in order: as numbers if all are numbers, else by name."""
+    names = {str(row[-1]) for row in train.items}
+    return tuple(sorted(names, key=float if all(map(number, names)) else str))

@@ -1,0 +1,231 @@
+"""tag: a label for every word. answer: the part of a text that answers a question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from heedful import data
+from heedful.data.batches import Batches, generator
+from heedful.data.conll import Sentence, bio, conll
+from heedful.data.squad import Question, locate
+from heedful.data.tables import read_json
+from heedful.errors import InputError, nearest
+from heedful.models.base import Model
+from heedful.runs.evaluate import answer_scores, tag_scores
+from heedful.runs.finetune.guessing import columns_of
+from heedful.runs.finetune.inspecting import Row, Source, left_out, text_of
+from heedful.runs.finetune.tasks import SPLIT, Defaults, Examples, Reading, Task, counted, headed, wanted
+from heedful.train.objectives import Objective
+
+
+class Tag(Task):
+    """A label for every word of a sentence."""
+
+    name, pipeline, head, metric, what = "tag", "token-classification", "tag", "f1", "sentences"
+    usual = Defaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
+
+    def __init__(self) -> None:
+        self.labels: tuple[str, ...] = ()
+
+    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
+        if source.kind == "conll":
+            numbers = {flag: _column(source, flag, name) for flag, name in given.items() if name is not None}
+            found = list(conll(source.path, numbers.get("--text"), numbers.get("--label"), source.encoding))
+            return Examples(found, [one.where for one in found])
+        columns = columns_of(source, "tag", given)
+        good: list[Sentence] = []
+        out: dict[str, list[str]] = {}
+        for row in source.rows:
+            words, tags = (_list(row, columns[role]) for role in ("words", "tags"))
+            if not words or len(words) != len(tags):
+                reason = (
+                    "whose words and tags differ in number" if words and tags else "without words or tags"
+                )
+                out.setdefault(reason, []).append(row.where)
+                continue
+            good.append(Sentence(tuple(words), tuple(bio(tags)), row.where))
+        if not good:
+            reason = next(iter(out))
+            want = "words and tags are lists, or texts with spaces"
+            raise InputError(f"{source.path}: no row can be used: each is one {reason}; {want}")
+        notes = tuple(left_out(reason, where) for reason, where in out.items())
+        return Examples(good, [one.where for one in good], columns, notes)
+
+    def prepare(self, train: Examples, valid: Examples) -> None:
+        names = counted([tag for one in train.items for tag in one.tags])
+        if len(names) < 2:
+            only = f"every word has the tag {next(iter(names))!r}"
+            raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
+        for one in valid.items:
+            for tag in one.tags:
+                if tag not in names:
+                    hint = nearest(tag, names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
+                    raise InputError(
+                        f"validation, {one.where}: tag {tag!r} does not occur in training; {hint}"
+                    )
+        # O first, as published taggers have it; then by type, B- before I-.
+        self.labels = tuple(sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n)))
+
+    def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        """A tag that only held-out sentences have could not be learnt: those sentences train."""
+        train, valid, how = super().held_out(examples, seed)
+        known = {tag for one in train.items for tag in one.tags}
+        odd = [i for i, one in enumerate(valid.items) if not set(one.tags) <= known]
+        if odd:
+            keep = [i for i in range(len(valid)) if i not in set(odd)]
+            moved = valid.some(odd)
+            train = Examples([*train.items, *moved.items], [*train.places, *moved.places], train.columns)
+            valid = valid.some(keep)
+        if not len(valid):
+            raise InputError(
+                "the sentences are too few to hold some out: their tags differ too much; give --valid FILE"
+            )
+        return train, valid, how
+
+    def texts(self, examples: Examples) -> list[str]:
+        return [" ".join(one.words) for one in examples.items]
+
+    def facts(self, train: Examples, valid: Examples) -> dict[str, Any]:
+        both = [one for part in (train, valid) for one in part.items]
+        return {
+            "words": sum(len(one.words) for one in both),
+            "labels": counted([t for one in both for t in one.tags]),
+        }
+
+    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+        return headed(model, "tag", self.labels, seed), f"a new head of {len(self.labels)} tags"
+
+    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
+        return data.tag(
+            list(examples.items), model.tokenizer, labels=self.labels, length=how.length, batch=how.batch,
+            seed=how.seed, truncate=True,
+        )  # fmt: skip
+
+    @property
+    def objective(self) -> str | Objective:
+        return "tag"
+
+    def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
+        found = tag_scores(model, batches)
+        first = ("f1", "precision", "recall")
+        return {name: found[name] for name in first} | {n: v for n, v in found.items() if n not in first}
+
+
+def _column(source: Source, flag: str, name: str) -> int:
+    if not name.lstrip("-").isdigit():
+        what = f"{flag} {name}: columns of {source.path} have no names"
+        raise InputError(f"{what}; count them from 0, or from the end with -1")
+    return int(name)
+
+
+def _list(row: Row, column: str) -> list[str]:
+    value = row.values.get(column)
+    if isinstance(value, list):
+        return [str(one) for one in value]
+    return text_of(value).split()
+
+
+class Answer(Task):
+    """Where in a text the answer to a question stands."""
+
+    name, pipeline, head, metric, what = "answer", "question-answering", "span", "f1", "questions"
+    cuts = False
+    usual = Defaults(lr=1e-4, lora_lr=1e-3, epochs=3, length=384, steps=300)
+
+    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
+        """`places` are the articles, which are never torn apart; of a table, the contexts."""
+        if source.kind == "squad":
+            found, articles = list(data.squad(source.path, source.encoding)), _articles(source)
+            columns: dict[str, str] = {}
+        else:
+            columns = columns_of(source, "answer", given)
+            found = [_question(row, columns) for row in source.rows]
+            articles = [one.context for one in found]
+        lost = [i for i, one in enumerate(found) if not _usable(one)]
+        gone = set(lost)
+        keep = [i for i in range(len(found)) if i not in gone]
+        if not keep:
+            raise InputError(f"{source.path}: no question can be used: no answer stands in its text")
+        named = [f"{found[i].question[:40]!r}" for i in lost]
+        notes = (left_out("without a question or whose answer is not in the text", named),) if lost else ()
+        return Examples([found[i] for i in keep], [articles[i] for i in keep], columns, notes)
+
+    def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        articles = list(dict.fromkeys(examples.places))
+        if len(articles) < 2:
+            return super().held_out(examples, seed)
+        order = generator(seed, SPLIT).permutation(len(articles)).tolist()
+        held: set[str] = set()
+        size, counts = 0, counted(examples.places)
+        for i in order[:-1]:
+            if size and size + counts[articles[i]] > 2 * wanted(len(examples)):
+                continue
+            held.add(articles[i])
+            size += counts[articles[i]]
+            if size >= wanted(len(examples)):
+                break
+        parts: tuple[list[int], list[int]] = ([], [])
+        for i, place in enumerate(examples.places):
+            parts[place in held].append(i)
+        one = "1 of" if len(held) == 1 else f"{len(held)} of"
+        return examples.some(parts[0]), examples.some(parts[1]), f"{one} {len(articles)} articles"
+
+    def prepare(self, train: Examples, valid: Examples) -> None:
+        if not any(one.answers for one in train.items):
+            raise InputError("no question has an answer: there is nothing to learn")
+
+    def texts(self, examples: Examples) -> list[str]:
+        return [f"{one.question} {one.context}" for one in examples.items]
+
+    def facts(self, train: Examples, valid: Examples) -> dict[str, Any]:
+        both = [one for part in (train, valid) for one in part.items]
+        articles = len({*train.places, *valid.places})
+        none = sum(not one.answers for one in both)
+        return {"articles": articles, "contexts": len({one.context for one in both})} | (
+            {"unanswerable": none} if none else {}
+        )
+
+    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
+        stride = max(1, min(128, how.length // 3))
+        question = max(8, min(64, how.length // 4))
+        return data.answer(
+            list(examples.items), model.tokenizer, length=how.length, stride=stride, question=question,
+            batch=how.batch, seed=how.seed, truncate=True,
+        )  # fmt: skip
+
+    @property
+    def objective(self) -> str | Objective:
+        return "span"
+
+    def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
+        found = answer_scores(model, batches, examples.items)
+        return {"f1": found["f1"], "exact_match": found["exact_match"], "questions": found["questions"]}
+
+
+def _articles(source: Source) -> list[str]:
+    """The article of every question, in the order of `squad`."""
+    whole: dict[str, Any] = read_json(source.path, source.encoding)
+    return [
+        f"{number}:{article.get('title', '')}"
+        for number, article in enumerate(whole["data"])
+        for paragraph in article["paragraphs"]
+        for _ in paragraph["qas"]
+    ]
+
+
+def _question(row: Row, columns: dict[str, str]) -> Question:
+    """A row of a table: answers as texts, or as {"text": […], "answer_start": […]}."""
+    context, question = (text_of(row.values.get(columns[role])) for role in ("context", "question"))
+    given = row.values.get(columns["answer"])
+    if isinstance(given, dict):
+        texts, starts = given.get("text") or [], given.get("answer_start") or []
+        pairs = list(zip(texts, starts, strict=False))
+    else:
+        several: Sequence[Any] = given if isinstance(given, list) else [given]
+        pairs = [(text, context.find(text)) for text in map(text_of, several) if text.strip()]
+    return Question(row.where, question, context, tuple((str(text), int(start)) for text, start in pairs))
+
+
+def _usable(one: Question) -> bool:
+    return bool(one.question.strip() and one.context.strip()) and (not one.answers or locate(one) is not None)

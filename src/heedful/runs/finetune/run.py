@@ -1,0 +1,239 @@
+"""A fine-tuning run in order: look at the file, hold some out, train, score, write."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from heedful.adapters import lora, merge
+from heedful.data.batches import Batches
+from heedful.errors import ConfigError, InputError, NotFound
+from heedful.models import FAMILIES, presets
+from heedful.models.base import Model
+from heedful.nn.adapt import adapted
+from heedful.runs.evaluate import trained
+from heedful.runs.finetune.guessing import listed, task_of
+from heedful.runs.finetune.inspecting import Source, inspect
+from heedful.runs.finetune.labelled import Classify, Similarity
+from heedful.runs.finetune.located import Answer, Tag
+from heedful.runs.finetune.tasks import Examples, Reading, Task, measured, reach
+from heedful.runs.finetune.training import Loop, Trained
+from heedful.runs.finetune.writing import Asked, Outcome, place, write
+from heedful.runs.finetune.written import Complete, Summarize, Translate
+from heedful.runs.prepare import check_vocabulary
+from heedful.runs.progress import Lines, Progress, Silent, progress
+from heedful.runs.train import Interrupted
+from heedful.train.config import TrainConfig
+
+TASKS: dict[str, type[Task]] = {
+    kind.name: kind for kind in (Classify, Tag, Answer, Translate, Summarize, Similarity, Complete)
+}
+LARGE = 100_000_000  # parameters from which on an adapter is trained if nothing is said
+RANK = 16
+MOST_STEPS = 20_000
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A file after a look at it: what it is for, its examples in two parts, and what there is to say."""
+
+    task: Task
+    train: Examples
+    valid: Examples
+    found: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All that training needs."""
+
+    model: Model
+    how: Reading
+    batches: Batches
+    valid: Batches
+    config: TrainConfig
+    adapting: bool
+    parameters: int
+
+    @property
+    def learning(self) -> int:
+        """Parameters that are trained."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the run was like, for the card."""
+        c, epochs = self.config, round(self.config.steps / len(self.batches), 2)
+        told = {"epochs": epochs, "lr": c.lr, "batch": self.how.batch, "length": self.how.length}
+        return told | {"lora": self.adapting, "dtype": c.dtype, "seed": c.seed}
+
+
+def finetune(asked: Asked, *, quiet: bool = False) -> Outcome:
+    """Teach a trained model a file. Nothing is written unless it ends well, or is interrupted."""
+    say: Progress = Silent() if quiet else Lines()
+    out = place(asked)
+    seen = look(asked, say)
+    ready = make_ready(asked, seen, say)
+    shown = progress(ready.config.steps, quiet)
+    try:
+        loop = Loop(seen.task, ready.model, ready.batches, ready.valid, seen.valid, ready.config, shown)
+        ended = loop.run()
+    finally:
+        shown.close()
+    scores = dict(ended.scores)
+    if not ended.interrupted:
+        scores |= seen.task.final(ready.model, seen.valid, ready.valid, ready.how)
+    seen.task.finish(ready.model)
+    outcome = outcome_of(asked, seen, ready, ended, scores, out)
+    write(ready.model, outcome, asked)
+    if ended.interrupted:
+        raise Interrupted(
+            f"interrupted at step {ended.steps}; the best weights so far are in {out}: {outcome.use}"
+        )
+    return outcome
+
+
+def outcome_of(asked: Asked, seen: Looked, ready: Ready, ended: Trained, scores: Any, out: Any) -> Outcome:
+    """Everything that is worth telling of a run."""
+    task = seen.task
+    return Outcome(
+        task.name, task.pipeline, asked.model, out, scores, seen.found, len(seen.train), len(seen.valid),
+        ended, ready.batches.labels, ready.settings, ready.parameters, ready.learning,
+    )  # fmt: skip
+
+
+def look(asked: Asked, say: Progress) -> Looked:
+    """Read the file, say what was found, and hold out what is to validate."""
+    source = inspect(asked.file, encoding=asked.encoding, header=asked.header)
+    task = TASKS[task_of(source, asked.task)]()
+    examples = task.read(source, asked.given)
+    train, valid, parted = divided(task, examples, asked)
+    task.prepare(train, valid)
+    facts = task.facts(train, valid if asked.valid is None else valid.some([]))
+    for line in described(task, source, examples, facts):
+        say.say(line)
+    say.say(f"validation: {parted}")
+    found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
+    columns = {"columns": list(source.columns), "read_as": examples.columns}
+    return Looked(task, train, valid, found | columns | {"left_out": list(examples.notes), **facts})
+
+
+def divided(task: Task, examples: Examples, asked: Asked) -> tuple[Examples, Examples, str]:
+    """Training and validation examples: of another file, or a part held out."""
+    if asked.valid is None:
+        train, valid, parted = task.held_out(examples, asked.seed)
+        what = "" if "characters" in task.facts(train, valid) else f"{len(valid):,} {task.what} held out, "
+        return train, valid, f"{what}{parted} (seed {asked.seed})"
+    other = inspect(asked.valid, encoding=asked.encoding, header=asked.header)
+    task_of(other, task.name)
+    valid = task.read(other, asked.given)
+    notes = "".join(f"; {note}" for note in valid.notes)
+    return examples, valid, f"{len(valid):,} {task.what} of {asked.valid}{notes}"
+
+
+def described(task: Task, source: Source, examples: Examples, facts: dict[str, Any]) -> list[str]:
+    """What was found, line by line."""
+    what = "plain text" if "characters" in facts else f"{len(examples):,} {task.what}"
+    lines = [f"file: {source.path}, {what}; task: {task.name}"]
+    if source.columns:
+        told = ", ".join(f"{role} = {name!r}" for role, name in examples.columns.items())
+        lines.append(f"columns: {told} (of {listed(source)})")
+    lines += [f"{name}: {listing(value)}" for name, value in facts.items()]
+    return lines + [f"note: {note}" for note in examples.notes]
+
+
+def listing(value: Any, most: int = 12) -> str:
+    """positive (520), negative (480) …"""
+    if not isinstance(value, dict):
+        return f"{value:,}"
+    form = lambda name, n: f"{name} ({n:,})" if isinstance(n, int) else f"{name} {n:g}"
+    shown = [form(name, n) for name, n in list(value.items())[:most]]
+    return ", ".join(shown) + (f" and {len(value) - most} more" if len(value) > most else "")
+
+
+def make_ready(asked: Asked, seen: Looked, say: Progress) -> Ready:
+    """The model under its head, perhaps with an adapter; batches; how long it will learn."""
+    task = seen.task
+    model = opened(asked.model, asked.device)
+    task.check(model)
+    model, head = task.dress(model, asked.seed)
+    count = sum(p.numel() for p in model.parameters())
+    adapting = count > LARGE if asked.lora is None else asked.lora
+    if adapting:
+        with torch.random.fork_rng():
+            torch.manual_seed(asked.seed)
+            lora(model, rank=RANK, train=task.trained_whole())
+    how = reading(task, model, seen.train, asked, say)
+    batches, held = (task.batches(part, model, how) for part in (seen.train, seen.valid))
+    ready = Ready(model, how, batches, held, schedule(task, batches, asked, adapting, model), adapting, count)
+    learns = f"a LoRA adapter of {ready.learning:,} learns" if adapting else "all of them learn"
+    say.say(f"model: {asked.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}")
+    steps = f"{ready.config.steps:,} steps of {how.batch} rows, {ready.settings['epochs']:g} epochs"
+    say.say(f"training: at most {steps}; learning rate {ready.config.lr:g}, {model.device}")
+    return ready
+
+
+def opened(name: str, device: str) -> Model:
+    """The model to start from, plain and in float32: adapters become part of it."""
+    try:
+        model = trained(name, device)
+    except NotFound:
+        if name in presets() or name in FAMILIES:
+            what = f"{name!r} is known here by its shape and has no weights to start from"
+            raise NotFound(
+                f"{what}; give a folder, a name that `heed ls` lists as at hand, or a hub id"
+            ) from None
+        raise
+    if "quantization" in model.published:
+        raise InputError(f"{name} was quantised and cannot learn; take the model it was made from")
+    check_vocabulary(model, model.tokenizer, name)
+    if next(adapted(model), None) is not None:
+        merge(model)
+    model.float()
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    return model
+
+
+def reading(task: Task, model: Model, train: Examples, asked: Asked, say: Progress) -> Reading:
+    """How long rows are and how many stand in a batch; what is cut is said."""
+    most = reach(model)
+    if asked.length is not None and asked.length > most:
+        raise ConfigError(f"--length {asked.length} is more than the {most} tokens this model reads")
+    length = asked.length or min(task.usual.length, most)
+    texts = task.texts(train)
+    if texts:
+        tokens, huge = measured(texts, model, length)
+        longest = f"{'over ' if huge else ''}{int(tokens.max()):,}"
+        say.say(f"lengths: {int(np.median(tokens)):,} tokens in the middle, {longest} at the most")
+        over = int((tokens + 2 > length).sum())
+        if over and task.cuts:
+            many = f"1 text of {len(texts):,} is" if over == 1 else f"{over:,} of {len(texts):,} texts are"
+            size = f" (the longest has {max(map(len, texts)):,} characters)" if huge else ""
+            say.say(f"note: {many} longer than {length} tokens and cut there{size}")
+    return Reading(length, asked.batch or fitting(task, len(train)), asked.seed)
+
+
+def fitting(task: Task, rows: int) -> int:
+    """A small file is read in small batches, so that it gives enough steps."""
+    most = task.usual.batch
+    return most if rows >= 40 * most else max(4, min(most, 16, rows // 4))
+
+
+def schedule(task: Task, batches: Batches, asked: Asked, adapting: bool, model: Model) -> TrainConfig:
+    """Linear decay after a short rise; small files are read more often, large ones not without end."""
+    usual, an_epoch = task.usual, len(batches)
+    epochs = min(max(usual.epochs, math.ceil(usual.steps / an_epoch)), usual.most_epochs)
+    steps = min(epochs * an_epoch, max(MOST_STEPS, an_epoch))
+    if asked.epochs is not None:
+        steps = max(1, round(asked.epochs * an_epoch))
+    lr = asked.lr if asked.lr is not None else usual.lora_lr if adapting else usual.lr
+    dtype = asked.dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
+    return TrainConfig(
+        steps=steps, lr=lr, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,
+        warmup=round(0.06 * steps), dtype=dtype, seed=asked.seed,
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""The loop: steps, evaluations, and the best weights, kept in memory until they are written."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.data.batches import Batches
+from heedful.models.base import Model
+from heedful.runs.finetune.tasks import Examples, Task
+from heedful.runs.progress import Progress, memory
+from heedful.runs.train import SHOW, signals
+from heedful.train.config import TrainConfig
+from heedful.train.fit import Step, fit
+from heedful.train.stopping import EarlyStopping
+
+PATIENCE = 4  # evaluations without a better one
+OFTEN = 250  # steps between evaluations, at most
+
+
+@dataclass
+class Trained:
+    """How training ended."""
+
+    steps: int
+    seconds: float
+    loss: float
+    best_step: int | None
+    scores: dict[str, Any] = field(default_factory=dict)  # of the best evaluation
+    stopped: bool = False  # early, because nothing got better
+    interrupted: bool = False
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class Loop:
+    """One run: steps are shown, an evaluation now and then decides which weights stay."""
+
+    def __init__(
+        self, task: Task, model: Model, batches: Batches, valid: Batches, examples: Examples,
+        config: TrainConfig, shown: Progress,
+    ) -> None:  # fmt: skip
+        self.task, self.model, self.batches, self.valid = task, model, batches, valid
+        self.examples, self.config, self.shown = examples, config, shown
+        self.every = min(len(batches), OFTEN)
+        self.stopping = EarlyStopping(patience=PATIENCE, highest=task.highest)
+        self.kept: dict[str, Tensor] = {}
+        self.done = Trained(0, 0.0, math.nan, None)
+        self.began = self.seen = time.perf_counter()
+        self.since, self.ema = 0, math.nan
+
+    def run(self) -> Trained:
+        """Train; afterwards the model has its best weights."""
+        with signals() as asked:
+            for step in fit(self.model, self.task.objective, self.batches, self.config):
+                self.show(step)
+                if step.number % self.every == 0 or step.number == self.config.steps:
+                    self.evaluate(step)
+                self.done.steps = step.number
+                if self.stopping.stop:
+                    self.done.stopped = True
+                    self.shown.say(f"stopped early: nothing better since step {self.done.best_step}")
+                    break
+                if asked.stop:
+                    self.done.interrupted = True
+                    break
+        self.done.seconds = time.perf_counter() - self.began
+        self.restore()
+        return self.done
+
+    def show(self, step: Step) -> None:
+        self.since += step.tokens
+        now = time.perf_counter()
+        if now - self.seen < SHOW and step.number < self.config.steps:
+            return
+        loss = step.loss
+        self.done.loss = loss
+        self.ema = loss if math.isnan(self.ema) else 0.9 * self.ema + 0.1 * loss
+        speed = self.since / max(now - self.seen, 1e-9)
+        left = (now - self.began) / step.number * (self.config.steps - step.number)
+        self.shown.step({
+            "step": step.number, "steps": self.config.steps, "loss": loss, "ema": self.ema,
+            "val": self.stopping.best, "lr": step.lr, "tokens_per_second": speed,
+            "memory": memory(self.model.device), "eta": left,
+        })  # fmt: skip
+        self.seen, self.since = now, 0
+
+    def evaluate(self, step: Step) -> None:
+        """Score the validation examples; the best weights so far are kept."""
+        loss = step.evaluate(self.valid)["loss"] if self.task.by_loss else None
+        self.model.eval()
+        scores = self.task.score(self.model, self.examples, self.valid, loss)
+        self.model.train()
+        better = self.stopping.better(float(scores[self.task.metric]))
+        if better:
+            self.done.best_step, self.done.scores = step.number, scores
+            self.kept = {n: p.detach().clone() for n, p in self.model.named_parameters() if p.requires_grad}
+        metric = scores[self.task.metric]
+        self.done.history.append({"step": step.number, self.task.metric: metric})
+        mark = "  best so far" if better else ""
+        self.shown.say(f"step {step.number}: validation {self.task.metric} {metric:.4f}{mark}")
+        self.seen = time.perf_counter()
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the best weights back."""
+        parameters = dict(self.model.named_parameters())
+        for name, value in self.kept.items():
+            parameters[name].copy_(value)
+        self.model.eval()

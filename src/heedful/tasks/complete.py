@@ -1,0 +1,191 @@
+"""text-generation and conversational: a model goes on with a text, or answers in a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from heedful.errors import InputError
+from heedful.models.base import LM, Model
+from heedful.tasks.common import spread
+from heedful.tasks.generation import BATCH, Writes, fitting, tidy
+
+USUAL = {"max_new_tokens": 256}
+
+
+class TextGeneration(Writes):
+    """[{"generated_text"}]: for a text the text and what follows it, for messages these and the answer."""
+
+    needs: ClassVar[str] = "a decoder that writes"
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        return super().fits(model) and isinstance(model, LM)
+
+    def answer(
+        self,
+        text_inputs: Any,
+        *,
+        return_full_text: bool | None = None,
+        return_tensors: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+        prefix: str = "",
+        stop_sequence: str | None = None,
+        stop: str | Sequence[str] | None = None,
+        truncation: bool | str | None = None,
+        handle_long_generation: str | None = None,
+        continue_final_message: bool | None = None,
+        batch_size: int = BATCH,
+        **generation: Any,
+    ) -> Any:
+        """num_return_sequences texts for each input. The other options are those of generation.
+
+        `stop` ends a text before any of these strings, which transformers calls stop_strings or, for one,
+        stop_sequence. A prompt beyond the context is an error; handle_long_generation="hole" keeps its end.
+        """
+        if handle_long_generation not in (None, "hole"):
+            raise InputError(f"handle_long_generation={handle_long_generation!r} must be None or 'hole'")
+        ends = stop if stop is not None else stop_sequence
+        options = generation | ({} if ends is None else {"stop_strings": ends})
+        cut = truncation or handle_long_generation
+        whole = return_full_text is None or return_full_text
+
+        def answers(given: list[Any]) -> list[Any]:
+            prompts = [
+                fitting(self.model, self.ids(one, prefix, continue_final_message), cut, "last")
+                for one in given
+            ]
+            rows = self.write(prompts, options, USUAL, batch_size)
+            if return_tensors:
+                return [
+                    [{"generated_token_ids": [*ids, *g.ids]} for g in row]
+                    for ids, row in zip(prompts, rows, strict=True)
+                ]
+            return [
+                [
+                    {"generated_text": self.shown(one, g.text, whole, clean_up_tokenization_spaces)}
+                    for g in row
+                ]
+                for one, row in zip(given, rows, strict=True)
+            ]
+
+        one = isinstance(text_inputs, str) or is_chat(text_inputs)
+        return answers([text_inputs])[0] if one else spread(text_inputs, answers, batch_size)
+
+    def ids(self, given: Any, prefix: str, resume: bool | None) -> list[int]:
+        """The prompt of a text or of messages; an answer that was begun is gone on with."""
+        if isinstance(given, str):
+            return self.tokenizer.encode(prefix + given)
+        messages = check_chat(given)
+        if not (resume if resume is not None else messages[-1]["role"] == "assistant"):
+            return self.chat(messages)
+        text = self.tokenizer.chat(messages, generation_prompt=False)
+        at = text.rfind(messages[-1]["content"].strip())  # what the template puts behind it is left off
+        return self.tokenizer.encode(text[: at + len(messages[-1]["content"].strip())], special=False)
+
+    def shown(self, given: Any, text: str, whole: bool, clean: bool | None) -> Any:
+        """What was written; with what stood before it if that is wanted."""
+        if isinstance(given, str):
+            text = given + text if whole else text
+            return tidy(text, clean) if clean else text
+        if not whole:
+            return text
+        messages = [dict(m) for m in given]
+        if messages[-1]["role"] == "assistant":
+            return [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + text}]
+        return [*messages, {"role": "assistant", "content": text}]
+
+
+def is_chat(given: Any) -> bool:
+    """Whether it is one conversation: a list of messages."""
+    return isinstance(given, Sequence) and len(given) > 0 and isinstance(given[0], Mapping)
+
+
+def check_chat(given: Any) -> Sequence[Mapping[str, Any]]:
+    """The messages; one clear line for what is none."""
+    if not is_chat(given):
+        raise InputError(f"the input must be a text or a list of messages; got {given!r:.60}")
+    for i, message in enumerate(given):
+        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+            raise InputError(f"message {i} must be {{'role': …, 'content': …}}; got {message!r:.60}")
+        if not isinstance(message["content"], str):
+            raise InputError(f"the content of message {i} must be a text; got {message['content']!r:.60}")
+    messages: Sequence[Mapping[str, Any]] = given
+    return messages
+
+
+class Conversation:
+    """The messages of one conversation: say something with `add_user_input`, then hand it to the pipeline."""
+
+    def __init__(self, messages: str | Sequence[Mapping[str, str]] | None = None) -> None:
+        first = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages or []
+        self.messages: list[dict[str, str]] = [dict(m) for m in first]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{m['role']}: {m['content']}" for m in self.messages)
+
+    def append(self, message: Mapping[str, str]) -> None:
+        """One more message, of any role."""
+        self.messages.append(dict(check_chat([message])[0]))
+
+    add_message = append
+
+    def add_user_input(self, text: str) -> None:
+        """The user says something."""
+        self.append({"role": "user", "content": text})
+
+    def append_response(self, text: str) -> None:
+        """The assistant answers."""
+        self.append({"role": "assistant", "content": text})
+
+    @property
+    def past_user_inputs(self) -> list[str]:
+        """What the user said and was answered."""
+        said = [m["content"] for m in self.messages if m["role"] == "user"]
+        return said[:-1] if self.messages and self.messages[-1]["role"] == "user" else said
+
+    @property
+    def generated_responses(self) -> list[str]:
+        """What the assistant answered."""
+        return [m["content"] for m in self.messages if m["role"] == "assistant"]
+
+
+class Conversational(Writes):
+    """The conversation with the answer appended: a Conversation itself, a new list for a list of messages."""
+
+    needs: ClassVar[str] = "a decoder trained to converse"
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        return super().fits(model) and isinstance(model, LM)
+
+    def answer(self, conversations: Any, *, batch_size: int = BATCH, **generation: Any) -> Any:
+        """The next message of each conversation. The options are those of generation."""
+        if self.tokenizer.chat_template is None:
+            raise InputError("this model has no chat template; use text-generation, or one made to converse")
+
+        def answers(given: list[Any]) -> list[Any]:
+            talks = [check_chat(c.messages if isinstance(c, Conversation) else c) for c in given]
+            for i, talk in enumerate(talks):
+                if talk[-1]["role"] == "assistant":
+                    raise InputError(f"conversation {i} ends with an answer; add what the user says next")
+            rows = self.write([self.chat(talk) for talk in talks], generation, USUAL, batch_size)
+            return [replied(c, row[0].text.strip()) for c, row in zip(given, rows, strict=True)]
+
+        if isinstance(conversations, str):
+            return answers([Conversation(conversations)])[0]
+        one = isinstance(conversations, Conversation) or is_chat(conversations)
+        return (
+            answers([conversations])[0] if one else spread(conversations, answers, batch_size, Conversation)
+        )
+
+
+def replied(given: Any, text: str) -> Any:
+    """The conversation and its newest message."""
+    if isinstance(given, Conversation):
+        given.append_response(text)
+        return given
+    return [*given, {"role": "assistant", "content": text}]

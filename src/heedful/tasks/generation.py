@@ -1,0 +1,233 @@
+"""What tasks that write share: transformers' arguments of generation, done by heedful's own loop.
+
+Drawing begins with do_sample=True, or where a temperature, top_k or top_p is asked for and do_sample is not
+False. Then top_k is 50 if nobody says otherwise, as in transformers 4.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from heedful.data.tokens import ended, frame
+from heedful.decode.fast import fast
+from heedful.decode.loop import Generation, generate
+from heedful.decode.request import context_of, endings
+from heedful.decode.stepper import Stepper
+from heedful.errors import InputError, nearest
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.tasks.common import Pipeline, Truncated
+
+BATCH = 8  # texts written at once
+
+# transformers' name → that of `generate`; a value that switches its rule off is left out.
+NAMES = {
+    "repetition_penalty": "repetition", "no_repeat_ngram_size": "no_repeat", "eos_token_id": "eos",
+    "stop_strings": "stop", "seed": "seed",
+}  # fmt: skip
+DRAWING = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+           "typical_p": "typical"}  # fmt: skip
+SEARCHING = {"length_penalty": "length_penalty", "early_stopping": "early_stopping",
+             "num_beam_groups": "groups", "diversity_penalty": "diversity"}  # fmt: skip
+LENGTHS = ("max_new_tokens", "max_length", "min_new_tokens", "min_length")
+OFF = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0, "no_repeat_ngram_size": 0, "min_p": 0.0}
+OTHERS = ("num_beams", "do_sample", "num_return_sequences", "penalty_alpha")
+IDLE = ("use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id")
+KNOWN = (*NAMES, *DRAWING, *SEARCHING, *LENGTHS, *OTHERS)
+
+
+def chosen(task: str, model: Model, options: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caller asks for, else what the model was published with, else what is usual for the task."""
+    for name in options:
+        if name not in KNOWN and name not in IDLE:
+            raise InputError(
+                f"{task} has no option {name!r}; {nearest(name, KNOWN) or 'it has ' + ', '.join(KNOWN)}"
+            )
+    published = {name: value for name, value in model.generation.items() if name in KNOWN}
+    layers = [usual, published, {k: v for k, v in options.items() if v is not None and k not in IDLE}]
+    found: dict[str, Any] = {}
+    for layer in layers:
+        for end in ("max", "min"):  # either name says how long; the nearer layer's counts
+            if any(name in layer for name in LENGTHS if name.startswith(end)):
+                found = {k: v for k, v in found.items() if not (k in LENGTHS and k.startswith(end))}
+        found |= layer
+    asked = {name for name in DRAWING if options.get(name) is not None}
+    found.setdefault(
+        "do_sample", bool(asked) and found.get("num_beams", 1) == 1 and "penalty_alpha" not in found
+    )
+    return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Keywords of `generate`, and how long a text may and must be; `whole` lengths count the prompt."""
+
+    rules: dict[str, Any]
+    most: int
+    least: int
+    whole_most: bool
+    whole_least: bool
+
+    def lengths(self, prompt: int) -> tuple[int, int]:
+        """At most and at least so many new tokens behind a prompt."""
+        most = self.most - prompt * self.whole_most
+        if most < 1:
+            raise InputError(
+                f"max_length={self.most} counts the {prompt} tokens of the prompt and leaves none to write; "
+                "pass max_new_tokens="
+            )
+        return most, min(self.least - prompt * self.whole_least, most)
+
+
+def plan(found: Mapping[str, Any]) -> Plan:
+    """Settings under heedful's names."""
+    on = {k: v for k, v in found.items() if v is not None and not (k in OFF and OFF[k] == v)}
+    rules: dict[str, Any] = {NAMES[k]: v for k, v in on.items() if k in NAMES}
+    beams = found.get("num_beams", 1)
+    if beams < 1:
+        raise InputError(f"num_beams={beams} searches nothing; give at least 1")
+    if found.get("penalty_alpha"):
+        rules |= {"contrastive": found["penalty_alpha"], "top_k": found.get("top_k", 4)}
+    elif found["do_sample"]:
+        if beams > 1:
+            raise InputError(f"num_beams={beams} searches and do_sample=True draws; leave one of them out")
+        # A rule switched off by its value stays off; only a silent caller gets the usual 50.
+        rules |= {"temperature": 1.0} | ({} if "top_k" in found else {"top_k": 50})
+        rules |= {DRAWING[k]: v for k, v in on.items() if k in DRAWING}
+    elif beams > 1:
+        rules |= {"beams": beams} | {SEARCHING[k]: v for k, v in on.items() if k in SEARCHING}
+    elif found.get("num_return_sequences", 1) > 1:
+        raise InputError(
+            f"num_return_sequences={found['num_return_sequences']} would be the same text each time; "
+            "pass do_sample=True or num_beams="
+        )
+    new, fresh = "max_new_tokens" in found, "min_new_tokens" in found
+    most = found["max_new_tokens"] if new else found.get("max_length", 128)
+    least = found["min_new_tokens"] if fresh else found.get("min_length", 0)
+    rules["n"] = found.get("num_return_sequences", 1)
+    return Plan(rules, most, least, not new, not fresh)
+
+
+class NotBefore:
+    """A stepper that does not let a text end before it has `least` tokens."""
+
+    def __init__(self, inner: Stepper, ends: Sequence[int], least: int) -> None:
+        self.inner, self.ends, self.least, self.written = inner, list(ends), least, 0
+        self.model, self.fixed = inner.model, inner.fixed
+        self.reorder, self.crop, self.extend = inner.reorder, inner.crop, inner.extend
+
+    @property
+    def past(self) -> int:
+        """How many positions were read and written."""
+        return self.inner.past
+
+    def _held(self, logits: Tensor) -> Tensor:
+        self.written += 1
+        if self.written > self.least or not self.ends:
+            return logits
+        return logits.index_fill(1, torch.tensor(self.ends, device=logits.device), -torch.inf)
+
+    def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        """The prompt is read; nothing is written yet."""
+        self.written = 0
+        return self._held(self.inner.prefill(prompt, valid, length))
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Each row wrote one token."""
+        return self._held(self.inner.step(tokens))
+
+
+def written(
+    stepper: Stepper, prompts: Sequence[list[int]], how: Plan, batch_size: int = BATCH
+) -> list[list[Generation]]:
+    """For each prompt what was written behind it, as often as asked."""
+    if batch_size < 1:
+        raise InputError(f"batch_size={batch_size} must be at least 1")
+    model = stepper.model
+    count = lambda ids: 1 if isinstance(model, Seq2Seq) else len(ids)  # a decoder's start token is counted
+    out: list[list[Generation]] = []
+    while len(out) < len(prompts):
+        some = prompts[len(out) : len(out) + batch_size]
+        if how.whole_most or (how.whole_least and how.least > 0):
+            alike = [count(ids) == count(some[0]) for ids in some]
+            some = some[: alike.index(False)] if False in alike else some
+        most, least = how.lengths(count(some[0]))
+        rules = how.rules | {"max_tokens": most}
+        if "seed" in rules:
+            rules["seed"] += len(out)  # otherwise the first rows of all batches would draw the same
+        by = stepper
+        if least > 0 and "contrastive" not in rules:
+            by = cast(Stepper, NotBefore(stepper, sorted(endings(model, rules.get("eos"))), least))
+        out += generate(by, some, details=True, **rules)
+    return out
+
+
+def fitting(model: Model, ids: list[int], truncation: Any, keep: str = "first") -> list[int]:
+    """The ids, or as many as the model reads: what is cut is reported, and nothing without `truncation`."""
+    reach = context_of(model, source=True)
+    if reach is None or len(ids) <= reach or truncation in (None, False, "do_not_truncate"):
+        return ids
+    warnings.warn(Truncated(f"cut off: {len(ids) - reach:,} of {len(ids):,} tokens"), stacklevel=2)
+    # The last token of a source is its end.
+    return [*ids[: reach - 1], ids[-1]] if keep == "first" else ids[-reach:]
+
+
+def tidy(text: str, clean: bool | None) -> str:
+    """White space off both ends; `clean` also takes it from before punctuation and inside contractions."""
+    text = text.strip()
+    if not clean:
+        return text
+    text = re.sub(r"\s+([.,!?])", r"\1", text)
+    return re.sub(r"(?<=\w)\s+('(?:s|m|re|ve|ll|d)\b|n't\b)", r"\1", text)
+
+
+class Writes(Pipeline):
+    """A pipeline whose model writes: one stepper for all calls."""
+
+    heads = ("lm",)
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        return super().fits(model) and (
+            isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)
+        )
+
+    @cached_property
+    def stepper(self) -> Stepper:
+        """The fastest there is; it speaks through the pipeline's own tokenizer."""
+        model = self.model
+        if model.tokenizer is not self.tokenizer:
+            model = copy.copy(model)  # the caller's model keeps its own
+            model.tokenizer = self.tokenizer
+        return fast(model)
+
+    def source(self, text: str, truncation: Any = None) -> list[int]:
+        """A text as an encoder-decoder read it in training: with its end."""
+        ids = self.tokenizer.encode(text, special=False)
+        if not ids:
+            raise InputError(f"{self.task} got {text!r:.40}, which has no token; leave it out")
+        around = ended(self.tokenizer, frame(self.tokenizer))
+        return fitting(self.model, around.one(ids).tolist(), truncation)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Messages as the prompt of an answer."""
+        return self.tokenizer.encode(self.tokenizer.chat(messages), special=False)
+
+    def write(
+        self,
+        prompts: Sequence[list[int]],
+        options: Mapping[str, Any],
+        usual: Mapping[str, Any],
+        batch_size: int,
+    ) -> list[list[Generation]]:
+        """What the model writes for each prompt."""
+        how = plan(chosen(self.task, self.model, options, usual))
+        return written(self.stepper, prompts, how, batch_size)

@@ -40,18 +40,10 @@ def ls(json: Json = False) -> None:
         return None
     from rich.text import Text
 
-    names = ("trained model", "for", "size", "base", "licence", "of its data", "score", "from")
-    listed = table(*names, right=("size",))
+    listed = table("trained model", "for", "size", "base", "data licence", "score", "from", right=("size",))
     for row in here:
-        said = (
-            row["for"],
-            short(row["bytes"], "B"),
-            row["base"],
-            row["license"],
-            row["data_license"],
-            row["score"],
-            row["from"],
-        )
+        told = row | {"size": short(row["bytes"], "B")}
+        said = (told[name] for name in ("for", "size", "base", "data_license", "score", "from"))
         listed.add_row(Text(row["name"]), *(Text(str(value or "–")) for value in said))
     out.print(listed)
     return None
@@ -101,10 +93,11 @@ def card(path: Path, usual: str | None = None) -> dict[str, Any]:
     joined = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in said.items()}
     return {
         "for": head.get("pipeline_tag") or usual,
+        "what": head.get("what"),
         "base": joined["base_model"],
         "license": joined["license"],
         "data_license": joined["data_license"],
-        "score": _score(head.get("model-index")),
+        "score": _score(head),
     }
 
 
@@ -123,15 +116,18 @@ def _head(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _score(index: Any) -> str | None:
-    """The first metric of a card's model-index: "accuracy 91.2 (SST-2 dev)"."""
+def _score(head: Mapping[str, Any]) -> str | None:
+    """The score of our cards, "SST-2 dev accuracy 91.2"; else the first of a model-index, "F1 91 (SST-2)"."""
+    if "score" in head:
+        return " ".join([*str(head.get("metric") or "").split(), _short(head["score"])])
     try:
-        result = index[0]["results"][0]
-        metric = result["metrics"][0]
-        value = metric["value"]
-        shown = f"{value:.4g}" if isinstance(value, int | float) else str(value)
-        data = result.get("dataset") or {}
+        result = head["model-index"][0]["results"][0]
+        metric, data = result["metrics"][0], result.get("dataset") or {}
         where = f" ({data['name']})" if data.get("name") else ""
-        return f"{metric.get('name') or metric['type']} {shown}{where}"
+        return f"{metric.get('name') or metric['type']} {_short(metric['value'])}{where}"
     except (TypeError, KeyError, IndexError, AttributeError):
         return None
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else str(value)

@@ -234,7 +234,7 @@ def _written(
     options = {name: value for name, value in options.items() if value is not None}
     with telling():
         name, pipe = made(task, model, device)
-        found = pipe(given, **options)
+        found = pipe(given, truncation=True, **options)
     rows = [one if isinstance(one, list) else [one] for one in found]
     if json:
         return write({"task": task, "model": name}, zip(given, rows, strict=True), True, labelled)

@@ -42,7 +42,7 @@ def document(given: Sequence[str] | None, lines: bool) -> list[str]:
 
 def stdin(asked: bool) -> str:
     """What is piped in; nobody is left waiting at a terminal who did not ask for it with "-"."""
-    if sys.stdin.isatty() and not asked:
+    if waiting() and not asked:
         raise InputError("there is no text; write it after the command, or pipe it in")
     try:
         return sys.stdin.read().removeprefix("\ufeff")
@@ -50,6 +50,11 @@ def stdin(asked: bool) -> str:
         raise InputError(
             f"stdin is no {error.encoding} text (byte {error.start}); convert it first"
         ) from None
+
+
+def waiting() -> bool:
+    """Whether stdin is a terminal."""
+    return sys.stdin.isatty()
 
 
 def filled(found: list[str]) -> list[str]:
@@ -97,22 +102,18 @@ def write(
         for text, results in rows:
             as_json(said | {"text": text, "results": results})
         return
-    out = console()
     for number, (text, results) in enumerate(rows):
         if len(rows) > 1:
-            out.print(("\n" if number else "") + text, style="dim", markup=False, soft_wrap=True)
+            show(("\n" if number else "") + text, "dim")
         show(draw(text, results))
 
 
-def show(text: str) -> None:
-    """One piece of a result, the marked words in bold where there is a terminal."""
-    import re
-
+def show(text: str, style: str = "") -> None:
+    """One piece of a result as it is; words between the marks of `marked` are bold where there is a terminal."""
     from rich.text import Text
 
-    drawn = Text(text)
-    for found in re.finditer(r"⟦[^⟧]*⟧", text):
-        drawn.stylize("bold green", found.start(), found.end())
+    drawn = Text(text, style)
+    drawn.highlight_regex(r"⟦[^⟧]*⟧", "bold green")
     console().print(drawn, soft_wrap=True)
 
 

@@ -1,0 +1,310 @@
+"""The commands of tasks: texts from arguments and pipes, results on stdout, an object a text with --json."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heedful
+from heedful.cli import main
+from heedful.commands.ls import card
+from heedful.commands.tasks_text import columns, marked
+from heedful.models.base import Model
+from tests.decode.toy import letters
+from tests.properties.tiny import tiny
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PLAIN = ("the", "cat", "sat", "on", "mat", "dog", "ada", "lives", "in", "paris", ".", "?")
+WORDS = SPECIAL + PLAIN
+TASKS = ("classify", "tag", "answer", "translate", "summarize", "fill", "embed", "similar", "complete")
+
+
+@pytest.fixture
+def heed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Exit code, stdout and stderr of a command; `piped` is what stdin has."""
+    monkeypatch.delenv("HEED_DEBUG", raising=False)
+    monkeypatch.delenv("HEED_DEVICE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object, piped: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        printed = capsys.readouterr()
+        return int(stop.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def saved(folder: Path, model: Model, **published: Any) -> Path:
+    heedful.save(model, folder)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    config = json.loads((folder / "config.json").read_text()) | published
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def bert(**changes: Any) -> Model:
+    sizes = {"vocab": len(WORDS), "dim": 16, "layers": 1, "heads": 2, "context": 32}
+    return heedful.build("bert", seed=0, **(sizes | changes))
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny random model of every kind of head."""
+    root = tmp_path_factory.mktemp("models")
+    moods, tags = {0: "BAD", 1: "GOOD"}, {0: "O", 1: "B-PER", 2: "I-PER"}
+    return {
+        "classify": saved(root / "classify", bert(head="classify", labels=2), id2label=moods),
+        "tag": saved(root / "tag", bert(head="tag", labels=3), id2label=tags),
+        "answer": saved(root / "answer", bert(head="span")),
+        "fill": saved(root / "fill", bert(head="mlm")),
+        "embed": saved(root / "embed", bert(head="none")),
+        "translate": scribe(root / "translate", "transformer"),
+        "complete": scribe(root / "complete", "llama", context=256),
+    }
+
+
+def scribe(folder: Path, family: str, **changes: Any) -> Path:
+    """A model that writes bytes, nonsense for certain."""
+    model = tiny(family, vocab=260, **changes)
+    model.tokenizer = letters()
+    return heedful.save(model, folder)
+
+
+def objects(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_help_has_examples_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom heedful.cli import main\n"
+        f"for name in {(*TASKS, 'verify', 'ls')}:\n"
+        "    try: main([name, '--help'])\n    except SystemExit: pass\n"
+        "print([m for m in ('torch', 'numpy', 'tokenizers', 'yaml') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+    assert all(out.count(f"heed {name}") >= 2 for name in TASKS)
+
+
+def test_a_text_is_classified(heed: Any, models: dict[str, Path]) -> None:
+    code, out, err = heed("classify", "the cat sat .", "-m", models["classify"], "--top-k", 2)
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    assert {row[1] for row in rows} == {"GOOD", "BAD"}
+    assert float(rows[0][0]) >= float(rows[1][0])
+    assert sum(float(row[0]) for row in rows) == pytest.approx(1, abs=2e-4)
+
+
+def test_one_text_as_json_is_one_object(heed: Any, models: dict[str, Path]) -> None:
+    code, out, _ = heed("classify", "the cat sat .", "--model", models["classify"], "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert list(found) == ["schema", "task", "model", "text", "results"]
+    assert (found["schema"], found["task"]) == ("heed/1", "text-classification")
+    assert found["text"] == "the cat sat ."
+    assert set(found["results"][0]) == {"label", "score"}
+    assert len(found["results"]) == 1
+
+
+@pytest.mark.parametrize("dash", [[], ["-"]])
+def test_lines_of_a_pipe_are_texts_and_json_lines(
+    heed: Any, models: dict[str, Path], dash: list[str]
+) -> None:
+    piped = "\ufeffthe cat\n\n  the dog \r\n"
+    code, out, _ = heed("classify", *dash, "-m", models["classify"], "--json", piped=piped)
+    assert code == 0
+    assert [row["text"] for row in objects(out)] == ["the cat", "the dog"]
+
+
+def test_several_texts_stand_above_their_results(heed: Any, models: dict[str, Path]) -> None:
+    out = heed("classify", "[b]the :cat:", "the dog", "-m", models["classify"])[1].splitlines()
+    assert (out[0], out[2], out[3]) == ("[b]the :cat:", "", "the dog")  # nothing is read into a text
+    assert len(out) == 5
+
+
+def test_labels_of_your_own_are_chosen_by_a_sentence_encoder(heed: Any, models: dict[str, Path]) -> None:
+    given = ("the cat sat", "--labels", "cat, dog,mat", "-m", models["embed"], "--top-k", 3, "--json")
+    found = json.loads(heed("classify", *given)[1])
+    assert found["task"] == "zero-shot-classification"
+    assert {row["label"] for row in found["results"]} == {"cat", "dog", "mat"}
+    assert heed("classify", "the cat", "--several")[0] == 3
+
+
+def test_no_text_is_one_line_and_code_3(
+    heed: Any, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for piped in ("", "\n \n"):
+        code, out, err = heed("classify", "-m", models["classify"], piped=piped)
+        assert (code, out) == (3, "")
+        assert err.startswith("error: a text is empty\nhint: ")
+    monkeypatch.setattr("heedful.commands.tasks_text.waiting", lambda: True)
+    assert "there is no text" in heed("classify", "-m", models["classify"])[2]
+
+
+def test_a_model_that_does_not_fit_is_named(heed: Any, models: dict[str, Path]) -> None:
+    code, out, err = heed("tag", "the cat", "-m", models["classify"])
+    assert (code, out) == (3, "")
+    assert "'classify' head" in err
+    found = json.loads(heed("fill", "the [MASK]", "-m", "nowhere", "--json")[1])
+    assert found["error"]["code"] == "not_found"
+
+
+def test_what_is_cut_off_is_told_on_stderr_alone(heed: Any, models: dict[str, Path]) -> None:
+    code, out, err = heed("classify", "the cat " * 40, "-m", models["classify"], "--json")
+    assert code == 0
+    assert len(objects(out)) == 1
+    assert err.startswith("warning: cut off: 50 of 80 tokens")
+    assert len(err.splitlines()) == 1
+
+
+def test_names_are_marked_where_they_stand(heed: Any, models: dict[str, Path]) -> None:
+    text = "Ada lives in Paris ."
+    found = json.loads(heed("tag", text, "-m", models["tag"], "--aggregation", "none", "--json")[1])
+    for row in found["results"]:
+        assert text[row["start"] : row["end"]].lower() == row["word"]
+    code, out, _ = heed("tag", text, "-m", models["tag"])
+    assert code == 0
+    head = out.splitlines()[0]
+    assert head.replace("⟦", "").replace("⟧PER", "") == text
+    assert heed("tag", text, "-m", models["tag"], "--aggregation", "sum")[0] == 3
+
+
+def test_marks_enclose_spans_and_leave_out_what_overlaps() -> None:
+    assert marked("Ada met\nBob.", [(8, 11, "PER"), (0, 3, "PER"), (1, 5, "X")]) == "⟦Ada⟧PER met ⟦Bob⟧PER."
+    assert columns([("1", "ab", "x y"), ("22", "漢", "z")]) == "1   ab  x y\n22  漢  z"
+
+
+def test_an_answer_stands_in_its_text(heed: Any, models: dict[str, Path], tmp_path: Path) -> None:
+    text = "the cat sat on the mat . ada lives in paris ."
+    ask = ("answer", "the cat sat ?", "-m", models["answer"])
+    found = json.loads(heed(*ask, "--context", text, "--top-k", 2, "--json")[1])
+    assert found["task"] == "question-answering"
+    assert len(found["results"]) == 2
+    best = found["results"][0]
+    assert text[best["start"] : best["end"]] == best["answer"]
+    (tmp_path / "t.txt").write_text(text)
+    for given, piped in (("--context", text), ""), (("--file", "t.txt"), ""), ((), text):
+        code, out, _ = heed(*ask, *given, piped=piped)
+        assert (code, out.splitlines()[0]) == (0, best["answer"])
+        assert f"⟦{best['answer']}⟧" in out
+    assert heed(*ask, "--context", "a", "--file", "t.txt")[0] == 3
+    assert heed(*ask, "--file", "none.txt")[0] == 3
+
+
+def test_masks_are_filled_each_with_its_words(heed: Any, models: dict[str, Path]) -> None:
+    code, out, _ = heed("fill", "the [MASK] sat .", "-m", models["fill"], "--top-k", 3)
+    assert code == 0
+    assert len(out.splitlines()) == 3
+    out = heed("fill", "the [MASK] sat .", "-m", models["fill"], "--targets", "cat, dog")[1]
+    assert {line.split()[1] for line in out.splitlines()} == {"cat", "dog"}
+    assert "the cat sat." in out
+    out = heed("fill", "the [MASK] sat on the [MASK] .", "-m", models["fill"], "--top-k", 1)[1]
+    assert [line for line in out.splitlines() if line.startswith("mask")] == ["mask 1", "mask 2"]
+    assert heed("fill", "the cat sat .", "-m", models["fill"])[0] == 3
+
+
+def test_vectors_are_printed_or_written(heed: Any, models: dict[str, Path]) -> None:
+    from safetensors import safe_open
+
+    given = ("embed", "the cat", "the dog", "-m", models["embed"])
+    rows = objects(heed(*given, "--json")[1])
+    vectors = [row["results"][0]["vector"] for row in rows]
+    assert [len(v) for v in vectors] == [16, 16]
+    assert heed(*given, "--out", "v.csv")[:2] == (0, "v.csv\n")
+    read = list(csv.reader(Path("v.csv").read_text().splitlines()))
+    assert [row[0] for row in read] == ["text", "the cat", "the dog"]
+    assert [float(x) for x in read[1][1:]] == pytest.approx(vectors[0], rel=1e-8)
+    told = json.loads(heed(*given, "--out", "v.safetensors", "--json")[1])
+    assert (told["texts"], told["size"]) == (2, 16)
+    with safe_open("v.safetensors", "pt") as file:
+        assert file.get_tensor("vectors").tolist() == vectors
+        assert json.loads(file.metadata()["texts"]) == ["the cat", "the dog"]
+    assert heed(*given, "--out", "v.doc")[0] == 3
+    assert heed(*given)[1].splitlines()[1].startswith("16 numbers: ")
+
+
+def test_the_nearest_sentences_come_first_with_their_lines(heed: Any, models: dict[str, Path]) -> None:
+    Path("s.txt").write_text("the dog lives in paris\n\nthe cat sat\nada\n")
+    ask = ("similar", "the cat sat", "-m", models["embed"])
+    found = json.loads(heed(*ask, "--in", "s.txt", "--top-k", 2, "--json")[1])["results"]
+    assert len(found) == 2
+    assert found[0]["score"] == pytest.approx(1, abs=1e-5)
+    assert (found[0]["text"], found[0]["line"]) == ("the cat sat", 3)
+    assert heed(*ask, "ada", "the cat sat")[1].splitlines()[0] == "1.0000  2  the cat sat"
+    assert heed(*ask, "--in", "-", piped="ada\nthe cat sat\n")[1].splitlines()[0] == "1.0000  2  the cat sat"
+    assert heed(*ask)[0] == heed(*ask, "a", "--in", "s.txt")[0] == heed(*ask, "--in", "none.txt")[0] == 3
+
+
+def test_a_line_in_is_a_line_out(heed: Any, models: dict[str, Path]) -> None:
+    ask = ("translate", "-m", models["translate"], "--beams", 1, "--max-tokens", 3)
+    found = objects(heed(*ask, "--json", piped="one\ntwo\n")[1])
+    assert [row["text"] for row in found] == ["one", "two"]
+    assert found[0]["task"] == "translation_en_to_de"
+    code, out, err = heed(*ask, piped="one\ntwo\n")
+    assert (code, err) == (0, "")
+    assert out == "".join(f"{row['results'][0]['translation_text']}\n" for row in found)
+    assert heed("translate", "one", "--to", "xx")[0] == 3
+
+
+def test_a_document_is_one_text_whatever_its_lines(heed: Any, models: dict[str, Path]) -> None:
+    ask = ("summarize", "-m", models["translate"], "--max-tokens", 2, "--json")
+    piped = "Tom: hello\nAnn: hi\n"
+    assert [row["text"] for row in objects(heed(*ask, piped=piped)[1])] == [piped.strip()]
+    assert len(objects(heed(*ask, "--lines", piped=piped)[1])) == 2
+    Path("chat.txt").write_text(piped)
+    found = objects(heed(*ask, "--file", "chat.txt")[1])
+    assert list(found[0]["results"][0]) == ["summary_text"]
+    assert heed(*ask, "a text", "--file", "chat.txt")[0] == 3
+
+
+def test_a_text_is_gone_on_with_as_often_as_asked(heed: Any, models: dict[str, Path]) -> None:
+    ask = ("complete", "once", "-m", models["complete"], "--max-tokens", 5)
+    found = json.loads(heed(*ask, "--n", 3, "--temperature", 1, "--seed", 0, "--json")[1])["results"]
+    assert len({row["generated_text"] for row in found}) == 3
+    assert all(row["generated_text"].startswith("once") for row in found)
+    again = json.loads(heed(*ask, "--n", 3, "--temperature", 1, "--seed", 0, "--json")[1])["results"]
+    assert again == found
+    code, out, _ = heed(*ask)
+    assert code == 0
+    assert out.startswith("once")
+
+
+def test_a_card_says_what_a_model_is_for(heed: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "README.md").write_text(
+        "---\npipeline_tag: text-classification\nlicense: mit\ndata_license: [cc-by-4.0, mit]\n"
+        "base_model: all-minilm-l6-v2\nmetric: toy accuracy\nscore: 91.25\n---\n# mine\n"
+    )
+    row = next(r for r in json.loads(heed("ls", "--json")[1])["models"] if r["from"] == "./models")
+    assert (row["for"], row["base"]) == ("text-classification", "all-minilm-l6-v2")
+    assert (row["license"], row["data_license"]) == ("mit", "cc-by-4.0, mit")
+    assert row["score"] == "toy accuracy 91.25"
+    assert row["bytes"] == sum(p.stat().st_size for p in folder.iterdir())
+    out = heed("ls")[1]
+    assert "toy accuracy 91.25" in out
+    assert "cc-by-4.0, mit" in out
+
+
+def test_a_card_of_the_hub_has_its_score_in_a_model_index(tmp_path: Path) -> None:
+    index = [{"results": [{"dataset": {"name": "SST-2"}, "metrics": [{"type": "accuracy", "value": 0.915}]}]}]
+    (tmp_path / "README.md").write_text("---\nmodel-index: " + json.dumps(index) + "\n---\n")
+    assert card(tmp_path)["score"] == "accuracy 0.915 (SST-2)"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# no head", "---\n: [\n---\n", "---\nmodel-index: 3\n---\n", "---\n- a\n---"]
+)
+def test_a_card_that_says_nothing_is_no_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(text)
+    assert set(card(tmp_path).values()) == {None}

@@ -1,4 +1,6 @@
 import { render } from "preact";
+import "./figures/figures.css";
+import { Shell } from "./shell";
 import "./studio.css";
 
-render(<main>heedful studio</main>, document.getElementById("app")!);
+render(<Shell />, document.getElementById("app")!);

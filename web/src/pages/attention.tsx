@@ -1,0 +1,326 @@
+// Attention: who looks at whom. One pass feeds the grid, the matrix, the lines and the text.
+import { useState } from "preact/hooks";
+import { asked, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Tensor, type Trace, type TraceGroup } from "../api";
+import { drawGrid, drawLines, drawMatrix, HeadGrid, Lines, Matrix, rank, TextView, withoutFirst, type Cell, type GridLayer, type Palette, type Scale, type ScoreName } from "../figures";
+import { Figure, matrixCsv } from "../figure";
+import { say } from "../live";
+import { t } from "../strings";
+import { Ask, Await, Check, CopyPython, figure, Go, Modified, NumberField, Panel, Segments, Select, Slider, Title, TopList, Warnings } from "../ui";
+import { formatOff, num, parseOff, set, str } from "../url";
+
+export type At = { group: TraceGroup; layer: number; head: number; path: string };
+
+/** The head the address points at, kept within what the model has. */
+export function located(trace: Trace): At {
+  const group = trace.groups.find((g) => g.name === str("g")) ?? trace.groups[0];
+  const layer = Math.min(Math.max(0, num("l", 0)), group.layers.length - 1);
+  const head = Math.min(Math.max(0, num("h", 0)), group.heads[layer] - 1);
+  return { group, layer, head, path: group.layers[layer] };
+}
+
+export const names = (trace: Trace, side: "tokens" | "target") => (side === "target" ? (trace.target ?? []) : trace.tokens).map((x) => x.shown);
+
+export function AttentionPage({ caps }: { caps: Caps }) {
+  const question = asked(caps);
+  const usable = caps.attention.length > 0;
+  const trace = useTrace(usable ? question : null);
+  if (!usable) {
+    return (
+      <>
+        <Title name="attention" />
+        <Panel>
+          <p>{t(caps.recurrent.length ? "attention.recurrentOnly" : "attention.nothing")}</p>
+          <p>{caps.recurrent.length ? <Go to="states" class="button">{t("pages.states")}</Go> : <Go to="space" class="button">{t("pages.space")}</Go>}</p>
+        </Panel>
+      </>
+    );
+  }
+  return (
+    <>
+      <Title name="attention" />
+      <Ask caps={caps} text={question.text} extra={caps.kind === "encoder" ? undefined : (
+        <NumberField label={t("attention.write")} value={num("gen", 0)} min={0} max={64} onChange={(n) => set({ gen: n || null, q: null })} />
+      )} />
+      <Await of={trace}>{(trace) => (
+        <>
+          <Warnings of={trace.warnings} />
+          {trace.groups.length ? <Views caps={caps} trace={trace} /> : <Panel><p>{trace.note}</p></Panel>}
+        </>
+      )}</Await>
+      <p class="foot">{t("attention.caution")}</p>
+    </>
+  );
+}
+
+const VIEWS = ["grid", "matrix", "lines", "text"];
+
+function Views({ caps, trace }: { caps: Caps; trace: Trace }) {
+  const at = located(trace);
+  const view = VIEWS.includes(str("view")) ? str("view") : "matrix";
+  return (
+    <>
+      <Controls at={at} trace={trace} view={view} />
+      <Scrubber at={at} trace={trace} />
+      {view === "grid" ? <Grid at={at} trace={trace} /> : <OneHead key={view} caps={caps} at={at} trace={trace} view={view} />}
+    </>
+  );
+}
+
+function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
+  const choose = (key: string) => (value: string) => set({ [key]: value });
+  return (
+    <div class="stack tight">
+      <div class="row">
+        <Segments label={t("attention.view")} value={view} onChange={choose("view")} choices={VIEWS.map((v) => ({ value: v, label: t(`attention.views.${v}`) }))} />
+        {trace.groups.length > 1 ? (
+          <Segments label={t("attention.group")} value={at.group.name} onChange={(g) => set({ g, l: null, h: null, q: null, k: null })}
+            choices={trace.groups.map((g) => ({ value: g.name, label: g.title }))} />
+        ) : null}
+        <Modified trace={trace} />
+      </div>
+      <div class="row">
+        <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => set({ l, h: Math.min(at.head, at.group.heads[Number(l)] - 1) }, "replace")}
+          choices={at.group.layers.map((_, i) => ({ value: String(i), label: String(i) }))} />
+        <Select label={t("attention.head")} value={String(at.head)} onChange={(h) => set({ h }, "replace")}
+          choices={Array.from({ length: at.group.heads[at.layer] }, (_, i) => ({ value: String(i), label: String(i) }))} />
+        {view === "grid" ? null : (
+          <Select label={t("attention.over")} value={over(at)} onChange={(v) => set({ over: v === "head" ? null : v })}
+            choices={["head", "mean", "max", ...(rollable(at.group) ? ["rollout"] : [])].map((v) => ({ value: v, label: t(`attention.overs.${v}`) }))} />
+        )}
+        {view === "matrix" && over(at) === "head" && at.group.kind === "softmax" ? (
+          <Select label={t("attention.numbers")} value={str("of", "pattern")} onChange={(v) => set({ of: v === "pattern" ? null : v })}
+            choices={["pattern", "scores", "effect"].map((v) => ({ value: v, label: t(`attention.of.${v}`) }))} />
+        ) : null}
+        <Select label={t("attention.scale")} value={scaleOf()} onChange={(v) => set({ scale: v === "linear" ? null : v }, "replace")}
+          choices={["linear", "sqrt", "log"].map((v) => ({ value: v, label: t(`attention.scales.${v}`) }))} />
+        <Select label={t("attention.palette")} value={paletteOf()} onChange={(v) => set({ palette: v === "blue" ? null : v }, "replace")}
+          choices={["blue", "cividis"].map((v) => ({ value: v, label: t(`attention.palettes.${v}`) }))} />
+        {view === "grid" ? null : <Check label={t("attention.hideFirst")} checked={str("hide") === "first"} onChange={(on) => set({ hide: on ? "first" : null }, "replace")} />}
+      </div>
+    </div>
+  );
+}
+
+const scaleOf = () => str("scale", "linear") as Scale;
+const paletteOf = () => str("palette", "blue") as Palette;
+const rollable = (group: TraceGroup) => group.kind === "softmax" && !group.cross && group.queries === group.keys;
+
+function over(at: At): string {
+  const value = str("over", "head");
+  return value === "rollout" && !rollable(at.group) ? "head" : value;
+}
+
+/** Step through what the model wrote: each token is one new row. */
+function Scrubber({ at, trace }: { at: At; trace: Trace }) {
+  const rows = at.group.queries === "target" ? (trace.target ?? []) : trace.tokens;
+  const first = at.group.queries === "target" || trace.target === null ? trace.prompt : rows.length;
+  if (first >= rows.length) return null;
+  const row = Math.min(num("q", first), rows.length - 1);
+  const move = (q: number) => {
+    set({ q }, "replace");
+    say(t("attention.wrote", { token: rows[q].shown }));
+  };
+  return (
+    <Panel>
+      <div class="row">
+        <Slider label={t("attention.scrub")} value={Math.max(row, first)} min={first} max={rows.length - 1} shown={rows[Math.max(row, first)].shown} onChange={move} />
+        <button type="button" disabled={row <= first} onClick={() => move(row - 1)}>{t("common.previous")}</button>
+        <button type="button" disabled={row >= rows.length - 1} onClick={() => move(row + 1)}>{t("common.next")}</button>
+        <span class="mono" dir="auto">{rows.slice(first, Math.max(row, first) + 1).map((x) => x.shown).join(" ")}</span>
+      </div>
+    </Panel>
+  );
+}
+
+const SCORES: ScoreName[] = ["entropy", "distance", "previous", "first", "induction"];
+
+function Grid({ at, trace }: { at: At; trace: Trace }) {
+  const thumbs = useNumbersOf(trace, "thumbs", { group: at.group.name, size: 64 });
+  const scores = useOf<{ scores: Scores[] }>(trace, "scores");
+  const python = useOf<{ python: string }>(trace, "python", { view: "heads", name: `${at.path}.pattern` });
+  const sort = SCORES.includes(str("sort") as ScoreName) ? (str("sort") as ScoreName) : null;
+  return (
+    <Await of={thumbs}>{({ shape: [, most, h, w], values }) => {
+      const size = h * w;
+      const layers: GridLayer[] = at.group.layers.map((name, l) => ({
+        name: name.replace(/\.attn$/, ""), heads: at.group.heads[l], rows: h, columns: w, signed: at.group.kind === "effective",
+        values: values.subarray(l * most * size, (l * most + at.group.heads[l]) * size),
+      }));
+      const mine = (scores.data?.scores ?? []).filter((s) => at.group.layers.some((l) => s.name === `${l}.pattern`));
+      const named = mine.map((s) => ({ ...s, name: s.name.replace(/\.pattern$/, "").replace(/\.attn$/, "") }));
+      return (
+        <Panel>
+          <Figure title={t("attention.gridTitle", { group: at.group.title, scale: t(`attention.scales.${scaleOf()}`) })} name="heads" model={trace.model}
+            drawing={() => drawGrid({ layers, scale: scaleOf(), palette: paletteOf() })} python={python.data?.python}
+            csv={() => scoreTable(mine)}>
+            <HeadGrid layers={layers} scores={named} sort={sort} onSort={(v) => set({ sort: v }, "replace")} scale={scaleOf()} palette={paletteOf()} selected={{ layer: at.layer, head: at.head }}
+              onSelect={({ layer, head }) => set({ l: layer, h: head }, "replace")} onOpen={({ layer, head }) => set({ l: layer, h: head, view: "matrix" })} />
+          </Figure>
+          <Effects at={at} trace={trace} />
+        </Panel>
+      );
+    }}</Await>
+  );
+}
+
+function scoreTable(scores: Scores[]): (string | number | null)[][] {
+  const columns = ["entropy", "distance", "previous", "first", "induction", "diagonal", "special"] as const;
+  return [["name", "head", ...columns], ...scores.map((s) => [s.name, s.head, ...columns.map((c) => s[c])])];
+}
+
+/** Which heads the prediction leans on: each switched off alone. Asked for, since it is one run per head. */
+function Effects({ at, trace }: { at: At; trace: Trace }) {
+  const wanted = str("fx") === "1";
+  const effects = useOf<{ effects: Record<string, number[]>; python: string }>(trace, wanted ? "effects" : null, { group: at.group.name });
+  if (!wanted) return <div class="row"><button type="button" onClick={() => set({ fx: true })}>{t("attention.effects")}</button><span class="muted small">{t("attention.effectsCost")}</span></div>;
+  return (
+    <Await of={effects}>{({ effects, python }) => {
+      const rows = Object.entries(effects).flatMap(([path, values]) => values.map((kl, head) => ({ path, head, kl }))).sort((a, b) => b.kl - a.kl);
+      return (
+        <div class="stack tight">
+          <h3>{t("attention.effectsTitle")}</h3>
+          <div class="scroll"><table>
+            <thead><tr><th>{t("attention.layer")}</th><th class="n">{t("attention.head")}</th><th class="n">KL</th></tr></thead>
+            <tbody>{rows.slice(0, 8).map((r) => (
+              <tr key={`${r.path}${r.head}`}><td>{r.path}</td><td class="n">{r.head}</td><td class="n">{figure(r.kl)}</td></tr>
+            ))}</tbody>
+          </table></div>
+          <CopyPython python={python} />
+        </div>
+      );
+    }}</Await>
+  );
+}
+
+const WHOLE = 2_000_000; // entries of a layer that are fetched at once, so that another head is there without asking
+
+function useHead(at: At, trace: Trace): { data?: Float32Array; error?: ReturnType<typeof useTensor>["error"]; loading: boolean } {
+  const rows = names(trace, at.group.queries).length;
+  const columns = names(trace, at.group.keys).length;
+  const what = over(at) === "head" ? str("of", "pattern") : "pattern";
+  const kind = over(at);
+  const whole = rows * columns * at.group.heads[at.layer] <= WHOLE && what === "pattern";
+  const one = { name: `${at.path}.${what}`, head: whole ? undefined : at.head };
+  const query = kind === "head" ? one : kind === "rollout" ? null : { name: `${at.path}.pattern`, over: kind };
+  const tensor = useTensor(trace, query);
+  const side = trace.target === null ? "" : at.path.split(".")[0];
+  const rolled = useNumbersOf(trace, kind === "rollout" ? "rollout" : null, { side });
+  const found: { data?: Tensor; error?: (typeof tensor)["error"]; loading: boolean } = kind === "rollout" ? rolled : tensor;
+  if (!found.data) return { error: found.error, loading: found.loading };
+  const size = rows * columns;
+  const { values } = found.data;
+  const data = values.length > size ? values.subarray(at.head * size, (at.head + 1) * size) : values;
+  return { data: data.length === size ? data : undefined, loading: found.loading };
+}
+
+function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; view: string }) {
+  const queries = names(trace, at.group.queries);
+  const all = names(trace, at.group.keys);
+  const head = useHead(at, trace);
+  const python = useOf<{ python: string }>(trace, "python", over(at) === "rollout" ? { view: "rollout" } : { view: "attention", name: `${at.path}.pattern`, head: at.head });
+  const [cell, setCell] = useState<Cell | null>(null);
+  const what = over(at) === "head" ? str("of", "pattern") : "pattern";
+  const hidden = str("hide") === "first" && what === "pattern" && all.length > 1;
+  const pinned = str("q") === "" ? null : Math.min(num("q", 0), queries.length - 1);
+  const pin = (row: number | null) => set({ q: row }, "replace");
+  return (
+    <div class="cols side">
+      <Panel>
+        <Await of={head}>{(values) => {
+          const keys = hidden ? all.slice(1) : all;
+          const shown = hidden ? withoutFirst(values, queries.length, all.length) : clean(values);
+          const signed = at.group.kind === "effective" || what === "scores";
+          const causal = at.group.causal && !at.group.cross && !hidden;
+          const title = titleOf(at, trace, hidden, what);
+          const look = { scale: signed ? undefined : scaleOf(), palette: paletteOf(), signed };
+          const lines = [{ label: t("attention.headName", { head: at.head }), values: shown }];
+          const drawing = () => view === "lines" ? drawLines({ queries, keys, heads: lines, pinned }) : drawMatrix({ rows: queries, columns: keys, values: shown, causal, ...look });
+          return (
+            <Figure title={title} name={`attention-${at.path}-${at.head}`} model={trace.model} drawing={drawing} python={python.data?.python} csv={() => matrixCsv(queries, keys, shown)}
+              html={{ kind: "attention", data: { patterns: [{ name: `${at.path}.pattern`, kind: at.group.kind, cross: at.group.cross, queries, keys, values: shown, heads: 1 }] } }}>
+              {view === "lines" ? <Lines queries={queries} keys={keys} heads={lines} title={title} pinned={pinned} onPin={pin} />
+                : view === "text" ? <TextView queries={queries} keys={keys} values={shown} title={title} {...look} pinned={pinned ?? 0} onPin={pin} />
+                : <Matrix rows={queries} columns={keys} values={shown} title={title} {...look} causal={causal} rowTitle={t("attention.query")} columnTitle={t("attention.key")}
+                    cell={cell} onCell={setCell} pinned={pinned} onPin={pin} />}
+            </Figure>
+          );
+        }}</Await>
+      </Panel>
+      <div class="stack">
+        {view === "matrix" && head.data ? <Inspector at={at} trace={trace} values={head.data} what={what} cell={cell} hidden={hidden} pinned={pinned} keys={all} queries={queries} caps={caps} /> : null}
+        <Switch at={at} trace={trace} />
+      </div>
+    </div>
+  );
+}
+
+/** A score that a mask hides is −∞: nothing to draw. */
+function clean(values: Float32Array): Float32Array {
+  return values.some((v) => !Number.isFinite(v)) ? values.map((v) => (Number.isFinite(v) ? v : 0)) : values;
+}
+
+function titleOf(at: At, trace: Trace, hidden: boolean, what: string): string {
+  const kind = over(at);
+  const who = kind === "head" ? t("attention.titleHead", { path: at.path, head: at.head }) : kind === "rollout" ? t("attention.titleRollout") : t(`attention.title_${kind}`, { path: at.path });
+  const parts = [who, what === "pattern" ? "" : t(`attention.of.${what}`), scaleOf() === "linear" ? "" : t(`attention.scales.${scaleOf()}`), hidden ? t("attention.renormalised") : "", trace.edited ? t("attention.modified") : ""];
+  return parts.filter(Boolean).join(", ");
+}
+
+/** The chosen pair in numbers. */
+function Inspector(props: { at: At; trace: Trace; values: Float32Array; what: string; cell: Cell | null; hidden: boolean; pinned: number | null; keys: string[]; queries: string[]; caps: Caps }) {
+  const { at, trace, cell } = props;
+  const more = over(at) === "head" && at.group.kind === "softmax";
+  const scores = useTensor(trace, more ? { name: `${at.path}.scores`, head: at.head } : null);
+  const effect = useTensor(trace, more ? { name: `${at.path}.effect`, head: at.head } : null);
+  const S = props.keys.length;
+  const row = cell?.row ?? props.pinned;
+  if (row === null || row === undefined || row >= props.queries.length) return <Panel title={t("attention.pair")}><p class="muted">{t("attention.hover")}</p></Panel>;
+  const column = cell ? cell.column + (props.hidden ? 1 : 0) : strongest(props.values, row, S);
+  const i = row * S + column;
+  return (
+    <Panel title={t("attention.pair")}>
+      <p><span class="mono" dir="auto">{props.queries[row]}</span> → <span class="mono" dir="auto">{props.keys[column]}</span></p>
+      <dl class="facts">
+        <dt>{t(`attention.of.${props.what}`)}</dt><dd>{figure(props.values[i])}</dd>
+        <dt>{t("attention.rank")}</dt><dd>{rank(props.values, S, { row, column })}</dd>
+        {scores.data && more ? (<><dt>{t("attention.of.scores")}</dt><dd>{figure(scores.data.values[i])}</dd></>) : null}
+        {effect.data && more ? (<><dt>{t("attention.of.effect")}</dt><dd>{figure(effect.data.values[i])}</dd></>) : null}
+      </dl>
+      {props.caps.topics.includes("attention") ? (
+        <Go to="steps" with={{ topic: "attention", g: at.group.name, l: at.layer, h: at.head, q: row }}>{t("attention.work")}</Go>
+      ) : null}
+    </Panel>
+  );
+}
+
+function strongest(values: Float32Array, row: number, S: number): number {
+  let best = 0;
+  for (let s = 1; s < S; s++) if (Math.abs(values[row * S + s]) > Math.abs(values[row * S + best])) best = s;
+  return best;
+}
+
+/** Switch heads off and see what the model says then. */
+function Switch({ at, trace }: { at: At; trace: Trace }) {
+  const off = parseOff(str("off"));
+  const mine = off[at.path] ?? [];
+  const flip = (heads: number[]) => set({ off: formatOff({ ...off, [at.path]: heads }) });
+  const isOff = mine.includes(at.head);
+  const layer = Array.from({ length: at.group.heads[at.layer] }, (_, i) => i);
+  return (
+    <Panel title={t("attention.switchTitle")}>
+      <div class="row">
+        <button type="button" aria-pressed={isOff} onClick={() => flip(isOff ? mine.filter((h) => h !== at.head) : [...mine, at.head])} data-switch>
+          {t(isOff ? "attention.on" : "attention.off", { head: at.head })}
+        </button>
+        <button type="button" onClick={() => flip(mine.length === layer.length ? [] : layer)}>{t(mine.length === layer.length ? "attention.layerOn" : "attention.layerOff")}</button>
+      </div>
+      {Object.entries(off).length ? <ul class="small">{Object.entries(off).map(([path, heads]) => <li key={path}>{path}: {heads.join(", ")}</li>)}</ul> : <p class="muted small">{t("attention.switchLede")}</p>}
+      {trace.change ? (
+        <>
+          <p>{t("attention.kl", { kl: figure(trace.change.kl_last) })}</p>
+          <TopList before={trace.change.before} top={trace.change.after} />
+        </>
+      ) : trace.prediction.top?.length ? <><h3>{t("attention.predicts")}</h3><TopList top={trace.prediction.top.slice(0, 8)} /></> : null}
+    </Panel>
+  );
+}

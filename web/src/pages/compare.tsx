@@ -1,0 +1,160 @@
+// Compare: two models, or one model at two moments, on one input: the same text, both answers, and the difference.
+import { asked, startText, useCaps, useModels, useOf, useTensor, type Caps, type Top, type Trace, type TraceGroup } from "../api";
+import { Curves, drawCurves, drawMatrix, Matrix } from "../figures";
+import { Figure, matrixCsv } from "../figure";
+import { post } from "../http";
+import { useResource } from "../resource";
+import { t } from "../strings";
+import { Ask, Await, count, CopyPython, figure, Panel, percent, Select, Title, TopList, Warnings } from "../ui";
+import { num, set, str } from "../url";
+import { names } from "./attention";
+import { Other } from "./predict";
+
+type Compared = {
+  a: Trace; b: Trace; same_tokens: boolean; kl: number[] | null; difference: { group_a: string; group_b: string }[];
+  shared_top: { id: number; text: string; shown: string; a: number; b: number }[] | null; note: string; python: string;
+};
+
+export function ComparePage({ caps }: { caps: Caps | undefined }) {
+  const models = useModels();
+  const usable = (models.data?.models ?? []).filter((m) => !m.error && m.kind !== "vectors");
+  const first = str("a") || (caps && caps.kind !== "vectors" ? caps.id : usable[0]?.id) || "";
+  const second = str("b") || usable.find((m) => m.id !== first && m.kind === usable.find((n) => n.id === first)?.kind)?.id || usable.find((m) => m.id !== first)?.id || first;
+  const choices = usable.map((m) => ({ value: m.id, label: `${m.id} (${m.family})` }));
+  const capsA = useCaps(first || null);
+  return (
+    <>
+      <Title name="compare" />
+      {usable.length ? (
+        <>
+          <div class="row">
+            <Select label="A" value={first} onChange={(a) => set({ a })} choices={choices} />
+            <Select label="B" value={second} onChange={(b) => set({ b })} choices={choices} />
+            <button type="button" onClick={() => set({ a: second, b: first })}>{t("compare.swap")}</button>
+          </div>
+          <Await of={capsA}>{(caps) => (caps.id === first ? <Both caps={caps} second={second} /> : null)}</Await>
+        </>
+      ) : models.loading ? null : <Panel><p>{t("compare.nothing")}</p></Panel>}
+    </>
+  );
+}
+
+function Both({ caps, second }: { caps: Caps; second: string }) {
+  const question = asked(caps);
+  const text = question.text || startText(caps);
+  const body = { text, target: question.target ?? null, a: { model: caps.id, edit: null }, b: { model: second, edit: null } };
+  const found = useResource<Compared>(second ? `compare ${JSON.stringify(body)}` : null, () => post("/api/compare", body));
+  const capsB = useCaps(second || null);
+  return (
+    <>
+      <Ask caps={caps} text={text} />
+      <Await of={found}>{(r) => (
+        <>
+          <Warnings of={[...new Set([...r.a.warnings, ...r.b.warnings])]} />
+          {r.note ? <p class="note">{r.note}</p> : null}
+          <div class="cols half">
+            <Side trace={r.a} caps={caps} name="A" />
+            <Side trace={r.b} caps={capsB.data} name="B" />
+          </div>
+          {r.shared_top?.length ? <Shared rows={r.shared_top} kl={r.kl} /> : null}
+          {r.difference.length ? <Difference of={r} /> : null}
+          <Reaches a={r.a} b={r.b} />
+          <CopyPython python={r.python} />
+        </>
+      )}</Await>
+    </>
+  );
+}
+
+function Side({ trace, caps, name }: { trace: Trace; caps: Caps | undefined; name: string }) {
+  return (
+    <Panel title={`${name}: ${trace.model}`}>
+      <dl class="facts">
+        {caps && caps.id === trace.model ? (<><dt>{t("facts.family")}</dt><dd>{caps.family}</dd><dt>{t("facts.params")}</dt><dd>{count(caps.params)}</dd></>) : null}
+        <dt>{t("compare.tokens")}</dt><dd>{trace.tokens.length + (trace.target?.length ?? 0)}</dd>
+        <dt>{t("compare.path")}</dt><dd>{t(trace.groups.some((g) => !g.cross) ? "compare.pathOne" : "compare.pathMany")}</dd>
+        <dt>{t("compare.time")}</dt><dd>{Math.round(trace.ms)} ms</dd>
+      </dl>
+      {trace.target ? <p class="answer" dir="auto">{trace.generated?.text ?? trace.target.map((x) => x.shown).join(" ")}</p> : null}
+      {trace.prediction.top?.length ? <TopList top={trace.prediction.top.slice(0, 8) as Top[]} /> : <Other trace={trace} prediction={trace.prediction} />}
+      {trace.groups.length ? <Pattern trace={trace} group={pick(trace)} /> : <p class="muted">{trace.note}</p>}
+    </Panel>
+  );
+}
+
+/** The group drawn: alignment with a source where there is one, else the first. */
+const pick = (trace: Trace) => trace.groups.find((g) => g.cross) ?? trace.groups[0];
+
+function Pattern({ trace, group }: { trace: Trace; group: TraceGroup }) {
+  const layer = Math.min(num("l", group.layers.length - 1), group.layers.length - 1);
+  const path = group.layers[layer];
+  const found = useTensor(trace, { name: `${path}.pattern`, over: "mean" });
+  const rows = names(trace, group.queries);
+  const columns = names(trace, group.keys);
+  const title = t("attention.title_mean", { path });
+  const signed = group.kind === "effective";
+  const causal = group.causal && !group.cross;
+  return (
+    <Await of={found}>{({ values }) => values.length === rows.length * columns.length ? (
+      <Figure title={title} name={`${trace.model}-${path}`} model={trace.model} python={trace.python} drawing={() => drawMatrix({ rows, columns, values, signed, causal })} csv={() => matrixCsv(rows, columns, values)}>
+        <Matrix rows={rows} columns={columns} values={values} title={title} signed={signed} causal={causal} />
+      </Figure>
+    ) : null}</Await>
+  );
+}
+
+function Shared({ rows, kl }: { rows: NonNullable<Compared["shared_top"]>; kl: number[] | null }) {
+  return (
+    <Panel title={t("compare.shared")}>
+      {kl?.length ? <p>{t("attention.kl", { kl: figure(kl[kl.length - 1]) })}</p> : null}
+      <div class="scroll"><table>
+        <thead><tr><th>{t("predict.token")}</th><th class="n">A</th><th class="n">B</th></tr></thead>
+        <tbody>{rows.slice(0, 15).map((r) => <tr key={r.id}><th scope="row" class="mono" dir="auto">{r.shown}</th><td class="n">{percent(r.a)}</td><td class="n">{percent(r.b)}</td></tr>)}</tbody>
+      </table></div>
+    </Panel>
+  );
+}
+
+/** A's mean pattern minus B's, where both speak of the same tokens. */
+function Difference({ of }: { of: Compared }) {
+  const which = Math.min(num("d", 0), of.difference.length - 1);
+  const pair = of.difference[which];
+  const a = of.a.groups.find((g) => g.name === pair.group_a)!;
+  const b = of.b.groups.find((g) => g.name === pair.group_b)!;
+  const layer = num("l", Math.min(a.layers.length, b.layers.length) - 1);
+  const one = useTensor(of.a, { name: `${a.layers[Math.min(layer, a.layers.length - 1)]}.pattern`, over: "mean" });
+  const two = useTensor(of.b, { name: `${b.layers[Math.min(layer, b.layers.length - 1)]}.pattern`, over: "mean" });
+  const rows = names(of.a, a.queries);
+  const columns = names(of.a, a.keys);
+  const title = t("compare.difference");
+  if (one.error || two.error) return null;
+  if (!one.data || !two.data || one.data.values.length !== two.data.values.length || one.data.values.length !== rows.length * columns.length) return null;
+  const values = one.data.values.map((v, i) => v - two.data!.values[i]);
+  return (
+    <Panel>
+      <Figure title={title} name="difference" python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed: true })} csv={() => matrixCsv(rows, columns, values)}>
+        <Select label={t("attention.layer")} value={String(layer)} onChange={(l) => set({ l }, "replace")} choices={Array.from({ length: Math.max(a.layers.length, b.layers.length) }, (_, i) => ({ value: String(i), label: String(i) }))} />
+        <Matrix rows={rows} columns={columns} values={values} title={title} signed />
+      </Figure>
+    </Panel>
+  );
+}
+
+type Reach = { distances: number[]; norms: number[]; python: string };
+
+/** How far back a gradient reaches in each: the reason attention replaced recurrence. */
+function Reaches({ a, b }: { a: Trace; b: Trace }) {
+  const one = useOf<Reach>(a, "reach");
+  const two = useOf<Reach>(b, "reach");
+  if (!one.data || !two.data) return null;
+  const curves = [[a, one.data] as const, [b, two.data] as const].map(([trace, r], i) => ({ name: `${"AB"[i]}: ${trace.model}`, x: r.distances, y: r.norms }));
+  const title = t("states.reach");
+  const spec = { curves, xTitle: t("states.distance"), yTitle: t("states.gradient") };
+  return (
+    <Panel>
+      <Figure title={title} note={t("states.reachNote")} name="reach" python={one.data.python} drawing={() => drawCurves(spec)} csv={() => [["name", "distance", "gradient"], ...curves.flatMap((c) => c.x.map((v, i) => [c.name, v, c.y[i]]))]}>
+        <Curves {...spec} title={title} controls={false} />
+      </Figure>
+    </Panel>
+  );
+}

@@ -1,0 +1,129 @@
+// Layers: each layer's vectors put through the model's own last norm and head: what it would say if it stopped there.
+import { asked, useOf, useTrace, type Caps, type Trace } from "../api";
+import { drawMatrix, Matrix } from "../figures";
+import { Figure, matrixCsv } from "../figure";
+import { t } from "../strings";
+import { Ask, Await, CopyPython, figure, Go, Modified, Panel, percent, Segments, Title, TopList, Warnings } from "../ui";
+import { num, set, str } from "../url";
+
+type Guess = { id: number; text: string; shown: string; p: number };
+type Lens = {
+  layers: string[]; tokens: string[]; shown: string[]; top: Guess[][][] | null; entropy: number[][] | null; rank: number[][] | null;
+  surprisal: (number | null)[][] | null; norms: number[][] | null; cosine: (number | null)[][] | null; python: string;
+};
+const NUMBERS = ["entropy", "rank", "surprisal", "norms", "cosine"] as const;
+type Which = (typeof NUMBERS)[number];
+
+export function LayersPage({ caps }: { caps: Caps }) {
+  const usable = caps.kind !== "vectors";
+  const question = asked(caps);
+  const trace = useTrace(usable ? question : null);
+  if (!usable) {
+    return (
+      <>
+        <Title name="layers" />
+        <Panel><p>{t("layers.nothing")}</p><p><Go to="space" class="button">{t("pages.space")}</Go></p></Panel>
+      </>
+    );
+  }
+  return (
+    <>
+      <Title name="layers" />
+      <Ask caps={caps} text={question.text} />
+      <Await of={trace}>{(trace) => (
+        <>
+          <Warnings of={trace.warnings} />
+          <Modified trace={trace} />
+          <LensView trace={trace} />
+        </>
+      )}</Await>
+    </>
+  );
+}
+
+function LensView({ trace }: { trace: Trace }) {
+  const lens = useOf<Lens>(trace, "lens", { count: 8 });
+  return (
+    <Await of={lens}>{(lens) => {
+      const there = NUMBERS.filter((n) => lens[n]?.length);
+      const show = str("show", lens.top?.length ? "words" : there[0]);
+      return (
+        <>
+          <Segments label={t("layers.show")} value={show} onChange={(v) => set({ show: v })}
+            choices={[...(lens.top?.length ? ["words"] : []), ...there].map((v) => ({ value: v, label: t(`layers.shows.${v}`) }))} />
+          <p class="muted">{t(`layers.about.${show}`)}</p>
+          {show === "words" && lens.top ? <Words lens={lens} top={lens.top} model={trace.model} /> : <Numbers lens={lens} which={show as Which} model={trace.model} />}
+        </>
+      );
+    }}</Await>
+  );
+}
+
+function Words({ lens, top, model }: { lens: Lens; top: Guess[][][]; model: string }) {
+  const layer = Math.min(num("l", top.length - 1), top.length - 1);
+  const position = Math.min(num("pos", lens.shown.length - 1), lens.shown.length - 1);
+  const p = Float32Array.from(top.flatMap((row) => row.map((guesses) => guesses[0]?.p ?? 0)));
+  const order = [...top.keys()].reverse();
+  const move = (e: KeyboardEvent) => {
+    const [down, across] = { ArrowUp: [1, 0], ArrowDown: [-1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[e.key] ?? [0, 0];
+    if (!down && !across) return;
+    e.preventDefault();
+    const next = { l: Math.min(Math.max(0, layer + down), top.length - 1), pos: Math.min(Math.max(0, position + across), lens.shown.length - 1) };
+    set(next, "replace");
+    document.getElementById(`lens-${next.l}-${next.pos}`)?.focus();
+  };
+  return (
+    <div class="cols side">
+      <Panel>
+        <Figure title={t("layers.title")} name="logit-lens" model={model} python={lens.python} drawing={() => drawMatrix({ rows: lens.layers, columns: lens.shown, values: p })}
+          csv={() => [["layer", "position", "token", "guess", "p"], ...top.flatMap((row, l) => row.map((g, i) => [lens.layers[l], i, lens.shown[i], g[0]?.text ?? "", g[0]?.p ?? null]))]}>
+          <div class="scroll">
+            <table class="lens" role="grid" aria-label={t("layers.title")} onKeyDown={move}>
+              <thead>
+                <tr><th scope="col"><span class="hidden">{t("layers.layer")}</span></th>{lens.shown.map((token, i) => <th scope="col" key={i} class="mono" dir="auto">{token}</th>)}</tr>
+              </thead>
+              <tbody>
+                {order.map((l) => (
+                  <tr key={l}>
+                    <th scope="row">{lens.layers[l]}</th>
+                    {top[l].map((guesses, i) => {
+                      const here = l === layer && i === position;
+                      const share = guesses[0]?.p ?? 0;
+                      return (
+                        <td key={i} id={`lens-${l}-${i}`} role="gridcell" tabIndex={here ? 0 : -1} aria-selected={here} style={{ "--share": `${Math.round(share * 100)}%` }} onClick={() => set({ l, pos: i }, "replace")} title={percent(share)}>
+                          <span class="mono" dir="auto">{guesses[0]?.shown}</span>
+                        </td>
+                      );
+                    })}
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        </Figure>
+      </Panel>
+      <Panel title={t("layers.at", { layer: lens.layers[layer], token: lens.shown[position] })}>
+        <TopList top={top[layer][position]} />
+        <dl class="facts">
+          {NUMBERS.map((n) => lens[n]?.[layer] ? (<><dt>{t(`layers.shows.${n}`)}</dt><dd>{figure(lens[n]![layer][position])}</dd></>) : null)}
+        </dl>
+        <CopyPython python={lens.python} />
+      </Panel>
+    </div>
+  );
+}
+
+function Numbers({ lens, which, model }: { lens: Lens; which: Which; model: string }) {
+  const rows = lens[which];
+  if (!rows) return <Panel><p>{t("layers.none")}</p></Panel>;
+  const values = Float32Array.from(rows.flat(), (v) => v ?? NaN);
+  const safe = values.map((v) => (Number.isFinite(v) ? v : 0));
+  const title = t(`layers.shows.${which}`);
+  return (
+    <Panel>
+      <Figure title={title} name={`layers-${which}`} model={model} python={lens.python} drawing={() => drawMatrix({ rows: lens.layers, columns: lens.shown, values: safe, signed: which === "cosine" })} csv={() => matrixCsv(lens.layers, lens.shown, values)}>
+        <Matrix rows={lens.layers} columns={lens.shown} values={safe} title={title} signed={which === "cosine"} rowTitle={t("layers.layer")} columnTitle={t("layers.position")} />
+      </Figure>
+    </Panel>
+  );
+}

@@ -1,0 +1,142 @@
+// Prediction: logits → temperature → top-k → top-p → min-p → draw. Recomputed here at every move of a slider, and by Python beside it.
+import { asked, useNumbersOf, useTrace, useVocabulary, type Caps, type PredictionAt, type Trace } from "../api";
+import { chain, draw, drawBars, Prediction, uniform, type Sampling } from "../figures";
+import { Figure } from "../figure";
+import { post } from "../http";
+import { useResource } from "../resource";
+import { t } from "../strings";
+import { Ask, Await, Chips, CopyPython, figure, Go, Modified, Panel, percent, Title, TopList, Warnings } from "../ui";
+import { num, place, set } from "../url";
+
+export function PredictPage({ caps }: { caps: Caps }) {
+  const usable = caps.kind !== "vectors" && caps.predicts !== null && caps.predicts !== "vectors";
+  const question = asked(caps);
+  const trace = useTrace(usable ? question : null);
+  if (!usable) {
+    return (
+      <>
+        <Title name="predict" />
+        <Panel>
+          <p>{t("predict.nothing")}</p>
+          <p><Go to="space" class="button">{t("pages.space")}</Go></p>
+        </Panel>
+      </>
+    );
+  }
+  return (
+    <>
+      <Title name="predict" />
+      <Ask caps={caps} text={question.text} />
+      <Await of={trace}>{(trace) => (
+        <>
+          <Warnings of={trace.warnings} />
+          <Modified trace={trace} />
+          {caps.predicts === "words" ? <Words caps={caps} trace={trace} /> : <Panel title={t("predict.answer")}><Other trace={trace} prediction={trace.prediction} /><CopyPython python={trace.python} /></Panel>}
+        </>
+      )}</Await>
+    </>
+  );
+}
+
+/** What the address says about choosing: nothing said is temperature 1 and every token. */
+export function samplingOf(): Sampling {
+  const has = (key: string) => place.value.params[key] !== undefined;
+  return {
+    temperature: num("T", 1),
+    topK: has("topk") ? num("topk", 0) : null,
+    topP: has("topp") ? num("topp", 1) : null,
+    minP: has("minp") ? num("minp", 0) : null,
+  };
+}
+
+function Words({ caps, trace }: { caps: Caps; trace: Trace }) {
+  const rows = trace.target ?? trace.tokens;
+  const start = trace.prediction.position ?? rows.length - 1;
+  const position = Math.min(Math.max(0, num("pos", start < 0 ? rows.length - 1 : start)), rows.length - 1);
+  const logits = useNumbersOf(trace, "logits", { position });
+  const vocabulary = useVocabulary(caps.id);
+  const causal = caps.kind !== "encoder";
+  return (
+    <>
+      <Panel>
+        <p class="label">{t(causal ? "predict.after" : "predict.at")}</p>
+        <Chips tokens={rows} picked={position} onPick={(pos) => set({ pos }, "replace")} label={t(causal ? "predict.after" : "predict.at")} />
+      </Panel>
+      <Await of={logits}>{({ values }) => <Await of={vocabulary}>{({ shown }) => <Chosen trace={trace} logits={values} shown={shown} position={position} />}</Await>}</Await>
+    </>
+  );
+}
+
+function Chosen({ trace, logits, shown, position }: { trace: Trace; logits: Float32Array; shown: string[]; position: number }) {
+  const sampling = samplingOf();
+  const seed = Math.max(0, Math.trunc(num("seed", 0)));
+  const steps = chain(logits, sampling);
+  const token = draw(steps.final, uniform(seed));
+  const name = (id: number) => shown[id] ?? `<${id}>`;
+  const change = (next: Sampling, nextSeed: number) =>
+    set({ T: next.temperature === 1 ? null : next.temperature, topk: next.topK, topp: next.topP, minp: next.minP, seed: nextSeed || null }, "replace");
+  const most = [...logits.keys()].sort((a, b) => steps.final[b] - steps.final[a] || logits[b] - logits[a]).slice(0, 20);
+  const title = t("predict.title");
+  return (
+    <Panel>
+      <Figure title={title} name="next-token" model={trace.model}
+        drawing={() => drawBars(most.map((id) => ({ label: name(id), value: steps.final[id], chosen: id === token })))}
+        csv={() => [["id", "token", "logit", "p", "temperature", "top_k", "top_p", "final"], ...most.map((id) => [id, name(id), logits[id], steps.p[id], steps.heated[id], steps.topK[id], steps.topP[id], steps.final[id]])]}
+        html={{ kind: "next_token", data: { logits, names: shown, sampling, seed } }} python={trace.python}>
+        <Prediction names={name} logits={logits} sampling={sampling} seed={seed} onChange={change} title={title} />
+      </Figure>
+      <Python trace={trace} position={position} sampling={sampling} seed={seed} page={token} />
+    </Panel>
+  );
+}
+
+type Predicted = { token: { id: number; text: string; shown: string }; u: number; kept: number; python: string };
+
+/** The same choice made by Python, beside the page's. */
+function Python({ trace, position, sampling, seed, page }: { trace: Trace; position: number; sampling: Sampling; seed: number; page: number }) {
+  const body = { trace: trace.id, position, temperature: sampling.temperature, top_k: sampling.topK, top_p: sampling.topP, min_p: sampling.minP, seed, count: 1 };
+  const said = useResource<Predicted>(`predict ${JSON.stringify(body)}`, () => post("/api/predict", body));
+  if (said.error) return <Await of={said}>{() => null}</Await>;
+  const fresh = said.data && !said.loading ? said.data : undefined;
+  const agree = fresh?.token.id === page;
+  return (
+    <div class="stack tight">
+      <p class="row" data-page-token={page} data-python-token={fresh?.token.id ?? ""}>
+        {fresh ? (
+          <>
+            <span class={`badge ${agree ? "good" : "bad"}`}>{t(agree ? "predict.agree" : "predict.disagree")}</span>
+            <span>{t("predict.python", { token: fresh.token.shown, u: figure(fresh.u, 6) })}</span>
+          </>
+        ) : <span class="muted">{t("common.working")}</span>}
+      </p>
+      <CopyPython python={fresh?.python} />
+    </div>
+  );
+}
+
+/** Labels, tags and spans need no draw. */
+export function Other({ trace, prediction }: { trace: Trace; prediction: PredictionAt }) {
+  if (prediction.tags) {
+    return (
+      <div class="scroll"><table>
+        <thead><tr><th>{t("predict.token")}</th><th>{t("predict.label")}</th><th class="n">p</th></tr></thead>
+        <tbody>{prediction.tags.map((tag) => (
+          <tr key={tag.token}><td class="mono" dir="auto">{trace.tokens[tag.token]?.shown}</td><td>{tag.label}</td><td class="n">{percent(tag.p)}</td></tr>
+        ))}</tbody>
+      </table></div>
+    );
+  }
+  if (prediction.start && prediction.end) {
+    return (
+      <div class="scroll"><table>
+        <thead><tr><th>{t("predict.token")}</th><th class="n">{t("predict.start")}</th><th class="n">{t("predict.end")}</th></tr></thead>
+        <tbody>{trace.tokens.map((token, i) => (
+          <tr key={i}><td class="mono" dir="auto">{token.shown}</td><td class="n">{percent(prediction.start![i] ?? 0)}</td><td class="n">{percent(prediction.end![i] ?? 0)}</td></tr>
+        ))}</tbody>
+      </table></div>
+    );
+  }
+  if (prediction.top?.length) return <TopList top={prediction.top} />;
+  return <p class="muted">{t("predict.vectors")}</p>;
+}
+

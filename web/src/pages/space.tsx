@@ -1,0 +1,199 @@
+// Embeddings: a map for the eye; neighbours and analogies always in the full space.
+import { useState } from "preact/hooks";
+import { modelPath, type Caps } from "../api";
+import { drawScatter, Scatter } from "../figures";
+import { Figure } from "../figure";
+import { get, post, queried } from "../http";
+import { useResource } from "../resource";
+import { t } from "../strings";
+import { Await, CopyPython, figure, Panel, percent, Segments, Select, Slider, TextField, Title, useDraft } from "../ui";
+import { num, set, str } from "../url";
+
+type Point = { id: number; text: string; shown: string; x: number; y: number; z: number };
+type Map_ = { points: Point[]; explained: number[]; method: string; normalised: boolean; python: string };
+type Near = { text: string; shown?: string; score: number };
+
+export function SpacePage({ caps }: { caps: Caps }) {
+  const tables = caps.embeddings?.length ? caps.embeddings : ["input"];
+  const table = tables.includes(str("table")) ? str("table") : tables[0];
+  const usable = caps.embeddings.length > 0 || caps.kind === "vectors";
+  if (!usable) {
+    return (
+      <>
+        <Title name="space" />
+        <Panel><p>{t("space.nothing")}</p></Panel>
+      </>
+    );
+  }
+  const tabs = ["map", "analogy", ...(caps.kind === "vectors" ? [] : ["context"])];
+  const tab = tabs.includes(str("tab")) ? str("tab") : "map";
+  return (
+    <>
+      <Title name="space" />
+      <div class="row">
+        <Segments label={t("space.what")} value={tab} onChange={(v) => set({ tab: v })} choices={tabs.map((v) => ({ value: v, label: t(`space.tabs.${v}`) }))} />
+        {tables.length > 1 && tab === "map" ? <Select label={t("space.table")} value={table} onChange={(v) => set({ table: v })} choices={tables.map((v) => ({ value: v, label: t(`space.tables.${v}`) }))} /> : null}
+      </div>
+      {tab === "map" ? <MapView caps={caps} table={table} /> : tab === "analogy" ? <Analogy caps={caps} /> : <Contextual caps={caps} />}
+    </>
+  );
+}
+
+function MapView({ caps, table }: { caps: Caps; table: string }) {
+  const words = str("words");
+  const most = Math.min(num("count", 300), 5000);
+  const path = `${modelPath(caps.id)}/space/map${queried({ count: most, words, table, dims: 3 })}`;
+  const map = useResource<Map_>(`map ${path}`, () => get(path));
+  const [word, setWord] = useDraft(str("w"));
+  const [listed, setListed] = useDraft(words);
+  const send = () => set({ w: word.trim(), words: listed.trim() });
+  return (
+    <>
+      <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
+        <div class="row">
+          <TextField label={t("space.word")} value={word} onInput={setWord} rows={1} send={send} first />
+          <TextField label={t("space.only")} value={listed} onInput={setListed} rows={1} send={send} placeholder="king,queen,man,woman" />
+        </div>
+        <div class="row">
+          <button type="submit" class="primary">{t("space.look")}</button>
+          {words ? null : <Slider label={t("space.count")} value={most} min={50} max={2000} step={50} onChange={(n) => set({ count: n }, "replace")} />}
+        </div>
+      </form>
+      <div class="cols side">
+        <Panel><Await of={map}>{(map) => <Picture map={map} caps={caps} />}</Await></Panel>
+        <Neighbours caps={caps} table={table} />
+      </div>
+    </>
+  );
+}
+
+function Picture({ map, caps }: { map: Map_; caps: Caps }) {
+  const third = str("axes") === "13";
+  const points = Float32Array.from(map.points.flatMap((p) => [p.x, third ? p.z : p.y]));
+  const names = map.points.map((p) => p.shown);
+  const w = str("w");
+  const found = map.points.findIndex((p) => p.text === w || p.shown === w || p.shown === `·${w}`);
+  const selected = found < 0 ? null : found;
+  const title = t("space.title", { n: names.length });
+  const axis = (k: number) => t("space.axis", { k: k + 1, share: percent(map.explained[k] ?? 0) });
+  const spec = { points, names, title, xTitle: axis(0), yTitle: axis(third ? 2 : 1), selected };
+  return (
+    <Figure title={title} note={t("space.note")} name="embeddings" model={caps.id} python={map.python} drawing={() => drawScatter(spec)}
+      csv={() => [["id", "token", "x", "y", "z"], ...map.points.map((p) => [p.id, p.text, p.x, p.y, p.z])]}>
+      <Scatter {...spec} onSelect={(i) => set({ w: i === null ? null : map.points[i].text }, "replace")} />
+      <Segments label={t("space.axes")} value={third ? "13" : "12"} onChange={(v) => set({ axes: v === "12" ? null : v }, "replace")} choices={[{ value: "12", label: "1 × 2" }, { value: "13", label: "1 × 3" }]} />
+    </Figure>
+  );
+}
+
+function Neighbours({ caps, table }: { caps: Caps; table: string }) {
+  const word = str("w");
+  const metric = str("metric", "cosine");
+  const path = `${modelPath(caps.id)}/space/neighbours${queried({ word, count: 12, metric, table })}`;
+  const near = useResource<{ word: string; near: Near[]; python: string }>(word ? `near ${path}` : null, () => get(path));
+  return (
+    <Panel title={word ? t("space.nearest", { word }) : t("space.neighbours")}>
+      <Segments label={t("space.metric")} value={metric} onChange={(v) => set({ metric: v === "cosine" ? null : v }, "replace")} choices={["cosine", "euclid"].map((v) => ({ value: v, label: t(`space.metrics.${v}`) }))} />
+      {word ? (
+        <Await of={near}>{({ near, python }) => (
+          <>
+            <NearTable rows={near} />
+            <CopyPython python={python} />
+          </>
+        )}</Await>
+      ) : <p class="muted">{t("space.pick")}</p>}
+    </Panel>
+  );
+}
+
+function NearTable({ rows }: { rows: Near[] }) {
+  return (
+    <div class="scroll"><table data-near>
+      <tbody>{rows.map((r) => <tr key={r.text}><th scope="row" class="mono" dir="auto">{r.shown ?? r.text}</th><td class="n">{figure(r.score)}</td></tr>)}</tbody>
+    </table></div>
+  );
+}
+
+type Analogies = { formula: string; near: Near[]; excluded: string[]; with_inputs: Near[]; python: string };
+
+function Analogy({ caps }: { caps: Caps }) {
+  const given = { a: str("a", "man"), b: str("b", "king"), c: str("c", "woman") };
+  const [a, setA] = useDraft(given.a);
+  const [b, setB] = useDraft(given.b);
+  const [c, setC] = useDraft(given.c);
+  const method = str("method", "add");
+  const path = `${modelPath(caps.id)}/space/analogy${queried({ ...given, count: 10, method })}`;
+  const found = useResource<Analogies>(`analogy ${path}`, () => get(path));
+  const send = () => set({ a, b, c });
+  return (
+    <>
+      <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
+        <div class="row">
+          <TextField label={t("play.fields.a")} value={a} onInput={setA} rows={1} send={send} first />
+          <TextField label={t("play.fields.b")} value={b} onInput={setB} rows={1} send={send} />
+          <TextField label={t("play.fields.c")} value={c} onInput={setC} rows={1} send={send} />
+        </div>
+        <div class="row">
+          <button type="submit" class="primary">{t("space.solve")}</button>
+          <Segments label={t("space.method")} value={method} onChange={(v) => set({ method: v === "add" ? null : v }, "replace")} choices={["add", "mul"].map((v) => ({ value: v, label: t(`space.methods.${v}`) }))} />
+        </div>
+      </form>
+      <Await of={found}>{(r) => (
+        <Panel title={t("space.analogyTitle", given)}>
+          <p class="mono">{r.formula}</p>
+          <div class="cols half">
+            <div class="stack tight"><h3>{t("space.best")}</h3><p class="muted small">{t("space.excluded", { words: r.excluded.join(", ") })}</p><NearTable rows={r.near} /></div>
+            <div class="stack tight"><h3>{t("space.withInputs")}</h3><p class="muted small">{t("space.withInputsNote")}</p><NearTable rows={r.with_inputs} /></div>
+          </div>
+          <CopyPython python={r.python} />
+        </Panel>
+      )}</Await>
+    </>
+  );
+}
+
+type Context = { layers: string[]; items: { sentence: number; position: number; token: string; context: string }[]; cosine: number[][][]; map: number[][][]; python: string };
+
+const BANK = "He sat on the bank of the river.\nShe put the money in the bank.\nThe bank raised its rates.\nWe walked along the bank and saw a fish.";
+
+/** One word in several sentences: where the layers take it. */
+function Contextual({ caps }: { caps: Caps }) {
+  const word = str("cw", "bank");
+  const sentences = str("cs", BANK);
+  const [draftWord, setDraftWord] = useDraft(word);
+  const [draft, setDraft] = useDraft(sentences);
+  const [layer, setLayer] = useState(-1);
+  const body = { model: caps.id, word, sentences: sentences.split("\n").map((s) => s.trim()).filter(Boolean), layer: null };
+  const found = useResource<Context>(`contextual ${JSON.stringify(body)}`, () => post("/api/space/contextual", body));
+  const send = () => set({ cw: draftWord.trim(), cs: draft });
+  return (
+    <>
+      <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
+        <div class="row">
+          <TextField label={t("space.word")} value={draftWord} onInput={setDraftWord} rows={1} send={send} first />
+          <TextField label={t("space.sentences")} value={draft} onInput={setDraft} rows={4} />
+        </div>
+        <div class="row"><button type="submit" class="primary">{t("ask.run")}</button></div>
+      </form>
+      <Await of={found}>{(r) => {
+        const at = layer < 0 ? r.layers.length - 1 : Math.min(layer, r.layers.length - 1);
+        const names = r.items.map((item) => `${item.sentence + 1}: ${item.token}`);
+        const points = Float32Array.from(r.map[at].flat());
+        const title = t("space.contextTitle", { word, layer: r.layers[at] });
+        const spec = { points, names, title };
+        return (
+          <Panel>
+            <Slider label={t("attention.layer")} value={at} min={0} max={r.layers.length - 1} shown={r.layers[at]} onChange={setLayer} />
+            <Figure title={title} name="contextual" model={caps.id} python={r.python} drawing={() => drawScatter(spec)} csv={() => [["sentence", "token", "x", "y"], ...r.items.map((item, i) => [item.context, item.token, r.map[at][i][0], r.map[at][i][1]])]}>
+              <Scatter {...spec} />
+            </Figure>
+            <div class="scroll" tabIndex={0} role="region" aria-label={t("space.cosines")}><table>
+              <thead><tr><th>{t("space.cosines")}</th>{names.map((n) => <th key={n} class="n">{n}</th>)}</tr></thead>
+              <tbody>{r.cosine[at].map((row, i) => <tr key={i}><th scope="row" dir="auto">{names[i]}: {r.items[i].context}</th>{row.map((v, j) => <td key={j} class="n">{v.toFixed(2)}</td>)}</tr>)}</tbody>
+            </table></div>
+          </Panel>
+        );
+      }}</Await>
+    </>
+  );
+}

@@ -1,0 +1,213 @@
+// Arithmetic: every operand and every result, one step at a time, checked in float64 against what the model computed.
+import { useEffect, useState } from "preact/hooks";
+import { asked, useExamples, useTrace, type Caps, type Trace } from "../api";
+import { StepsView, type Worked } from "../figures";
+import { Figure } from "../figure";
+import { get, post, queried } from "../http";
+import { say } from "../live";
+import { useResource, type Resource } from "../resource";
+import { t } from "../strings";
+import { Ask, Await, Chips, copy, figure, Panel, Segments, Select, TextField, Title, useDraft, Warnings } from "../ui";
+import { num, set, str } from "../url";
+import { located, names } from "./attention";
+
+type Checked = { difference: number; tolerance: number; ok: boolean };
+type Explained = Omit<Worked, "check"> & { check: Checked | null; text: string; latex: string; markdown: string; python: string };
+
+const ALL = 1_000_000; // the page cuts long vectors itself and shows the rest on demand
+
+export function StepsPage({ caps }: { caps: Caps }) {
+  const exercise = str("ex");
+  const examples = useExamples();
+  const topics = caps.topics;
+  const topic = topics.includes(str("topic")) ? str("topic") : (topics[0] ?? "");
+  const source = exercise ? `ex:${exercise}` : `topic:${topic}`;
+  const choices = [
+    ...topics.map((k) => ({ value: `topic:${k}`, label: t(`steps.topics.${k}`) })),
+    ...(examples.data?.exercises ?? []).map((e) => ({ value: `ex:${e.id}`, label: t("steps.exercise", { id: e.id }) })),
+  ];
+  const choose = (value: string) => set(value.startsWith("ex:") ? { ex: value.slice(3), step: null } : { ex: null, topic: value.slice(6), step: null });
+  return (
+    <>
+      <Title name="steps" />
+      <div class="row"><Select label={t("steps.what")} value={source} onChange={choose} choices={choices} /></div>
+      {exercise ? <Exercise id={exercise} about={examples.data?.exercises.find((e) => e.id === exercise)?.about} />
+        : topic === "word2vec" ? <Update caps={caps} />
+        : topic ? <OfModel caps={caps} topic={topic} />
+        : <Panel><p>{t("steps.nothing")}</p></Panel>}
+    </>
+  );
+}
+
+function Exercise({ id, about }: { id: string; about?: string }) {
+  const worked = useResource<Explained>(`exercise ${id}`, () => get(`/api/explain/${encodeURIComponent(id)}`, { wide: ALL }));
+  return (
+    <>
+      {about ? <p class="lede">{about}</p> : null}
+      <Steps of={worked} />
+    </>
+  );
+}
+
+/** One update of word2vec, with the model's own vectors. */
+function Update({ caps }: { caps: Caps }) {
+  const given = { centre: str("centre", "king"), observed: str("observed", "queen"), drawn: str("drawn", "car") };
+  const [centre, setCentre] = useDraft(given.centre);
+  const [observed, setObserved] = useDraft(given.observed);
+  const [drawn, setDrawn] = useDraft(given.drawn);
+  const words = (text: string) => text.split(/[\s,]+/).filter(Boolean);
+  const body = { model: caps.id, topic: "word2vec", centre: given.centre, observed: words(given.observed), drawn: words(given.drawn), rate: 0.025, wide: ALL };
+  const worked = useResource<Explained>(`update ${JSON.stringify(body)}`, () => post("/api/explain", body));
+  const send = () => set({ centre, observed, drawn, step: null });
+  return (
+    <>
+      <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
+        <div class="row">
+          <TextField label={t("steps.centre")} value={centre} onInput={setCentre} rows={1} send={send} first />
+          <TextField label={t("steps.observed")} value={observed} onInput={setObserved} rows={1} send={send} />
+          <TextField label={t("steps.drawn")} value={drawn} onInput={setDrawn} rows={1} send={send} />
+        </div>
+        <div class="row"><button type="submit" class="primary">{t("ask.run")}</button></div>
+      </form>
+      <Steps of={worked} />
+    </>
+  );
+}
+
+function OfModel({ caps, topic }: { caps: Caps; topic: string }) {
+  const question = asked(caps);
+  const trace = useTrace(question);
+  return (
+    <>
+      <Ask caps={caps} text={question.text} />
+      <Await of={trace}>{(trace) => (
+        <>
+          <Warnings of={trace.warnings} />
+          <Chosen caps={caps} trace={trace} topic={topic} />
+        </>
+      )}</Await>
+    </>
+  );
+}
+
+function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: string }) {
+  const heads = topic === "attention" && trace.groups.length > 0;
+  const at = heads ? located(trace) : null;
+  const side = at ? at.group.queries : trace.target ? "target" : "tokens";
+  const rows = names(trace, side);
+  const token = Math.min(num("q", rows.length - 1), rows.length - 1);
+  const query = at ? { part: at.path, head: at.head } : str("part") ? { part: str("part") } : {};
+  const path = `/api/trace/${encodeURIComponent(trace.id)}/explain${queried({ topic, ...query, token, wide: ALL })}`;
+  const worked = useResource<Explained>(`explain ${path}`, () => get(path));
+  const soft = caps.attention.filter((g) => g.kind === "softmax");
+  return (
+    <>
+      <Panel>
+        {at ? (
+          <div class="row">
+            {soft.length > 1 ? <Segments label={t("attention.group")} value={at.group.name} onChange={(g) => set({ g, l: null, h: null, q: null })} choices={trace.groups.map((g) => ({ value: g.name, label: g.title }))} /> : null}
+            <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => set({ l }, "replace")} choices={at.group.layers.map((_, i) => ({ value: String(i), label: String(i) }))} />
+            <Select label={t("attention.head")} value={String(at.head)} onChange={(h) => set({ h }, "replace")}
+              choices={Array.from({ length: at.group.heads[at.layer] }, (_, i) => ({ value: String(i), label: String(i) }))} />
+          </div>
+        ) : null}
+        <p class="label">{t("steps.token")}</p>
+        <Chips tokens={side === "target" ? (trace.target ?? []) : trace.tokens} picked={token} onPick={(q) => set({ q }, "replace")} label={t("steps.token")} />
+      </Panel>
+      <Steps of={worked} />
+    </>
+  );
+}
+
+/** What is shown at once: a section, or a line where there are none. */
+function parts(worked: Explained): Worked[] {
+  const bare = { note: "", check: null };
+  const out: Worked[] = [];
+  for (const line of worked.lines) {
+    if ("lines" in line) out.push(line);
+    else {
+      const last = out[out.length - 1];
+      if (last?.title === "" && worked.lines.some((l) => "lines" in l)) last.lines.push(line);
+      else out.push({ ...bare, title: "", lines: [line] });
+    }
+  }
+  return out;
+}
+
+const nameOf = (part: Worked) => part.title || part.lines.map((l) => ("label" in l ? l.label : l.title)).filter(Boolean)[0] || t("steps.given");
+
+function Steps({ of }: { of: Resource<Explained> }) {
+  return <Await of={of}>{(worked) => <Stepper worked={worked} />}</Await>;
+}
+
+function Stepper({ worked }: { worked: Explained }) {
+  const steps = parts(worked);
+  const at = Math.min(num("step", 0), steps.length - 1);
+  const all = str("all") === "1";
+  const [spoke, setSpoke] = useState(at);
+  useEffect(() => {
+    if (spoke !== at) say(nameOf(steps[at]));
+    setSpoke(at);
+  }, [at]);
+  const move = (step: number) => step >= 0 && step < steps.length && set({ step }, "replace");
+  const keys = (e: KeyboardEvent) => {
+    const by = e.key === "ArrowRight" || e.key === "ArrowDown" ? 1 : e.key === "ArrowLeft" || e.key === "ArrowUp" ? -1 : 0;
+    if (!by) return;
+    e.preventDefault();
+    move(at + by);
+  };
+  const flat: Worked = { title: worked.title, note: "", check: worked.check?.difference ?? null, lines: all ? worked.lines : [] };
+  return (
+    <Panel>
+      <Figure title={worked.title} name="arithmetic" python={worked.python} csv={() => table(worked)}
+        html={{ kind: "steps", data: { worked: { ...flat, note: worked.note, lines: worked.lines } } }}>
+        <div class="stack bare">
+          <div class="row">
+            <CheckBadge check={worked.check} />
+            {worked.note ? <span class="muted">{worked.note}</span> : null}
+          </div>
+          <div class="row">
+            <button type="button" disabled={all || at === 0} onClick={() => move(at - 1)}>{t("common.previous")}</button>
+            <button type="button" class="primary" disabled={all || at === steps.length - 1} onClick={() => move(at + 1)} onKeyDown={keys} data-next>{t("common.next")}</button>
+            <span class="muted">{t("steps.count", { n: at + 1, of: steps.length })}</span>
+            <button type="button" aria-pressed={all} onClick={() => set({ all: !all }, "replace")}>{t("steps.all")}</button>
+            <button type="button" onClick={() => copy(worked.latex)}>{t("steps.latex")}</button>
+            <button type="button" onClick={() => copy(worked.markdown)}>{t("steps.markdown")}</button>
+          </div>
+          {all ? <StepsView worked={flat} /> : (
+            <>
+              <ol class="chips" aria-label={t("steps.list")} onKeyDown={keys}>
+                {steps.map((part, i) => (
+                  <li key={i}><button type="button" class="chip" aria-pressed={i === at} onClick={() => move(i)}>{`${i + 1} ${nameOf(part)}`}</button></li>
+                ))}
+              </ol>
+              <StepsView worked={{ ...steps[at], title: nameOf(steps[at]), check: null }} />
+            </>
+          )}
+        </div>
+      </Figure>
+    </Panel>
+  );
+}
+
+function CheckBadge({ check }: { check: Checked | null }) {
+  if (!check) return <span class="badge">{t("steps.noCheck")}</span>;
+  return (
+    <span class={`badge ${check.ok ? "good" : "bad"}`} data-checked={check.ok}>
+      {check.ok ? "✓ " : "✗ "}
+      {t(check.ok ? "steps.checked" : "steps.differs", { difference: figure(check.difference, 2), tolerance: figure(check.tolerance, 1) })}
+    </span>
+  );
+}
+
+function table(worked: Explained): (string | number | null)[][] {
+  const rows: (string | number | null)[][] = [["section", "label", "formula", "result"]];
+  const walk = (section: string, lines: Worked["lines"]) => {
+    for (const line of lines) {
+      if ("lines" in line) walk(line.title, line.lines);
+      else rows.push([section, line.label, line.formula, JSON.stringify(line.result)]);
+    }
+  };
+  walk("", worked.lines);
+  return rows;
+}

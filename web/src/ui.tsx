@@ -1,0 +1,324 @@
+// Small pieces that every page uses.
+import type { ComponentChildren } from "preact";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useExamples, type Caps, type Token, type Trace } from "./api";
+import type { Problem } from "./http";
+import { tell } from "./live";
+import type { Resource } from "./resource";
+import { t } from "./strings";
+import { go, link, place, set, target, type Patch } from "./url";
+
+/** A link inside the studio: a real address, followed without loading the page again. */
+export function Go(props: { to: string; with?: Patch; class?: string; current?: boolean; children: ComponentChildren; label?: string }) {
+  const follow = (event: MouseEvent) => {
+    if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
+    event.preventDefault();
+    go(target(props.to, props.with));
+  };
+  return (
+    <a href={link(props.to, props.with)} class={props.class} onClick={follow} aria-current={props.current ? "page" : undefined} aria-label={props.label}>
+      {props.children}
+    </a>
+  );
+}
+
+export function Title({ name, children }: { name: string; children?: ComponentChildren }) {
+  return (
+    <div class="title">
+      <h1>{t(`pages.${name}`)}</h1>
+      <p class="lede">{t(`ledes.${name}`)}</p>
+      {children}
+    </div>
+  );
+}
+
+export function Panel({ title, children, class: extra = "" }: { title?: ComponentChildren; children: ComponentChildren; class?: string }) {
+  return (
+    <section class={`panel stack ${extra}`}>
+      {title ? <h2>{title}</h2> : null}
+      {children}
+    </section>
+  );
+}
+
+export function Wrong({ error }: { error: Problem }) {
+  return (
+    <div class="note bad" role="alert">
+      <p>{error.message}</p>
+      {error.hint ? <p>{error.hint}</p> : null}
+    </div>
+  );
+}
+
+export function Busy({ children }: { children?: ComponentChildren }) {
+  return <p class="busy" role="status">{children ?? t("common.working")}</p>;
+}
+
+/** What was fetched, or why not, or that it is on its way. */
+export function Await<T>({ of, children, wait }: { of: Resource<T>; children: (data: T) => ComponentChildren; wait?: string }) {
+  if (of.error) return <Wrong error={of.error} />;
+  if (of.data === undefined) return of.loading ? <Busy>{wait}</Busy> : null;
+  return <>{children(of.data)}</>;
+}
+
+export function Warnings({ of }: { of: string[] | undefined }) {
+  return (
+    <>
+      {(of ?? []).map((text) => (
+        <div class="note warn" role="status" key={text}>
+          <p>{text}</p>
+        </div>
+      ))}
+    </>
+  );
+}
+
+type Choice = { value: string; label: string };
+
+/** A few choices side by side. */
+export function Segments(props: { label: string; value: string; choices: Choice[]; onChange: (value: string) => void; show?: boolean }) {
+  const id = useId();
+  return (
+    <div class="field">
+      <span class={props.show ? "label" : "hidden"} id={id}>{props.label}</span>
+      <div class="segments" role="group" aria-labelledby={id}>
+        {props.choices.map((c) => (
+          <button type="button" key={c.value} aria-pressed={c.value === props.value} onClick={() => props.onChange(c.value)}>
+            {c.label}
+          </button>
+        ))}
+      </div>
+    </div>
+  );
+}
+
+export function Select(props: { label: string; value: string; choices: Choice[]; onChange: (value: string) => void; hideLabel?: boolean }) {
+  const id = useId();
+  return (
+    <div class="field">
+      <label for={id} class={props.hideLabel ? "hidden" : ""}>{props.label}</label>
+      <select id={id} value={props.value} onChange={(e) => props.onChange(e.currentTarget.value)}>
+        {props.choices.map((c) => (
+          <option key={c.value} value={c.value} selected={c.value === props.value}>{c.label}</option>
+        ))}
+      </select>
+    </div>
+  );
+}
+
+export function Check(props: { label: string; checked: boolean; onChange: (on: boolean) => void }) {
+  return (
+    <label class="check">
+      <input type="checkbox" checked={props.checked} onChange={(e) => props.onChange(e.currentTarget.checked)} />
+      {props.label}
+    </label>
+  );
+}
+
+export function Slider(props: { label: string; value: number; min: number; max: number; step?: number; shown?: string; onChange: (value: number) => void }) {
+  const id = useId();
+  return (
+    <div class="field">
+      <label for={id}>
+        {props.label} <strong>{props.shown ?? props.value}</strong>
+      </label>
+      <input id={id} type="range" min={props.min} max={props.max} step={props.step ?? 1} value={props.value}
+        aria-valuetext={props.shown} onInput={(e) => props.onChange(Number(e.currentTarget.value))} />
+    </div>
+  );
+}
+
+/** A number box that tells only numbers. */
+export function NumberField(props: { label: string; value: number | ""; min?: number; max?: number; step?: number; onChange: (value: number) => void }) {
+  const id = useId();
+  return (
+    <div class="field">
+      <label for={id}>{props.label}</label>
+      <input id={id} type="number" min={props.min} max={props.max} step={props.step} value={props.value}
+        onChange={(e) => e.currentTarget.value !== "" && Number.isFinite(e.currentTarget.valueAsNumber) && props.onChange(e.currentTarget.valueAsNumber)} />
+    </div>
+  );
+}
+
+/** A text that is told when its form is sent; it follows the address when that changes (Back, an example). */
+export function useDraft(value: string): [string, (text: string) => void] {
+  const [draft, setDraft] = useState(value);
+  useEffect(() => setDraft(value), [value]);
+  return [draft, setDraft];
+}
+
+export function TextField(props: { label: string; value: string; onInput: (value: string) => void; rows?: number; send?: () => void; first?: boolean; placeholder?: string }) {
+  const id = useId();
+  const keys = (e: KeyboardEvent) => {
+    if (e.key === "Enter" && !e.shiftKey && props.send && !e.isComposing) {
+      e.preventDefault();
+      props.send();
+    }
+  };
+  return (
+    <div class="field grow">
+      <label for={id}>{props.label}</label>
+      <textarea id={id} dir="auto" rows={props.rows ?? 2} value={props.value} placeholder={props.placeholder} data-input={props.first ? "" : undefined}
+        onInput={(e) => props.onInput(e.currentTarget.value)} onKeyDown={keys} spellcheck={false} />
+    </div>
+  );
+}
+
+/** The question put to the model: its text, a target where there is one, and examples. */
+export function Ask({ caps, text, extra }: { caps: Caps; text: string; extra?: ComponentChildren }) {
+  const [draft, setDraft] = useDraft(text);
+  const [aim, setAim] = useDraft(place.value.params.y ?? "");
+  const examples = useExamples();
+  const pair = caps.kind === "encoder-decoder";
+  const send = (patch: Patch = {}) => set({ x: draft, y: pair ? aim : null, q: null, k: null, ...patch });
+  return (
+    <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
+      <div class="row">
+        <TextField label={pair ? t("ask.source") : t("ask.text")} value={draft} onInput={setDraft} send={() => send()} first />
+        {pair ? <TextField label={t("ask.target")} value={aim} onInput={setAim} send={() => send()} placeholder={t("ask.ownWriting")} /> : null}
+      </div>
+      <div class="row between">
+        <div class="row">
+          <button type="submit" class="primary">{t("ask.run")}</button>
+          {examples.data ? (
+            <Select label={t("ask.examples")} hideLabel value="" onChange={(x) => x && send({ x, y: null })}
+              choices={[{ value: "", label: t("ask.examples") }, ...examples.data.sentences.map((s) => ({ value: s.text, label: brief(s.text, 48) }))]} />
+          ) : null}
+        </div>
+        {extra}
+      </div>
+    </form>
+  );
+}
+
+export function brief(text: string, most: number): string {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
+/** What is different from the model as it was loaded, and the way back. */
+export function Modified({ trace }: { trace: Trace | undefined }) {
+  if (!place.value.params.off) return null;
+  return (
+    <div class="row">
+      <span class="badge warn" data-modified>{t("attention.modified")}</span>
+      {trace?.change ? <span>{t("attention.kl", { kl: figure(trace.change.kl_last) })}</span> : null}
+      <button type="button" onClick={() => set({ off: null })}>{t("attention.reset")}</button>
+    </div>
+  );
+}
+
+/** Tokens as chips; with `onPick` they are buttons. */
+export function Chips(props: { tokens: Pick<Token, "shown" | "special" | "id">[]; picked?: number | null; onPick?: (i: number) => void; ids?: boolean; label?: string }) {
+  return (
+    <ul class="chips" aria-label={props.label}>
+      {props.tokens.map((token, i) => {
+        const kind = `chip c${i % 4}${token.special ? " special" : ""}`;
+        const inside = (
+          <>
+            <span dir="auto">{token.shown}</span>
+            {props.ids ? <small>{token.id}</small> : null}
+          </>
+        );
+        return (
+          <li key={i}>
+            {props.onPick ? (
+              <button type="button" class={kind} aria-pressed={props.picked === i} onClick={() => props.onPick!(i)}>{inside}</button>
+            ) : (
+              <span class={kind}>{inside}</span>
+            )}
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+export function Facts({ rows }: { rows: [string, ComponentChildren][] }) {
+  return (
+    <dl class="facts">
+      {rows.map(([name, value]) => (
+        <>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </>
+      ))}
+    </dl>
+  );
+}
+
+export async function copy(text: string): Promise<void> {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy"); // where the clipboard is closed to pages (plain http on another name)
+    area.remove();
+  }
+  tell(t("common.copied"));
+}
+
+export function CopyPython({ python }: { python: string | undefined }) {
+  if (!python) return null;
+  return (
+    <details>
+      <summary>{t("common.python")}</summary>
+      <div class="stack tight">
+        <pre tabIndex={0} aria-label={t("common.python")}>{python}</pre>
+        <div class="row"><button type="button" onClick={() => copy(python)}>{t("common.copy")}</button></div>
+      </div>
+    </details>
+  );
+}
+
+/** The ten likeliest, with bars; before and after where something was changed. */
+export function TopList({ top, before }: { top: { shown: string; p: number }[]; before?: { shown: string; p: number }[] }) {
+  const most = Math.max(1e-9, ...top.map((r) => r.p), ...(before ?? []).map((r) => r.p));
+  const list = (rows: { shown: string; p: number }[], alt: boolean) => (
+    <table>
+      <tbody>
+        {rows.map((row, i) => (
+          <tr key={i}>
+            <th scope="row" class="mono" dir="auto">{row.shown}</th>
+            <td><span class="spark"><Bar share={row.p / most} alt={alt} /></span></td>
+            <td class="n">{percent(row.p)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+  if (!before) return <div class="scroll">{list(top, false)}</div>;
+  return (
+    <div class="row" style={{ alignItems: "start" }}>
+      <div class="stack tight"><h3>{t("common.before")}</h3>{list(before, false)}</div>
+      <div class="stack tight"><h3>{t("common.after")}</h3>{list(top, true)}</div>
+    </div>
+  );
+}
+
+export function Bar({ share, alt }: { share: number; alt?: boolean }) {
+  const ref = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    if (ref.current) ref.current.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
+  }, [share]);
+  return <span ref={ref} class={alt ? "bar alt" : "bar"} />;
+}
+
+export function figure(x: number | null | undefined, digits = 4): string {
+  if (x === null || x === undefined) return "–";
+  if (!Number.isFinite(x)) return String(x);
+  if (x === 0) return "0";
+  const size = Math.abs(x);
+  return size >= 1e5 || size < 1e-4 ? x.toExponential(digits - 1) : String(Number(x.toPrecision(digits)));
+}
+
+export function percent(p: number): string {
+  return p >= 0.0005 ? `${(p * 100).toFixed(p >= 0.1 ? 1 : 2)} %` : p > 0 ? "< 0.05 %" : "0";
+}
+
+export function count(n: number | null | undefined): string {
+  return n === null || n === undefined ? "–" : n.toLocaleString("en-US");
+}
+

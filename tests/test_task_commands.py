@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.cli import main
+from heedful.cli import load, main
 from heedful.commands.ls import card
 from heedful.commands.tasks_text import columns, marked
 from heedful.models.base import Model
@@ -308,3 +310,14 @@ def test_a_card_of_the_hub_has_its_score_in_a_model_index(tmp_path: Path) -> Non
 def test_a_card_that_says_nothing_is_no_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(text)
     assert set(card(tmp_path).values()) == {None}
+
+
+def test_the_commands_in_the_docs_exist_with_their_options() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert {line.split()[1] for line in lines} == {*TASKS, "verify"}
+    for line in lines:
+        _, name, *words = shlex.split(line)
+        known = {option for parameter in load(name).params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known, line

@@ -109,7 +109,7 @@ def write(
 
 
 def show(text: str, style: str = "") -> None:
-    """One piece of a result as it is; words between the marks of `marked` are bold where there is a terminal."""
+    """One piece of a result as it is; on a terminal, what stands between the marks of `marked` is bold."""
     from rich.text import Text
 
     drawn = Text(text, style)

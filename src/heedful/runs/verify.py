@@ -125,7 +125,9 @@ def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
         import torch
 
         if not torch.cuda.is_available():
-            raise Unavailable(f"row {name!r} was measured on {row['hardware']}; there is no GPU here")
+            raise Unavailable(
+                f"row {name!r} needs a GPU and there is none here; it was measured on {row['hardware']}"
+            )
     if not check.data:
         return Path(os.environ["HEED_DATA"]) if os.environ.get("HEED_DATA") else None
     root = os.environ.get("HEED_DATA")

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.fast import OnCPU, fast
+from heedful.decode import fast as choosing
+from heedful.decode.fast import OnCPU, fast, stepper_where_it_pays
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import Plain
 from heedful.errors import InputError
@@ -154,3 +155,46 @@ def test_generate_writes_the_same_with_either_stepper(settings: dict[str, Any]) 
     model, prompts = tiny("llama"), [[5, 6, 7, 8], [9, 10]]
     plain = heedful.generate(model, prompts, max_tokens=6, **settings)
     assert heedful.generate(fast(model), prompts, max_tokens=6, **settings) == plain
+
+
+def test_a_long_text_of_a_float32_decoder_is_stepped_fast_and_nothing_else() -> None:
+    model, long = tiny("llama"), 10**7
+    chosen = lambda model, rows=1, tokens=long: type(stepper_where_it_pays(model, rows, tokens))
+    assert chosen(model) is OnCPU
+    assert chosen(model, tokens=128) is Plain
+    assert chosen(model, rows=5) is Plain
+    assert chosen(tiny("llama").to(torch.bfloat16)) is Plain
+    assert chosen(quantize(tiny("llama"), "int8")) is Plain
+    assert chosen(tiny("lstm")) is Plain
+    assert chosen(tiny("t5")) is Plain
+    model.register_forward_hook(lambda *_: None)
+    assert chosen(model) is Plain
+
+
+def test_code_that_must_be_compiled_first_needs_more_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama")
+    tokens = int(choosing.PAYS_READ * 2) // sum(p.numel() for p in model.parameters())
+    for before, kind in ((True, OnCPU), (False, Plain)):
+        monkeypatch.setattr(choosing, "compiled_before", lambda before=before: before)
+        assert type(stepper_where_it_pays(model, 1, tokens)) is kind
+
+
+@pytest.mark.parametrize("settings", [{}, {"beams": 2}, {"top_p": 0.9, "seed": 3, "n": 2}, {"lookup": 1}])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_a_model_writes_the_same_whichever_stepper_is_chosen(
+    family: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, steps = tiny(family), []
+    monkeypatch.setattr(choosing, "PAYS_READ", 0)
+    monkeypatch.setattr(choosing, "PAYS_COMPILED", 0)
+    whole = OnCPU.ready
+    monkeypatch.setattr(OnCPU, "ready", lambda self, rows: steps.append(done := whole(self, rows)) or done)
+    expected = heedful.generate(Plain(model), [5, 6, 7, 8], max_tokens=30, **settings)
+    assert not steps
+    assert heedful.generate(model, [5, 6, 7, 8], max_tokens=30, **settings) == expected
+    assert any(steps) or "lookup" in settings
+    if "beams" not in settings:
+        written = [
+            p.token for p in heedful.stream(model, [5, 6, 7, 8], max_tokens=30, **settings) if not p.sample
+        ]
+        assert written[:28] == (expected[0] if "n" in settings else expected)[:28]

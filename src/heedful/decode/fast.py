@@ -9,6 +9,8 @@ they cannot compute, the plain stepper does: same words in, same logits out.
 from __future__ import annotations
 
 import importlib.util
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -23,6 +25,44 @@ from heedful.nn.state import KV, Group, Rolling
 if TYPE_CHECKING:
     from heedful.decode.fast_cpu import Rows
     from heedful.kernels.team import Team
+
+
+MOST_ROWS = 4  # beyond it, a product over all rows at once is faster
+# Weights × tokens that make up for getting the machine code ready (docs/generation-speed.md): a quarter of a
+# second to read what an earlier process compiled, some ten to compile it the first time.
+PAYS_READ, PAYS_COMPILED = 4e9, 4e10
+
+
+def stepper_where_it_pays(model: Model, rows: int, tokens: int) -> Stepper:
+    """What `generate` and `stream` step a model with: the fast stepper where it says the same and is faster.
+
+    That is a decoder with float32 weights on a CPU and without hooks, at most MOST_ROWS texts, and enough to
+    write that what is gained exceeds what getting ready costs. On a GPU, `fast(model)` must be asked for: it
+    lays out the weights anew and records a graph.
+    """
+    work = tokens * sum(p.numel() for p in model.parameters())
+    pays = work >= (PAYS_READ if compiled_before() else PAYS_COMPILED)
+    return fast(model) if pays and rows <= MOST_ROWS and stepped_alike(model) else Plain(model)
+
+
+def stepped_alike(model: Model) -> bool:
+    """Whether the fast stepper on a CPU computes what the plain one does, up to rounding in float32.
+
+    Whole-number weights are multiplied in another precision there; hooks would not be called.
+    """
+    plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
+    watched = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    known = isinstance(model, LM) and caches(model.new_state(1, 1).parts) is not None
+    return plain and known and not watched and importlib.util.find_spec("numba") is not None
+
+
+def compiled_before() -> bool:
+    """Whether the machine code is loaded, or lies where Numba keeps it beside the source."""
+    name = "heedful.kernels.rows"
+    if name in sys.modules:
+        return True
+    spec = importlib.util.find_spec(name)
+    return spec is not None and any(Path(str(spec.origin)).parent.glob("__pycache__/rows.step-*.nbi"))
 
 
 def fast(model: Model) -> Stepper:
@@ -75,7 +115,7 @@ class OnCPU(Plain):
 
     def ready(self, count: int) -> bool:
         """Make a list of instructions if there is none for so many rows; False if this step must be plain."""
-        from heedful.decode.fast_cpu import MOST_ROWS, Rows, Unknown
+        from heedful.decode.fast_cpu import Rows, Unknown
         from heedful.kernels.team import Team
 
         held, end = caches(self.state.parts), self.state.past + 1

@@ -28,8 +28,6 @@ from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
 from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
 from heedful.nn.state import KV, Rolling
 
-MOST_ROWS = 4  # beyond it, a product over all rows at once is faster
-
 ACTS: dict[Activation, int] = {
     F.relu: R.RELU, F.gelu: R.GELU, gelu_tanh: R.GELU_TANH, F.silu: R.SILU, F.tanh: R.TANH,
     torch.tanh: R.TANH, squared_relu: R.SQUARED_RELU,

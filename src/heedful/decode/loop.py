@@ -20,6 +20,7 @@ from torch import Tensor
 
 from heedful.decode.beam import Beams, search
 from heedful.decode.contrastive import contrast
+from heedful.decode.fast import stepper_where_it_pays
 from heedful.decode.request import Prompt, Prompts, Request, Settings, before, limit, prompts, request
 from heedful.decode.sampling import draw, generator, uniforms
 from heedful.decode.speculative import speculate
@@ -208,9 +209,21 @@ def write(stepper: Stepper, given: Prompts, asked: Request) -> Iterator[Piece]:
 def stream(
     model: Model | Stepper, prompt: Prompt, *, n: int = 1, **settings: Unpack[Settings]
 ) -> Iterator[Piece]:
-    """Text as it is written, token by token. `row` and `sample` tell several prompts and samples apart."""
-    stepper = stepper_for(model)
-    return pieces(stepper, prompts(stepper.model, prompt), request(stepper.model, settings, n=n))
+    """Text as it is written, token by token. `row` and `sample` tell several prompts and samples apart.
+
+    A model is stepped by the fast path where that pays (see decode/fast.py); to choose oneself, give a stepper
+    in its place: Plain(model), fast(model).
+    """
+    known = stepper_for(model).model
+    given, asked = prompts(known, prompt), request(known, settings, n=n)
+    return pieces(quickest(model, len(given.ids) * n, asked), given, asked)
+
+
+def quickest(model: Model | Stepper, rows: int, asked: Request) -> Stepper:
+    """The stepper itself, or the one of a model that writes so many rows soonest."""
+    if isinstance(model, Model):
+        return stepper_where_it_pays(model, rows, asked.max_tokens)
+    return model
 
 
 def pieces(stepper: Stepper, given: Prompts, asked: Request) -> Iterator[Piece]:
@@ -241,13 +254,15 @@ def generate(
 
     `beams` searches for the likeliest text (see decode/beam.py), `contrastive` for one that does not repeat
     itself (decode/contrastive.py); neither draws. `details` gives a Generation instead of the bare text.
+    A model is stepped by the fast path where that pays, as `stream` says.
     """
-    stepper = stepper_for(model)
+    known = stepper_for(model).model
     many = 1 if n is None else n
     wide = Beams(1 if beams is None else beams, length_penalty, early_stopping, groups, diversity, coverage)
     searches = check_search(wide, beams, many, contrastive, settings)
-    given = prompts(stepper.model, prompt)
-    asked = request(stepper.model, settings, n=many, samples=not searches)
+    given = prompts(known, prompt)
+    asked = request(known, settings, n=many, samples=not searches)
+    stepper = quickest(model, len(given.ids) * max(many, wide.width), asked)
     if searches:
         found = searched(stepper, given, asked, wide, contrastive)
     else:

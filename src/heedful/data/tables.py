@@ -57,7 +57,8 @@ class Table:
                 empty = False
                 yield row
         if empty:
-            raise InputError(f"{file_name(self.files)} is empty")
+            some = any(path.stat().st_size for path in self.files)
+            raise InputError(f"{file_name(self.files)} {'has no rows' if some else 'is empty'}")
 
     def column(self, name: Column) -> Documents:
         """One column as documents."""

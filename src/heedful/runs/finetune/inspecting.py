@@ -82,7 +82,7 @@ def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Sourc
         return Source(file, kind, encoding)
     rows = list(table_rows(file, encoding, header))
     if not rows:
-        raise InputError(f"{file} has a first line with the names of columns and no rows below it")
+        raise InputError(f"{file} has no rows")
     columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
     return Source(file, "table", encoding, columns, rows)
 

@@ -167,7 +167,7 @@ def make_ready(asked: Asked, seen: Looked, say: Progress) -> Ready:
         with torch.random.fork_rng():
             torch.manual_seed(asked.seed)
             lora(model, rank=RANK, train=task.trained_whole())
-    how = reading(task, model, seen.train, asked, say)
+    how = reading(seen, model, asked, say)
     batches, held = (task.batches(part, model, how) for part in (seen.train, seen.valid))
     ready = Ready(model, how, batches, held, schedule(task, batches, asked, adapting, model), adapting, count)
     learns = f"a LoRA adapter of {ready.learning:,} learns" if adapting else "all of them learn"
@@ -199,13 +199,13 @@ def opened(name: str, device: str) -> Model:
     return model
 
 
-def reading(task: Task, model: Model, train: Examples, asked: Asked, say: Progress) -> Reading:
+def reading(seen: Looked, model: Model, asked: Asked, say: Progress) -> Reading:
     """How long rows are and how many stand in a batch; what is cut is said."""
-    most = reach(model)
+    task, most = seen.task, reach(model)
     if asked.length is not None and asked.length > most:
         raise ConfigError(f"--length {asked.length} is more than the {most} tokens this model reads")
     length = asked.length or min(task.usual.length, most)
-    texts = task.texts(train)
+    texts = task.texts(seen.train) + task.texts(seen.valid)
     if texts:
         tokens, huge = measured(texts, model, length)
         longest = f"{'over ' if huge else ''}{int(tokens.max()):,}"
@@ -215,7 +215,7 @@ def reading(task: Task, model: Model, train: Examples, asked: Asked, say: Progre
             many = f"1 text of {len(texts):,} is" if over == 1 else f"{over:,} of {len(texts):,} texts are"
             size = f" (the longest has {max(map(len, texts)):,} characters)" if huge else ""
             say.say(f"note: {many} longer than {length} tokens and cut there{size}")
-    return Reading(length, asked.batch or fitting(task, len(train)), asked.seed)
+    return Reading(length, asked.batch or fitting(task, len(seen.train)), asked.seed)
 
 
 def fitting(task: Task, rows: int) -> int:

@@ -1,0 +1,230 @@
+"""heed finetune: from a tiny file to a checkpoint that loads and does its task."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heedful
+from heedful.models.base import LM
+from heedful.runs.finetune.training import Loop
+from tests.runs import finetuning as toy
+from tests.runs.conftest import Heed
+
+
+@pytest.fixture(scope="session")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return toy.models(tmp_path_factory.mktemp("bases"))
+
+
+def taught(heed: Heed, *arguments: object) -> dict[str, Any]:
+    """What a run that ends well tells as JSON."""
+    code, out, err = heed("finetune", *arguments, "--out", "made", "--json", "-q")
+    assert code == 0, (out, err)
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_classes_are_learnt_from_a_csv_file(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    told = taught(heed, bases["encoder"], toy.classes(tmp_path / "verbs.csv"), "--lr", 5e-3)
+    assert told["task"] == "classify"
+    assert told["scores"]["accuracy"] > 0.85
+    model = heedful.load("made")
+    assert model.published["id2label"] == {"0": "likes", "1": "paints", "2": "sees"}
+    logits = model(torch.tensor([model.tokenizer.encode("eve paints cats")]))
+    assert int(logits.argmax()) == 1
+
+
+def test_two_texts_are_classified_together(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    pairs = [
+        (a, b, "same" if a.split()[1] == b.split()[1] else "other")
+        for a in toy.SENTENCES[:12]
+        for b in toy.SENTENCES[::3]
+    ]
+    file = toy.table(tmp_path / "pairs.csv", ("sentence1", "sentence2", "label"), pairs)
+    told = taught(heed, bases["encoder"], file, "--lr", 3e-3, "--epochs", 1)
+    assert told["data"]["read_as"] == {"text": "sentence1", "pair": "sentence2", "label": "label"}
+
+
+def test_tags_are_learnt_from_a_conll_file(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    told = taught(heed, bases["encoder"], toy.tagged(tmp_path / "names.conll"), "--lr", 5e-3, "--epochs", 8)
+    assert told["task"] == "tag"
+    assert told["scores"]["f1"] > 0.9
+    assert heedful.load("made").published["id2label"] == {"0": "O", "1": "B-ACT", "2": "B-PER"}
+
+
+def test_tags_are_learnt_from_json_lines(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    rows = [
+        {"tokens": s.split(), "tags": ["I-PER", "O", *("O" for _ in s.split()[2:])]} for s in toy.SENTENCES
+    ]
+    rows[3]["tags"] = ["O"]
+    told = taught(
+        heed, bases["encoder"], toy.lines(tmp_path / "names.jsonl", rows), "--lr", 5e-3, "--epochs", 8
+    )
+    assert told["scores"]["f1"] > 0.9
+    assert told["data"]["left_out"] == ["1 row whose words and tags differ in number is left out: line 4"]
+
+
+def test_answers_are_learnt_and_articles_stay_whole(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    told = taught(heed, bases["encoder"], toy.asked(tmp_path / "who.json"), "--lr", 5e-3, "--epochs", 10)
+    assert told["task"] == "answer"
+    assert told["valid_rows"] == 12  # one of the three articles
+    assert told["scores"]["f1"] > 90
+    assert heedful.load("made").config.head == "span"
+
+
+def test_a_table_of_questions_will_do(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    rows = [{"context": s, "question": "who ?", "answer": s.split()[0]} for s in toy.SENTENCES]
+    rows[5]["answer"] = "zoe"
+    told = taught(
+        heed, bases["encoder"], toy.lines(tmp_path / "who.jsonl", rows), "--lr", 5e-3, "--epochs", 8
+    )
+    assert told["scores"]["exact_match"] > 90
+    assert "whose answer is not in the text" in told["data"]["left_out"][0]
+
+
+def test_a_translation_is_learnt(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    rows = [(s, toy.german(s)) for s in toy.SENTENCES]
+    file = toy.table(tmp_path / "texts.csv", ("en", "de"), rows)
+    told = taught(heed, bases["both"], file, "--lr", 5e-3, "--epochs", 25)
+    assert told["task"] == "translate"
+    assert told["scores"]["bleu"] > 70
+    assert told["scores"]["signature"].startswith("nrefs:1|")
+    assert heedful.generate(heedful.load("made"), "bob sees cats", max_tokens=8).strip() == "bert sieht cats"
+
+
+@pytest.mark.parametrize("base", ["both", "decoder"])
+def test_summaries_are_learnt_by_both_kinds_of_model(
+    base: str, heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [{"document": s, "summary": " ".join(s.split()[:2])} for s in toy.SENTENCES]
+    told = taught(heed, bases[base], toy.lines(tmp_path / "d.jsonl", rows), "--lr", 5e-3, "--epochs", 20)
+    assert told["task"] == "summarize"
+    assert told["scores"]["rougeL"] > 80
+    model = heedful.load("made")
+    if isinstance(model, LM):
+        prompt = model.published["task_specific_params"]["summarization"]["prompt"]
+        assert prompt == "{text}\n\nTL;DR:"
+        written = heedful.generate(model, prompt.replace("{text}", "eve likes the sea"), max_tokens=8)
+        assert written.strip() == "eve likes"
+
+
+def test_the_cosine_of_two_sentences_follows_the_scores(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    close = lambda a, b: 5.0 * (a.split()[0] == b.split()[0])
+    rows = [(a, b, close(a, b)) for a in toy.SENTENCES[::5] for b in toy.SENTENCES[::2]]
+    file = toy.table(tmp_path / "close.csv", ("sentence1", "sentence2", "score"), rows)
+    told = taught(heed, bases["encoder"], file, "--lr", 3e-3, "--epochs", 6)
+    assert told["task"] == "similarity"
+    assert told["scores"]["spearman"] > 0.7
+    model = heedful.load("made")
+    assert model.pooling is not None
+    a, b, c = heedful.embed(model, ["ann sees cats", "ann likes the sea", "bob sees cats"])
+    assert a @ b > a @ c
+
+
+def test_plain_text_is_gone_on_with(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "story.txt"
+    file.write_text("\n".join(toy.SENTENCES * 4), encoding="utf-8")
+    told = taught(heed, bases["decoder"], file, "--lr", 3e-3, "--epochs", 8, "--length", 32)
+    assert told["task"] == "complete"
+    assert told["scores"]["perplexity"] < 3
+    assert told["data"]["characters"] == len("\n".join(toy.SENTENCES * 4))
+
+
+def test_prompts_are_completed(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    rows = [{"prompt": s.rsplit(" ", 1)[0], "completion": "b c"} for s in toy.SENTENCES]
+    told = taught(heed, bases["decoder"], toy.lines(tmp_path / "p.jsonl", rows), "--lr", 5e-3, "--epochs", 8)
+    assert told["scores"]["perplexity"] < 1.2
+    assert heedful.generate(heedful.load("made"), "eve sees a red", max_tokens=6) == " b c"
+
+
+def test_an_adapter_is_written_beside_its_weights(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.classes(tmp_path / "verbs.csv")
+    told = taught(heed, bases["encoder"], file, "--lora", "--lr", 1e-2)
+    assert told["learning"] < told["parameters"] / 2
+    assert told["scores"]["accuracy"] > 0.85
+    assert Path("made/adapter.safetensors").is_file()
+    model = heedful.load("made")
+    logits = model(torch.tensor([model.tokenizer.encode("ann sees the sea")]))
+    assert int(logits.argmax()) == 2
+
+
+def test_what_was_taught_can_be_taught_again(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.classes(tmp_path / "verbs.csv")
+    taught(heed, bases["encoder"], file, "--lora", "--lr", 1e-2)
+    code, out, err = heed("finetune", "made", file, "--out", "again", "--epochs", 1, "--lr", 1e-6)
+    assert code == 0
+    assert "with its own head, of 3 classes" in err
+    assert float(out.split("accuracy")[1].split()[0]) > 0.85
+
+
+def test_the_same_seed_gives_the_same_weights(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.classes(tmp_path / "verbs.csv")
+    for out in ("one", "two"):
+        heed("finetune", bases["encoder"], file, "--out", out, "--epochs", 1, "-q")
+    assert Path("one/model.safetensors").read_bytes() == Path("two/model.safetensors").read_bytes()
+
+
+def test_the_last_line_is_python_and_the_rest_is_on_stderr(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    code, out, err = heed("finetune", bases["encoder"], toy.classes(tmp_path / "verbs.csv"), "--epochs", 1)
+    assert code == 0
+    assert out.splitlines()[-1] == 'heedful.pipeline("text-classification", model="verbs-encoder")'
+    assert "accuracy" in out
+    assert "labels: sees (12), likes (12), paints (12)" in err
+    assert "columns: text = 'text', label = 'label'" in err
+    assert "validation: 7 rows held out" in err or "validation: 6 rows held out" in err
+    assert Path("verbs-encoder/config.json").is_file()
+
+
+def test_the_card_says_what_was_done(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    import hashlib
+
+    import yaml
+
+    file = toy.classes(tmp_path / "verbs.csv")
+    told = taught(heed, bases["encoder"], file, "--epochs", 1, "--seed", 3)
+    _, head, body = Path("made/README.md").read_text(encoding="utf-8").split("---\n", 2)
+    said = yaml.safe_load(head)
+    assert (said["license"], said["pipeline_tag"]) == ("unknown", "text-classification")
+    assert said["base_model"] == str(bases["encoder"])
+    found = said["model-index"][0]["results"][0]["metrics"]
+    assert found[0]["value"] == round(told["scores"]["accuracy"], 4)
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in body
+    assert "--epochs 1.0 --seed 3" in body
+    assert "`likes`, `paints`, `sees`" in body
+
+
+def test_an_interrupted_run_leaves_its_best_weights(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Loop.evaluate
+
+    def stop(loop: Loop, step: Any) -> None:
+        whole(loop, step)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Loop, "evaluate", stop)
+    code, _, err = heed("finetune", bases["encoder"], toy.classes(tmp_path / "v.csv"), "--out", "made")
+    assert code == 130
+    assert "the best weights so far are in made" in err
+    assert heedful.load("made").config.labels == 3
+
+
+def test_a_run_that_diverges_leaves_nothing(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.classes(tmp_path / "v.csv")
+    code, _, err = heed("finetune", bases["encoder"], file, "--out", "made", "--lr", 1e30, "-q")
+    assert code == 5
+    assert "Try a lower lr" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["v.csv"]

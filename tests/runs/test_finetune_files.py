@@ -1,0 +1,236 @@
+"""Files as people have them: what heed finetune makes of them, and the one line where it cannot."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+import heedful
+from tests.runs import finetuning as toy
+from tests.runs.conftest import Heed
+
+
+@pytest.fixture(scope="session")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return toy.models(tmp_path_factory.mktemp("bases"))
+
+
+ROWS = [(s, s.split()[1]) for s in toy.SENTENCES]
+
+
+def refused(heed: Heed, *arguments: object) -> str:
+    """The one line of an error, after which nothing is left behind."""
+    before = sorted(p.name for p in Path.cwd().iterdir())
+    code, out, err = heed("finetune", *arguments, "--out", "made", "-q")
+    assert code == 3, err
+    assert out == ""
+    assert sorted(p.name for p in Path.cwd().iterdir() if p.name != ".heed-cache") == before
+    lines = err.strip().splitlines()
+    assert len([line for line in lines if not line.startswith("hint:")]) == 1
+    return " ".join(lines)
+
+
+def test_a_byte_order_mark_quotes_and_empty_rows_are_no_trouble(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    odd = [('he said "hm",\nand left', "sees"), ("", ""), ("  ", " "), ("🙂 שלום عالم 👩‍👩‍👧", "likes")]
+    file = toy.table(tmp_path / "odd.csv", ("text", "label"), [*odd, *ROWS], head="\ufeff")
+    code, out, _ = heed("finetune", bases["encoder"], file, "--epochs", 1, "--json", "-q")
+    told = json.loads(out)
+    assert code == 0
+    assert told["data"]["columns"] == ["text", "label"]
+    assert told["data"]["rows"] == len(ROWS) + 2
+    assert told["data"]["labels"]["likes"] == 13
+
+
+def test_emoji_and_text_from_right_to_left_can_be_labels(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = toy.table(
+        tmp_path / "l.csv", ("text", "label"), [(s, "👍🏽" if "sea" in s else "לא") for s, _ in ROWS]
+    )
+    code, _, _ = heed("finetune", bases["encoder"], file, "--out", "made", "--epochs", 1, "-q")
+    assert code == 0
+    assert set(heedful.load("made").published["id2label"].values()) == {"👍🏽", "לא"}
+    assert "`👍🏽`" in Path("made/README.md").read_text(encoding="utf-8")
+
+
+def test_a_row_whose_label_is_missing_is_named(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    rows = [*ROWS[:5], ("bob sleeps", ""), *ROWS[5:], ("", "sees")]
+    file = toy.table(tmp_path / "gaps.csv", ("text", "label"), rows)
+    code, _, err = heed("finetune", bases["encoder"], file, "--epochs", 1)
+    assert code == 0
+    assert "note: 1 row without a label is left out: line 7" in err
+    assert "note: 1 row without a text is left out: line 39" in err
+
+
+def test_a_field_that_is_missing_or_null_is_a_missing_label(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [{"text": s, "label": v} for s, v in ROWS] + [{"text": "x"}, {"text": "y", "label": None}]
+    code, out, _ = heed(
+        "finetune", bases["encoder"], toy.lines(tmp_path / "g.jsonl", rows), "--epochs", 1, "--json", "-q"
+    )
+    assert code == 0
+    assert json.loads(out)["data"]["left_out"] == ["2 rows without a label are left out: line 37, line 38"]
+
+
+def test_ten_megabytes_in_one_row_are_cut_quickly_and_reported(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [("ann sees the sea, again and again. " * 300_000, "sees"), *ROWS]
+    file = toy.table(tmp_path / "long.csv", ("text", "label"), rows)
+    assert file.stat().st_size > 10_000_000
+    began = time.process_time()
+    code, _, err = heed("finetune", bases["encoder"], file, "--epochs", 1, "--seed", 1)
+    assert code == 0
+    assert time.process_time() - began < 6
+    assert (
+        "1 text of 37 is longer than 64 tokens and cut there (the longest has 10,500,000 characters)" in err
+    )
+
+
+def test_semicolons_and_columns_without_names_are_read(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "s.csv"
+    file.write_text("text;label\n" + "\n".join(f"{s};{v}" for s, v in ROWS))
+    assert heed("finetune", bases["encoder"], file, "--epochs", 1, "-q")[0] == 0
+    bare = tmp_path / "bare.tsv"
+    bare.write_text("\n".join(f"{v}\t{s}" for s, v in ROWS))
+    numbers = ("--text", 1, "--label", 0, "--task", "classify")
+    code, out, _ = heed("finetune", bases["encoder"], bare, *numbers, "--epochs", 1, "--json", "-q")
+    assert code == 0
+    assert json.loads(out)["data"]["rows"] == len(ROWS)
+
+
+def test_another_encoding_is_read_if_it_is_named(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "latin.csv"
+    file.write_bytes(("text,label\n" + "\n".join(f"{s} né,{v}" for s, v in ROWS)).encode("cp1252"))
+    assert "line 2: byte 0xe9 is no utf-8" in refused(heed, bases["encoder"], file)
+    assert heed("finetune", bases["encoder"], file, "--encoding", "cp1252", "--epochs", 1, "-q")[0] == 0
+
+
+def test_one_class_is_nothing_to_learn(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.table(tmp_path / "one.csv", ("text", "label"), [(s, "good") for s, _ in ROWS])
+    assert "every row has the label 'good': there is nothing to tell apart" in refused(
+        heed, bases["encoder"], file
+    )
+
+
+def test_labels_that_are_all_different_are_no_classes(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = toy.table(tmp_path / "ids.csv", ("text", "label"), [(s, i) for i, (s, _) in enumerate(ROWS)])
+    assert "different labels in" in refused(heed, bases["encoder"], file)
+
+
+def test_an_unknown_column_is_answered_with_the_nearest(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = toy.table(tmp_path / "c.csv", ("sentence", "category"), ROWS)
+    told = refused(
+        heed, bases["encoder"], file, "--text", "sentense", "--label", "category", "--task", "classify"
+    )
+    assert "no column 'sentense' for --text" in told
+    assert "did you mean 'sentence'?" in told
+
+
+def test_columns_that_tell_nothing_are_listed(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.table(tmp_path / "c.csv", ("alpha", "beta", "gamma"), [(s, v, 1) for s, v in ROWS])
+    told = refused(heed, bases["encoder"], file)
+    assert "'alpha', 'beta', 'gamma'" in told
+    assert "say --task" in told
+    assert "which column" in refused(heed, bases["encoder"], file, "--task", "classify")
+
+
+def test_a_file_that_is_not_there_is_not_guessed_at(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    toy.classes(tmp_path / "verbs.csv")
+    assert "did you mean 'verbs.csv'?" in refused(heed, bases["encoder"], "verb.csv")
+    assert "no file or folder" in refused(heed, bases["encoder"], "verbs.csv", "--valid", "nowhere.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("empty.csv", "", "empty.csv is empty"),
+        ("head.csv", "text,label\n", "no rows"),
+        ("empty.conll", "\n\n", "it has no sentence"),
+        ("blank.txt", " \n \n", "white space only"),
+        ("two.csv", "text,label\na,x\nb,y\n", "2 examples are too few"),
+        ("gaps.csv", "text,label\na,\nb,\nc,\n", "none of its 3 rows can be used"),
+        ("wide.csv", "text,label\na,x,z\n", "line 2: 3 columns instead of 2"),
+        ("torn.jsonl", '{"text": "a", "label": "x"\n', "line 1: no JSON"),
+        ("odd.json", '{"text": "a"}', "is no SQuAD file"),
+        ("sheet.xlsx", "PK", "cannot tell what"),
+    ],
+)
+def test_a_file_with_nothing_to_learn_is_one_clear_line(
+    name: str, text: str, said: str, heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert said in refused(heed, bases["encoder"], name)
+
+
+def test_a_label_that_only_validation_has_is_named(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    train = toy.classes(tmp_path / "train.csv")
+    valid = toy.table(tmp_path / "valid.csv", ("text", "label"), [*ROWS[:3], ("x", "seees")])
+    told = refused(heed, bases["encoder"], train, "--valid", valid)
+    assert "validation, line 5: label 'seees' does not occur in training" in told
+    assert "did you mean 'sees'" in told
+
+
+def test_labels_that_only_training_has_are_no_trouble(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    train = toy.classes(tmp_path / "train.csv")
+    valid = toy.table(tmp_path / "valid.csv", ("text", "label"), [r for r in ROWS if r[1] != "sees"])
+    code, out, _ = heed("finetune", bases["encoder"], train, "--valid", valid, "--epochs", 1, "--json", "-q")
+    assert code == 0
+    assert json.loads(out)["valid_rows"] == 24
+
+
+def test_two_rows_train_if_others_validate(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    train = toy.table(tmp_path / "train.csv", ("text", "label"), [ROWS[0], ROWS[5]])
+    valid = toy.table(tmp_path / "valid.csv", ("text", "label"), [ROWS[1], ROWS[6]])
+    assert heed("finetune", bases["encoder"], train, "--valid", valid, "--epochs", 1, "-q")[0] == 0
+
+
+def test_a_model_that_cannot_do_the_task_is_refused(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    pairs = toy.table(tmp_path / "p.csv", ("en", "de"), [(s, toy.german(s)) for s in toy.SENTENCES])
+    assert "translate needs a model that writes" in refused(heed, bases["encoder"], pairs)
+    assert "has no 'span' head" in refused(heed, bases["decoder"], toy.asked(tmp_path / "q.json"))
+    assert "has no weights to start from" in refused(
+        heed, "bert-base-uncased", toy.classes(tmp_path / "c.csv")
+    )
+
+
+def test_a_task_that_the_file_is_not_for_is_refused(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = toy.tagged(tmp_path / "n.conll")
+    assert "it is for --task tag" in refused(heed, bases["encoder"], file, "--task", "classify")
+    assert "did you mean 'classify'" in refused(heed, bases["encoder"], file, "--task", "classfy")
+
+
+def test_a_folder_that_is_there_is_never_written_over(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "mine.txt").write_text("mine")
+    code, _, err = heed("finetune", bases["encoder"], toy.classes(tmp_path / "v.csv"), "--out", "kept", "-q")
+    assert code == 3
+    assert "is there already" in err
+    for _ in range(2):
+        heed("finetune", bases["encoder"], "v.csv", "--epochs", 1, "-q")
+    assert Path("v-encoder").is_dir()
+    assert Path("v-encoder-2").is_dir()

@@ -1,0 +1,98 @@
+"""The server: routes, the page, errors as the page reads them, headers that keep everything here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from heedful.errors import HeedfulError
+from heedful.studio import training
+from heedful.studio.answers import Json
+from heedful.studio.faults import Refused, told
+from heedful.studio.guard import Guard, policy
+from heedful.studio.routes import (
+    compare,
+    explain,
+    inside,
+    models,
+    places,
+    play,
+    predict,
+    runs,
+    space,
+    text,
+    trace,
+)
+from heedful.studio.shelf import Shelf
+from heedful.studio.state import Studio
+
+STATIC = Path(__file__).parent / "static"
+PAGES = (
+    "/", "/play", "/tokens", "/attention", "/steps", "/predict", "/next", "/layers", "/states", "/positions",
+    "/space", "/train", "/compare", "/tour",
+)  # fmt: skip
+MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: npm run build in web/."
+
+
+def create_app(
+    given: Sequence[str] = (), *, models_folder: str | Path = "models", runs_folder: str | Path = "runs",
+    static: Path = STATIC,
+) -> FastAPI:  # fmt: skip
+    """The studio on these models; `app.state.studio` is what its routes share."""
+    root = Path(runs_folder)
+    shelf = Shelf(given, Path(models_folder), lambda: training.runs_in(root))
+    app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.studio = Studio(shelf, root)
+    for module in (models, text, trace, inside, predict, explain, places, space, play, compare, runs):
+        app.include_router(module.router)
+    page = _page(static)
+    for path in PAGES:
+        app.add_api_route(path, lambda: HTMLResponse(page, headers={"Cache-Control": "no-cache"}))
+    app.add_api_route("/static/{name}", lambda name: _file(static, name))
+    app.add_api_route("/{name}", lambda name: _file(static, name))
+    for kind in (HeedfulError, Exception):
+        app.add_exception_handler(kind, _failed)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_middleware(Guard, csp=policy(page))
+    return app
+
+
+def _page(static: Path) -> str:
+    file = static / "index.html"
+    return file.read_text(encoding="utf-8") if file.is_file() else MISSING
+
+
+def _file(static: Path, name: str) -> Response:
+    """A file of the page. Names have no folders, so none can lead elsewhere."""
+    file = static / name
+    if name.startswith(".") or file.parent != static or not file.is_file():
+        raise Refused(404, "not_found", f"there is no {name[:80]!r} here")
+    return FileResponse(file, headers={"Cache-Control": "no-cache"})
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    status, said = told(error)
+    return Json(said, status_code=status)
+
+
+def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = dict(error.errors()[0])
+    where = ".".join(str(p) for p in first.get("loc", ())[1:]) or "the request"
+    message = f"{where}: {first.get('msg', 'is not valid')}"
+    return Json({"error": {"code": "bad_request", "message": message, "hint": None}}, status_code=400)
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = "not_found" if error.status_code == 404 else "bad_request"
+    return Json(
+        {"error": {"code": code, "message": str(error.detail), "hint": None}}, status_code=error.status_code
+    )

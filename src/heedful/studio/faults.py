@@ -1,0 +1,59 @@
+"""What a request may be refused for: a status, a word for programs, a line and a hint for people."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from heedful.errors import HeedfulError, InputError, NotFound
+
+
+class Refused(HeedfulError):
+    """A request that gets no answer; `code` is the word in docs/studio-api.md."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.hint = status, code, hint
+
+
+class ModelNotFound(NotFound):
+    """A model that is not on the shelf."""
+
+
+class RunNotFound(NotFound):
+    """A run that is not there."""
+
+
+class Cannot(InputError):
+    """Something that this model has not got."""
+
+
+def cancelled() -> Refused:
+    return Refused(409, "cancelled", "a newer run of this page took its place")
+
+
+def gone(trace: str) -> Refused:
+    return Refused(
+        410, "trace_gone", f"the trace {trace} is no longer held", "run again: the text is still there"
+    )
+
+
+def told(error: Exception) -> tuple[int, dict[str, Any]]:
+    """The status of an error and what is said of it; the first semicolon parts message from hint."""
+    if isinstance(error, Refused):
+        return error.status, _said(error.code, str(error), error.hint)
+    text = " ".join(str(error).split())
+    message, _, hint = text.partition("; ")
+    if isinstance(error, NotFound):
+        word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+        return 404, _said(word, message, hint or None)
+    if isinstance(error, HeedfulError):
+        return 422, _said("cannot", message, hint or None)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return 422, _said("cannot", "out of memory", "take a shorter text or a smaller model")
+    said = f"{type(error).__name__}: {text[:300]}"
+    return 500, _said("fault", said, "this is a fault of heedful's: please report it")
+
+
+def _said(code: str, message: str, hint: str | None) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "hint": hint}}

@@ -1,0 +1,187 @@
+"""Every task through heedful.pipeline: what a page sends as a pipeline takes it, whole or token by token."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from heedful.decode.loop import Piece, stream
+from heedful.errors import InputError
+from heedful.models.base import Model
+from heedful.studio import snippets, space
+from heedful.studio.shelf import Held
+from heedful.studio.tokens import tidy
+from heedful.studio.work import Ticket
+from heedful.word2vec import Word2Vec
+
+WRITING = ("text-generation", "conversational", "translation", "summarization", "text2text-generation")
+# A task → the fields it reads, in the order the pipeline takes them.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "text-classification": ("text",), "token-classification": ("text",), "fill-mask": ("text",),
+    "question-answering": ("question", "context"), "next-sentence": ("first", "second"),
+    "sentence-similarity": ("source", "sentences"), "zero-shot-classification": ("text", "labels"),
+    "feature-extraction": ("text",), "text-generation": ("text",), "conversational": ("messages",),
+    "translation": ("text",), "summarization": ("text",), "text2text-generation": ("text",),
+    "neighbours": ("word",), "analogy": ("a", "b", "c"),
+}  # fmt: skip
+# What the page calls a setting of writing → what a pipeline calls it.
+SETTINGS = {"max_tokens": "max_new_tokens", "beams": "num_beams", "n": "num_return_sequences"}
+USUAL = {"token-classification": {"aggregation_strategy": "simple"}}
+CUTS = (
+    "text-classification",
+    "fill-mask",
+    "next-sentence",
+    "zero-shot-classification",
+    "token-classification",
+)
+
+
+def fields_of(task: str, inputs: Mapping[str, Any]) -> list[Any]:
+    """What the pipeline is called with; texts are made fit to be written in UTF-8."""
+    if task not in FIELDS:
+        raise InputError(f"no task is called {task[:60]!r}; there are {', '.join(FIELDS)}")
+    missing = [name for name in FIELDS[task] if not inputs.get(name)]
+    if missing:
+        raise InputError(f"{task} needs {' and '.join(missing)}; nothing was given")
+    return [_clean(inputs[name]) for name in FIELDS[task]]
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return tidy(value)[0]
+    if isinstance(value, list):
+        return [_clean(v) for v in value]
+    return {k: _clean(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def options_of(task: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under the pipeline's names; without a temperature the likeliest token is taken."""
+    given = {k: v for k, v in parameters.items() if v is not None}
+    if task not in WRITING:
+        found = USUAL.get(task, {}) | given
+        return found | {"truncation": True} if task in CUTS else found
+    warm = float(given.pop("temperature", 0) or 0)
+    drawn = {"do_sample": warm > 0} | ({"temperature": warm} if warm > 0 else {})
+    if not warm:
+        given = {k: v for k, v in given.items() if k not in ("top_k", "top_p", "min_p")}
+    cut = {} if task == "conversational" else {"truncation": True}
+    return {SETTINGS.get(k, k): v for k, v in given.items()} | drawn | cut
+
+
+def play(
+    held: Held, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], lock: threading.Lock
+) -> tuple[Any, list[str], str]:
+    """The result, what was said on the way, and the Python."""
+    given = fields_of(task, inputs)
+    if isinstance(held.model, Word2Vec):
+        return _with_vectors(held, task, given, parameters)
+    options = options_of(task, parameters)
+    pipe = pipe_of(held, task)
+    called = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
+    lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({called}))"
+    # Python keeps one list of filters for all threads: who listens for warnings does so alone.
+    with lock, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = pipe(*given, **options)
+    told = [str(w.message) for w in said if issubclass(w.category, UserWarning)]
+    if task == "conversational":
+        result = result[-1]
+    return result, told, snippets.script(held.entry, lines)
+
+
+def pipe_of(held: Held, task: str) -> Any:
+    """The pipeline, made once for each task: it may hold a fast stepper."""
+    from heedful.tasks.pipeline import pipeline
+
+    key = f"pipe {task}"
+    if key not in held.memo:  # already in the model's thread
+        held.memo[key] = pipeline(task, model=held.sequence)
+    return held.memo[key]
+
+
+def _with_vectors(
+    held: Held, task: str, given: list[Any], parameters: Mapping[str, Any]
+) -> tuple[Any, list[str], str]:
+    vectors, count = held.vectors, int(parameters.get("count") or 10)
+    words = [space.find(held, vectors, str(w)) for w in given]
+    if task == "neighbours":
+        call, found = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
+    elif task == "analogy":
+        call = f"vectors.analogy({words[0]!r}, {words[1]!r}, {words[2]!r}, {count})"
+        found = vectors.analogy(words[0], words[1], words[2], count)
+    else:
+        raise InputError(
+            f"{held.id} is a table of word vectors and cannot do {task}; it has neighbours and analogy"
+        )
+    return space.ranked(held, found), [], snippets.script(held.entry, f"print({call})")
+
+
+def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], str]]:
+    """What is read, as ids, and what stands behind it; a translation goes sentence by sentence."""
+    if task == "conversational":
+        return [(pipe.chat(given[0]), "")]
+    if task == "text-generation":
+        return [(pipe.ids(given[0], "", None), "")]
+    if task == "translation":
+        from heedful.tasks.write import sentences
+
+        before = pipe.direction(None, None)
+        return [(pipe.source(before + text, True), gap) for text, gap in sentences(given[0])]
+    return [(pipe.prompt(given[0], True), "")]
+
+
+def write(
+    held: Held, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], ticket: Ticket,
+    tell: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:  # fmt: skip
+    """Token by token, in the thread that owns the model; `tell` is called with each. What `done` says."""
+    if task not in WRITING:
+        raise InputError(f"{task} writes nothing that could be streamed; leave stream out")
+    pipe, given = pipe_of(held, task), fields_of(task, inputs)
+    settings = {
+        k: parameters.get(k) for k in ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
+    }
+    if not settings["temperature"]:
+        settings = {"seed": settings["seed"]}
+    most = int(parameters.get("max_tokens") or 128)
+    said: list[str] = []
+    text, count, finish = "", 0, "end"
+    prompts = prompts_of(pipe, task, given)
+    for ids, gap in prompts:
+        ids, cut = _fitting(held.sequence, ids)
+        said += cut
+        for piece in stream(
+            pipe.stepper, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
+        ):
+            ticket.check()
+            count, finish, text = count + 1, piece.finish or finish, text + piece.text
+            tell(_token(piece))
+        if gap:
+            text += gap
+            tell({"event": "token", "text": gap, "token": None, "logprob": None})
+    options = ", ".join(f"{k}={v!r}" for k, v in settings.items() if v is not None)
+    call = f"heedful.stream(model, {prompts[0][0]!r}, max_tokens={most}{', ' + options if options else ''})"
+    lines = f"for piece in {call}:\n    print(piece.text, end='', flush=True)"
+    return {
+        "event": "done", "text": text, "finish": finish, "tokens": count, "warnings": said,
+        "python": snippets.script(held.entry, lines),
+    }  # fmt: skip
+
+
+def _fitting(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
+    """The end of a prompt that is longer than the context, and a line that says so."""
+    from heedful.decode.request import context_of
+
+    reach = context_of(model, source=True)
+    if reach is None or len(ids) < reach:
+        return ids, []
+    kept = max(1, reach - max(1, min(64, reach // 4)))
+    cut = len(ids) - kept
+    told = f"the text has {len(ids):,} tokens and this model reads {reach:,}: the first {cut:,} were cut"
+    return ids[-kept:], [f"{told}, to leave room for an answer"]
+
+
+def _token(piece: Piece) -> dict[str, Any]:
+    return {"event": "token", "text": piece.text, "token": piece.token, "logprob": piece.logprob}

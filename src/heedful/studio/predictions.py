@@ -1,0 +1,84 @@
+"""What comes out of a model at a position, whatever its head is: words, labels, tags, spans or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError
+from heedful.inspect.inputs import Input, names_of
+from heedful.models.base import LM, Model
+from heedful.studio import tokens
+from heedful.studio.record import PREDICTS, labels_of
+
+
+def predicts(model: Model) -> str:
+    return PREDICTS.get(model.config.head, "vectors")
+
+
+def default_position(model: Model, given: Input) -> int:
+    """The mask, where an encoder reads one; else the last token, that which ends every text left aside."""
+    ids = given.read[0].tolist()
+    if not isinstance(model, LM) or model.causal or model.tokenizer is None:
+        return len(ids) - 1
+    if model.tokenizer.mask in ids:
+        return ids.index(model.tokenizer.mask)
+    special = tokens.special_ids(model)
+    return max((i for i, token in enumerate(ids) if token not in special), default=len(ids) - 1)
+
+
+def words_at(model: Model, output: Tensor, position: int) -> Tensor:
+    """The logits (V,) at a position; an error where the head speaks of something else."""
+    if predicts(model) != "words":
+        raise InputError(
+            f"this {model.family.name} predicts {predicts(model)}, not words; choose a language model"
+        )
+    if not -len(output) <= position < len(output):
+        raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
+    return output[position].detach().float().cpu()
+
+
+def entry(model: Model, id: int) -> dict[str, Any]:
+    name = names_of(model, [id])[0]
+    return {"id": id, "text": name, "shown": tokens.shown(model, name)}
+
+
+def top(model: Model, logits: Tensor, count: int) -> list[dict[str, Any]]:
+    """The likeliest words: logit and probability over the whole vocabulary."""
+    chances = logits.float().softmax(-1)
+    best = chances.topk(min(count, len(logits)))
+    return [
+        entry(model, i) | {"logit": float(logits[i]), "p": p}
+        for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+def at(model: Model, output: Tensor, position: int, count: int) -> dict[str, Any]:
+    """The prediction object of docs/studio-api.md."""
+    kind = predicts(model)
+    here: dict[str, Any] = {"kind": kind, "position": position, "top": []}
+    output = output.detach().float().cpu()
+    if kind == "words":
+        position = position % len(output)
+        return here | {"position": position, "top": top(model, words_at(model, output, position), count)}
+    if kind == "vectors":
+        return here
+    if kind == "spans":
+        start, end = output.softmax(0).T.tolist()
+        return here | {"start": start, "end": end}
+    names = labels_of(model) or []
+    if kind == "labels":
+        ranked = output.softmax(-1).sort(descending=True)
+        rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
+        return here | {"top": [
+            {"id": i, "text": names[i], "shown": names[i], "logit": float(output[i]), "p": p} for i, p in rows
+        ]}  # fmt: skip
+    # One logit for each token says whether it was replaced; several are those of tags.
+    chances = (
+        output.softmax(-1) if output.dim() == 2 else torch.stack((1 - output.sigmoid(), output.sigmoid()), -1)
+    )
+    best = chances.max(-1)
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return here | {"tags": [{"token": t, "label": names[i], "p": p} for t, (i, p) in enumerate(rows)]}

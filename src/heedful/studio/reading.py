@@ -1,0 +1,260 @@
+"""From what a page asks to a trace: text cut to what fits, tokens replaced, more written, one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.data.tokens import ended, frame
+from heedful.decode.loop import stream
+from heedful.errors import InputError
+from heedful.inspect.change import Ablation
+from heedful.inspect.inputs import Input, names_of, token_id
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.studio import predictions, snippets, tokens
+from heedful.studio.record import context, describe, groups_of, heads_of
+from heedful.studio.shelf import Held
+from heedful.studio.trace import Edits, Recorder, Trace
+from heedful.studio.work import Ticket
+from heedful.word2vec import Word2Vec
+
+MOST = 1024  # tokens that are traced
+PATTERN = 128 * 2**20  # bytes of one layer's pattern
+WRITE = 24  # tokens an encoder-decoder writes by itself
+
+Asked = Mapping[str, Any]
+
+
+def trace_of(held: Held, asked: Asked, id: str, ticket: Ticket) -> Trace:
+    """One run, in the thread that owns the model."""
+    if isinstance(held.model, Word2Vec):
+        return _words(held, asked, id)
+    return Reader(held, asked, ticket).trace(id)
+
+
+def _words(held: Held, asked: Asked, id: str) -> Trace:
+    vectors = held.vectors
+    text, warnings = tokens.tidy(asked["text"] or "")
+    words = tokens.words_of(vectors, text)[:MOST]
+    known = [w["id"] for w in words if w["id"] >= 0]
+    if not known:
+        raise InputError("no word of this text is known to the vectors; check the case")
+    if len(known) < len(words):
+        missing = [w["text"] for w in words if w["id"] < 0]
+        warnings.append(f"{len(missing)} words are not known and were left out: {', '.join(missing[:8])}")
+    words = [w for w in words if w["id"] >= 0]
+    value = torch.from_numpy(np.array(vectors.input[known], dtype=np.float32))
+    given = Input(torch.tensor([known]), tuple(w["text"] for w in words))
+    trace = Trace(
+        id, held.entry, text, given, Edits(), words, None, [], {"vectors": tuple(value.shape)},
+        {"vectors": value}, None,
+    )  # fmt: skip
+    lines = f"print([vectors[word] for word in {[w['text'] for w in words]!r}])"
+    trace.answer = {
+        "id": id, "model": held.id, "tokens": words, "target": None, "prompt": len(words), "cut": 0,
+        "warnings": warnings, "groups": [], "shapes": {"vectors": list(value.shape)}, "edited": False,
+        "note": "word vectors attend to nothing: one vector for each word, whatever stands beside it",
+        "prediction": {"kind": "vectors", "position": 0, "top": []}, "generated": None, "change": None,
+        "python": snippets.script(held.entry, lines),
+    }  # fmt: skip
+    return trace
+
+
+class Reader:
+    """One request while it is worked on."""
+
+    def __init__(self, held: Held, asked: Asked, ticket: Ticket) -> None:
+        self.held, self.asked, self.ticket = held, asked, ticket
+        self.model: Model = held.sequence
+        self.warnings: list[str] = []
+        self.cut = 0
+        self.generated: dict[str, Any] | None = None
+
+    def trace(self, id: str) -> Trace:
+        model, asked = self.model, self.asked
+        groups, heads = groups_of(model), self.heads()
+        source = self.source(heads)
+        plain = [t["id"] for t in source]
+        exact = asked.get("ids") is None and plain == model.tokenizer.encode(tokens.tidy(asked["text"])[0])
+        source = self.replaced(source, asked.get("tokens") or {})
+        ids = [t["id"] for t in source]
+        prompt, target = len(ids), None
+        if isinstance(model, Seq2Seq):
+            target, prompt = self.target(ids, heads)
+        elif asked.get("generate"):
+            written = self.write(ids, asked["generate"])
+            source, plain = source + tokens.named(model, written), plain + written
+            ids, exact = ids + written, exact and not written
+        given = self.input(ids, target)
+        edits = Edits(asked.get("heads") or {}, asked.get("layers") or ())
+        recorder = Recorder(edits.watch(model), self.ticket)
+        with torch.no_grad():
+            output = given.run(model, recorder)[0]
+        text = tokens.tidy(asked["text"])[0] if exact and ids == plain else None
+        trace = Trace(
+            id, self.held.entry, text, given, edits, source, target, groups, recorder.shapes,
+            dict(recorder.values), output,
+        )  # fmt: skip
+        trace.values.pop("head.logits", None)  # it is the output
+        change = self.change(given, plain, target, output) if edits.any or ids != plain else None
+        trace.answer = self.answer(trace, prompt, heads) | {"change": change, "edited": change is not None}
+        return trace
+
+    def heads(self) -> dict[str, int]:
+        memo = self.held.memo  # already in the model's thread
+        if "heads" not in memo:
+            memo["heads"] = heads_of(self.model)
+        found: dict[str, int] = memo["heads"]
+        return found
+
+    def limit(self, side: str, heads: Mapping[str, int]) -> int:
+        """How many tokens are read: the context's, and no more than a pattern of all heads has room for."""
+        widest = max(heads.values(), default=1)
+        fits = max(16, math.isqrt(PATTERN // (4 * widest)))
+        reach = context(self.model).get(side)
+        return min(MOST, fits, MOST if reach is None else reach)
+
+    def source(self, heads: Mapping[str, int]) -> list[dict[str, Any]]:
+        """The tokens that are read, cut if there are too many; what is cut is said."""
+        model, given = self.model, self.asked.get("ids")
+        if given is not None:
+            found = tokens.named(model, _known(model, given))
+        else:
+            text, said = tokens.tidy(self.asked.get("text") or "")
+            self.warnings += said
+            found = self.framed(text) if isinstance(model, Seq2Seq) else tokens.placed(model, text)
+        if not found:
+            raise InputError("the text is empty; give at least one token")
+        side = "source" if isinstance(model, Seq2Seq) else "tokens"
+        return self.shortened(found, self.limit(side, heads), "text")
+
+    def framed(self, text: str) -> list[dict[str, Any]]:
+        """A source as an encoder-decoder read it in training: with its end, if need be put there."""
+        found, tokenizer = tokens.placed(self.model, text), self.model.tokenizer
+        end = ended(tokenizer, frame(tokenizer)).after
+        if not found or not end or found[-1]["id"] == end[-1]:
+            return found
+        return found + tokens.named(self.model, end)
+
+    def shortened(self, found: list[dict[str, Any]], limit: int, what: str) -> list[dict[str, Any]]:
+        if len(found) <= limit:
+            return found
+        cut = len(found) - limit
+        self.cut += cut
+        end = found[-1] if found[-1]["special"] else None  # what ends every text stays
+        kept = found[:limit] if end is None else [*found[: limit - 1], end]
+        who = "this model reads" if limit < MOST else "the studio traces"
+        self.warnings.append(
+            f"the {what} has {len(found):,} tokens and {who} {limit:,}: the last {cut:,} were cut"
+        )
+        return kept
+
+    def replaced(self, found: list[dict[str, Any]], edits: Mapping[str, int | str]) -> list[dict[str, Any]]:
+        """The tokens with others in place of some."""
+        found = list(found)
+        for at, new in edits.items():
+            if not at.lstrip("-").isdigit() or not -len(found) <= int(at) < len(found):
+                raise InputError(f"there is no token {at!r} to replace; they are 0 … {len(found) - 1}")
+            (id,) = _known(self.model, [token_id(self.model, new)])
+            (token,) = tokens.named(self.model, [id])
+            old = found[int(at)]
+            found[int(at)] = token | {"start": old["start"], "end": old["end"]}
+        return found
+
+    def target(self, ids: Sequence[int], heads: Mapping[str, int]) -> tuple[list[dict[str, Any]], int]:
+        """What the decoder reads, with its start token, and how much of it was given."""
+        model, said = self.model, self.asked.get("target")
+        assert isinstance(model, Seq2Seq)
+        start = tokens.named(model, [model.start_token])
+        if said is None:
+            written = self.write(ids, self.asked.get("generate") or WRITE)
+            found, prompt = start + tokens.named(model, written), 1
+        else:
+            if isinstance(said, str):
+                text, more = tokens.tidy(said)
+                self.warnings += more
+                found = start + tokens.placed(model, text)
+            else:
+                found = tokens.named(model, _known(model, said))
+            found = self.shortened(found, self.limit("target", heads), "target")
+            prompt = len(found)
+        return self.replaced(found, self.asked.get("target_tokens") or {}), prompt
+
+    def write(self, ids: Sequence[int], count: int) -> list[int]:
+        """Go on from these ids, as the settings say; greedily by default."""
+        model, settings = self.model, dict(self.asked.get("sampling") or {})
+        room = MOST - (0 if isinstance(model, Seq2Seq) else len(ids))
+        if count > room:
+            self.warnings.append(f"{count} tokens were asked for and {max(room, 0)} are traced")
+        if room < 1:
+            return []
+        pieces = []
+        for piece in stream(model, list(ids), max_tokens=min(count, room), **settings):
+            self.ticket.check()
+            pieces.append(piece)
+        ended = pieces[-1].finish == "end"
+        written = pieces[:-1] if ended else pieces
+        if pieces[-1].finish == "context":
+            self.warnings.append(f"the context was full after {len(pieces)} of {count} tokens")
+        self.generated = {
+            "text": "".join(p.text for p in pieces), "logprobs": [p.logprob for p in written],
+            "finish": pieces[-1].finish,
+        }  # fmt: skip
+        return [p.token for p in written]
+
+    def input(self, ids: Sequence[int], target: list[dict[str, Any]] | None) -> Input:
+        model = self.model
+        read = torch.tensor([list(ids)], device=model.device)
+        if target is None:
+            return Input(read, names_of(model, ids))
+        written = torch.tensor([[t["id"] for t in target]], device=model.device)
+        return Input(read, names_of(model, ids), written, names_of(model, written))
+
+    def change(
+        self, given: Input, plain: Sequence[int], target: list[dict[str, Any]] | None, output: Tensor
+    ) -> dict[str, Any]:
+        """How the predictions moved: against the model with everything on, on the tokens as they were."""
+        with torch.no_grad():
+            before = self.input(plain, target).run(self.model)[0]
+        moved = Ablation(output[None], before[None]).change
+        at = predictions.default_position(self.model, given)
+        kl = moved.reshape(-1).tolist()
+        return {
+            "kl": kl, "kl_last": kl[at if len(kl) > 1 else 0],
+            "before": predictions.at(self.model, before, at, 10)["top"],
+            "after": predictions.at(self.model, output, at, 10)["top"],
+        }  # fmt: skip
+
+    def answer(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
+        model, output = self.model, trace.output
+        assert output is not None
+        groups = []
+        for group in trace.groups:
+            shape = trace.shapes[f"{group.layers[0]}.pattern"]
+            groups.append(describe(group, dict(heads)) | {"shape": list(shape)})
+        at = predictions.default_position(model, trace.given)
+        note = "" if groups else f"{model.family.name} attends to nothing: look at its states"
+        view, more = ("ablate", {"heads": dict(trace.edits.heads), "layers": list(trace.edits.layers)})
+        if not trace.edits.any:
+            view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})
+        return {
+            "id": trace.id, "model": self.held.id, "tokens": trace.tokens, "target": trace.target,
+            "prompt": prompt, "warnings": self.warnings, "cut": self.cut, "groups": groups,
+            "shapes": {name: list(shape) for name, shape in trace.shapes.items()}, "note": note,
+            "prediction": predictions.at(model, output, at, 10), "generated": self.generated,
+            "causal": isinstance(model, LM) and model.causal,
+            "python": snippets.of_trace(trace, view, **more),
+        }  # fmt: skip
+
+
+def _known(model: Model, ids: Sequence[int]) -> list[int]:
+    vocab = model.tables["tokens"].vocab
+    for i in ids:
+        if not 0 <= i < vocab:
+            raise InputError(f"there is no token {i}; the vocabulary is 0 … {vocab - 1}")
+    return list(ids)

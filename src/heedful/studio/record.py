@@ -1,0 +1,320 @@
+"""What a model has, told by its parts: the page shows panels by this record and never asks for a family."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from heedful.decode.request import context_of
+from heedful.errors import HeedfulError
+from heedful.inspect.inputs import Input, names_of
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attentive import Decoding
+from heedful.nn.block import Stack
+from heedful.nn.context import Part, Watch
+from heedful.nn.disentangled import DisentangledAttention
+from heedful.nn.head import NoHead
+from heedful.nn.latent import LatentAttention
+from heedful.nn.norm import RMSNorm
+from heedful.nn.position import ALiBi, BucketBias, Learned, Sinusoidal
+from heedful.nn.recurrent import Recurrence
+from heedful.studio.shelf import Entry, Held
+from heedful.tasks.common import Pipeline
+from heedful.word2vec import Word2Vec
+
+PREDICTS = {
+    "lm": "words", "mlm": "words", "pretrain": "words", "classify": "labels", "next": "labels", "tag": "tags",
+    "detect": "tags", "span": "spans", "none": "vectors",
+}  # fmt: skip
+
+
+def kind_of(model: Model | Word2Vec) -> str:
+    """encoder, decoder, encoder-decoder or vectors."""
+    if isinstance(model, Word2Vec):
+        return "vectors"
+    if isinstance(model, Seq2Seq):
+        return "encoder-decoder"
+    return "decoder" if isinstance(model, LM) and model.causal else "encoder"
+
+
+def stacks_of(model: Model) -> dict[str, Stack]:
+    """The stacks by name, in the order they run."""
+    if isinstance(model, Seq2Seq):
+        return {"encoder": model.encoder, "decoder": model.decoder}
+    assert isinstance(model, LM)
+    return {"blocks": model.blocks}
+
+
+def parts_of(model: Model) -> Iterator[tuple[str, Part]]:
+    """Every part with the path it shows its values under; a part at several depths comes once for each."""
+    for name, stack in stacks_of(model).items():
+        for layer in range(len(stack)):
+            for inner, module in stack[layer].named_modules():
+                if isinstance(module, Part):
+                    yield f"{name}.{layer}{'.' if inner else ''}{inner}", module
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that attend alike: one row of thumbnails each."""
+
+    name: str  # blocks.attn, decoder.cross
+    stack: str
+    layers: tuple[str, ...]
+    kind: str
+    causal: bool
+    cross: bool
+
+    @property
+    def queries(self) -> str:
+        """Whose tokens label the rows: `target` only where there is one."""
+        return "target" if self.stack == "decoder" else "tokens"
+
+    @property
+    def keys(self) -> str:
+        return "tokens" if self.cross else self.queries
+
+    @property
+    def title(self) -> str:
+        side = {"encoder": "source", "decoder": "target"}.get(self.stack, "")
+        return f"{side} over source" if self.cross else f"{side} over itself".strip() if side else "self"
+
+
+def groups_of(model: Model) -> list[Group]:
+    """Every part that has a pattern, by stack and by its word in the block."""
+    found: dict[tuple[str, str], list[tuple[str, Part]]] = {}
+    for path, part in parts_of(model):
+        if part.pattern_kind is not None:
+            stack, _, *rest = path.split(".")
+            found.setdefault((stack, ".".join(rest) or "look"), []).append((path, part))
+    out = []
+    for (stack, word), parts in found.items():
+        cross = isinstance(parts[0][1], CrossAttention | Decoding)
+        causal = not cross and (stack == "decoder" or (isinstance(model, LM) and model.causal))
+        kind = parts[0][1].pattern_kind or "effective"
+        out.append(Group(f"{stack}.{word}", stack, tuple(p for p, _ in parts), kind, causal, cross))
+    return out
+
+
+def recurrent_of(model: Model) -> list[dict[str, Any]]:
+    """Every recurrent cell: its gates and states, which side it reads, whether backwards."""
+    out = []
+    for path, part in parts_of(model):
+        if isinstance(part, Recurrence):
+            states = [name for name in part.shown if name in ("h", "c")]
+            side = (
+                "source"
+                if path.startswith("encoder")
+                else "target"
+                if path.startswith("decoder")
+                else "tokens"
+            )
+            out.append({
+                "path": path, "cell": type(part).__name__,
+                "gates": [g for g in part.shown if g not in states],
+                "states": states, "words": list(part.shown), "hidden": part.hidden, "side": side,
+                "reverse": part.reverse,
+            })  # fmt: skip
+    return out
+
+
+def position_type(model: Model) -> str:
+    """How the model knows where a token stands."""
+    for embed in model.tables.values():
+        if isinstance(embed.position, Sinusoidal | Learned):
+            return "sinusoidal" if isinstance(embed.position, Sinusoidal) else "learned"
+    for stack in stacks_of(model).values():
+        if isinstance(stack.bias, ALiBi | BucketBias):
+            return "alibi" if isinstance(stack.bias, ALiBi) else "buckets"
+    parts = [part for _, part in parts_of(model)]
+    if any(isinstance(p, DisentangledAttention) for p in parts):
+        return "disentangled"
+    if any(
+        isinstance(p, LatentAttention) or (isinstance(p, Attention) and p.rotary is not None) for p in parts
+    ):
+        return "rotary"
+    if any(isinstance(p, Recurrence) or p.pattern_kind == "effective" for p in parts):
+        return "recurrence"
+    if any(isinstance(m, nn.Conv1d) for m in model.modules()):
+        return "convolution"
+    return "none"
+
+
+def topics_of(model: Model) -> list[str]:
+    """What `explain` can work out: it is asked once, on a few tokens, and what it refuses is left out."""
+    from heedful.inspect.from_model import TOPICS, explain_model
+
+    given, out = probe(model), []
+    for topic in TOPICS:
+        try:
+            with torch.no_grad():
+                explain_model(model, given, topic=topic)
+        except (HeedfulError, NotImplementedError):
+            continue
+        out.append(topic)
+    return out
+
+
+def probe(model: Model) -> Input:
+    """Two or three tokens, to see what comes out."""
+    vocab = min(table.vocab for table in model.tables.values())
+    ids = torch.tensor([[min(5, vocab - 1), min(6, vocab - 1), min(7, vocab - 1)]], device=model.device)
+    if isinstance(model, Seq2Seq):
+        return Input(ids, names_of(model, ids), ids[:, :2], names_of(model, ids[:, :2]))
+    return Input(ids, names_of(model, ids))
+
+
+def heads_of(model: Model) -> dict[str, int]:
+    """How many heads each layer that attends has, seen in a pass over a few tokens."""
+    watch = Watch("*.pattern")
+    with torch.no_grad():
+        probe(model).run(model, watch)
+    return {name.removesuffix(".pattern"): value.shape[1] for name, value in watch.values.items()}
+
+
+def tasks_of(model: Model | Word2Vec) -> list[str]:
+    """The tasks of heedful.pipeline that this model can do, that which it is for first."""
+    from heedful.tasks.pipeline import TASKS, guess
+    from heedful.tasks.write import languages
+
+    if isinstance(model, Word2Vec):
+        return ["neighbours", "analogy"]
+    if model.tokenizer is None:
+        return []
+    found = []
+    for task, row in TASKS.items():
+        module, _, name = row.where.partition(":")
+        kind: type[Pipeline] = getattr(importlib.import_module(module), name)
+        # Any model gives vectors; the page offers that of those which are made for it.
+        if kind.fits(model) and (kind.heads or model.pooling is not None or model.config.head == "none"):
+            found.append(task)
+    left_out = set()
+    if model.tokenizer.chat_template is None:
+        left_out.add("conversational")
+    if isinstance(model, Seq2Seq):
+        known = languages(model) is not None
+        left_out |= {"summarization", "text2text-generation"} if known else set()
+        left_out |= {"fill-mask"} if model.tokenizer.mask is None else set()
+    first = [guess(model)] if model.config.head != "detect" else []
+    if "task_prompt" in model.published:
+        first = ["summarization"]
+    elif isinstance(model, Seq2Seq) and model.config.head == "lm":
+        first = ["translation"]
+    return [t for t in dict.fromkeys([*first, *found]) if t in found and t not in left_out]
+
+
+def describe_tokenizer(model: Model) -> dict[str, Any] | None:
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return None
+    kind = type(tokenizer.backend.model).__name__
+    return {"kind": kind, "size": len(tokenizer), "merges": kind == "BPE", "special": dict(tokenizer.roles)}
+
+
+def norm_of(model: Model) -> str | None:
+    for module in model.modules():
+        if isinstance(module, RMSNorm | nn.LayerNorm):
+            return "rms" if isinstance(module, RMSNorm) else "layer"
+    return None
+
+
+def labels_of(model: Model) -> list[str] | None:
+    """The names of a classifying head's labels."""
+    if PREDICTS.get(model.config.head) not in ("labels", "tags"):
+        return None
+    if model.config.head == "next":
+        return ["follows", "random"]
+    if model.config.head == "detect":
+        return ["original", "replaced"]
+    names = model.published.get("id2label") or {}
+    return [str(names.get(str(i), f"LABEL_{i}")) for i in range(model.config.labels)]
+
+
+def context(model: Model) -> dict[str, int | None]:
+    if isinstance(model, Seq2Seq):
+        return {"source": context_of(model, source=True), "target": context_of(model)}
+    return {"tokens": context_of(model)}
+
+
+def record(held: Held, python: str) -> dict[str, Any]:
+    """The capability record of a loaded model."""
+    entry, model = held.entry, held.model
+    about = {"id": entry.id, "source": entry.source, "kind": kind_of(model), "tasks": tasks_of(model),
+             "run": entry.run, "card": card(entry), "python": python}  # fmt: skip
+    if isinstance(model, Word2Vec):
+        size = model.input.size + (0 if model.output is None else model.output.size)
+        return about | {
+            "family": "word2vec", "params": int(size), "dim": model.dim, "vocab": len(model), "context": {},
+            "attention": [], "position": {"type": "none"}, "recurrent": [], "head": "none",
+            "predicts": "vectors", "labels": None,
+            "embeddings": ["input"] + ["output"] * (model.output is not None),
+            "norm": None, "kv_cache": False, "chat": False, "mask_token": None, "topics": ["word2vec"],
+            "stacks": [], "layers": 0, "tokenizer": {"kind": "words", "size": len(model), "merges": False,
+            "special": {}}, "counts": model.counts is not None, "output": model.output is not None,
+        }  # fmt: skip
+    return about | _sequence(model)
+
+
+def _sequence(model: Model) -> dict[str, Any]:
+    heads, groups = heads_of(model), groups_of(model)
+    special = {} if model.tokenizer is None else model.tokenizer.roles
+    layers = {name: len(stack) for name, stack in stacks_of(model).items()}
+    words = PREDICTS.get(model.config.head) == "words"
+    return {
+        "family": model.family.name, "params": sum(p.numel() for p in model.parameters()),
+        "dim": model.config.dim, "vocab": model.config.vocab, "context": context(model),
+        "attention": [describe(group, heads) for group in groups],
+        "position": {"type": position_type(model)}, "recurrent": recurrent_of(model),
+        "head": "none" if isinstance(model.head, NoHead) else model.config.head,
+        "predicts": PREDICTS.get(model.config.head, "vectors"), "labels": labels_of(model),
+        "embeddings": ["input"] + ["output"] * words, "norm": norm_of(model),
+        "kv_cache": kind_of(model) != "encoder", "mask_token": special.get("mask"),
+        "chat": model.tokenizer is not None and model.tokenizer.chat_template is not None,
+        "topics": topics_of(model), "stacks": list(layers), "layers": sum(layers.values()),
+        "tokenizer": describe_tokenizer(model),
+    }  # fmt: skip
+
+
+def describe(group: Group, heads: dict[str, int]) -> dict[str, Any]:
+    return {
+        "name": group.name, "stack": group.stack, "layers": list(group.layers), "kind": group.kind,
+        "heads": [heads[layer] for layer in group.layers], "causal": group.causal, "cross": group.cross,
+        "title": group.title, "queries": group.queries, "keys": group.keys,
+    }  # fmt: skip
+
+
+def card(entry: Entry) -> str | None:
+    """The model card beside the weights, if it is short enough to show."""
+    path = (entry.path if entry.path.is_dir() else entry.path.parent) / "README.md"
+    if not path.is_file() or path.stat().st_size > 200_000:
+        return None
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One line of the catalogue, from the shapes alone; remembered, since folders rarely change."""
+    stamp = entry.path.stat().st_mtime if entry.path.exists() else 0.0
+    key = f"{entry.path}@{stamp}"
+    if key not in memo:
+        memo[key] = _summary(entry)
+    return {"id": entry.id, "source": entry.source, "run": entry.run} | memo[key]
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    from heedful.loading import skeleton
+
+    if entry.vectors:
+        return {"kind": "vectors", "family": "word2vec", "params": None, "head": None, "error": None}
+    try:
+        model = skeleton(entry.name)
+    except (HeedfulError, OSError, ValueError, KeyError) as error:
+        return {"kind": None, "family": None, "params": None, "head": None, "error": str(error)}
+    params = sum(p.numel() for p in model.parameters())
+    return {"kind": kind_of(model), "family": model.family.name, "params": params, "head": model.config.head,
+            "error": None}  # fmt: skip

@@ -1,0 +1,100 @@
+"""Two models, or two checkpoints of one, on the same input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from heedful.inspect.change import Ablation
+from heedful.studio import predictions, snippets
+from heedful.studio.answers import Json
+from heedful.studio.routes.trace import Edit, Run, traced
+from heedful.studio.state import Client, Here, Studio
+from heedful.studio.trace import Trace
+
+router = APIRouter()
+
+
+class Side(BaseModel):
+    """One of the two."""
+
+    model: str
+    edit: Edit | None = None
+
+
+class Both(BaseModel):
+    """One input for two models."""
+
+    text: str
+    target: str | None = None
+    a: Side
+    b: Side
+
+
+@router.post("/api/compare")
+def compare(asked: Both, studio: Here, client: Client = None) -> Response:
+    ticket = studio.clients.ticket(client)
+    runs = []
+    for side in (asked.a, asked.b):
+        kind = studio.shelf.get(side.model)
+        target = asked.target if not kind.entry.vectors and _writes(kind.sequence) else None
+        runs.append(
+            traced(studio, Run(model=side.model, text=asked.text, target=target, edit=side.edit), ticket)
+        )
+    a, b = runs
+    return Json({"a": a.answer, "b": b.answer, **_beside(studio, a, b), "python": _python(a, b)})
+
+
+def _writes(model: Any) -> bool:
+    return len(model.tables) > 1
+
+
+def _names(trace: Trace) -> tuple[list[str], list[str]]:
+    words = lambda listed: [t["text"] for t in listed or []]
+    return words(trace.tokens), words(trace.target)
+
+
+def _beside(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
+    """What can be set against each other: equal tokens give differences, equal vocabularies a divergence."""
+    (source_a, target_a), (source_b, target_b) = _names(a), _names(b)
+    same = (source_a, target_a) == (source_b, target_b)
+    pairs = []
+    for g in a.groups:
+        for h in b.groups:
+            rows = (
+                source_a if g.queries == "tokens" else target_a,
+                source_b if h.queries == "tokens" else target_b,
+            )
+            keys = (
+                source_a if g.keys == "tokens" else target_a,
+                source_b if h.keys == "tokens" else target_b,
+            )
+            if rows[0] == rows[1] and keys[0] == keys[1] and g.kind == h.kind:
+                pairs.append({"group_a": g.name, "group_b": h.name})
+    out: dict[str, Any] = {"same_tokens": same, "kl": None, "difference": pairs, "shared_top": [], "note": ""}
+    if not same:
+        out["note"] = (
+            "the two cut the text differently: their pictures stand beside each other and are not subtracted"
+        )
+    if a.output is None or b.output is None:
+        return out
+    model, other = (studio.shelf.get(t.entry.id).sequence for t in (a, b))
+    comparable = predictions.predicts(model) == predictions.predicts(other) == "words"
+    if not comparable or not same or a.output.shape != b.output.shape:
+        return out
+    out["kl"] = Ablation(b.output[None].float(), a.output[None].float()).change.tolist()
+    at = predictions.default_position(model, a.given)
+    p, q = (t.output[at].float().softmax(-1) for t in (a, b))  # type: ignore[index]
+    best = list(dict.fromkeys([*p.topk(10).indices.tolist(), *q.topk(10).indices.tolist()]))
+    out["shared_top"] = [predictions.entry(model, i) | {"a": float(p[i]), "b": float(q[i])} for i in best]
+    return out
+
+
+def _python(a: Trace, b: Trace) -> str:
+    view = lambda t: "output" if t.output is not None else "tensor"
+    if a.output is None or b.output is None:
+        return "\n\n".join(t.answer["python"] for t in (a, b))
+    return "\n\n".join(snippets.of_trace(t, view(t)) for t in (a, b))

@@ -1,0 +1,79 @@
+"""Which models there are, what each has, its vocabulary; the notes' sentences."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from heedful import __version__
+from heedful.studio import snippets
+from heedful.studio.answers import Json
+from heedful.studio.record import record, summary
+from heedful.studio.state import Here
+from heedful.studio.tokens import shown, visible
+from heedful.word2vec import Word2Vec
+
+router = APIRouter()
+
+
+@router.get("/api/health")
+@router.get("/api/status")
+def status(studio: Here) -> Response:
+    """What the server does now."""
+    waiting = studio.shelf.waiting
+    return Json({
+        "version": __version__, "boot": studio.traces.boot, "queue": sum(waiting.values()),
+        "busy": next(iter(waiting), None), "traces": studio.traces.state(), "loaded": studio.shelf.loaded,
+    })  # fmt: skip
+
+
+@router.get("/api/models")
+def models(studio: Here) -> Response:
+    """The catalogue, from shapes alone: nothing is loaded."""
+    loaded = set(studio.shelf.loaded)
+    rows = [
+        summary(e, studio.summaries) | {"loaded": id in loaded} for id, e in studio.shelf.entries().items()
+    ]
+    good = [row["id"] for row in rows if row["error"] is None]
+    wanted = [id for id in ("prose", "smollm2-135m-instruct") if id in good]
+    given = [row["id"] for row in rows if row["source"] == "given" and row["error"] is None]
+    return Json({"models": rows, "default": next(iter([*given, *wanted, *good]), None)})
+
+
+@router.get("/api/models/{id}")
+def model(id: str, studio: Here) -> Response:
+    """The capability record of one."""
+    held = studio.shelf.get(id)
+    return Json(
+        held.once("record", lambda: record(held, snippets.script(held.entry, f"print({_of(held.model)})")))
+    )
+
+
+def _of(model: object) -> str:
+    return "len(vectors), vectors.dim" if isinstance(model, Word2Vec) else "model"
+
+
+@router.get("/api/models/{id}/vocabulary")
+def vocabulary(id: str, studio: Here) -> Response:
+    """Every token by its id, as it is named and as it is shown."""
+    held = studio.shelf.get(id)
+    if isinstance(held.model, Word2Vec):
+        return Json({"tokens": held.model.words, "shown": [visible(w) for w in held.model.words]})
+    model = held.sequence
+    count = model.config.vocab
+    if model.tokenizer is None:
+        names = [str(i) for i in range(count)]
+    else:
+        names = model.tokenizer.tokens(range(count))
+    return Json({"tokens": names, "shown": [shown(model, name) for name in names]})
+
+
+@router.get("/api/examples")
+def examples() -> Response:
+    """The notes' own sentences and exercises."""
+    from heedful.inspect.explain import examples, sentences
+
+    return Json({
+        "sentences": [{"id": id, **row} for id, row in sentences().items()],
+        "exercises": [{"id": id, "about": about} for id, about in examples().items()],
+    })  # fmt: skip

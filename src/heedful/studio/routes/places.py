@@ -1,0 +1,49 @@
+"""Positions of a model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from heedful.errors import InputError, nearest
+from heedful.studio import places, snippets
+from heedful.studio.answers import Json, octets
+from heedful.studio.state import Here
+from heedful.word2vec import Word2Vec
+
+router = APIRouter()
+LINES = {
+    "sinusoidal": "print(list(model.tables.values())[-1].position(torch.arange({length})[None])[0])",
+    "learned": "print(list(model.tables.values())[-1].position(torch.arange({length})[None])[0])",
+}
+
+
+@router.get("/api/models/{id}/positions")
+def positions(id: str, studio: Here, length: int = 64) -> Response:
+    held = studio.shelf.get(id)
+    if isinstance(held.model, Word2Vec):
+        found: dict[str, Any] = {
+            "type": "none", "length": 0, "tensors": {}, "slopes": None, "buckets": None, "frequencies": None,
+            "base": None, "note": places.NOTES["none"], "formula": "",
+        }  # fmt: skip
+        return Json(found | {"python": snippets.script(held.entry, "print(vectors.dim)")})
+    found = held.run(lambda: places.describe(held.sequence, length))
+    lines = LINES.get(
+        found["type"], "for name, part in model.named_modules():\n    print(name, type(part).__name__)"
+    )
+    python = snippets.script(held.entry, lines.format(length=found["length"]), "import torch")
+    return Json(found | {"python": python})
+
+
+@router.get("/api/models/{id}/positions/tensor")
+def tensor(
+    id: str, name: str, studio: Here, length: int = 64, dtype: Literal["f32", "f16", "u8"] = "f32"
+) -> Response:
+    held = studio.shelf.get(id)
+    found = held.run(lambda: places.tensors(held.sequence, length))
+    if name not in found:
+        said = nearest(name, found) or f"there are {', '.join(found) or 'none'}"
+        raise InputError(f"{id} has no table {name!r} of positions; {said}")
+    return octets(found[name], dtype)

@@ -1,0 +1,207 @@
+"""A run with capture, and its numbers: tensors, thumbnails, scores of heads, rollout, effects."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+import torch
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+from torch import Tensor
+
+from heedful.errors import InputError
+from heedful.inspect.attention import attention, head_scores, rollout, shares
+from heedful.inspect.change import ablate
+from heedful.studio import numbers, predictions, snippets
+from heedful.studio.answers import Json, octets
+from heedful.studio.reading import trace_of
+from heedful.studio.shelf import Held
+from heedful.studio.state import Client, Here, Look, Seen, Studio
+from heedful.studio.trace import Trace
+from heedful.studio.work import Ticket
+
+router = APIRouter()
+Form = Literal["f32", "f16", "u8"]
+
+
+class Sampled(BaseModel):
+    """How tokens are drawn."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = Field(default=0, ge=0)
+
+
+class Edit(BaseModel):
+    """What is changed: heads and layers off, tokens replaced."""
+
+    heads: dict[str, list[int]] = {}
+    layers: list[str] = []
+    tokens: dict[str, int | str] = {}
+    target_tokens: dict[str, int | str] = {}
+
+
+class Run(BaseModel):
+    """One text for one model."""
+
+    model: str
+    text: str | None = None
+    ids: list[int] | None = None
+    target: str | list[int] | None = None
+    generate: int = Field(default=0, ge=0, le=512)
+    sampling: Sampled = Sampled()
+    edit: Edit | None = None
+
+    def flat(self) -> dict[str, Any]:
+        edit = (self.edit or Edit()).model_dump()
+        return self.model_dump(exclude={"model", "edit"}) | edit
+
+
+@router.post("/api/trace")
+def run(asked: Run, studio: Here, client: Client = None) -> Response:
+    return Json(traced(studio, asked, studio.clients.ticket(client)).answer)
+
+
+def traced(studio: Studio, asked: Run, ticket: Ticket) -> Trace:
+    """Run a model once and keep what it computed."""
+    if asked.text is None and asked.ids is None:
+        raise InputError("there is nothing to read; give a text, or ids")
+    held = studio.shelf.get(asked.model)
+    began = time.perf_counter()
+    trace = held.run(lambda: trace_of(held, asked.flat(), studio.traces.new_id(), ticket), ticket)
+    ticket.check()
+    trace.answer["ms"] = round((time.perf_counter() - began) * 1000, 1)
+    studio.traces.add(trace)
+    return trace
+
+
+@router.get("/api/trace/{id}")
+def again(look: Seen) -> Response:
+    return Json(look.trace.answer)
+
+
+@router.get("/api/trace/{id}/tensor")
+def tensor(
+    look: Seen, name: str, head: int | None = None, rows: str | None = None, cols: str | None = None,
+    dtype: Form = "f32", over: Literal["none", "mean", "max"] = "none",
+) -> Response:  # fmt: skip
+    """Numbers as bytes: all heads of a value, or one, or some rows."""
+    value = _value(look, name)
+    look.studio.traces.fit()
+    share = name.endswith(".pattern") and _kind(look.trace, name) == "softmax"
+    cut = numbers.cut(value, head, rows, cols, over)
+    tag = f"{look.trace.id}|{name}|{head}|{rows}|{cols}|{dtype}|{over}"
+    return octets(cut, dtype, share=share, full=tuple(value.shape), tag=tag)
+
+
+def _value(look: Look, name: str) -> Tensor:
+    if name.endswith(".effect"):
+        return numbers.effect(look, name.removesuffix(".effect"))
+    trace = look.trace
+    if name in trace.values:
+        return trace.values[name]
+    return trace.value(look.held, name)
+
+
+def _kind(trace: Trace, name: str) -> str:
+    path = name.removesuffix(".pattern")
+    return next((g.kind for g in trace.groups if path in g.layers), "effective")
+
+
+@router.get("/api/trace/{id}/thumbs")
+def thumbs(look: Seen, group: str, size: int = 64) -> Response:
+    """Every head of a group, small: (layers, heads, h, w)."""
+    if not 4 <= size <= 128:
+        raise InputError(f"size={size} must lie between 4 and 128")
+    chosen = look.trace.group(group)
+    every = [numbers.pooled(_value(look, f"{layer}.pattern"), size) for layer in chosen.layers]
+    look.studio.traces.fit()
+    most = max(len(p) for p in every)
+    filled = torch.stack([torch.nn.functional.pad(p, (0, 0, 0, 0, 0, most - len(p))) for p in every])
+    tag = f"{look.trace.id}|thumbs|{group}|{size}"
+    return octets(filled, "u8", share=chosen.kind == "softmax", tag=tag)
+
+
+@router.get("/api/trace/{id}/scores")
+def scores(look: Seen) -> Response:
+    """What each head does on this text, in a few numbers; of the model as it is, without edits."""
+    trace = look.trace
+    if trace.scores is None:
+        trace.scores = look.run(lambda held: _scores(held, trace))
+    return Json({"scores": trace.scores, "python": snippets.of_trace(trace, "heads")})
+
+
+def _scores(held: Held, trace: Trace) -> list[dict[str, Any]]:
+    model, out = held.sequence, []
+    special = {"tokens": trace.tokens, "target": trace.target or []}
+    patterns = attention(model, trace.given).patterns
+    for score in head_scores(model, trace.given):
+        group = next(g for g in trace.groups if score.name.removesuffix(".pattern") in g.layers)
+        p = shares(patterns[score.name].values)
+        marks = torch.tensor([bool(t["special"]) for t in special[group.keys]])
+        square = not group.cross
+        out.append(score.to_dict() | {
+            "diagonal": float(p[score.head].diagonal().mean()) if square else None,
+            "special": float(p[score.head][:, marks].sum(-1).mean()),
+        })  # fmt: skip
+    return out
+
+
+@router.get("/api/trace/{id}/rollout")
+def rolled(look: Seen, side: str = "") -> Response:
+    value = look.run(lambda held: rollout(held.sequence, look.trace.given, side=side))
+    return octets(value, tag=f"{look.trace.id}|rollout|{side}")
+
+
+@router.get("/api/trace/{id}/effects")
+def effects(look: Seen, group: str) -> Response:
+    """How far the predictions move when each head alone is switched off."""
+    trace, layers = look.trace, look.trace.group(group).layers
+
+    def work(held: Held) -> dict[str, list[float]]:
+        model, out = held.sequence, {}
+        for path in layers:
+            heads = trace.shapes[f"{path}.pattern"][0]
+            moved = [ablate(model, trace.given, heads={path: [h]}).change for h in range(heads)]
+            out[path] = [float(m.mean()) for m in moved]
+        return out
+
+    return Json({"effects": look.run(work), "python": snippets.of_trace(trace, "effects")})
+
+
+@router.get("/api/trace/{id}/logits")
+def logits(look: Seen, position: int = -1) -> Response:
+    """The whole vocabulary's logits at a position, in float32."""
+    value = predictions.words_at(look.held.sequence, _output(look), position)
+    return octets(value, tag=f"{look.trace.id}|logits|{position}")
+
+
+@router.get("/api/trace/{id}/top")
+def top(look: Seen, position: int = -1, count: int = 10) -> Response:
+    model, output = look.held.sequence, _output(look)
+    if not -len(output) <= position < len(output):
+        raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
+    found = predictions.at(model, output, position, max(1, min(count, 1000)))
+    view = "next_token" if found["kind"] == "words" else "output"
+    return Json(found | {"python": snippets.of_trace(look.trace, view, position=position)})
+
+
+def _output(look: Look) -> Tensor:
+    if look.trace.output is None:
+        raise InputError(
+            f"{look.trace.entry.id} is a table of vectors and predicts nothing; ask for neighbours"
+        )
+    return look.trace.output
+
+
+@router.get("/api/trace/{id}/python")
+def python(look: Seen, view: str, name: str | None = None, head: int | None = None) -> Response:
+    """The lines that give a view's numbers."""
+    if view not in snippets.VIEWS:
+        raise InputError(f"no view {view!r}; there are {', '.join(snippets.VIEWS)}")
+    options = {k: v for k, v in (("name", name), ("head", head)) if v is not None}
+    return Json({"python": snippets.of_trace(look.trace, view, **options)})

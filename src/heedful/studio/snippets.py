@@ -1,0 +1,112 @@
+"""The Python behind a figure: lines that run as they stand and give the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from heedful.studio.shelf import Entry
+
+if TYPE_CHECKING:
+    from heedful.studio.trace import Trace
+
+# What each view adds: its imports, and its last lines. {given} is text and target, {options} what was chosen.
+VIEWS: dict[str, tuple[str, str]] = {
+    "attention": (
+        "from heedful.inspect.attention import attention",
+        "seen = attention(model, {given})\nprint(seen[{name!r}].values[{head}])  # (queries, keys)",
+    ),
+    "heads": (
+        "from heedful.inspect.attention import head_scores",
+        "for score in head_scores(model, {given}):\n    print(score)",
+    ),
+    "rollout": (
+        "from heedful.inspect.attention import rollout",
+        "print(rollout(model, {given}, side={side!r}))",
+    ),
+    "effects": (
+        "from heedful.inspect.change import head_effects",
+        "print(head_effects(model, {given}))",
+    ),
+    "tensor": (
+        "from heedful.inspect.inputs import reading",
+        "watch = heedful.Watch({name!r})\nreading(model, {given}).run(model, watch)\nprint(watch[{name!r}])",
+    ),
+    "states": (
+        "from heedful.inspect.inputs import reading",
+        'watch = heedful.Watch("*")\nreading(model, {given}).run(model, watch)\n'
+        "for name in watch:\n    print(name, tuple(watch[name].shape))",
+    ),
+    "lens": (
+        "from heedful.inspect.lens import logit_lens",
+        "lens = logit_lens(model, {given})\nfor layer, top in zip(lens.layers, lens.top(5)):\n"
+        "    print(layer, top[-1])",
+    ),
+    "surprisal": ("from heedful.inspect.lens import surprisal", "print(surprisal(model, {given}))"),
+    "neighbours": (
+        "from heedful.inspect.lens import neighbours",
+        "print(neighbours(model, {given}, name={name!r}, count={count}))",
+    ),
+    "reach": (
+        "from heedful.inspect.gradients import gradient_by_distance",
+        "print(gradient_by_distance(model, {text}))",
+    ),
+    "attribution": (
+        "from heedful.inspect.gradients import attribution",
+        "print(attribution(model, {given}, answer={answer!r}, position={position}, method={method!r}))",
+    ),
+    "steps": ("", "print(heedful.explain(model, {given}, {options}))"),
+    "next_token": (
+        "from heedful.inspect.inputs import reading",
+        "logits = reading(model, {given}).run(model)[0, {position}]\n"
+        "best = logits.float().softmax(-1).topk(10)\n"
+        "print(list(zip(model.tokenizer.tokens(best.indices.tolist()), best.values.tolist())))",
+    ),
+    "output": (
+        "from heedful.inspect.inputs import reading",
+        "print(reading(model, {given}).run(model))",
+    ),
+    "ablate": (
+        "from heedful.inspect.change import ablate",
+        "changed = ablate(model, {given}, {options})\nprint(changed.change)  # nats, at each position",
+    ),
+}  # fmt: skip
+
+
+def loading(entry: Entry) -> str:
+    """The line that gives `model`, or `vectors`."""
+    if entry.vectors:
+        return f"vectors = heedful.Word2Vec.load({str(entry.path)!r})"
+    loaded = f"heedful.load({entry.name!r})"
+    return f"model = heedful.merge({loaded})" if entry.adapted else f"model = {loaded}"
+
+
+def script(entry: Entry, lines: str, imports: str = "") -> str:
+    head = ["import heedful"] + ([imports] if imports else [])
+    return "\n".join([*head, "", loading(entry), lines])
+
+
+def of_trace(trace: Trace, view: str, **options: Any) -> str:
+    """A view of what a trace read; ids stand in place of the text where the text alone would not do."""
+    text = repr(trace.text) if trace.text is not None else repr(trace.given.ids[0].tolist())
+    given = text if trace.given.target is None else f"{text}, {trace.given.target[0].tolist()!r}"
+    if trace.edits.any and view in ("attention", "tensor", "next_token", "output"):
+        return script(trace.entry, _edited(trace, view, given, options), _EDITED)
+    imports, lines = VIEWS[view]
+    spread = ", ".join(f"{k}={v!r}" for k, v in options.items() if v is not None)
+    defaults: Mapping[str, Any] = {"name": "", "head": 0, "side": "", "count": 5, "position": -1}
+    values = dict(defaults) | {"answer": None, "method": "integrated"} | options
+    return script(trace.entry, lines.format(given=given, text=text, options=spread, **values), imports)
+
+
+_EDITED = "from heedful.inspect.change import without\nfrom heedful.inspect.inputs import reading"
+
+
+def _edited(trace: Trace, view: str, given: str, options: Mapping[str, Any]) -> str:
+    heads, layers = dict(trace.edits.heads), list(trace.edits.layers)
+    watch = f"watch = without(model, heads={heads!r}, layers={layers!r})"
+    run = f"logits = reading(model, {given}).run(model, watch)"
+    if view in ("next_token", "output"):
+        return f"{watch}\n{run}\nprint(logits[0, {options.get('position', -1)}])"
+    name = str(options.get("name", "")).removesuffix(".pattern") + ".pattern" * (view == "attention")
+    return f"{watch}\nwatch.names = ({name!r},)\n{run}\nprint(watch[{name!r}])"

@@ -1,0 +1,173 @@
+"""Vectors of words: maps, neighbours, analogies; one word's vectors in many sentences.
+
+Neighbours are always found in the full space, never in the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError, NotFound
+from heedful.inspect.inputs import reading, word_head
+from heedful.models.base import Model
+from heedful.nn.context import Watch
+from heedful.studio import tokens
+from heedful.studio.record import stacks_of
+from heedful.studio.shelf import Held
+from heedful.word2vec import Word2Vec
+
+POINTS = 20_000
+
+
+def table_of(held: Held, name: str) -> Word2Vec:
+    """The input or output vectors of any model, through one object; made once."""
+
+    def make() -> Word2Vec:
+        model = held.model
+        if isinstance(model, Word2Vec):
+            return model if name == "input" else _output(model)
+        head = word_head(model).out if name == "output" else None
+        rows = cast(Tensor, model.tables["tokens"].table if head is None else head.weight)
+        words = [str(i) for i in range(len(rows))]
+        if model.tokenizer is not None:
+            words = _distinct(model.tokenizer.tokens(range(len(rows))))
+        return Word2Vec.from_table(rows, words)
+
+    if name not in ("input", "output"):
+        raise InputError(f"table={name!r} is unknown; choose input or output")
+    return held.once(f"table {name}", make)
+
+
+def _output(model: Word2Vec) -> Word2Vec:
+    if model.output is None or len(model.output) != len(model):
+        raise InputError("these vectors have no second table of words; leave table out")
+    return Word2Vec(model.words, np.asarray(model.output))
+
+
+def _distinct(words: Sequence[str]) -> list[str]:
+    """Holes of a vocabulary share a name; each row needs its own."""
+    seen: set[str] = set()
+    out = []
+    for i, word in enumerate(words):
+        out.append(word if word not in seen else f"{word}#{i}")
+        seen.add(out[-1])
+    return out
+
+
+def shown(held: Held, word: str) -> str:
+    return tokens.visible(word) if isinstance(held.model, Word2Vec) else tokens.shown(held.model, word)
+
+
+def find(held: Held, table: Word2Vec, word: str) -> str:
+    """A word as the vocabulary names it: itself, or with the mark of a word's beginning, or in lower case."""
+    for form in (
+        word,
+        f"Ġ{word}",
+        f"▁{word}",
+        word.lower(),
+        f"Ġ{word.lower()}",
+        f"▁{word.lower()}",
+        f"{word}</w>",
+    ):
+        if form in table:
+            return form
+    table.row(word)  # says which are near
+    raise NotFound(word)
+
+
+def ranked(held: Held, pairs: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
+    return [{"text": w, "shown": shown(held, w), "score": s} for w, s in pairs]
+
+
+def neighbours(held: Held, table: Word2Vec, word: str, count: int, metric: str) -> list[dict[str, Any]]:
+    """The nearest words by cosine, or by distance (then smaller is nearer)."""
+    if metric == "cosine":
+        return ranked(held, table.neighbours(word, count))
+    row = table.row(word)
+    far = np.linalg.norm(np.asarray(table.input, dtype=np.float64) - table.input[row], axis=1)
+    far[row] = np.inf
+    best = np.argsort(far, kind="stable")[:count]
+    return ranked(held, [(table.words[i], float(far[i])) for i in best])
+
+
+def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
+    """Coordinates along the directions of largest variance, and each one's share of it; exact, by SVD."""
+    centred = rows - rows.mean(0)
+    if len(centred) < 2:
+        return np.zeros((len(centred), dims)), [0.0] * dims
+    left, sizes, right = np.linalg.svd(centred, full_matrices=False)
+    signs = np.sign(
+        right[np.arange(len(right)), np.abs(right).argmax(1)]
+    )  # a direction has two signs: take one
+    found = (left * sizes * signs)[:, :dims]
+    total = float((sizes**2).sum()) or 1.0
+    share = (sizes[:dims] ** 2 / total).tolist()
+    missing = dims - found.shape[1]
+    return np.pad(found, ((0, 0), (0, max(0, missing)))), share + [0.0] * missing
+
+
+def map_of(
+    held: Held, table: Word2Vec, words: Sequence[str], count: int, axis: tuple[str, str] | None, dims: int
+) -> dict[str, Any]:
+    """PCA of some words' vectors, each made one long first."""
+    rows = [table.row(find(held, table, w)) for w in words] if words else list(range(min(count, len(table))))
+    vectors = np.asarray(table.input[rows], dtype=np.float64)
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    at, share = pca(vectors, dims)
+    along = None
+    if axis is not None:
+        a, b = (table.unit(find(held, table, w)) for w in axis)
+        direction = (b - a) / max(float(np.linalg.norm(b - a)), 1e-12)
+        along = vectors @ direction
+    points = []
+    for i, row in enumerate(rows):
+        place = dict(zip("xyz", map(float, at[i]), strict=False))
+        word = table.words[row]
+        extra = {} if along is None else {"axis": float(along[i])}
+        points.append({"id": row, "text": word, "shown": shown(held, word), **place, **extra})
+    return {"points": points, "explained": share, "method": "pca", "normalised": True}
+
+
+@torch.no_grad()
+def contextual(model: Model, word: str, sentences: Sequence[str]) -> dict[str, Any]:
+    """The vectors of one word in several sentences, at every layer: how alike they are, and a map."""
+    items, rows = [], []
+    name, stack = next(iter(stacks_of(model).items()))
+    names = ["embed.output", *(f"{name}.{i}.output" for i in range(len(stack)))]
+    for s, sentence in enumerate(sentences):
+        text, _ = tokens.tidy(sentence)
+        placed = tokens.placed(model, text)
+        found = [i for i, t in enumerate(placed) if _is(t, text, word)]
+        if not found:
+            continue
+        watch = Watch(*names)
+        given = reading(model, text, None if name == "blocks" else [model.start_token])  # type: ignore[list-item]
+        given.run(model, watch)
+        for at in found:
+            items.append({"sentence": s, "position": at, "token": placed[at]["text"], "context": text})
+            rows.append([watch[n][0, at].float().cpu().numpy().astype(np.float64) for n in names])
+    if not items:
+        raise InputError(f"no sentence has a token {word!r} of its own; choose a word that is one token")
+    cosine, maps = [], []
+    for layer in range(len(names)):
+        vectors = np.stack([r[layer] for r in rows])
+        unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        cosine.append((unit @ unit.T).tolist())
+        maps.append(pca(vectors, 2)[0].tolist())
+    return {
+        "layers": [n.removesuffix(".output") for n in names],
+        "items": items,
+        "cosine": cosine,
+        "map": maps,
+    }
+
+
+def _is(token: dict[str, Any], text: str, word: str) -> bool:
+    """Whether a token is this word, by its letters in the text or its name."""
+    here = text[token["start"] : token["end"]].strip().lower()
+    return not token["special"] and here == word.strip().lower()

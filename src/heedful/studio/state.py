@@ -1,0 +1,66 @@
+"""What all routes of one server share, and how a route comes by it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Header, Request
+
+from heedful.studio.shelf import Held, Shelf
+from heedful.studio.trace import Trace, Traces
+from heedful.studio.work import Clients
+
+T = TypeVar("T")
+
+
+@dataclass
+class Studio:
+    """One server: its models, its traces, the pages that ask."""
+
+    shelf: Shelf
+    runs: Path
+    traces: Traces = field(default_factory=Traces)
+    clients: Clients = field(default_factory=Clients)
+    summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    listening: threading.Lock = field(default_factory=threading.Lock)  # for warnings: see playing.play
+    stopping: Callable[[], bool] = lambda: False  # whether the server is going down: streams end then
+
+    def looked(self, id: str) -> Look:
+        """A trace, and its model loaded again if it was put away."""
+        trace = self.traces.get(id)
+        return Look(self, trace)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A look at a trace."""
+
+    studio: Studio
+    trace: Trace
+
+    @property
+    def held(self) -> Held:
+        return self.studio.shelf.get(self.trace.entry.id)
+
+    def run(self, work: Callable[[Held], T]) -> T:
+        """In the thread that owns the model."""
+        held = self.held
+        return held.run(lambda: work(held))
+
+
+def studio_of(request: Request) -> Studio:
+    found: Studio = request.app.state.studio
+    return found
+
+
+def look_at(id: str, request: Request) -> Look:
+    return studio_of(request).looked(id)
+
+
+Here = Annotated[Studio, Depends(studio_of)]
+Seen = Annotated[Look, Depends(look_at)]
+Client = Annotated[str | None, Header(alias="X-Client")]

@@ -1,0 +1,236 @@
+"""Tokens as the page shows them: readable, with ids, places and bytes; merges replayed, lattices drawn."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from heedful.errors import InputError
+from heedful.models.base import Model
+from heedful.text import Tokenizer
+from heedful.text.bpe import BPE, Step, letters_of_bytes, merged
+from heedful.word2vec import Word2Vec
+
+SPACES = {"\n": "⏎", "\t": "⇥", " ": "·", "\u00a0": "·"}
+REPLAYED = 200  # words whose merges are replayed
+LONGEST = 400  # letters of such a word
+
+
+def tidy(text: str) -> tuple[str, list[str]]:
+    """A text that can be written in UTF-8, and what was changed for it."""
+    kept = text.encode("utf-8", errors="replace").decode("utf-8")
+    if kept == text:
+        return text, []
+    count = sum(0xD800 <= ord(c) < 0xE000 for c in text)
+    return kept, [f"{count} half characters (lone surrogates) were read as “?”"]
+
+
+def visible(text: str) -> str:
+    """Spaces, newlines and control characters made visible."""
+    out = []
+    for c in text:
+        if c in SPACES:
+            out.append(SPACES[c])
+        elif ord(c) < 0x20:
+            out.append(chr(0x2400 + ord(c)))
+        elif ord(c) == 0x7F or 0x80 <= ord(c) < 0xA0 or c in "\u2028\u2029\ufeff\u200b":
+            out.append(f"<{ord(c):02X}>")
+        else:
+            out.append(c)
+    return "".join(out)
+
+
+def by_bytes(tokenizer: Tokenizer) -> bool:
+    """Whether the names in the vocabulary spell bytes by letters (Ġ for a space)."""
+    decoder = tokenizer.backend.decoder
+    return decoder is not None and "ByteLevel" in str(decoder)
+
+
+def bytes_of(tokenizer: Tokenizer, token: str) -> bytes | None:
+    """The bytes that a token of such a vocabulary stands for; None for a special one."""
+    back = {letter: b for b, letter in letters_of_bytes().items()}
+    if token in tokenizer.roles.values() or any(c not in back for c in token):
+        return None
+    return bytes(back[c] for c in token)
+
+
+def shown(model: Model, token: str) -> str:
+    """A token to be read: no Ġ and ▁, no half characters."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return token
+    if by_bytes(tokenizer):
+        raw = bytes_of(tokenizer, token)
+        if raw is None:
+            return visible(token)
+        try:
+            return visible(raw.decode("utf-8"))
+        except UnicodeDecodeError:
+            return "<" + raw.hex(" ").upper() + ">"
+    if token.startswith("<0x") and token.endswith(">") and len(token) == 6:
+        return f"<{token[3:5].upper()}>"
+    return visible(token.replace("▁", " ").removesuffix("</w>"))
+
+
+def special_ids(model: Model) -> set[int]:
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return set()
+    return {i for role in tokenizer.roles if (i := getattr(tokenizer, role)) is not None}
+
+
+def named(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Tokens that come from no text: written by the model, or given as ids."""
+    from heedful.inspect.inputs import names_of
+
+    special = special_ids(model)
+    return [
+        {"id": int(i), "text": name, "shown": shown(model, name), "start": None, "end": None,
+         "special": int(i) in special}
+        for i, name in zip(ids, names_of(model, list(ids)), strict=True)
+    ]  # fmt: skip
+
+
+def placed(model: Model, text: str, special: bool = True) -> list[dict[str, Any]]:
+    """The tokens of a text with their places in it."""
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer; give ids in place of a text")
+    marks = special_ids(model)
+    return [
+        {"id": p.id, "text": p.token, "shown": shown(model, p.token), "start": p.start, "end": p.end,
+         "special": p.id in marks}
+        for p in model.tokenizer.split(text, special)
+    ]  # fmt: skip
+
+
+def tokenized(model: Model, text: str, special: bool) -> dict[str, Any]:
+    """Everything about how a model cuts a text."""
+    tokens = placed(model, text, special)
+    tokenizer: Tokenizer = model.tokenizer
+    spelled = by_bytes(tokenizer)
+    for token in tokens:
+        raw = bytes_of(tokenizer, token["text"]) if spelled else None
+        raw = text[token["start"] : token["end"]].encode() if raw is None else raw
+        token["bytes"] = raw.hex(" ").upper()
+    kind = type(tokenizer.backend.model).__name__
+    state = json.loads(tokenizer.backend.to_str())["model"] if kind in ("BPE", "Unigram") else {}
+    words, note = None, None
+    if kind == "BPE":
+        words, note = replayed(tokenizer, text, state)
+    real = [t for t in tokens if not t["special"]]
+    return {
+        "kind": kind, "size": len(tokenizer), "tokens": tokens, "count": len(tokens),
+        "unknown": sum(t["id"] == tokenizer.unk for t in tokens),
+        "characters_per_token": len(text) / len(real) if real else None, "words": words,
+        "lattice": lattice(tokenizer, text, state) if kind == "Unigram" else None, "note": note,
+    }  # fmt: skip
+
+
+def cut_into_words(tokenizer: Tokenizer, text: str) -> list[str]:
+    """What merges never cross: the pieces of the tokenizer's own normaliser and splitter."""
+    backend = tokenizer.backend
+    normal = backend.normalizer.normalize_str(text) if backend.normalizer is not None else text
+    if backend.pre_tokenizer is None:
+        return [normal] if normal else []
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal)]
+
+
+def replayed(
+    tokenizer: Tokenizer, text: str, state: dict[str, Any]
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Every word from letters to pieces, merge by merge."""
+    pairs = [tuple(m) if isinstance(m, list) else tuple(m.split(" ", 1)) for m in state["merges"]]
+    bpe = BPE(tuple((a, b) for a, b in pairs))
+    suffix = state.get("end_of_word_suffix") or ""
+    words = cut_into_words(tokenizer, text)
+    out = []
+    for word in words[:REPLAYED]:
+        if len(word) > LONGEST:
+            continue
+        letters = tuple(word[:-1]) + (word[-1] + suffix,) if word else ()
+        steps = steps_of(bpe, letters)
+        out.append({
+            "text": visible(_spelled(tokenizer, word)), "start": list(letters),
+            "steps": [{"rank": s.rank, "pair": list(s.pair), "pieces": list(s.pieces)} for s in steps],
+            "pieces": list(steps[-1].pieces) if steps else list(letters),
+        })  # fmt: skip
+    left = len(words) - len(out)
+    return out, f"{left} of {len(words)} words are not replayed: too many, or too long" if left else None
+
+
+def steps_of(bpe: BPE, pieces: tuple[str, ...]) -> list[Step]:
+    """The merges of one word from its letters: always the pair that was learned first."""
+    done = []
+    while known := [pair for pair in pairwise(pieces) if pair in bpe.ranks]:
+        pair = min(known, key=bpe.ranks.__getitem__)
+        pieces = merged(pieces, pair)
+        done.append(Step(bpe.ranks[pair], pair, pieces))
+    return done
+
+
+def _spelled(tokenizer: Tokenizer, word: str) -> str:
+    raw = bytes_of(tokenizer, word) if by_bytes(tokenizer) else None
+    return word if raw is None else raw.decode("utf-8", errors="replace")
+
+
+def lattice(tokenizer: Tokenizer, text: str, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every piece that fits somewhere in a word, with its log-probability, and those on the best path."""
+    scores = {piece: score for piece, score in state["vocab"]}
+    longest = max(map(len, scores))
+    out = []
+    for word in cut_into_words(tokenizer, text)[:REPLAYED]:
+        if len(word) > LONGEST:
+            continue
+        spans = [
+            (i, j) for i in range(len(word)) for j in range(i + 1, min(len(word), i + longest) + 1)
+            if word[i:j] in scores
+        ]  # fmt: skip
+        chosen = best_path(word, spans, scores)
+        pieces = [
+            {"text": word[i:j], "start": i, "end": j, "score": scores[word[i:j]], "chosen": (i, j) in chosen}
+            for i, j in spans
+        ]
+        out.append({"text": visible(word.replace("▁", " ")), "pieces": pieces})
+    return out
+
+
+def best_path(word: str, spans: Sequence[tuple[int, int]], scores: dict[str, float]) -> set[tuple[int, int]]:
+    """The segmentation with the largest sum of log-probabilities (Viterbi); empty where there is none."""
+    best: list[tuple[float, int]] = [(0.0, -1)] + [(-math.inf, -1)] * len(word)
+    for i, j in sorted(spans, key=lambda s: s[1]):
+        reached = best[i][0] + scores[word[i:j]]
+        if reached > best[j][0]:
+            best[j] = (reached, i)
+    if best[-1][1] < 0:
+        return set()
+    path, at = set(), len(word)
+    while at > 0:
+        path.add((best[at][1], at))
+        at = best[at][1]
+    return path
+
+
+def words_of(vectors: Word2Vec, text: str) -> list[dict[str, Any]]:
+    """The words of a text, and what training does with each: how likely it stays, how often it is noise."""
+    out, at = [], 0
+    noise = sum(float(n) ** 0.75 for n in vectors.counts) if vectors.counts is not None else 0.0
+    for word in text.split():
+        start = text.index(word, at)
+        at = start + len(word)
+        found = word if word in vectors else word.lower() if word.lower() in vectors else None
+        token: dict[str, Any] = {
+            "id": -1 if found is None else vectors.index[found], "text": found or word,
+            "shown": visible(word), "start": start, "end": at, "special": False, "known": found is not None,
+            "bytes": word.encode().hex(" ").upper(),
+        }  # fmt: skip
+        if found is not None and vectors.counts is not None:
+            count, total = float(vectors.counts[vectors.index[found]]), float(vectors.counts.sum())
+            rate = vectors.settings.subsample if vectors.settings is not None else 1e-3
+            share = count / total
+            keep = min(1.0, math.sqrt(rate / share) + rate / share) if rate > 0 else 1.0
+            token |= {"count": int(count), "keep": keep, "noise": count**0.75 / noise}
+        out.append(token)
+    return out

@@ -1,0 +1,160 @@
+"""One pass with capture, kept for many looks: what was read, what came out, and what was computed between.
+
+A value that was not kept (scores, or what went over the budget) is computed again when somebody asks for it:
+the same input, the same edits, one name watched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError, nearest
+from heedful.inspect.change import without
+from heedful.inspect.inputs import Input
+from heedful.models.base import Model
+from heedful.nn.context import Watch
+from heedful.studio.faults import gone
+from heedful.studio.record import Group
+from heedful.studio.shelf import Entry, Held
+from heedful.studio.work import Ticket
+
+LIMIT = 512 * 2**20  # bytes of all traces together
+SHARE = 160 * 2**20  # bytes that one pass may keep
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Heads and layers that are switched off. Tokens that were replaced are already in the input."""
+
+    heads: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    layers: Sequence[str] = ()
+
+    @property
+    def any(self) -> bool:
+        return bool(self.heads) or bool(self.layers)
+
+    def watch(self, model: Model) -> Watch:
+        return without(model, self.heads, self.layers)
+
+
+class Recorder(Watch):
+    """Every value's shape, and the values themselves until `room` bytes are taken. Scores are not kept."""
+
+    def __init__(self, edits: Watch, ticket: Ticket, room: int = SHARE) -> None:
+        super().__init__("*", edit=edits.edit)
+        self.ticket, self.room = ticket, room
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def visit(self, name: str, value: Tensor) -> Tensor:
+        self.ticket.check()
+        value = super().visit(name, value)
+        kept = self.values.pop(name)[0]
+        self.shapes[name] = tuple(kept.shape)
+        if not name.endswith((".scores", ".bias")) and size(kept) <= self.room:
+            self.values[name] = kept
+            self.room -= size(kept)
+        return value
+
+
+def size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+@dataclass
+class Trace:
+    """What one run left. `values` have no batch axis."""
+
+    id: str
+    entry: Entry
+    text: str | None  # where the text alone gives the same input
+    given: Input
+    edits: Edits
+    tokens: list[dict[str, Any]]
+    target: list[dict[str, Any]] | None
+    groups: list[Group]
+    shapes: dict[str, tuple[int, ...]]
+    values: dict[str, Tensor]
+    output: Tensor | None  # the logits as the head gives them, without the batch axis; None of word vectors
+    answer: dict[str, Any] = field(default_factory=dict)  # what POST /api/trace said
+    scores: list[dict[str, Any]] | None = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(size, self.values.values())) + (0 if self.output is None else size(self.output))
+
+    def group(self, name: str) -> Group:
+        for group in self.groups:
+            if group.name == name:
+                return group
+        known = [g.name for g in self.groups]
+        close = nearest(name, known) or f"there are {', '.join(known)}" if known else "it attends to nothing"
+        raise InputError(f"no group {name!r} in this trace; {close}")
+
+    def value(self, held: Held, name: str) -> Tensor:
+        """A value by its name, computed again if it was not kept."""
+        kept = self.values.get(name)
+        if kept is not None:
+            return kept
+        if name == "head.logits" and self.output is not None:
+            return self.output
+        if name not in self.shapes:
+            close = nearest(name, self.shapes) or "GET /api/trace/{id} lists them under shapes"
+            raise InputError(f"no value {name[:80]!r} in this trace; {close}")
+        value = held.run(lambda: self.again(held.sequence, name))
+        self.values[name] = value
+        return value
+
+    @torch.no_grad()
+    def again(self, model: Model, name: str) -> Tensor:
+        watch = self.edits.watch(model)
+        watch.names = (name,)
+        self.given.run(model, watch)
+        return watch[name][0]
+
+
+class Traces:
+    """The traces used last, within a number of bytes."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit, self.boot = limit, secrets.token_hex(3)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Trace] = OrderedDict()
+
+    def new_id(self) -> str:
+        """Ids of another server's traces are never ours."""
+        return f"{self.boot}-{next(self._numbers)}"
+
+    def add(self, trace: Trace) -> None:
+        with self._lock:
+            self._kept[trace.id] = trace
+        self.fit()
+
+    def fit(self) -> None:
+        """Let the oldest go until the rest fits; the newest always stays."""
+        with self._lock:
+            while len(self._kept) > 1 and sum(t.bytes for t in self._kept.values()) > self.limit:
+                self._kept.popitem(last=False)
+
+    def get(self, id: str) -> Trace:
+        with self._lock:
+            if id not in self._kept:
+                raise gone(id[:40])
+            self._kept.move_to_end(id)
+            return self._kept[id]
+
+    def state(self) -> dict[str, int]:
+        with self._lock:
+            return {
+                "count": len(self._kept), "bytes": sum(t.bytes for t in self._kept.values()),
+                "limit": self.limit,
+            }  # fmt: skip

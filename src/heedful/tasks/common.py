@@ -145,9 +145,9 @@ def whole(tokenizer: Tokenizer, text: Any, pair: Any = None) -> Reading:
             raise InputError(f"a text is a string; got a {type(given).__name__}: {str(given)[:40]}")
     try:
         e = tokenizer.backend.encode(text, pair)
-    except (UnicodeError, TypeError) as error:
+    except (UnicodeError, TypeError):
         raise InputError(
-            f"the text is no valid Unicode ({error}); read its file with the right encoding"
+            f"the text has half a character ({text[:20]!a}); read its file with the right encoding"
         ) from None
     return reading(e)
 
@@ -293,12 +293,17 @@ def run(
             rows = order[at : at + batch_size]
             tokens, valid, types = collate([readings[i] for i in rows], pad_id(tokenizer))
             given: dict[str, Tensor | None] = {"valid": None if bool(valid.all()) else valid.to(model.device)}
-            if isinstance(model, LM):
-                given["types"] = types.to(model.device) if bool(types.any()) else None
+            if isinstance(model, LM) and 0 < int(types.max()) < _types(model):
+                given["types"] = types.to(model.device)
             found = (forward or model)(tokens.to(model.device), **given).float().cpu()
             for i, one in zip(rows, found, strict=True):
                 out[i] = one
     return out
+
+
+def _types(model: LM) -> int:
+    """How many types of token a model tells apart: RoBERTa has one, whatever its tokenizer says."""
+    return 0 if model.embed.types is None else model.embed.types.num_embeddings
 
 
 def encoder(model: Model) -> Callable[..., Tensor]:

@@ -113,7 +113,7 @@ class FillMask(Pipeline):
             known = self.tokenizer.id(target)
             if known is None and not pieces:
                 raise InputError(f"the target {target!r} is no token and has no pieces; leave it out")
-            if known is None and len(pieces) > 1:
+            if known is None and (len(pieces) > 1 or pieces[0] == self.tokenizer.unk):
                 first = self.tokenizer.tokens(pieces[:1])[0]
                 warnings.warn(
                     f"{target!r} is not one token; its first piece {first!r} stands for it", stacklevel=2

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -171,7 +172,7 @@ def stitched(one: Reading, parts: list[Reading], logits: list[Tensor]) -> Tensor
     ends = [part.before + len(part.where(0)) for part in parts]
     # Where one window leaves off and the next begins, counted in tokens of the text.
     seams = [0, *((end + part.before) // 2 for end, part in zip(ends, parts[1:], strict=False)), len(text)]
-    for part, u, a, b in zip(parts, logits, seams, seams[1:], strict=True):
+    for part, u, (a, b) in zip(parts, logits, pairwise(seams), strict=True):
         shift = part.where(0).start - part.before
         out[text.start + a : text.start + b] = u[shift + a : shift + b]
     return out

@@ -1,0 +1,125 @@
+"""Labels for tokens, and entities made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from heedful import pipeline
+from heedful.errors import InputError
+from heedful.tasks import Truncated
+from heedful.tasks.tag import Token, grouped, words
+from tests.tasks.conftest import TAGS, Tiny
+
+TEXT = "Ada Lovelace 🐉 lived in London, unbelievably; مرحبا and Paris."
+STRATEGIES = ["none", "simple", "first", "average", "max"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_offsets_point_into_the_text_as_it_was_given(tiny: Tiny, strategy: str, family: str) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS, family), aggregation_strategy=strategy)
+    found = nlp(TEXT, ignore_labels=[])
+    assert found
+    for row in found:
+        assert 0 <= row["start"] < row["end"] <= len(TEXT)
+    covered = {i for row in found for i in range(row["start"], row["end"])}
+    assert {i for i, letter in enumerate(TEXT) if not letter.isspace()} <= covered
+
+
+@pytest.mark.parametrize("stride", [0, 1, 10, None])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_long_text_by_windows_equals_one_reading_of_it(
+    local: Tiny, strategy: str, stride: int | None
+) -> None:
+    long = TEXT * 10
+    narrow, wide = local("tag", TAGS), local("tag", TAGS, context=512)
+    wide.load_state_dict({k: v for k, v in narrow.state_dict().items() if "position" not in k}, strict=False)
+    how: dict[str, Any] = {"aggregation_strategy": strategy, "ignore_labels": []}
+    expected = pipeline("ner", model=wide, **how)(long)
+    found = pipeline("ner", model=narrow, **how)(long, stride=stride)
+    assert len(narrow.tokenizer.encode(long)) > 3 * 64
+    for a, b in zip(found, expected, strict=True):
+        assert a.pop("score") == pytest.approx(b.pop("score"), abs=1e-5)
+        assert a == b
+
+
+def test_every_window_of_a_long_text_is_judged_inside_itself(tiny: Tiny) -> None:
+    """Where two windows share tokens, the first half is judged in the earlier one, the rest in the later."""
+    nlp = pipeline("ner", model=tiny("tag", TAGS), ignore_labels=[])
+    tokenizer, long = nlp.tokenizer, "the cat sat on the mat in London and " * 8
+    ids = tokenizer.encode(long, special=False)
+    assert 62 < len(ids) < 100
+    stride = 20
+    with torch.no_grad():
+        judged = [nlp.model(torch.tensor([[tokenizer.cls, *part, tokenizer.sep]]))[0, 1:-1].softmax(-1)
+                  for part in (ids[:62], ids[62 - stride :])]  # fmt: skip
+    expected = torch.cat((judged[0][: 62 - stride // 2], judged[1][stride - stride // 2 :]))
+    scores = [row["score"] for row in nlp(long, stride=stride)]
+    assert scores == pytest.approx(expected.amax(-1).tolist(), abs=1e-5)
+
+
+def test_truncation_reads_the_beginning_and_says_so(tiny: Tiny) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS), ignore_labels=[])
+    long = TEXT * 6
+    with pytest.warns(Truncated, match="tokens of input 0"):
+        found = nlp(long, truncation=True)
+    assert len(found) == 62
+    with pytest.warns(Truncated):
+        assert len(nlp(long.split(), is_split_into_words=True, truncation=True)[0]) == 62
+
+
+def test_nothing_is_found_in_nothing(tiny: Tiny) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS), ignore_labels=[])
+    for strategy in STRATEGIES:
+        assert nlp(["", "  "], aggregation_strategy=strategy) == [[], []]
+
+
+def test_words_that_are_given_keep_their_places(tiny: Tiny) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS), ignore_labels=[], aggregation_strategy="first")
+    given = ["Ada", "unbelievably", "مرحبا"]
+    [found] = nlp(given, is_split_into_words=True, delimiter="__")
+    text = "__".join(given)
+    assert text[found[0]["start"] :].startswith("Ada")
+    assert found[-1]["end"] == len(text)
+    with pytest.raises(InputError, match="is_split_into_words=True takes lists of words; got 'Ada'"):
+        nlp("Ada", is_split_into_words=True)
+
+
+def test_a_strategy_that_does_not_exist_is_answered_with_the_nearest(tiny: Tiny) -> None:
+    with pytest.raises(InputError, match="aggregation_strategy='frist' is unknown; did you mean 'first'"):
+        pipeline("ner", model=tiny("tag", TAGS))(TEXT, aggregation_strategy="frist")
+
+
+def test_the_old_name_for_joining_still_joins(tiny: Tiny) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS))
+    assert nlp(TEXT, grouped_entities=True) == nlp(TEXT, aggregation_strategy="simple")
+
+
+def row(entity: str, word: str) -> dict[str, Any]:
+    return {"entity": entity, "word": word}
+
+
+def test_a_beginning_starts_a_new_entity_and_an_inside_goes_on() -> None:
+    tags = ["B-PER", "I-PER", "B-PER", "O", "I-LOC", "B-LOC", "LOC", "O", "O"]
+    groups = grouped([row(tag, str(i)) for i, tag in enumerate(tags)])
+    assert [[r["word"] for r in group] for group in groups] == [
+        ["0", "1"], ["2"], ["3"], ["4"], ["5", "6"], ["7", "8"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("first", [0.6, 0.4]), ("average", [0.35, 0.65]), ("max", [0.1, 0.9])]
+)
+def test_a_word_of_two_pieces_is_scored_as_the_strategy_says(strategy: str, expected: list[float]) -> None:
+    from heedful.tasks.tag import WORDS
+
+    pieces = [
+        Token("lon", torch.tensor([0.6, 0.4]), 0, 3, 1),
+        Token("##don", torch.tensor([0.1, 0.9]), 3, 6, 2, continues=True),
+    ]
+    [word] = words(pieces, WORDS[strategy], "".join)
+    assert word.scores.tolist() == pytest.approx(expected)
+    assert (word.start, word.end) == (0, 6)

@@ -1,1 +1,22 @@
-"""Figures of what happens inside a model."""
+"""Figures of what happens inside a model: in a notebook, or saved as HTML, SVG, PNG, CSV or JSON.
+
+    view.attention(model, "The cat sat")            one head as a heat map; in HTML all heads, lines, text
+    view.heads(model, "The cat sat")                every head as a small picture, with its scores
+    view.steps(model, "The cat sat", topic="block") the worked arithmetic
+    view.next_token(model, "The cat", top_p=0.9)    logits → temperature → top-k → top-p → the token drawn
+    view.positions(model)                           how the model knows where a token stands
+    view.embeddings(model, count=500)               a map of the token vectors, neighbours in the full space
+    view.training("runs/gpt2")                      the curves of a run
+    view.attention(tokens=[…], pattern=weights)     any weights you have
+
+Each gives a `Figure`, a value: `.data` has the numbers, `.save("x.html")` writes it.
+"""
+
+from __future__ import annotations
+
+from heedful.view.figure import Figure
+from heedful.view.numbers import embeddings, next_token, steps, training
+from heedful.view.patterns import attention, heads
+from heedful.view.places import positions
+
+__all__ = ["Figure", "attention", "embeddings", "heads", "next_token", "positions", "steps", "training"]

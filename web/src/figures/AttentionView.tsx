@@ -21,7 +21,7 @@ const SCALES: Scale[] = ["linear", "sqrt", "log"];
 export function AttentionView({ figure, data }: { figure: FigureJson; data: AttentionData }) {
   const { patterns } = data;
   const [at, setAt] = useState(data.pattern);
-  const [which, setWhich] = useState<number | "mean" | "max">(data.head ?? "mean");
+  const [which, setWhich] = useState<number | "mean" | "max">(data.head);
   const [view, setView] = useState<View>(data.view);
   const [scale, setScale] = useState<Scale>(data.scale);
   const [palette, setPalette] = useState<Palette>(data.palette);

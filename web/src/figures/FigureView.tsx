@@ -1,13 +1,12 @@
 // A whole figure from its unpacked JSON: which components it takes follows from its kind.
 import { useMemo, useState } from "preact/hooks";
 import { AttentionView } from "./AttentionView";
-import { Bars, Prediction } from "./Bars";
+import { Bars, Prediction, listed } from "./Bars";
 import { Frame } from "./Canvas";
 import { Curves } from "./Curves";
 import { drawMatrix } from "./paint";
 import { drawBars, drawCurves, drawScatter } from "./plots";
 import { chain, draw, uniform } from "./sampling";
-import { listed } from "./Bars";
 import { Scatter } from "./Scatter";
 import { expression, StepsView, written } from "./StepsView";
 import { Strip, asCurves } from "./Strip";
@@ -26,7 +25,7 @@ export interface AttentionData {
   patterns: Pattern[];
   scores: HeadScore[];
   pattern: number;
-  head: number | null;
+  head: number | "mean" | "max";
   view: "matrix" | "grid";
   scale: "linear" | "sqrt" | "log";
   hide_first: boolean;
@@ -36,13 +35,10 @@ export interface AttentionData {
 const bare = <T extends { values: Numbers }>(list: unknown): T[] => (list as Bare<T>[]).map((p) => ({ ...p, values: p.values.values }) as unknown as T);
 
 export function FigureView({ figure }: { figure: FigureJson }) {
-  const { data } = figure;
   switch (figure.kind) {
     case "attention":
-    case "heads": {
-      const patterns = useMemo(() => bare<Pattern>(data.patterns), [data]);
-      return <AttentionView figure={figure} data={{ ...(data as unknown as AttentionData), patterns }} />;
-    }
+    case "heads":
+      return <Attention figure={figure} />;
     case "states":
     case "positions":
       return <Panels figure={figure} />;
@@ -57,6 +53,11 @@ export function FigureView({ figure }: { figure: FigureJson }) {
     default:
       return <Frame title={figure.title} about={figure.about} note={say("failed", { why: `kind ${figure.kind}` })} />;
   }
+}
+
+function Attention({ figure }: { figure: FigureJson }) {
+  const data = useMemo(() => ({ ...(figure.data as unknown as AttentionData), patterns: bare<Pattern>(figure.data.patterns) }), [figure]);
+  return <AttentionView figure={figure} data={data} />;
 }
 
 function Panels({ figure }: { figure: FigureJson }) {

@@ -1,0 +1,294 @@
+"""From a figure's numbers to shapes: the layout of every kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heedful.view import colour
+from heedful.view.rows import picked
+from heedful.view.scene import ACCENT, BAR, FAINT, INK, SOFT, Box, Cells, Dot, Scene, Shape, Stroke, Text
+from heedful.view.words import brief, percent, short, shown, width
+
+Data = Mapping[str, Any]
+Point = tuple[float, float]
+SIN = math.sqrt(0.5)
+
+
+def scene(kind: str, title: str, data: Data) -> Scene:
+    """The drawing of a figure."""
+    shapes, right, bottom = SCENES[kind](data)
+    lines = wrapped(title, max(right, 420.0) - 24, 14)
+    head = [Text(12, 18 + 19 * i, line, 14, bold=True) for i, line in enumerate(lines)]
+    down = 19.0 * len(lines) + 14
+    return Scene(max(right, 420.0), bottom + down, (*head, *(moved(s, 0, down) for s in shapes)))
+
+
+def moved(shape: Shape, right: float, down: float) -> Shape:
+    """The same shape elsewhere."""
+    from dataclasses import replace
+
+    if isinstance(shape, Stroke):
+        return replace(shape, points=[(x + right, y + down) for x, y in shape.points])
+    return replace(shape, x=shape.x + right, y=shape.y + down)
+
+
+def wrapped(text: str, room: float, size: float) -> list[str]:
+    """Words in lines no wider than `room`."""
+    lines = [""]
+    for word in shown(text).split(" "):
+        if lines[-1] and width(f"{lines[-1]} {word}", size) > room:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines[:6]
+
+
+def longest(names: Sequence[str]) -> float:
+    return max((width(short(n)) for n in names), default=0.0)
+
+
+def matrix(
+    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], *, signed: bool, scale: str = "linear",
+    palette: str = "blue", axes: str = "", compact: bool = False,
+) -> tuple[list[Shape], float, float]:  # fmt: skip
+    """A heat map with its labels and its legend; causal masks are seen as an empty triangle."""
+    T, S = values.shape
+    wide = min(longest(columns), 100.0)
+    left = min(max(longest(rows) + 18, 40), 130)
+    cell = min(max(640 / S, 1.2), 22.0 if compact else 44.0)
+    tall = min(max(360 / T, 2.0), 18.0) if compact else cell
+    turned = wide > cell - 6
+    top = (wide * SIN + 14 if turned else 20.0) + 16
+    limit = colour.greatest(values)
+    paint = colour.colours(values, limit, scale=scale, signed=signed, palette=palette)
+    shapes: list[Shape] = [
+        Cells(left, top, S * cell, T * tall, paint),
+        Box(left, top, S * cell, T * tall, stroke=FAINT),
+        Text(12, 8, axes, 11, colour=SOFT),
+    ]
+    every = max(1, math.ceil(13 / tall))
+    shapes += [
+        Text(left - 6, top + (t + 0.5) * tall, short(rows[t]), anchor="end") for t in range(0, T, every)
+    ]
+    every = max(1, math.ceil((13 if turned else 10) / cell))
+    for s in range(0, S, every):
+        x, name = left + (s + 0.5) * cell, short(columns[s])
+        slanted = Text(x, top - 7, name, angle=-45)
+        shapes.append(slanted if turned else Text(x, top - 10, name, anchor="middle"))
+    if cell >= 29 and tall >= 18:
+        shapes += numbers(values, paint, left, top, cell, tall)
+    bottom = top + T * tall + 16
+    shapes += legend(left, bottom, limit, signed, scale, palette)
+    right = max(left + S * cell + (wide * SIN if turned else 0.0), left + 240) + 16
+    return shapes, right, bottom + 40
+
+
+def numbers(
+    values: np.ndarray, paint: np.ndarray, left: float, top: float, w: float, h: float
+) -> list[Shape]:
+    """The weights in their cells, black or white as reads better."""
+    said = lambda v: "0" if abs(v) < 0.005 else f"{v:.2f}".replace("0.", ".", 1).replace("-", "−")
+    return [
+        Text(left + (s + 0.5) * w, top + (t + 0.5) * h, said(v), 11, "middle", colour.ink(paint[t, s]))
+        for (t, s), v in np.ndenumerate(values)
+        if v != 0
+    ]
+
+
+def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: str) -> list[Shape]:
+    """What a colour means, in numbers."""
+    back = {"linear": lambda s: s, "sqrt": lambda s: s * s, "log": lambda s: colour.FLOOR ** (1 - s)}[scale]
+    shares = np.linspace(-1, 1, 64) if signed else np.linspace(0, 1, 64)
+    stops = colour.table(colour.SIGNED if signed else colour.RAMPS[palette])
+    bar = stops[np.linspace(0, 255, 64).round().astype(int)][None]
+    shapes: list[Shape] = [Cells(x, y, 220, 12, bar), Box(x, y, 220, 12, stroke=SOFT)]
+    for at in (0.0, 0.25, 0.5, 0.75, 1.0):
+        share = shares[0] + at * (shares[-1] - shares[0])
+        value = (
+            math.copysign(back(abs(share)), share) * limit
+            if share or (scale == "log" and not signed)
+            else 0.0
+        )
+        shapes.append(Text(x + at * 220, y + 22, brief(value), 11, "middle"))
+    return shapes
+
+
+def _attention(data: Data) -> tuple[list[Shape], float, float]:
+    values, queries, keys, _ = picked(data)
+    signed = data["patterns"][data["pattern"]]["kind"] == "effective"
+    return matrix(
+        values,
+        queries,
+        keys,
+        signed=signed,
+        scale=data["scale"],
+        palette=data["palette"],
+        axes="query ↓   key →",
+    )
+
+
+def pooled(values: np.ndarray, size: int) -> np.ndarray:
+    """A matrix made smaller: each cell the entry of greatest size it stands for."""
+    for axis in (0, 1):
+        if values.shape[axis] > size:
+            parts = np.array_split(values, size, axis)
+            top = lambda p: np.take_along_axis(p, np.abs(p).argmax(axis, keepdims=True), axis)  # noqa: B023
+            values = np.concatenate([top(p) for p in parts], axis)
+    return values
+
+
+def _heads(data: Data) -> tuple[list[Shape], float, float]:
+    shapes: list[Shape] = []
+    size, gap, top = 58.0, 6.0, 22.0
+    left = min(max(longest([p["name"] for p in data["patterns"]]) + 22, 60), 150)
+    most = max(len(p["values"]) for p in data["patterns"])
+    shapes += [Text(left + h * (size + gap) + size / 2, 10, str(h), 11, "middle", SOFT) for h in range(most)]
+    for row, pattern in enumerate(data["patterns"]):
+        y = top + row * (size + gap)
+        shapes.append(Text(left - 8, y + size / 2, short(pattern["name"], 20), 11, "end", SOFT))
+        for h, head in enumerate(pattern["values"]):
+            small, signed = pooled(head, 24), pattern["kind"] == "effective"
+            paint = colour.colours(
+                small, colour.greatest(small), scale=data["scale"], signed=signed, palette=data["palette"]
+            )
+            x = left + h * (size + gap)
+            shapes += [Cells(x, y, size, size, paint), Box(x, y, size, size, stroke=FAINT)]
+    return shapes, left + most * (size + gap) + 12, top + len(data["patterns"]) * (size + gap) + 8
+
+
+def _panels(data: Data) -> tuple[list[Shape], float, float]:
+    shapes: list[Shape] = []
+    right = down = 0.0
+    for panel in data["panels"]:
+        shapes.append(Text(12, down + 8, panel["title"], 12.5, bold=True))
+        axes = f"{panel['rowTitle']} ↓   {panel['columnTitle']} →"
+        if panel["as"] == "lines":
+            at = [float(c) for c in panel["columns"]]
+            found = [(n, at, panel["values"][i]) for i, n in enumerate(panel["rows"])]
+            made = curves(found, panel["columnTitle"], panel["rowTitle"])
+        else:
+            rows, columns = panel["rows"], panel["columns"]
+            made = matrix(panel["values"], rows, columns, signed=panel["signed"], axes=axes, compact=True)
+        shapes += [moved(s, 0, down + 22) for s in made[0]]
+        right, down = max(right, made[1]), down + made[2] + 34
+    return shapes, right, down
+
+
+def _steps(data: Data) -> tuple[list[Shape], float, float]:
+    """Its text, in lines of one hundred letters."""
+    out: list[str] = []
+    for line in data["text"]:
+        line = line.rstrip() and shown("\u00a0" + line)[1:]
+        start = len(line) - len(line.lstrip())
+        while len(line) > 110:
+            at = line.rfind(" ", start + 1, 110)
+            at = at if at > start else 110
+            out.append(line[:at])
+            line = " " * (start + 4) + line[at:].lstrip()
+        out.append(line)
+    shapes = [Text(12, 8 + 17 * i, line, 11.5, font="mono") for i, line in enumerate(out)]
+    return list(shapes), 12 + 7.1 * max(map(len, out)) + 16, 17.0 * len(out) + 12
+
+
+def _next_token(data: Data) -> tuple[list[Shape], float, float]:
+    names = [data["names"][i] for i in data["shown"]]
+    final, before = data["chain"]["final"], data["chain"]["p"]
+    left = min(max(longest(names) + 30, 70), 150)
+    top = max(float(final.max()), float(before.max())) or 1.0
+    shapes: list[Shape] = [
+        Text(left, 8, "bar: probability it is drawn with; line: at temperature 1", 11, colour=SOFT)
+    ]
+    for r, (i, name) in enumerate(zip(data["shown"], names, strict=True)):
+        y = 22.0 + 22 * r
+        drawn = i == data["drawn"]
+        label = f"▸ {short(name)}" if drawn else short(name)
+        shapes.append(Text(left - 8, y + 8, label, 12, "end", ACCENT if drawn else INK, bold=drawn))
+        shapes.append(
+            Box(left, y, max(float(final[r]) / top * 330, 0.5), 16, fill=BAR if final[r] else FAINT)
+        )
+        mark = left + float(before[r]) / top * 330
+        shapes.append(Stroke([(mark, y - 1), (mark, y + 17)], ACCENT, 1.5))
+        end = left + max(float(final[r]), float(before[r])) / top * 330
+        said = f"{percent(float(final[r]))}   (logit {brief(float(data['logits'][i]))})"
+        shapes.append(Text(end + 8, y + 8, said, 11))
+    return shapes, left + 500, 22.0 + 22 * len(names) + 10
+
+
+def _embeddings(data: Data) -> tuple[list[Shape], float, float]:
+    points, w, h = data["points"].astype(float), 720.0, 520.0
+    low, high = points.min(0), points.max(0)
+    # One unit is as long across as up, so that distances in the picture are those of the two axes.
+    unit = min((w - 120) / ((high[0] - low[0]) or 1), (h - 60) / ((high[1] - low[1]) or 1))
+    middle = (low + high) / 2
+    place: list[Point] = [(w / 2 + (x - middle[0]) * unit, h / 2 - (y - middle[1]) * unit) for x, y in points]
+    shapes: list[Shape] = [Dot(x, y, 2.8, BAR, 0.85) for x, y in place]
+    taken: list[tuple[float, float, float]] = []
+    for (x, y), name in zip(place, data["names"], strict=True):
+        long = width(short(name), 11) + 4
+        if not any(abs(y - b) < 12 and x < a + c and a < x + long for a, b, c in taken):
+            taken.append((x, y, long))
+            shapes.append(Text(x + 6, y, short(name), 11))
+    axis = lambda i: f"principal component {i + 1} ({percent(data['explained'][i])} of the variance) →"
+    shapes += [
+        Text(w / 2, h + 10, axis(0), 11, "middle", SOFT),
+        Text(12, h / 2, axis(1), 11, "middle", SOFT, -90),
+    ]
+    return shapes, w + 40, h + 26
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers between two."""
+    raw = (high - low) / count or 1.0
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m for m in (1, 2, 5, 10) if m * power >= raw - 1e-12 * power) * power
+    return [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def curves(
+    found: Sequence[tuple[str, Sequence[float], Sequence[float]]], x_title: str, y_title: str
+) -> tuple[list[Shape], float, float]:
+    """Lines over x, told apart by colour and dash."""
+    across, up = 560.0, 280.0
+    per = 4
+    top = 14.0 + 18 * math.ceil(len(found) / per)
+    xs = np.concatenate([np.asarray(x, float) for _, x, _ in found])
+    ys = np.concatenate([np.asarray(y, float) for _, _, y in found])
+    (x0, x1), (y0, y1) = (xs.min(), xs.max()), (ys.min(), ys.max())
+    pad = (y1 - y0) * 0.05 or abs(y1) * 0.05 or 0.5
+    y0, y1 = y0 - pad, y1 + pad
+    at = lambda x, y: (70 + (x - x0) / ((x1 - x0) or 1) * across, top + (y1 - y) / (y1 - y0) * up)
+    shapes: list[Shape] = []
+    for v in ticks(y0, y1):
+        line = [at(x0, v), (70 + across, at(x0, v)[1])]
+        shapes += [Stroke(line, FAINT), Text(64, line[0][1], brief(v), 11, "end", SOFT)]
+    shapes += [Text(at(v, y0)[0], top + up + 12, brief(v), 11, "middle", SOFT) for v in ticks(x0, x1, 6)]
+    shapes += [Text(70 + across / 2, top + up + 30, x_title, 11.5, "middle")]
+    shapes += [Text(14, top + up / 2, y_title, 11.5, "middle", angle=-90)]
+    for k, (name, x, y) in enumerate(found):
+        hue, dash = colour.OKABE_ITO[k % 8], colour.DASHES[k % 8]
+        lx, ly = 70 + (k % per) * across / per, 8 + 18 * (k // per)
+        shapes += [Stroke([(lx, ly), (lx + 24, ly)], hue, 2, dash), Text(lx + 30, ly, short(name, 18), 11.5)]
+        points = [at(float(a), float(b)) for a, b in zip(x, y, strict=True)]
+        shapes.append(Stroke(points if len(points) > 1 else points * 2, hue, 1.8, dash))
+        shapes += [Dot(a, b, 2.6, hue) for a, b in points] if len(points) <= 24 else []
+    return shapes, 70 + across + 24, top + up + 44
+
+
+def _training(data: Data) -> tuple[list[Shape], float, float]:
+    return curves([(c["name"], c["x"], c["y"]) for c in data["curves"]], "step", data["metric"])
+
+
+SCENES: dict[str, Callable[[Data], tuple[list[Shape], float, float]]] = {
+    "attention": _attention,
+    "heads": _heads,
+    "states": _panels,
+    "positions": _panels,
+    "steps": _steps,
+    "next_token": _next_token,
+    "embeddings": _embeddings,
+    "training": _training,
+}

@@ -1,0 +1,133 @@
+"""Figure: a kind, a title, what it is of, and plain numbers; every way to show or save it."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heedful.errors import ConfigError, MissingPackage
+from heedful.view import packing
+from heedful.view.drawn import scene
+from heedful.view.rows import table
+from heedful.view.scene import png, svg
+
+FORMATS = (".html", ".svg", ".png", ".csv", ".json")
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was computed, ready to be drawn. `about` says of what; `data` holds arrays and their labels;
+    `python` is the call that makes it.
+    """
+
+    kind: str
+    title: str
+    about: Mapping[str, Any]
+    data: Mapping[str, Any] = field(repr=False)
+    note: str = ""
+    python: str = field(default="", repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, arrays packed; `heedful.view.packing.unpack` gives them back."""
+        many = packing.weights(self.data) > packing.MANY
+        rounded = "Weights in this file are rounded to 1/255 of their square root." if many else ""
+        return {
+            "version": 1, "kind": self.kind, "title": self.title, "python": self.python,
+            "note": " ".join(filter(None, (self.note, rounded))),
+            "about": packing.tree(dict(self.about)), "data": packing.tree(dict(self.data), bytes_=many),
+        }  # fmt: skip
+
+    def to_html(self) -> str:
+        """One file: the numbers, the code that draws them, and a rule that nothing may be fetched."""
+        code = (files("heedful.view") / "static" / "widget.js").read_text(encoding="utf-8")
+        numbers = packing.for_script(self.to_dict())
+        code = code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            '<meta name="color-scheme" content="light dark">'
+            f"<title>{html.escape(self.title)}</title></head>\n"
+            '<body><main id="heedful-place"></main>'
+            f"<noscript><p>{html.escape(self.title)}: the numbers are in this file, as JSON; they are drawn "
+            "by its script, which this browser does not run.</p></noscript>\n"
+            f'<script id="heedful-figure" type="application/json">{numbers}</script>\n'
+            f'<script type="module">{code}</script></body></html>\n'
+        )
+
+    def to_csv(self) -> str:
+        """The numbers that are shown, one row each."""
+        head, rows = table(self.kind, self.data)
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(head)
+        writer.writerows([str(v) if isinstance(v, np.generic) else v for v in row] for row in rows)
+        return out.getvalue()
+
+    def to_svg(self) -> str:
+        """Vectors and text."""
+        return svg(scene(self.kind, self.title, self.data), self.title, self._description())
+
+    def _description(self) -> str:
+        said = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
+        return f"{said}. {self.note}".strip(". ")
+
+    def save(self, path: str | Path) -> Path:
+        """Write .html, .svg, .png, .csv or .json, as the name ends."""
+        path = Path(path)
+        kind = path.suffix.lower()
+        if kind not in FORMATS:
+            raise ConfigError(f"{path}: a figure is written as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        if kind == ".png":
+            png(scene(self.kind, self.title, self.data), path)
+            return path
+        write = {".html": self.to_html, ".svg": self.to_svg, ".csv": self.to_csv}
+        text = json.dumps(self.to_dict(), allow_nan=False) if kind == ".json" else write[kind]()
+        path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
+        return path
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the one file in a frame of its own, which can reach neither page nor network."""
+        inside = html.escape(self.to_html(), quote=True)
+        style = "width:100%;height:640px;border:0"
+        sandbox = "allow-scripts allow-downloads"
+        name = html.escape(self.title, quote=True)
+        return f'<iframe title="{name}" sandbox="{sandbox}" style="{style}" srcdoc="{inside}"></iframe>'
+
+    def widget(self) -> Any:
+        """A live widget for Jupyter and marimo, through anywidget."""
+        try:
+            import anywidget
+            import traitlets
+        except ImportError:
+            raise MissingPackage(
+                "a live widget needs the package anywidget: pip install 'heedful[notebook]'; "
+                "without it the figure is shown as HTML"
+            ) from None
+
+        class FigureWidget(anywidget.AnyWidget):
+            """A figure as JSON, drawn by static/widget.js."""
+
+            _esm = (files("heedful.view") / "static" / "widget.js").read_text(encoding="utf-8")
+            figure = traitlets.Unicode("").tag(sync=True)
+
+        return FigureWidget(figure=json.dumps(self.to_dict(), allow_nan=False))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        """The widget where anywidget is installed; the frame beside it, for where no kernel runs."""
+        try:
+            bundle = self.widget()._repr_mimebundle_()
+        except MissingPackage:
+            return {"text/plain": repr(self), "text/html": self._repr_html_()}
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        return {**(data or {}), "text/plain": repr(self), "text/html": self._repr_html_()}

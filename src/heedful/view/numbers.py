@@ -1,0 +1,242 @@
+"""steps, next_token, embeddings, training: arithmetic, probabilities, maps and curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.decode import sampling as rules
+from heedful.errors import InputError
+from heedful.inspect.explain import explain
+from heedful.inspect.inputs import Input, position_of, token_id, word_head
+from heedful.inspect.render import Style
+from heedful.inspect.worked import Worked
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.view.figure import Figure
+from heedful.view.patterns import Text, checked
+from heedful.view.words import cut, labels
+from heedful.word2vec.vectors import Word2Vec
+
+
+def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) -> Figure:
+    """The worked arithmetic as a figure: takes what `heedful.explain` takes.
+
+    steps(model, "The cat sat", part="blocks.1.attn", head=2, token="cat"); steps("cat-sat").
+    """
+    worked = explain(subject, text, target, **options)
+    ours = isinstance(subject, Model)
+    about: dict[str, Any] = {
+        "model": subject.family.name if ours else "",
+        "exercise": "" if ours else _name(subject),
+    }
+    about |= {"text": cut(text) if isinstance(text, str) else "", **{k: str(v) for k, v in options.items()}}
+    data = {
+        "worked": worked.to_dict(),
+        "rows": list(_rows(worked)),
+        "text": worked.text(wide=12).splitlines(),
+    }
+    said = "".join(f", {k}={v!r}" for k, v in options.items())
+    call = (
+        f"heedful.view.steps(model, {cut(str(text))!r}{said})" if ours else f"heedful.view.steps({subject!r})"
+    )
+    return Figure("steps", worked.title, about, data, "", call)
+
+
+def _name(subject: Any) -> str:
+    return str(subject) if isinstance(subject, str | Path) else "values"
+
+
+def _rows(worked: Worked) -> Iterator[tuple[str, ...]]:
+    style = Style(6, None)
+    for line in worked.lines:
+        if isinstance(line, Worked):
+            yield from _rows(line)
+            continue
+        operands = "" if line.operands is None else style.tree(line.operands)
+        yield worked.title, line.label, line.formula, operands, style.value(line.result)
+
+
+@torch.no_grad()
+def next_token(
+    model: Model, text: Text, target: Text = None, *, position: int | str | None = None,
+    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
+    min_p: float | None = None, seed: int = 0, count: int = 20,
+) -> Figure:  # fmt: skip
+    """From logits to the token: after temperature, top-k, top-p and min-p, and the one `seed` draws.
+
+    The rules and the random number are those of `heedful.generate`. Of an encoder it is the word at
+    `position`, by default the first masked one; of an encoder-decoder without a target the first word.
+    """
+    asked = rules.Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    word_head(model)
+    if isinstance(model, Seq2Seq) and target is None:
+        target = [model.start_token]
+    given = checked(model, text, target)
+    at = _position(model, given, position)
+    logits = given.run(model)[0, at].float().cpu()[None]  # (1, V)
+    u = rules.uniforms([rules.generator(seed)], 1)[:, 0]
+    chain = _chain(logits, asked)
+    drawn = int(logits.argmax()) if asked.greedy else int(rules.draw(asked.narrowed(logits), u))
+    names = labels(model, range(logits.shape[1]))
+    shown = logits[0].topk(min(count, len(names))).indices.tolist()
+    shown += [drawn] * (drawn not in shown)
+    final = chain["final"]
+    entropy = float(torch.special.entr(final).sum() / math.log(2))
+    data = {
+        "names": names, "logits": logits[0].numpy(), "shown": shown, "drawn": drawn, "u": float(u),
+        "seed": seed, "chain": {k: v[shown].numpy() for k, v in chain.items()}, "count": count,
+        "entropy": entropy,
+        "kept": int((final > 0).sum()),
+        "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
+    }  # fmt: skip
+    place = labels(model, given.read)[at]
+    said = cut(text) if isinstance(text, str) else cut(" ".join(labels(model, given.ids)))
+    after = f"after “{place}”" if isinstance(model, Seq2Seq) or _causal(model) else f"at “{place}”"
+    set_ = {k: v for k, v in data["sampling"].items() if v is not None} | {"seed": seed}  # type: ignore[attr-defined]
+    title = f"Next token of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
+    call = f"heedful.view.next_token(model, {said!r}, {', '.join(f'{k}={v}' for k, v in set_.items())})"
+    about = {"model": model.family.name, "text": said, "position": at, **set_}
+    note = f"{data['kept']:,} of {len(names):,} tokens may be drawn; the entropy is {entropy:.2f} bits."
+    return Figure("next_token", title, about, data, note, call)
+
+
+def _causal(model: Model) -> bool:
+    return isinstance(model, LM) and model.causal
+
+
+def _position(model: Model, given: Input, position: int | str | None) -> int:
+    """The position that predicts: the last, or the first masked one of an encoder."""
+    if position is not None:
+        return position_of(given.names, position)
+    if isinstance(model, Seq2Seq) or _causal(model):
+        return given.read.shape[1] - 1
+    mask = getattr(model.tokenizer, "mask", None)
+    found = [i for i, t in enumerate(given.read[0].tolist()) if t == mask]
+    if not found:
+        name = (model.tokenizer.tokens([mask])[0]) if mask is not None else "the mask"
+        raise InputError(f"an encoder predicts hidden words: write {name} in the text, or give position=")
+    return found[0]
+
+
+def _chain(logits: Tensor, asked: rules.Sampling) -> dict[str, Tensor]:
+    """Probabilities (V,) after each rule, in float64."""
+    chances = lambda z: z.double().softmax(-1)[0]
+    if asked.greedy:
+        one = F.one_hot(logits.argmax(-1), logits.shape[1]).double()[0]
+        return {"p": chances(logits), "heated": one, "top_k": one, "top_p": one, "final": one}
+    z = rules.heated(logits, asked.temperature)
+    out = {"p": chances(logits), "heated": chances(z)}
+    z = z if asked.top_k is None else rules.top_k(z, asked.top_k)
+    out["top_k"] = chances(z)
+    z = rules.top_p(z, asked.top_p) if asked.top_p is not None and asked.top_p < 1 else z
+    out["top_p"] = chances(z)
+    z = rules.min_p(z, asked.min_p) if asked.min_p else z
+    return out | {"final": chances(z)}
+
+
+@torch.no_grad()
+def embeddings(
+    subject: Any, *, words: Sequence[str | int] | None = None, names: Sequence[str] | None = None,
+    table: str = "tokens", count: int = 300, neighbours: int = 10, select: str | None = None,
+) -> Figure:  # fmt: skip
+    """A map of vectors by their first two principal components, and the nearest of each in the full space.
+
+    `subject` is a model (its `table` of tokens, or "target"), a `Word2Vec`, or vectors (V, D) with their
+    `names`. Without `words` the first `count` whole words of the vocabulary are drawn. Nearness is the cosine
+    among all V vectors, never what the map shows.
+    """
+    vectors, known, label = _vectors(subject, names, table)
+    chosen = _words(subject, known, words, count)
+    if len(chosen) < 2:
+        raise InputError(f"a map needs at least 2 words; there are {len(chosen)}")
+    X = vectors[chosen]
+    centred = X.double() - X.double().mean(0)
+    _, s, V = torch.linalg.svd(centred, full_matrices=False)
+    points = F.pad(centred @ V[:2].T, (0, max(0, 2 - len(V))))
+    flip = points.gather(0, points.abs().argmax(0, keepdim=True)).sign()  # an SVD leaves the signs open
+    share = F.pad(s**2 / (s**2).sum().clamp(min=1e-30), (0, 2))[:2].tolist()
+    close = F.normalize(X, dim=-1) @ F.normalize(vectors, dim=-1).T
+    close[torch.arange(len(chosen)), torch.tensor(chosen)] = -torch.inf
+    near = close.topk(min(neighbours, len(known) - 1), -1)
+    used = sorted(set(near.indices.flatten().tolist()))
+    place = {word: i for i, word in enumerate(used)}
+    shown = [known[i] for i in chosen]
+    if select is not None and select not in shown:
+        raise InputError(f"select={select!r} is not among the words drawn; name it in words=")
+    data = {
+        "names": shown, "points": (points * flip).float().numpy(), "explained": share,
+        "words": [known[i] for i in used], "cosines": near.values.float().numpy(),
+        "near": np.array([[place[i] for i in row] for row in near.indices.tolist()], dtype=np.int32),
+        "selected": None if select is None else shown.index(select),
+    }  # fmt: skip
+    title = f"Vectors of {label}: {len(chosen)} of {len(known):,} words"
+    said = f"both axes hold {100 * sum(share):.1f} % of the variance"
+    note = f"On this map {said}; neighbours are those of all {X.shape[1]} dimensions."
+    about = {"model": label, "words": len(chosen), "dimensions": X.shape[1]}
+    return Figure("embeddings", title, about, data, note, f"heedful.view.embeddings(model, count={count})")
+
+
+def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Tensor, list[str], str]:
+    """Vectors (V, D), a name for each, and what they are of."""
+    if isinstance(subject, Word2Vec):
+        return torch.from_numpy(np.asarray(subject.input, dtype=np.float32)), subject.words, "word2vec"
+    if isinstance(subject, Model):
+        if table not in subject.tables:
+            raise InputError(f"no table {table!r}; this model has {', '.join(subject.tables)}")
+        vectors = subject.tables[table].table.detach().float().cpu()
+        return vectors, labels(subject, range(len(vectors))), subject.family.name
+    vectors = torch.as_tensor(subject).detach().float().cpu()
+    if vectors.dim() != 2 or names is None or len(names) != len(vectors):
+        raise InputError("give a model, a Word2Vec, or vectors (V, D) and names=, one for each row")
+    return vectors, [str(n) for n in names], "vectors"
+
+
+def _words(subject: Any, known: Sequence[str], words: Sequence[str | int] | None, count: int) -> list[int]:
+    """The rows that are drawn."""
+    if words is not None:
+        place = {name: i for i, name in enumerate(known)}
+        find = lambda w: place[w] if w in place else _find(subject, w, len(known))
+        return list(dict.fromkeys(find(w) for w in words))
+    plain = (name.lstrip("▁Ġ ") for name in known)
+    whole = [i for i, name in enumerate(plain) if len(name) >= 3 and name.isalpha()]
+    return (whole if len(whole) >= 10 else list(range(len(known))))[:count]
+
+
+def _find(subject: Any, word: str | int, size: int) -> int:
+    if isinstance(subject, Word2Vec):
+        return subject.row(word)
+    if isinstance(subject, Model):
+        at = token_id(subject, word)
+    elif isinstance(word, int):
+        at = word
+    else:
+        raise InputError(f"{word!r} is not among the names")
+    if not 0 <= at < size:
+        raise InputError(f"word {at} is outside 0 … {size - 1}")
+    return at
+
+
+def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Figure:
+    """The curves of one run folder, or of several drawn together: training and validation."""
+    from heedful.runs.curves import curves
+
+    runs = [Path(r) for r in ([run] if isinstance(run, str | Path) else run)]
+    found = curves(runs, metric)
+    where = ", ".join(r.name for r in runs)
+    if not found:
+        raise InputError(f"{where} logged no {metric!r}; try loss, learning_rate or grad_norm")
+    listed = [
+        {"name": name, "x": np.array([x for x, _ in curve]), "y": np.array([y for _, y in curve])}
+        for name, curve in found.items()
+    ]
+    call = f"heedful.view.training({[str(r) for r in runs]!r}, metric={metric!r})"
+    return Figure(
+        "training", f"{metric} of {where}", {"run": where}, {"metric": metric, "curves": listed}, "", call
+    )

@@ -1,0 +1,256 @@
+"""attention and heads: who looks at whom, of our models, of others' models, and of weights you have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from heedful.errors import InputError, nearest
+from heedful.inspect.attention import attention as attended
+from heedful.inspect.attention import head_scores
+from heedful.inspect.inputs import Input, ids_of, reading
+from heedful.models.base import Model
+from heedful.view import foreign
+from heedful.view.colour import RAMPS, SCALES
+from heedful.view.figure import Figure
+from heedful.view.words import cut, labels
+
+LONGEST = 4096  # tokens whose patterns are drawn at all
+WEIGHTS = 1 << 27  # and how many weights together
+CHANNELS = 64  # heads of one layer; a state space model has one for each of its channels
+
+Text = Any  # a string, ids, or what a foreign tokenizer gave
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The patterns of one pass, and what they are of."""
+
+    name: str
+    text: str
+    patterns: list[dict[str, Any]]
+    states: dict[str, np.ndarray] = field(default_factory=dict)
+    tokens: list[str] = field(default_factory=list)
+    note: str = ""
+    scores: list[dict[str, Any]] = field(default_factory=list)
+
+
+def attention(
+    model: Any = None, text: Text = None, target: Text = None, *, tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, layer: int | str = 0,
+    head: int | str = 0, scale: str = "linear", hide_first: bool = False, palette: str = "blue",
+    only: Sequence[str] = ("*",),
+) -> Figure:  # fmt: skip
+    """Attention of a model on a text; an encoder-decoder without a target writes its own.
+
+    `layer` is a name ("blocks.3.attn") or its place, `head` a number, "mean" or "max" over heads: what is
+    drawn first, and by .svg, .png and .csv. `scale` is linear, sqrt or log. `hide_first` leaves the first token
+    out and makes the rows what they were. A model that attends to nothing gives a figure of its states.
+
+    `tokens` and `pattern` draw weights you have: (T, S), (H, T, S), (L, H, T, S) or a list of layers, such as
+    `outputs.attentions`; `keys` names the columns where they are another sequence. A live model of
+    `transformers` works with its tokenizer.
+    """
+    given = _collected(model, text, target, tokens, keys, pattern, tokenizer, only)
+    if not given.patterns:
+        return states_of(given)
+    return _figure("attention", given, layer, head, scale, hide_first, palette, "matrix")
+
+
+def heads(
+    model: Any = None, text: Text = None, target: Text = None, *, tokens: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, scale: str = "sqrt",
+    palette: str = "blue", only: Sequence[str] = ("*",),
+) -> Figure:  # fmt: skip
+    """Every head as a small picture, with its scores: entropy, distance, previous and first token, induction.
+
+    It takes what `attention` takes.
+    """
+    given = _collected(model, text, target, tokens, keys, pattern, tokenizer, only, scored=True)
+    if not given.patterns:
+        return states_of(given)
+    return _figure("heads", given, 0, 0, scale, False, palette, "grid")
+
+
+def _figure(
+    kind: str, given: Collected, layer: int | str, head: int | str, scale: str, hide: bool, palette: str,
+    view: str,
+) -> Figure:  # fmt: skip
+    at, head = _chosen(given.patterns, layer, head)
+    if scale not in SCALES:
+        raise InputError(f"scale={scale!r} is unknown; choose {', '.join(SCALES)}")
+    if palette not in RAMPS:
+        raise InputError(f"palette={palette!r} is unknown; choose {', '.join(RAMPS)}")
+    one = given.patterns[at]
+    data = {
+        "patterns": given.patterns, "scores": given.scores, "pattern": at, "head": head, "view": view,
+        "scale": scale, "hide_first": hide, "palette": palette,
+    }  # fmt: skip
+    about = {"model": given.name, "text": given.text}
+    title = f"Attention of {given.name}" if given.name else "Attention"
+    if kind == "attention":
+        about |= {"layer": one["name"], "head": head, "scale": scale}
+        which = f"{head} of heads" if isinstance(head, str) else f"head {head}"
+        parts = [one["name"], which, "signed" if one["kind"] == "effective" else "", scale]
+        parts += ["first token hidden, rows renormalised"] * (hide and not one["cross"])
+        python = f"layer={one['name']!r}, head={head!r}, scale={scale!r}"
+    else:
+        parts, python = [f"{len(given.patterns)} layers, all heads"], f"scale={scale!r}"
+    source = f"model, {given.text!r}" if given.name else "tokens=tokens, pattern=pattern"
+    call = f"heedful.view.{kind}({source}, {python})"
+    return Figure(kind, f"{title}: {', '.join(filter(None, parts))}", about, data, given.note, call)
+
+
+def _chosen(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -> tuple[int, int | str]:
+    """The place of a layer and the number of a head, as they were asked for."""
+    known = [p["name"] for p in patterns]
+    if isinstance(layer, str):
+        name = layer.removesuffix(".pattern")
+        if name not in known:
+            raise InputError(f"no layer {layer!r}; {nearest(name, known) or 'there are ' + ', '.join(known)}")
+        at = known.index(name)
+    else:
+        if not -len(known) <= layer < len(known):
+            raise InputError(f"layer={layer} is outside 0 … {len(known) - 1}; there are {', '.join(known)}")
+        at = layer % len(known)
+    count = len(patterns[at]["values"])
+    if isinstance(head, str):
+        if head not in ("mean", "max"):
+            raise InputError(f"head={head!r}: give a number, 'mean' or 'max'")
+        return at, head
+    if not -count <= head < count:
+        raise InputError(f"head={head} is outside 0 … {count - 1} of {known[at]}")
+    return at, head % count
+
+
+def _collected(
+    model: Any, text: Text, target: Text, tokens: Sequence[str] | None, keys: Sequence[str] | None,
+    pattern: Any, tokenizer: Any, only: Sequence[str], scored: bool = False,
+) -> Collected:  # fmt: skip
+    if pattern is not None or tokens is not None:
+        if pattern is None or tokens is None or model is not None:
+            raise InputError("weights you have take both tokens= and pattern=, and no model")
+        found = given_patterns(tokens, keys, pattern)
+        return Collected("", "", found, scores=_scored(found) if scored else [])
+    if model is None or text is None:
+        raise InputError(
+            "give a model and a text: view.attention(model, 'The cat sat'); or tokens= and pattern="
+        )
+    if isinstance(model, Model):
+        return _ours(model, text, target, only, scored)
+    found = foreign.patterns(model, text, target, tokenizer)
+    said = cut(text) if isinstance(text, str) else " ".join(found[0]["keys"])
+    return Collected(type(model).__name__, said, found, scores=_scored(found) if scored else [])
+
+
+def given_patterns(tokens: Sequence[str], keys: Sequence[str] | None, pattern: Any) -> list[dict[str, Any]]:
+    """Weights of any depth as layers of heads."""
+    if isinstance(pattern, list | tuple) and pattern and isinstance(pattern[0], torch.Tensor | np.ndarray):
+        layers = list(pattern)
+    else:
+        try:
+            whole = torch.as_tensor(pattern)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"pattern is not made of numbers in rows of one length: {error}") from None
+        if not 2 <= whole.dim() <= 4:
+            raise InputError(
+                f"pattern has shape {tuple(whole.shape)}; give (T, S), (H, T, S), (L, H, T, S) or a list"
+            )
+        layers = list(whole) if whole.dim() == 4 else [whole if whole.dim() == 3 else whole[None]]
+    if isinstance(tokens, str):
+        raise InputError("tokens is one string; give the list of its pieces: tokens=text.split()")
+    names, columns = [str(t) for t in tokens], [str(k) for k in (tokens if keys is None else keys)]
+    depth = lambda layer: layer if torch.as_tensor(layer).dim() > 2 else torch.as_tensor(layer)[None]
+    name = lambda i: f"layer {i}" if len(layers) > 1 else "pattern"
+    return [
+        foreign.entry(name(i), depth(x), names, columns, cross=keys is not None) for i, x in enumerate(layers)
+    ]
+
+
+def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: bool) -> Collected:
+    given = checked(model, text, target)
+    seen = attended(model, given, only=only)
+    source = labels(model, given.ids)
+    mine = source if given.target is None else labels(model, given.target)
+    found, note = [], ""
+    for pattern in seen.patterns.values():
+        if pattern.heads > CHANNELS:
+            note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
+        queries = source if pattern.queries is given.tokens else mine
+        found.append(
+            foreign.entry(
+                pattern.name.removesuffix(".pattern"), pattern.values[:CHANNELS], queries,
+                source if pattern.keys is given.tokens else mine, cross=pattern.cross, kind=pattern.kind,
+            )
+        )  # fmt: skip
+    states = {k: _flat(v) for k, v in seen.states.items()}
+    scores: list[dict[str, Any]] = []
+    if scored and found:
+        names = {p["name"] for p in found}
+        for score in head_scores(model, given):
+            name = score.name.removesuffix(".pattern")
+            if name in names and score.head < CHANNELS:
+                scores.append(score.to_dict() | {"name": name})
+    said = cut(text) if isinstance(text, str) else cut(" ".join(source))
+    return Collected(model.family.name, said, found, states, mine, seen.note or note, scores)
+
+
+def _flat(state: torch.Tensor) -> np.ndarray:
+    return state.detach().float().cpu().reshape(len(state), -1).numpy()
+
+
+def checked(model: Model, text: Text, target: Text = None) -> Input:
+    """The input of a model, refused where its patterns would fill the memory."""
+    if isinstance(text, Input):
+        return text
+    ids = ids_of(model, text)
+    T = ids.shape[1]
+    weights = T * T * model.config.layers * int(getattr(model.config, "heads", None) or 1)
+    if T > LONGEST or weights > WEIGHTS:
+        raise InputError(
+            f"the text is {T:,} tokens, {weights:,} weights to draw; shorten it to "
+            f"{min(LONGEST, int(T * (WEIGHTS / weights) ** 0.5)):,} tokens or fewer"
+        )
+    return reading(model, ids, target)
+
+
+def states_of(given: Collected) -> Figure:
+    """What a model without attention has instead: its states, units down, tokens across."""
+    panels = []
+    for name, state in given.states.items():
+        T, D = state.shape
+        columns = given.tokens if len(given.tokens) == T else [str(t) for t in range(T)]
+        panels.append({
+            "title": name, "note": "", "as": "heat", "rows": [str(d) for d in range(D)],
+            "columns": list(columns), "rowTitle": "unit", "columnTitle": "token",
+            "values": np.ascontiguousarray(state.T),
+            "signed": bool(state.min(initial=0.0) < 0),
+        })  # fmt: skip
+    about = {"model": given.name, "text": given.text}
+    call = f"heedful.view.attention(model, {given.text!r})"
+    return Figure("states", f"States of {given.name}", about, {"panels": panels}, given.note, call)
+
+
+def _scored(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Scores of heads from their patterns alone, by the sizes of the entries; induction needs the model."""
+    out = []
+    for pattern in patterns:
+        size = np.abs(pattern["values"].astype(np.float64))
+        p = size / np.maximum(size.sum(-1, keepdims=True), 1e-30)
+        entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1).mean(-1)
+        T, S = p.shape[1:]
+        ordered = not pattern["cross"] and T == S
+        far = np.abs(np.arange(T)[:, None] - np.arange(S))
+        for h, head in enumerate(p):
+            order = ordered and S > 1
+            out.append({
+                "name": pattern["name"], "head": h, "entropy": float(entropy[h]),
+                "distance": float((head * far).sum(-1).mean()) if ordered else None,
+                "previous": float(np.diagonal(head, -1).mean()) if order else None,
+                "first": float(head[1:, 0].mean()) if order else None, "induction": None,
+            })  # fmt: skip
+    return out

@@ -1,0 +1,204 @@
+"""A drawing as a list of shapes, and two ways to write it: SVG by hand, PNG through matplotlib."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from heedful.errors import MissingPackage
+from heedful.view.words import CONTROL
+
+INK, SOFT, FAINT, ACCENT, BAR = "#1a1d21", "#565d66", "#d5d9de", "#b3470b", "#2463a8"
+FONTS = {"sans": "system-ui, -apple-system, 'Segoe UI', sans-serif", "mono": "ui-monospace, Menlo, monospace"}
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A grid of coloured rectangles; colours (R, C, 3)."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+    colours: np.ndarray
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text whose middle stands at y; `anchor` is start, middle or end."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 12.0
+    anchor: str = "start"
+    colour: str = INK
+    angle: float = 0.0
+    bold: bool = False
+    font: str = "sans"
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """A line through points."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str = INK
+    width: float = 1.0
+    dash: Sequence[float] = ()
+    alpha: float = 1.0
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle, filled or outlined."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+    fill: str = "none"
+    stroke: str = "none"
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A disc."""
+
+    x: float
+    y: float
+    r: float
+    colour: str = BAR
+    alpha: float = 1.0
+
+
+Shape = Cells | Text | Stroke | Box | Dot
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Shapes on a white page, in the order they are painted."""
+
+    width: float
+    height: float
+    shapes: tuple[Shape, ...]
+
+
+def said(text: str) -> str:
+    """Text that XML can hold."""
+    return escape(CONTROL.sub(" ", text), {'"': "&quot;"})
+
+
+def svg(drawing: Scene, title: str, description: str) -> str:
+    """The drawing as an SVG file with a title and a description."""
+    size = f'width="{_n(drawing.width)}" height="{_n(drawing.height)}"'
+    view = f'viewBox="0 0 {_n(drawing.width)} {_n(drawing.height)}"'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img" font-family="{FONTS["sans"]}">'
+    head = f"<title>{said(title)}</title><desc>{said(description)}</desc>"
+    page = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    body = "\n".join(_svg(shape) for shape in drawing.shapes)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{start}\n{head}\n{page}\n{body}\n</svg>\n'
+
+
+def _n(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _svg(shape: Shape) -> str:
+    match shape:
+        case Cells():
+            return _svg_cells(shape)
+        case Text(x, y, text, size, anchor, colour, angle, bold, font):
+            turn = f' transform="rotate({_n(angle)} {_n(x)} {_n(y)})"' if angle else ""
+            weight = ' font-weight="600"' if bold else ""
+            family = f' font-family="{FONTS["mono"]}" xml:space="preserve"' if font == "mono" else ""
+            place = f'x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" text-anchor="{anchor}" fill="{colour}"'
+            return f'<text {place} dominant-baseline="central"{weight}{family}{turn}>{said(text)}</text>'
+        case Stroke(points, colour, width, dash, alpha):
+            d = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
+            dashes = f' stroke-dasharray="{" ".join(map(str, dash))}"' if dash else ""
+            faint = f' opacity="{_n(alpha)}"' if alpha < 1 else ""
+            return f'<path d="{d}" fill="none" stroke="{colour}" stroke-width="{_n(width)}"{dashes}{faint}/>'
+        case Box(x, y, w, h, fill, stroke):
+            place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(w)}" height="{_n(h)}"'
+            return f'<rect {place} fill="{fill}" stroke="{stroke}"/>'
+        case Dot(x, y, r, colour, alpha):
+            return f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(r)}" fill="{colour}" opacity="{_n(alpha)}"/>'
+
+
+def _svg_cells(cells: Cells) -> str:
+    """One rectangle for each run of equal colour in a row; what is white is left out."""
+    R, C = cells.colours.shape[:2]
+    w, h = cells.w / C, cells.h / R
+    out = ['<g shape-rendering="crispEdges">']
+    codes = cells.colours.astype(np.uint32) @ np.array([65536, 256, 1], dtype=np.uint32)
+    for r, row in enumerate(codes):
+        edges = [0, *(np.flatnonzero(np.diff(row)) + 1).tolist(), C]
+        for start, end in itertools.pairwise(edges):
+            if row[start] != 0xFFFFFF:
+                place = f'x="{_n(cells.x + start * w)}" y="{_n(cells.y + r * h)}"'
+                size = f'width="{_n((end - start) * w)}" height="{_n(h)}"'
+                out.append(f'<rect {place} {size} fill="#{row[start]:06x}"/>')
+    return "".join(out) + "</g>"
+
+
+def png(drawing: Scene, path: Path, scale: float = 2.0) -> None:
+    """The drawing as a picture of twice as many pixels."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPackage(
+            "a PNG needs the package matplotlib: pip install 'heedful[plot]'; .svg and .html do not"
+        ) from None
+    import warnings
+
+    figure = Figure(figsize=(drawing.width / 72, drawing.height / 72), dpi=72 * scale, facecolor="white")
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_xlim(0, drawing.width)
+    axes.set_ylim(drawing.height, 0)
+    axes.axis("off")
+    for shape in drawing.shapes:
+        _paint(axes, shape)
+    canvas = FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a letter that no font here has is drawn as a box
+        canvas.print_png(str(path))
+
+
+def _paint(axes: Any, shape: Shape) -> None:
+    from matplotlib.patches import Rectangle
+
+    match shape:
+        case Cells(x, y, w, h, colours):
+            axes.imshow(
+                colours, extent=(x, x + w, y + h, y), interpolation="nearest", aspect="auto", zorder=1
+            )
+        case Text(x, y, text, size, anchor, colour, angle, bold, font):
+            across = {"start": "left", "middle": "center", "end": "right"}[anchor]
+            family = "monospace" if font == "mono" else "sans-serif"
+            weight = "bold" if bold else "normal"
+            # A dollar sign would open a formula.
+            axes.text(
+                x, y, CONTROL.sub(" ", text), fontsize=size * 0.94, ha=across, va="center_baseline",
+                color=colour, rotation=-angle, rotation_mode="anchor", weight=weight, family=family,
+                parse_math=False, zorder=4,
+            )  # fmt: skip
+        case Stroke(points, colour, width, dash, alpha):
+            style: Any = (0, tuple(d / max(width, 1.0) for d in dash)) if dash else "-"
+            xs, ys = zip(*points, strict=True)
+            axes.plot(xs, ys, color=colour, linewidth=width, linestyle=style, alpha=alpha, zorder=2)
+        case Box(x, y, w, h, fill, stroke):
+            line = 0.0 if stroke == "none" else 1.0
+            axes.add_patch(
+                Rectangle((x, y), w, h, facecolor=fill, edgecolor=stroke, linewidth=line, zorder=2)
+            )
+        case Dot(x, y, r, colour, alpha):
+            axes.scatter([x], [y], s=(2 * r) ** 2, color=colour, alpha=alpha, linewidths=0, zorder=3)
+    axes.set_aspect("auto")

@@ -1,0 +1,88 @@
+"""Tokens and numbers as they are shown."""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from heedful.inspect.inputs import names_of
+from heedful.models.base import Model
+
+CONTROL = re.compile(
+    "[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+)
+
+
+@functools.cache
+def byte_letters() -> dict[str, int]:
+    """The letter that stands for each byte in a byte-level vocabulary (Radford et al. 2019) → the byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
+
+
+def spelled(token: str) -> str:
+    """A byte-level token as text; bytes that are no whole letter as <E4 B8>."""
+    letters = byte_letters()
+    if any(c not in letters for c in token):
+        return token
+    data = bytes(letters[c] for c in token)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"<{data.hex(' ').upper()}>"
+
+
+def labels(model: Model, ids: Tensor | Sequence[int]) -> list[str]:
+    """The names of ids as a reader wants them: those of a byte-level vocabulary spelled out."""
+    names = list(names_of(model, ids))
+    backend = getattr(model.tokenizer, "backend", None)
+    if type(getattr(backend, "decoder", None)).__name__ != "ByteLevel":
+        return names
+    return [spelled(name) for name in names]
+
+
+def shown(token: str) -> str:
+    """Spaces as ·, a newline as ⏎, control and direction characters by their code: nothing is executed."""
+    token = re.sub("^[Ġ▁ ]+", lambda m: "·" * len(m[0]), token)
+    token = token.replace("\n", "⏎").replace("Ċ", "⏎").replace("\t", "⇥").replace("Ġ", "·").replace("▁", "·")
+    token = CONTROL.sub(lambda m: f"<{ord(m[0]):02X}>", token.removesuffix("</w>"))
+    return token or "∅"
+
+
+def short(token: str, letters: int = 14) -> str:
+    """A token in at most so many letters."""
+    whole = shown(token[:400])
+    return whole if len(whole) <= letters else whole[: letters - 1] + "…"
+
+
+def width(text: str, size: float = 12.0) -> float:
+    """About how wide a text is when it is drawn, in pixels."""
+    wide = lambda c: (
+        1.0 if unicodedata.east_asian_width(c) in "WF" else 0.33 if c in "il.,:;|'!()[]·" else 0.57
+    )
+    return sum(map(wide, text)) * size
+
+
+def cut(text: str, letters: int = 300) -> str:
+    """A text for a caption; a long one says how long it is."""
+    return text if len(text) <= letters else f"{text[:letters]}… ({len(text):,} characters)"
+
+
+def brief(value: float) -> str:
+    """A number in few letters: 0.41, 12.3, 1e-05."""
+    if not np.isfinite(value):
+        return "∞" if value > 0 else "−∞" if value < 0 else "nan"
+    return f"{value:.3g}".replace("-", "−", 1) if abs(value) >= 1e-3 else f"{value:.0e}" if value else "0"
+
+
+def percent(share: float) -> str:
+    """A share in per cent: 41.2 %, 0.03 %."""
+    if share >= 0.1:
+        return f"{100 * share:.1f} %"
+    return f"{100 * share:.2f} %" if share >= 1e-4 else f"{100 * share:.1e} %" if share else "0"

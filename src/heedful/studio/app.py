@@ -33,6 +33,7 @@ from heedful.studio.shelf import Shelf
 from heedful.studio.state import Studio
 
 STATIC = Path(__file__).parent / "static"
+WIDGETS = Path(__file__).parents[1] / "view" / "static"  # what a figure saved as one file carries
 PAGES = (
     "/", "/play", "/tokens", "/attention", "/steps", "/predict", "/next", "/layers", "/states", "/positions",
     "/space", "/train", "/compare", "/tour",
@@ -54,6 +55,7 @@ def create_app(
     page = _page(static)
     for path in PAGES:
         app.add_api_route(path, lambda: HTMLResponse(page, headers={"Cache-Control": "no-cache"}))
+    app.add_api_route("/static/widget.js", lambda: _file(WIDGETS, "widget.js"))
     app.add_api_route("/static/{name}", lambda name: _file(static, name))
     app.add_api_route("/{name}", lambda name: _file(static, name))
     for kind in (HeedfulError, Exception):

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.data.tokens import Frame, ended, frame
+from heedful.data.tokens import ended, frame
 from heedful.decode.request import Prompts, context_of
 from heedful.decode.stepper import resting
 from heedful.errors import InputError
@@ -106,7 +106,7 @@ def log_probability(
         found = pseudo(model, [(ids, range(len(ids))) for ids in map(plain_ids(model), texts)])
     else:
         found = [
-            row[0] for row in continued(model, [begun(model, [ids]) for ids in map(plain_ids(model), texts)])
+            row[0] for row in continued(model, [alone(model, ids) for ids in map(plain_ids(model), texts)])
         ]
     return found[0] if isinstance(text, str) else found
 
@@ -237,10 +237,9 @@ def written_ids(model: Seq2Seq, text: str) -> list[int]:
 
 
 def begins(model: Model) -> list[int]:
-    """What stands before a text: what the tokenizer puts there, else its bos token, else another's end."""
-    around: Frame = frame(model.tokenizer)
-    first = (model.tokenizer.bos, model.published.get("bos_token_id"), model.tokenizer.eos)
-    return list(around.before) or [i for i in first if isinstance(i, int)][:1]
+    """What a text can be predicted from if nothing stands before it: its bos token, else another's end."""
+    known = (model.tokenizer.bos, model.published.get("bos_token_id"), model.tokenizer.eos)
+    return [i for i in known if isinstance(i, int)][:1]
 
 
 def shared(texts: Sequence[Sequence[int]], keep: int = 1) -> int:
@@ -250,22 +249,30 @@ def shared(texts: Sequence[Sequence[int]], keep: int = 1) -> int:
     return next((i for i in range(most) if not same(i)), max(most, 0))
 
 
-def begun(model: Model, texts: Sequence[Sequence[int]], at: int | None = None) -> Group:
-    """Texts split where they part, or after `at` tokens, behind what begins a text.
+def begun(
+    model: Model, texts: Sequence[Sequence[int]], at: int | None = None, first: Sequence[int] | None = None
+) -> Group:
+    """Texts split where they part, or after `at` tokens; before them what the tokenizer puts there.
 
-    What is common costs all the same and is left out, except with a single text, which counts from its first.
+    What they have in common costs all the same and is left out. With nothing before them they follow `first`.
     """
-    first = begins(model)
-    at = at if at is not None else shared(texts) if len(texts) > 1 else 0
-    at = min(at, min(map(len, texts)) - 1)
-    if not first and at == 0:
-        at = shared(texts)
-        if at == 0:
+    before = list(frame(model.tokenizer).before)
+    at = min(shared(texts) if at is None else at, min(map(len, texts)) - 1)
+    if not before and at == 0:
+        before = list(begins(model) if first is None else first)
+        if not before:
             raise InputError(
-                "this model has no token that begins a text, and these have no first token in common"
+                "this model has no token that begins a text: put a first word before all of them"
             )
-        at = at if len(texts) > 1 else 1
-    return Group([*first, *texts[0][:at]], [ids[at:] for ids in texts])
+    return Group([*before, *texts[0][:at]], [ids[at:] for ids in texts])
+
+
+def alone(model: Model, ids: Sequence[int]) -> Group:
+    """A text from its first token on; from its second if there is nothing to predict the first from."""
+    first = list(frame(model.tokenizer).before) or begins(model)
+    if not first and len(ids) < 2:
+        raise InputError("this model has no token that begins a text; one of a single token cannot be scored")
+    return Group(first, [ids]) if first else Group(ids[:1], [ids[1:]])
 
 
 def pieces(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[int]]:

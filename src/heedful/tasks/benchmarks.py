@@ -1,0 +1,104 @@
+"""Published evaluations of language models: the last word, the likelier ending, the grammatical sentence.
+
+    lambada     Paperno et al. 2016: the last word of a passage, written greedily, exactly right
+    hellaswag   Zellers et al. 2019: the likeliest of four endings, by log p and by log p per byte
+    blimp       Warstadt et al. 2020: the grammatical one of two sentences is the more probable
+
+Rows may come from a generator; they are read in blocks, alike lengths together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from heedful.errors import InputError
+from heedful.models.base import Model
+from heedful.tasks.score import Group, Scored, begun, continued, plain_ids, shared
+
+BLOCK = 512  # rows sorted by length together
+
+
+def blocks(rows: Iterable[Mapping[str, Any]], *fields: str) -> Iterator[list[Mapping[str, Any]]]:
+    """The rows some hundred at a time; one clear line for a row without what it must have."""
+    source, count = iter(rows), 0
+    while some := list(islice(source, BLOCK)):
+        for i, row in enumerate(some):
+            if missing := [name for name in fields if name not in row]:
+                raise InputError(f"row {count + i} has no {missing[0]!r}; it has {', '.join(row)}")
+        yield some
+        count += len(some)
+    if not count:
+        raise InputError("there are no rows to evaluate on")
+
+
+def after(model: Model, prompt: str, endings: Sequence[str]) -> Group:
+    """Endings behind the prompt they share, all tokenised as one text."""
+    ids = plain_ids(model)
+    whole = [ids(prompt + ending) for ending in endings]
+    return begun(model, whole, shared([ids(prompt), *whole], keep=0))
+
+
+def lambada(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """{"text"}: accuracy of the last word, all its tokens likeliest; exp of the mean of −log p of a word."""
+    found: list[Scored] = []
+    for some in blocks(rows, "text"):
+        groups = []
+        for row in some:
+            prompt, space, word = row["text"].rstrip().rpartition(" ")
+            if not prompt:
+                raise InputError(f"{row['text']!r:.60} has no last word to predict from others")
+            groups.append(after(model, prompt, [space + word]))
+        found += [scored[0] for scored in continued(model, groups)]
+    nats = -math.fsum(s.total for s in found) / len(found)
+    return {
+        "accuracy": sum(all(s.likeliest) for s in found) / len(found),
+        "perplexity": math.exp(nats) if nats < 700 else math.inf,
+        "rows": len(found),
+    }
+
+
+def hellaswag(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """{"ctx", "endings", "label"}: how often the true ending has the highest log p, and log p per byte."""
+    right = normal = count = 0
+    for some in blocks(rows, "ctx", "endings", "label"):
+        groups = [after(model, row["ctx"].strip(), [f" {e.strip()}" for e in row["endings"]]) for row in some]
+        for row, scored in zip(some, continued(model, groups), strict=True):
+            sizes = [len(e.strip().encode()) for e in row["endings"]]
+            right += best([s.total for s in scored]) == int(row["label"])
+            normal += best([s.total / n for s, n in zip(scored, sizes, strict=True)]) == int(row["label"])
+            count += 1
+    return {"acc": right / count, "acc_norm": normal / count, "rows": count}
+
+
+def best(scores: Sequence[float]) -> int:
+    """Which is highest; the first of equals."""
+    return max(range(len(scores)), key=lambda i: scores[i])
+
+
+def blimp(
+    model: Model, rows: Iterable[Mapping[str, Any]], first: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """{"good", "bad", "uid"}: how often the good sentence is the more probable; by paradigm, and their mean.
+
+    Sentences follow the token that begins a text, or `first`. Two that are the same are no success.
+    """
+    ids = plain_ids(model)
+    by: dict[str, list[bool]] = defaultdict(list)
+    fields: dict[str, set[str]] = defaultdict(set)
+    for some in blocks(rows, "good", "bad", "uid"):
+        groups = [begun(model, [ids(row["good"]), ids(row["bad"])], first=first) for row in some]
+        for row, (good, bad) in zip(some, continued(model, groups), strict=True):
+            by[row["uid"]].append(good.total > bad.total)
+            fields[row.get("field", "all")].add(row["uid"])
+    paradigms = {uid: sum(rights) / len(rights) for uid, rights in by.items()}
+    mean = lambda uids: math.fsum(paradigms[uid] for uid in uids) / len(uids)
+    return {
+        "accuracy": mean(list(paradigms)),
+        "fields": {field: mean(sorted(uids)) for field, uids in sorted(fields.items())},
+        "paradigms": paradigms,
+        "rows": sum(map(len, by.values())),
+    }

@@ -1,0 +1,152 @@
+"""Answers from a folder of texts: find the passages that may hold one, then read them   (Chen et al. 2017)
+
+    found = OpenDomain("notes/").answer("Who invented the telephone?")
+    found["answer"], found["file"], found["start"], found["known"]
+
+A passage is a few paragraphs or a part of a long one. A score is p(span | passage) × cos(question, passage).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import InputError, NotFound
+from heedful.models.base import Model
+from heedful.tasks.common import Pipeline
+from heedful.tasks.pipeline import pipeline
+from heedful.tasks.search import MODEL, Search
+
+KINDS = (".txt", ".md", ".rst")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a file: characters start … end of its text."""
+
+    file: str
+    start: int
+    end: int
+    text: str
+
+
+def cut(text: str, size: int, overlap: int) -> Iterator[tuple[int, int]]:
+    """Where passages begin and end: paragraphs joined up to `size` characters, longer ones in windows."""
+    begin: int | None = None
+    last = 0
+    for start, end in paragraphs(text):
+        if begin is not None and end - begin > size:
+            yield begin, last
+            begin = None
+        if end - start > size:
+            yield from windows(text, start, end, size, overlap)
+            continue
+        begin, last = start if begin is None else begin, end
+    if begin is not None:
+        yield begin, last
+
+
+def paragraphs(text: str) -> Iterator[tuple[int, int]]:
+    """Where paragraphs begin and end; empty lines stand between them."""
+    at = 0
+    for gap in [*re.finditer(r"\n\s*\n", text), None]:
+        end = len(text) if gap is None else gap.start()
+        inner = text[at:end]
+        if inner.strip():
+            yield at + len(inner) - len(inner.lstrip()), at + len(inner.rstrip())
+        at = len(text) if gap is None else gap.end()
+
+
+def windows(text: str, start: int, end: int, size: int, overlap: int) -> Iterator[tuple[int, int]]:
+    """A long paragraph in parts that share about `overlap` characters, cut between words if there are any."""
+    while end - start > size:
+        stop = start + size
+        space = max(text.rfind(" ", start + size // 2, stop), text.rfind("\n", start + size // 2, stop))
+        stop = space if space > 0 else stop
+        yield start, stop
+        back = text.find(" ", stop - overlap, stop)
+        start = back + 1 if back >= 0 else stop - overlap
+    yield start, end
+
+
+def passages_of(folder: str | Path, size: int, overlap: int, kinds: Sequence[str] = KINDS) -> list[Passage]:
+    """The passages of all texts in a folder and below, or of one file."""
+    root = Path(folder)
+    if not root.exists():
+        raise NotFound(f"{folder} is no folder of texts; check the path")
+    if not 0 <= overlap <= size // 2:
+        raise InputError(f"overlap={overlap} must be from 0 to half of size={size}")
+    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.suffix.lower() in kinds)
+    found = []
+    for path in files:
+        name = path.name if root.is_file() else path.relative_to(root).as_posix()
+        # Some files of a folder are not what they say: a stray byte must not hide all others.
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        found += [Passage(name, a, b, text[a:b]) for a, b in cut(text, size, overlap)]
+    if not found:
+        raise InputError(f"{folder} holds no text ({', '.join(kinds)}); put some in, or name another folder")
+    return found
+
+
+class OpenDomain:
+    """A folder of texts that answers questions. `reader` is a question-answering pipeline or its model.
+
+    An answer whose score is below `least` is no answer: "known" is False, and "answer" is empty.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        reader: Pipeline | Model | str | Path | None = None,
+        model: str | Path | Model = MODEL,
+        size: int = 800,
+        overlap: int = 150,
+        least: float = 0.05,
+    ) -> None:
+        self.passages = passages_of(folder, size, overlap)
+        self.search = Search([p.text for p in self.passages], model)
+        self.reader = reader if isinstance(reader, Pipeline) else pipeline("question-answering", reader)
+        self.least = least
+
+    def answer(self, question: str, *, passages: int = 5, top_k: int = 1, **options: Any) -> Any:
+        """The best answer with its file, place and passage; with top_k above 1 a list, the best first.
+
+        So many `passages` are read; the options are those of question-answering. Where no passage answers,
+        one row says so: its score is how sure that is, its passage the nearest one.
+        """
+        if top_k < 1:
+            raise InputError(f"top_k={top_k} asks for nothing; give at least 1")
+        near = self.search.find(question, passages)
+        asked = [{"question": question, "context": row["text"]} for row in near]
+        options = {"handle_impossible_answer": True} | options
+        read = self.reader(asked, **options, top_k=max(top_k, 2))
+        rows = [
+            self._row(self.passages[row["index"]], row["score"], found)
+            for row, answers in zip(near, read, strict=True)
+            for found in possible(answers)
+        ]
+        kept = sorted((r for r in rows if r["score"] >= self.least), key=lambda r: -r["score"])
+        best = kept[:top_k] or [self._unknown(near[0], rows)]
+        return best[0] if top_k == 1 else best
+
+    def _row(self, passage: Passage, similarity: float, found: dict[str, Any]) -> dict[str, Any]:
+        place = {"start": passage.start + found["start"], "end": passage.start + found["end"]}
+        told = {"answer": found["answer"], "score": found["score"] * max(similarity, 0.0), "known": True}
+        return told | {"file": passage.file, **place, "passage": passage.text, "similarity": similarity}
+
+    def _unknown(self, nearest: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+        passage = self.passages[nearest["index"]]
+        sure = 1.0 - max((row["score"] for row in rows), default=0.0)
+        told = {"answer": "", "score": sure, "known": False, "file": passage.file}
+        place = {"start": passage.start, "end": passage.end}
+        return told | place | {"passage": passage.text, "similarity": nearest["score"]}
+
+
+def possible(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The answers that are likelier than that there is none."""
+    nothing = next((i for i, found in enumerate(answers) if not found["answer"]), len(answers))
+    return answers[:nothing]

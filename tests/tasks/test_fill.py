@@ -116,9 +116,9 @@ def test_next_sentence_is_the_softmax_of_its_head(tiny: Tiny, head: str) -> None
     nlp = pipeline("next-sentence", model=model)
     ids, types = nlp.tokenizer.encode_pair("he went", "to the bank")
     with torch.no_grad():
-        hidden, ctx = model.read(torch.tensor([ids]), types=torch.tensor([types]))  # type: ignore[operator]
+        hidden, ctx = model.read(torch.tensor([ids]), types=torch.tensor([types]))
         part = model.head.next if head == "pretrain" else model.head
-        p = part(hidden, ctx)[0].softmax(-1)  # type: ignore[operator]
+        p = part(hidden, ctx)[0].softmax(-1)
     found = nlp("he went", "to the bank")
     assert found["label"] == ["isNext", "notNext"][int(p.argmax())]
     assert found["score"] == pytest.approx(float(p.max()), abs=1e-5)

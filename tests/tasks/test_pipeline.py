@@ -138,7 +138,7 @@ def test_a_tokenizer_can_be_given_beside_the_model(tiny: Tiny, tmp_path: Path) -
     with pytest.raises(InputError, match="the tokenizer of this model is none; give tokenizer="):
         pipeline(model=model)
     with pytest.raises(InputError, match="the tokenizer of this model is a list"):
-        pipeline(model=model, tokenizer=["a", "cat"])  # type: ignore[arg-type]
+        pipeline(model=model, tokenizer=["a", "cat"])
 
 
 def test_a_model_in_training_mode_is_put_to_evaluation(tiny: Tiny) -> None:
@@ -261,6 +261,7 @@ def test_what_truncation_cuts_off_is_reported_once(tiny: Tiny) -> None:
     tokens = len(nlp.tokenizer.encode(LONG, special=False))
     with pytest.warns(Truncated) as told:
         nlp(["short", LONG, LONG], truncation=True)
+    assert told[0].filename == __file__
     lost = f"{tokens - 62} of {tokens} tokens of input"
     assert [str(w.message) for w in told] == [f"cut off: {lost} 1, {lost} 2"]
     with pytest.warns(Truncated, match=f"{tokens - 8} of {tokens} tokens of input 0"):

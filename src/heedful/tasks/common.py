@@ -6,10 +6,10 @@ text ── read ──▶ Reading (ids, types, characters) ── run ──▶
 from __future__ import annotations
 
 import inspect
+import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, ClassVar
 
 import tokenizers
@@ -268,7 +268,13 @@ def report(readings: Sequence[Reading]) -> None:
         return
     lost = [f"{r.cut:,} of {r.cut + len(r) - sum(r.special):,} tokens of input {i}" for i, r in told[:3]]
     more = f" and of {len(told) - 3:,} more inputs" if len(told) > 3 else ""
-    warnings.warn(Truncated(f"cut off: {', '.join(lost)}{more}"), stacklevel=2)
+    warnings.warn(Truncated(f"cut off: {', '.join(lost)}{more}"), stacklevel=_outside())
+
+
+def _outside() -> int:
+    """How far up the stack the package was called, for a warning to point there."""
+    names = (frame.frame.f_globals.get("__name__", "") for frame in inspect.stack(0)[1:])
+    return 1 + sum(1 for _ in itertools.takewhile(lambda name: name.startswith("heedful."), names))
 
 
 def run(
@@ -334,10 +340,11 @@ def spread(
     """
     if isinstance(inputs, kind):
         return answers([inputs])[0]
-    if isinstance(inputs, Sequence):
-        return answers(list(inputs)) if inputs else []
-    if isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes, Mapping)):
-        return _streamed(iter(inputs), answers, batch_size)
+    if not isinstance(inputs, (str, bytes, Mapping)):
+        if isinstance(inputs, Collection):
+            return answers(list(inputs)) if len(inputs) else []
+        if isinstance(inputs, Iterable):
+            return _streamed(iter(inputs), answers, batch_size)
     names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
     raise InputError(f"the input must be a {names}, or a list or a generator of them; got {inputs!r:.60}")
 
@@ -345,7 +352,7 @@ def spread(
 def _streamed(
     inputs: Iterator[Any], answers: Callable[[list[Any]], list[Any]], batch_size: int
 ) -> Iterator[Any]:
-    while some := list(islice(inputs, batch_size)):
+    while some := list(itertools.islice(inputs, batch_size)):
         yield from answers(some)
 
 

@@ -1,0 +1,145 @@
+"""Language models as they are on LAMBADA, HellaSwag and BLiMP.
+
+    HEED_DATA=… python benchmarks/lm_tasks.py lambada              writes results/lm-lambada.json
+    HEED_DATA=… python benchmarks/lm_tasks.py blimp --limit 500    a first look, written nowhere
+    HEED_DATA=… python benchmarks/lm_tasks.py hellaswag --json     prints the figure, writes nothing
+
+lambada      test, 5,153 passages: accuracy of the last word, perplexity of it
+hellaswag    validation, 10,042 rows of four endings: accuracy by log p, and by log p per byte
+blimp        67,000 pairs: how often the grammatical sentence is the more probable, mean of 67 paradigms
+
+On one core SmolLM2-135M reads some hundred tokens a second, so that lambada takes an hour or two and the
+others several; with a GPU take --device cuda. --limit takes rows from all over the file.
+HEED_DATA is a folder with eval/lambada, eval/hellaswag and eval/blimp.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import heedful
+from heedful.runs import ledger
+from heedful.tasks import benchmarks
+
+ROOT = Path(__file__).parents[1]
+MODEL = "smollm2-135m-instruct"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a row is measured, and which of its figures `heed verify` compares."""
+
+    claim: str
+    file: str
+    score: Callable[..., dict[str, Any]]
+    figure: str
+    tolerance: float
+    published: Any = None
+    source: str | None = None
+
+
+ROWS = {
+    "lambada": Measured(
+        "LAMBADA test: per cent of last words written greedily, and their perplexity",
+        "eval/lambada/test.jsonl.gz", benchmarks.lambada, "accuracy", 0.2,
+    ),
+    "hellaswag": Measured(
+        "HellaSwag validation, zero-shot: per cent right by log p, and by log p per byte",
+        "eval/hellaswag/val.jsonl.gz", benchmarks.hellaswag, "acc_norm", 0.2, {"acc_norm": 42.99},
+        "the same model unquantised by lm-eval, in the card of lldois/SmolLM2-135M-Reasoning-SLERP-Champion",
+    ),
+    "blimp": Measured(
+        "BLiMP: per cent of pairs whose good sentence is the more probable, mean of 67 paradigms",
+        "eval/blimp/pairs.jsonl.gz", benchmarks.blimp, "accuracy", 0.2, {"accuracy": 83.02},
+        "GPT-2 of Warstadt et al. 2020, models_summary.jsonl of alexwarstadt/blimp",
+    ),
+}  # fmt: skip
+
+
+def rows_of(path: Path, limit: int | None) -> list[dict[str, Any]]:
+    """The rows of a file; with a limit so many, evenly spread over it."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    if limit is None or limit >= len(rows):
+        return rows
+    return [rows[i * len(rows) // limit] for i in range(limit)]
+
+
+def counted(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows, telling how far they are read."""
+    began = time.perf_counter()
+    for i, row in enumerate(rows):
+        if i and i % benchmarks.BLOCK == 0:
+            left = (time.perf_counter() - began) / i * (len(rows) - i)
+            print(f"{i:,} of {len(rows):,} rows, {left / 60:.0f} minutes left", file=sys.stderr, flush=True)
+        yield row
+
+
+def in_percent(found: dict[str, Any]) -> dict[str, Any]:
+    """Accuracies in per cent, two digits; counts and perplexities as they are, single paradigms left out."""
+    out: dict[str, Any] = {}
+    for name, value in found.items():
+        if name == "fields":
+            out |= {field: round(100 * share, 2) for field, share in value.items()}
+        elif name not in ("rows", "paradigms"):
+            out[name] = round(value, 2) if name == "perplexity" else round(100 * value, 2)
+    return out
+
+
+def row(name: str, model: str, figure: dict[str, Any], path: Path, device: str) -> dict[str, Any]:
+    """The measurement as the ledger keeps it."""
+    what = ROWS[name]
+    words = ["python", "benchmarks/lm_tasks.py", name, "--model", model, "--device", device, "--json"]
+    check = {
+        "steps": [words], "read": f"figure.{what.figure}", "figure": what.figure,
+        "tolerance": what.tolerance, "data": [what.file],
+    } | ({"device": "cuda"} if device.startswith("cuda") else {})  # fmt: skip
+    options = ("" if model == MODEL else f" --model {model}") + (
+        "" if device == "cpu" else f" --device {device}"
+    )
+    return ledger.row(
+        f"{what.claim}; {model}", figure, f"HEED_DATA=… python benchmarks/lm_tasks.py {name}{options}",
+        published=what.published if model == MODEL else None,
+        source=what.source if model == MODEL else None,
+        data_sha256=ledger.sha256([path]), check=check,
+    )  # fmt: skip
+
+
+def main() -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("names", nargs="+", choices=ROWS, metavar="NAME", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--model", default=MODEL, help=f"a name or a folder; {MODEL} by default")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--limit", type=int, help="so many rows; writes nothing")
+    parser.add_argument("--json", action="store_true", help="print the figure, write nothing")
+    given = parser.parse_args()
+    root = os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets")
+    model = heedful.load(given.model, device=given.device, dtype=getattr(torch, given.dtype))
+    for name in given.names:
+        path = Path(root) / ROWS[name].file
+        rows, began = rows_of(path, given.limit), time.perf_counter()
+        found = ROWS[name].score(model, counted(rows))
+        figure = in_percent(found)
+        told = {"schema": "heed/1", "row": f"lm-{name}", "figure": figure, "rows": len(rows)}
+        told["seconds"] = round(time.perf_counter() - began, 1)
+        print(json.dumps(told), flush=True)
+        if not given.json and given.limit is None:
+            result = row(name, given.model, figure, path, given.device)
+            ledger.record(ROOT / "results" / f"lm-{name}.json", [result])
+
+
+if __name__ == "__main__":
+    main()

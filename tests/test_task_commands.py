@@ -17,6 +17,7 @@ import pytest
 import heedful
 from heedful.cli import load, main
 from heedful.commands.ls import card
+from heedful.commands.tasks_answer import answered
 from heedful.commands.tasks_text import columns, marked
 from heedful.models.base import Model
 from tests.decode.toy import letters
@@ -200,6 +201,39 @@ def test_an_answer_stands_in_its_text(heed: Any, models: dict[str, Path], tmp_pa
         assert f"⟦{best['answer']}⟧" in out
     assert heed(*ask, "--context", "a", "--file", "t.txt")[0] == 3
     assert heed(*ask, "--file", "none.txt")[0] == 3
+
+
+def test_an_answer_is_found_in_a_folder(
+    heed: Any, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.tasks.search.MODEL", str(models["embed"]))
+    Path("notes").mkdir()
+    Path("notes/pets.md").write_text("the cat sat on the mat .\n\n\nthe dog lives in paris .\n")
+    Path("notes/other.txt").write_text("ada lives in paris .\n")
+    ask = ("answer", "the cat sat ?", "--folder", "notes", "-m", models["answer"])
+    code, out, _ = heed(*ask, "--top-k", 2, "--json")
+    assert code == 0
+    for row in json.loads(out)["results"]:
+        text = (Path("notes") / row["file"]).read_text()
+        assert text[row["start"] : row["end"]] == (row["answer"] or row["passage"])
+    code, out, _ = heed(*ask)
+    assert code == 0
+    assert ".md" in out or ".txt" in out
+    assert heed("answer", "the cat ?", "--folder", "nowhere", "-m", models["answer"])[0] == 3
+
+
+def test_an_answer_is_shown_in_what_stands_around_it() -> None:
+    row = {"answer": "Paris", "score": 0.5, "start": 100, "end": 105, "file": "a.txt"}
+    passage = "x " * 40 + "in Paris, " + "y " * 40
+    drawn = answered([row | {"passage": passage, "at": passage.index("Paris")}])
+    first, _, below = drawn.splitlines()
+    assert first == "Paris"
+    assert below.startswith("0.5000  100–105  a.txt  …")
+    assert "in ⟦Paris⟧, y" in below
+    assert below.endswith("…")
+    nothing = answered([row | {"answer": "", "passage": "Paris.", "at": 0}])
+    assert nothing.splitlines()[0] == "(no answer)"
+    assert "⟦" not in nothing
 
 
 def test_masks_are_filled_each_with_its_words(heed: Any, models: dict[str, Path]) -> None:

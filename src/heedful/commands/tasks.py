@@ -143,39 +143,22 @@ def answer(
     """
     if sum(x is not None for x in (context, file, folder)) > 1:
         raise InputError("the text comes from --context, --file or --folder; give one of them")
+    from heedful.commands.tasks_answer import answered, from_folder, placed
+
     if folder is not None:
-        return _from_folder(question, folder, model, top_k, device, json)
-    if context is None:
-        context = read_file(file) if file is not None else document(None, lines=False)[0]
-    with telling():
-        name, pipe = made("question-answering", model, device)
-        found = pipe(question=question, context=context, top_k=top_k, handle_impossible_answer=nothing)
-    results = found if isinstance(found, list) else [found]
+        with telling():
+            name, found = from_folder(question, folder, model, top_k, device)
+        shown, found = found, [{k: v for k, v in row.items() if k != "at"} for row in found]
+    else:
+        if context is None:
+            context = read_file(file) if file is not None else document(None, lines=False)[0]
+        with telling():
+            name, pipe = made("question-answering", model, device)
+            best = pipe(question=question, context=context, top_k=top_k, handle_impossible_answer=nothing)
+        found = best if isinstance(best, list) else [best]
+        shown = [placed(row, context) for row in found]
     said = {"task": "question-answering", "model": name}
-    draw = lambda _, rows: _answered([row | {"context": context} for row in rows])
-    return write(said, [(question, results)], json, draw)
-
-
-def _answered(results: list[Row]) -> str:
-    """The answers, and below them each in what stands around it."""
-    around = [[f"{r['score']:.4f}", f"{r['start']}–{r['end']}", *_source(r), _near(r)] for r in results]
-    return "\n".join([*(r["answer"] or "(no answer)" for r in results), "", columns(around)])
-
-
-def _source(row: Row) -> list[str]:
-    return [str(row["source"])] if "source" in row else []
-
-
-def _near(row: Row, reach: int = 60) -> str:
-    """An answer, marked, in about a line of its text."""
-    context, start, end = row["context"], row["start"], row["end"]
-    left, right = max(0, start - reach), min(len(context), end + reach)
-    part = marked(context[left:right], [(start - left, end - left, "")] if end > start else [])
-    return "…" * (left > 0) + part + "…" * (right < len(context))
-
-
-def _from_folder(question: str, folder: Path, model: str | None, top_k: int, device: str, json: bool) -> None:
-    raise NotImplementedError
+    write(said, [(question, found)], json, lambda *_: answered(shown))
 
 
 def translate(

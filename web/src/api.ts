@@ -87,6 +87,22 @@ export function asked(caps: Caps): Asked {
   return out;
 }
 
+/** Whether a layer that attends is the alignment of a recurrent decoder: a recurrence stands inside it. */
+export function aligns(caps: Caps, layer: string): boolean {
+  return caps.recurrent.some((r) => r.path.startsWith(`${layer}.`));
+}
+
+/** What can be worked out; where attention is alignment alone, it is worked out as that. */
+export function topicsOf(caps: Caps): string[] {
+  const alone = caps.topics.includes("alignment") && caps.attention.every((g) => g.layers.every((l) => aligns(caps, l)));
+  return alone ? caps.topics.filter((k) => k !== "attention") : caps.topics;
+}
+
+/** Whether a vocabulary has a word, alone or as the start of one. */
+export function knows(vocabulary: Vocabulary, word: string): boolean {
+  return [word, `Ġ${word}`, `▁${word}`].some((form) => vocabulary.tokens.includes(form));
+}
+
 const HALF = /f16/;
 
 function decode(bytes: ArrayBuffer, dtype: string, least: number, step: number): Float32Array {

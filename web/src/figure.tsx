@@ -1,6 +1,6 @@
 // A figure of the page with everything it can be saved as. Every page uses this one, so that no figure lacks an export.
 import type { ComponentChildren } from "preact";
-import { csv as csvText, describe, Frame, LIGHT, svg, type About, type Drawing, type FigureJson, type Packed } from "./figures";
+import { csv as csvText, describe, Frame, LIGHT, svg, type About, type Curve, type Drawing, type FigureJson, type Packed } from "./figures";
 import { call } from "./http";
 import { str } from "./url";
 
@@ -31,6 +31,22 @@ export function Figure(props: FigureProps) {
     link: () => window.location.href,
   };
   return <Frame title={props.title} note={props.note} exports={exports}>{props.children}</Frame>;
+}
+
+/** A heat map as the widget takes it. */
+export function heat(title: string, rows: string[], columns: string[], values: Float32Array, signed: boolean, rowTitle = "", columnTitle = ""): Json {
+  return { kind: "positions", data: { panels: [{ title, note: "", as: "heat", rows, columns, rowTitle, columnTitle, values, signed }] } };
+}
+
+/** Curves as the widget takes them. */
+export function plotted(metric: string, curves: Curve[]): Json {
+  return { kind: "training", data: { metric, curves: curves.map((c) => ({ name: c.name, x: Float32Array.from(c.x), y: Float32Array.from(c.y) })) } };
+}
+
+/** Points as the widget takes them; neighbours stay with the server. */
+export function points(names: string[], xy: Float32Array, explained: number[]): Json {
+  const none = { array: new Float32Array(0), shape: [names.length, 0] };
+  return { kind: "embeddings", data: { names, points: { array: xy, shape: [names.length, 2] }, explained, words: [], near: none, cosines: none, selected: null } };
 }
 
 export function matrixCsv(rows: string[], columns: string[], values: ArrayLike<number>): Rows {

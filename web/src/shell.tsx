@@ -7,7 +7,7 @@ import { GROUPS, PAGES, allows } from "./pages";
 import { t } from "./strings";
 import { dark, toggle } from "./theme";
 import { Tour } from "./tour";
-import { copy, Go, Wrong, Busy } from "./ui";
+import { Busy, copy, Go, Title, Wrong } from "./ui";
 import { place, set, str } from "./url";
 
 export function Shell() {
@@ -71,7 +71,7 @@ function Body({ caps }: { caps: Caps | undefined }) {
     );
   }
   if (found.free) return <found.view caps={caps} />;
-  return caps ? <found.view key={caps.id} caps={caps} /> : null;
+  return caps ? <found.view key={caps.id} caps={caps} /> : <Title name={page} />;
 }
 
 function ModelPicker({ models, id }: { models: ModelRow[]; id: string | null }) {

@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { useExamples, type Caps, type Token, type Trace } from "./api";
+import { shown } from "./figures/text";
 import type { Problem } from "./http";
 import { tell } from "./live";
 import type { Resource } from "./resource";
@@ -215,7 +216,7 @@ export function Chips(props: { tokens: Pick<Token, "shown" | "special" | "id">[]
         const kind = `chip c${i % 4}${token.special ? " special" : ""}`;
         const inside = (
           <>
-            <span dir="auto">{token.shown}</span>
+            <span dir="auto">{shown(token.shown)}</span>
             {props.ids ? <small>{token.id}</small> : null}
           </>
         );
@@ -281,7 +282,7 @@ export function TopList({ top, before }: { top: { shown: string; p: number }[]; 
       <tbody>
         {rows.map((row, i) => (
           <tr key={i}>
-            <th scope="row" class="mono" dir="auto">{row.shown}</th>
+            <th scope="row" class="mono" dir="auto">{shown(row.shown)}</th>
             <td><span class="spark"><Bar share={row.p / most} alt={alt} /></span></td>
             <td class="n">{percent(row.p)}</td>
           </tr>

@@ -1,8 +1,8 @@
 // Attention: who looks at whom. One pass feeds the grid, the matrix, the lines and the text.
 import { useState } from "preact/hooks";
-import { asked, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Tensor, type Trace, type TraceGroup } from "../api";
+import { aligns, asked, topicsOf, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Tensor, type Trace, type TraceGroup } from "../api";
 import { drawGrid, drawLines, drawMatrix, HeadGrid, Lines, Matrix, rank, TextView, withoutFirst, type Cell, type GridLayer, type Palette, type Scale, type ScoreName } from "../figures";
-import { Figure, matrixCsv } from "../figure";
+import { Figure, heat, matrixCsv } from "../figure";
 import { say } from "../live";
 import { t } from "../strings";
 import { Ask, Await, Check, CopyPython, figure, Go, Modified, NumberField, Panel, Segments, Select, Slider, Title, TopList, Warnings } from "../ui";
@@ -237,7 +237,7 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
           const drawing = () => view === "lines" ? drawLines({ queries, keys, heads: lines, pinned }) : drawMatrix({ rows: queries, columns: keys, values: shown, causal, ...look });
           return (
             <Figure title={title} name={`attention-${at.path}-${at.head}`} model={trace.model} drawing={drawing} python={python.data?.python} csv={() => matrixCsv(queries, keys, shown)}
-              html={{ kind: "attention", data: { patterns: [{ name: `${at.path}.pattern`, kind: at.group.kind, cross: at.group.cross, queries, keys, values: shown, heads: 1 }] } }}>
+              html={what === "pattern" ? saved(at, queries, keys, shown, view) : heat(title, queries, keys, shown, signed, t("attention.query"), t("attention.key"))}>
               {view === "lines" ? <Lines queries={queries} keys={keys} heads={lines} title={title} pinned={pinned} onPin={pin} />
                 : view === "text" ? <TextView queries={queries} keys={keys} values={shown} title={title} {...look} pinned={pinned ?? 0} onPin={pin} />
                 : <Matrix rows={queries} columns={keys} values={shown} title={title} {...look} causal={causal} rowTitle={t("attention.query")} columnTitle={t("attention.key")}
@@ -252,6 +252,12 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
       </div>
     </div>
   );
+}
+
+/** This head as the widget takes it. */
+function saved(at: At, queries: string[], keys: string[], values: Float32Array, view: string) {
+  const pattern = { name: at.path, kind: at.group.kind, cross: at.group.cross, queries, keys, values: { array: values, shape: [1, queries.length, keys.length] } };
+  return { kind: "attention", data: { patterns: [pattern], scores: [], pattern: 0, head: 0, view, scale: scaleOf(), hide_first: false, palette: paletteOf() } };
 }
 
 /** A score that a mask hides is −∞: nothing to draw. */
@@ -277,6 +283,7 @@ function Inspector(props: { at: At; trace: Trace; values: Float32Array; what: st
   if (row === null || row === undefined || row >= props.queries.length) return <Panel title={t("attention.pair")}><p class="muted">{t("attention.hover")}</p></Panel>;
   const column = cell ? cell.column + (props.hidden ? 1 : 0) : strongest(props.values, row, S);
   const i = row * S + column;
+  const topic = aligns(props.caps, at.path) ? "alignment" : "attention";
   return (
     <Panel title={t("attention.pair")}>
       <p><span class="mono" dir="auto">{props.queries[row]}</span> → <span class="mono" dir="auto">{props.keys[column]}</span></p>
@@ -286,8 +293,8 @@ function Inspector(props: { at: At; trace: Trace; values: Float32Array; what: st
         {scores.data && more ? (<><dt>{t("attention.of.scores")}</dt><dd>{figure(scores.data.values[i])}</dd></>) : null}
         {effect.data && more ? (<><dt>{t("attention.of.effect")}</dt><dd>{figure(effect.data.values[i])}</dd></>) : null}
       </dl>
-      {props.caps.topics.includes("attention") ? (
-        <Go to="steps" with={{ topic: "attention", g: at.group.name, l: at.layer, h: at.head, q: row }}>{t("attention.work")}</Go>
+      {topicsOf(props.caps).includes(topic) ? (
+        <Go to="steps" with={{ topic, g: at.group.name, l: at.layer, h: at.head, q: row }}>{t("attention.work")}</Go>
       ) : null}
     </Panel>
   );

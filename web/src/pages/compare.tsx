@@ -1,7 +1,7 @@
 // Compare: two models, or one model at two moments, on one input: the same text, both answers, and the difference.
-import { asked, startText, useCaps, useModels, useOf, useTensor, type Caps, type Top, type Trace, type TraceGroup } from "../api";
+import { asked, startText, useCaps, useModels, useOf, useTensor, type Caps, type ModelRow, type Top, type Trace, type TraceGroup } from "../api";
 import { Curves, drawCurves, drawMatrix, Matrix } from "../figures";
-import { Figure, matrixCsv } from "../figure";
+import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { post } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
@@ -19,7 +19,7 @@ export function ComparePage({ caps }: { caps: Caps | undefined }) {
   const models = useModels();
   const usable = (models.data?.models ?? []).filter((m) => !m.error && m.kind !== "vectors");
   const first = str("a") || (caps && caps.kind !== "vectors" ? caps.id : usable[0]?.id) || "";
-  const second = str("b") || usable.find((m) => m.id !== first && m.kind === usable.find((n) => n.id === first)?.kind)?.id || usable.find((m) => m.id !== first)?.id || first;
+  const second = str("b") || partner(usable, first);
   const choices = usable.map((m) => ({ value: m.id, label: `${m.id} (${m.family})` }));
   const capsA = useCaps(first || null);
   return (
@@ -37,6 +37,13 @@ export function ComparePage({ caps }: { caps: Caps | undefined }) {
       ) : models.loading ? null : <Panel><p>{t("compare.nothing")}</p></Panel>}
     </>
   );
+}
+
+/** Whom to compare with at first: of the same kind, and of the nearest size. */
+function partner(models: ModelRow[], first: string): string {
+  const mine = models.find((m) => m.id === first);
+  const far = (m: ModelRow) => (m.kind === mine?.kind ? 0 : 100) + Math.abs(Math.log((m.params ?? 1) / (mine?.params ?? 1)));
+  return models.filter((m) => m.id !== first).sort((a, b) => far(a) - far(b))[0]?.id ?? first;
 }
 
 function Both({ caps, second }: { caps: Caps; second: string }) {
@@ -96,7 +103,7 @@ function Pattern({ trace, group }: { trace: Trace; group: TraceGroup }) {
   const causal = group.causal && !group.cross;
   return (
     <Await of={found}>{({ values }) => values.length === rows.length * columns.length ? (
-      <Figure title={title} name={`${trace.model}-${path}`} model={trace.model} python={trace.python} drawing={() => drawMatrix({ rows, columns, values, signed, causal })} csv={() => matrixCsv(rows, columns, values)}>
+      <Figure title={title} name={`${trace.model}-${path}`} model={trace.model} python={trace.python} drawing={() => drawMatrix({ rows, columns, values, signed, causal })} html={heat(title, rows, columns, values, signed)} csv={() => matrixCsv(rows, columns, values)}>
         <Matrix rows={rows} columns={columns} values={values} title={title} signed={signed} causal={causal} />
       </Figure>
     ) : null}</Await>
@@ -132,7 +139,7 @@ function Difference({ of }: { of: Compared }) {
   const values = one.data.values.map((v, i) => v - two.data!.values[i]);
   return (
     <Panel>
-      <Figure title={title} name="difference" python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed: true })} csv={() => matrixCsv(rows, columns, values)}>
+      <Figure title={title} name="difference" python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed: true })} html={heat(title, rows, columns, values, true)} csv={() => matrixCsv(rows, columns, values)}>
         <Select label={t("attention.layer")} value={String(layer)} onChange={(l) => set({ l }, "replace")} choices={Array.from({ length: Math.max(a.layers.length, b.layers.length) }, (_, i) => ({ value: String(i), label: String(i) }))} />
         <Matrix rows={rows} columns={columns} values={values} title={title} signed />
       </Figure>
@@ -152,7 +159,7 @@ function Reaches({ a, b }: { a: Trace; b: Trace }) {
   const spec = { curves, xTitle: t("states.distance"), yTitle: t("states.gradient") };
   return (
     <Panel>
-      <Figure title={title} note={t("states.reachNote")} name="reach" python={one.data.python} drawing={() => drawCurves(spec)} csv={() => [["name", "distance", "gradient"], ...curves.flatMap((c) => c.x.map((v, i) => [c.name, v, c.y[i]]))]}>
+      <Figure title={title} note={t("states.reachNote")} name="reach" python={one.data.python} drawing={() => drawCurves(spec)} html={plotted(spec.yTitle, curves)} csv={() => [["name", "distance", "gradient"], ...curves.flatMap((c) => c.x.map((v, i) => [c.name, v, c.y[i]]))]}>
         <Curves {...spec} title={title} controls={false} />
       </Figure>
     </Panel>

@@ -21,15 +21,15 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
       <section class="stack">
         <h2>{t("home.models")}</h2>
         <Await of={models}>{({ models }) => (
-          models.length ? <div class="cards">{models.map((m) => <Card key={m.id} model={m} />)}</div> : <p>{t("home.noModels")}</p>
+          models.length ? <div class="cards">{models.map((m) => <Card key={m.id} model={m} on={m.id === caps?.id} />)}</div> : <p>{t("home.noModels")}</p>
         )}</Await>
         <p class="foot">{t("home.addYours")} <code>heed studio PATH</code></p>
       </section>
       {caps ? <Inside caps={caps} /> : null}
-      <div class="cols half">
+      <div class="stack">
         <Panel title={t("home.sentences")}>
           <Await of={examples}>{({ sentences }) => (
-            <ul class="stack tight">
+            <ul class="plain twice">
               {sentences.map((s) => (
                 <li key={s.id}>
                   <Go to={caps?.attention.length ? "attention" : "tokens"} with={{ x: s.text, y: null }}><span dir="auto">{s.text}</span></Go>
@@ -42,7 +42,7 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
         <Panel title={t("home.runs")}>
           <Await of={runs}>{({ runs }) => (
             runs.length ? (
-              <ul class="stack tight">
+              <ul class="plain">
                 {runs.map((run) => (
                   <li key={run.id}>
                     <Go to="train" with={{ run: run.id }}>{run.id}</Go>{" "}
@@ -59,7 +59,7 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
   );
 }
 
-function Card({ model }: { model: ModelRow }) {
+function Card({ model, on }: { model: ModelRow; on: boolean }) {
   if (model.error) {
     return (
       <div class="panel model">
@@ -69,12 +69,12 @@ function Card({ model }: { model: ModelRow }) {
     );
   }
   return (
-    <Go to="home" with={{ m: model.id }} class="panel model">
+    <Go to="home" with={{ m: model.id }} class={`panel model ${on ? "on" : ""}`} current={on}>
       <h3>{model.id}</h3>
       <span class="muted small">
         {[model.family, model.kind && t(`kinds.${model.kind}`), model.params ? t("home.params", { n: short(model.params) }) : ""].filter(Boolean).join(" · ")}
       </span>
-      <span class="row">{model.tasks.slice(0, 3).map((task) => <span class="badge" key={task}>{t(`tasks.${task}`)}</span>)}</span>
+      <span class="row">{(model.tasks ?? []).slice(0, 3).map((task) => <span class="badge" key={task}>{t(`tasks.${task}`)}</span>)}</span>
     </Go>
   );
 }

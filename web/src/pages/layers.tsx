@@ -1,7 +1,7 @@
 // Layers: each layer's vectors put through the model's own last norm and head: what it would say if it stopped there.
 import { asked, useOf, useTrace, type Caps, type Trace } from "../api";
-import { drawMatrix, Matrix } from "../figures";
-import { Figure, matrixCsv } from "../figure";
+import { drawMatrix, Matrix, shown } from "../figures";
+import { Figure, heat, matrixCsv } from "../figure";
 import { t } from "../strings";
 import { Ask, Await, CopyPython, figure, Go, Modified, Panel, percent, Segments, Title, TopList, Warnings } from "../ui";
 import { num, set, str } from "../url";
@@ -34,10 +34,36 @@ export function LayersPage({ caps }: { caps: Caps }) {
         <>
           <Warnings of={trace.warnings} />
           <Modified trace={trace} />
-          <LensView trace={trace} />
+          {caps.predicts === "words" ? <LensView trace={trace} /> : <Lengths trace={trace} />}
         </>
       )}</Await>
     </>
+  );
+}
+
+type Norms = { norms: { name: string; values: number[] }[]; python: string };
+
+/** A model that predicts no words still has vectors that run through its layers. */
+function Lengths({ trace }: { trace: Trace }) {
+  const states = useOf<Norms>(trace, "states");
+  const columns = trace.tokens.map((token) => token.shown);
+  const title = t("layers.shows.norms");
+  return (
+    <Await of={states}>{({ norms, python }) => {
+      const kept = norms.filter((n) => n.values.length === columns.length);
+      const rows = kept.map((n) => n.name.replace(/\.output$/, ""));
+      const values = Float32Array.from(kept.flatMap((n) => n.values));
+      return (
+        <>
+          <p class="muted">{t("layers.noWords")}</p>
+          <Panel>
+            <Figure title={title} name="layers-norms" model={trace.model} python={python} drawing={() => drawMatrix({ rows, columns, values })} csv={() => matrixCsv(rows, columns, values)} html={heat(title, rows, columns, values, false, t("layers.layer"), t("layers.position"))}>
+              <Matrix rows={rows} columns={columns} values={values} title={title} rowTitle={t("layers.layer")} columnTitle={t("layers.position")} />
+            </Figure>
+          </Panel>
+        </>
+      );
+    }}</Await>
   );
 }
 
@@ -91,7 +117,7 @@ function Words({ lens, top, model }: { lens: Lens; top: Guess[][][]; model: stri
                       const share = guesses[0]?.p ?? 0;
                       return (
                         <td key={i} id={`lens-${l}-${i}`} role="gridcell" tabIndex={here ? 0 : -1} aria-selected={here} style={{ "--share": `${Math.round(share * 100)}%` }} onClick={() => set({ l, pos: i }, "replace")} title={percent(share)}>
-                          <span class="mono" dir="auto">{guesses[0]?.shown}</span>
+                          <span class="mono" dir="auto">{shown(guesses[0]?.shown ?? "")}</span>
                         </td>
                       );
                     })}
@@ -105,7 +131,7 @@ function Words({ lens, top, model }: { lens: Lens; top: Guess[][][]; model: stri
       <Panel title={t("layers.at", { layer: lens.layers[layer], token: lens.shown[position] })}>
         <TopList top={top[layer][position]} />
         <dl class="facts">
-          {NUMBERS.map((n) => lens[n]?.[layer] ? (<><dt>{t(`layers.shows.${n}`)}</dt><dd>{figure(lens[n]![layer][position])}</dd></>) : null)}
+          {NUMBERS.map((n) => lens[n]?.[layer] ? (<><dt>{t(`layers.shows.${n}`)}</dt><dd>{n === "rank" ? lens.rank![layer][position] + 1 : figure(lens[n]![layer][position])}</dd></>) : null)}
         </dl>
         <CopyPython python={lens.python} />
       </Panel>
@@ -116,12 +142,13 @@ function Words({ lens, top, model }: { lens: Lens; top: Guess[][][]; model: stri
 function Numbers({ lens, which, model }: { lens: Lens; which: Which; model: string }) {
   const rows = lens[which];
   if (!rows) return <Panel><p>{t("layers.none")}</p></Panel>;
-  const values = Float32Array.from(rows.flat(), (v) => v ?? NaN);
+  const values = Float32Array.from(rows.flat(), (v) => (v === null ? NaN : which === "rank" ? v + 1 : v));
   const safe = values.map((v) => (Number.isFinite(v) ? v : 0));
   const title = t(`layers.shows.${which}`);
   return (
     <Panel>
-      <Figure title={title} name={`layers-${which}`} model={model} python={lens.python} drawing={() => drawMatrix({ rows: lens.layers, columns: lens.shown, values: safe, signed: which === "cosine" })} csv={() => matrixCsv(lens.layers, lens.shown, values)}>
+      <Figure title={title} name={`layers-${which}`} model={model} python={lens.python} drawing={() => drawMatrix({ rows: lens.layers, columns: lens.shown, values: safe, signed: which === "cosine" })} csv={() => matrixCsv(lens.layers, lens.shown, values)}
+        html={heat(title, lens.layers, lens.shown, safe, which === "cosine", t("layers.layer"), t("layers.position"))}>
         <Matrix rows={lens.layers} columns={lens.shown} values={safe} title={title} signed={which === "cosine"} rowTitle={t("layers.layer")} columnTitle={t("layers.position")} />
       </Figure>
     </Panel>

@@ -1,7 +1,7 @@
 // Positions: how a model knows the order of its tokens, and what it loses when they are shuffled.
 import { asked, modelPath, tensor, useOf, useTrace, type Caps, type Tensor } from "../api";
 import { Curves, drawBars, drawCurves, drawMatrix, Matrix } from "../figures";
-import { Figure, matrixCsv } from "../figure";
+import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { get } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
@@ -55,7 +55,7 @@ function Drawn({ name, data, of, model }: { name: string; data: Tensor; of: Posi
     const curves = [{ name: title, x: Array.from(data.values.keys()), y: data.values }];
     const spec = { curves, xTitle: t("positions.distance"), yTitle: title };
     return (
-      <Figure title={title} note={note} name={`positions-${name}`} model={model} python={of.python} drawing={() => drawCurves(spec)} csv={() => [["distance", name], ...Array.from(data.values, (v, i) => [i, v])]}>
+      <Figure title={title} note={note} name={`positions-${name}`} model={model} python={of.python} drawing={() => drawCurves(spec)} html={plotted(title, curves)} csv={() => [["distance", name], ...Array.from(data.values, (v, i) => [i, v])]}>
         <Curves {...spec} title={title} controls={false} />
       </Figure>
     );
@@ -70,7 +70,8 @@ function Drawn({ name, data, of, model }: { name: string; data: Tensor; of: Posi
   return (
     <>
       {heads > 1 ? <Select label={t("attention.head")} value={String(head)} onChange={(h) => set({ h }, "replace")} choices={numbered(heads).map((h) => ({ value: h, label: h }))} /> : null}
-      <Figure title={title} note={note} name={`positions-${name}`} model={model} python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed, compact: name !== "bias" })} csv={() => matrixCsv(rows, columns, values)}>
+      <Figure title={title} note={note} name={`positions-${name}`} model={model} python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed, compact: name !== "bias" })} csv={() => matrixCsv(rows, columns, values)}
+        html={heat(title, rows, columns, values, signed, t("positions.position"))}>
         <Matrix compact={T !== S} rows={rows} columns={columns} values={values} title={title} signed={signed} rowTitle={t("positions.position")}
           columnTitle={t(T === S && name !== "table" ? "positions.position" : "positions.dimension")} />
       </Figure>
@@ -110,7 +111,7 @@ function Shuffle({ caps }: { caps: Caps }) {
       {trace.error ? <Await of={trace}>{() => null}</Await> : (
         <Await of={order}>{(o) => (
           <Panel>
-            <Chips tokens={o.shuffled.map((shown) => ({ shown, special: false, id: 0 }))} label={t("positions.shuffled")} />
+            <Chips tokens={o.shuffled.map((token) => ({ shown: token, special: false, id: 0 }))} label={t("positions.shuffled")} />
             <dl class="facts">
               {o.kl === null || o.kl === undefined ? null : (<><dt>KL</dt><dd>{figure(o.kl)}</dd></>)}
               {o.cosine === null || o.cosine === undefined ? null : (<><dt>{t("positions.cosine")}</dt><dd>{figure(o.cosine)}</dd></>)}

@@ -1,8 +1,8 @@
 // Embeddings: a map for the eye; neighbours and analogies always in the full space.
 import { useState } from "preact/hooks";
-import { modelPath, type Caps } from "../api";
+import { knows, modelPath, useVocabulary, type Caps } from "../api";
 import { drawScatter, Scatter } from "../figures";
-import { Figure } from "../figure";
+import { Figure, points as pointed } from "../figure";
 import { get, post, queried } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
@@ -78,7 +78,7 @@ function Picture({ map, caps }: { map: Map_; caps: Caps }) {
   const axis = (k: number) => t("space.axis", { k: k + 1, share: percent(map.explained[k] ?? 0) });
   const spec = { points, names, title, xTitle: axis(0), yTitle: axis(third ? 2 : 1), selected };
   return (
-    <Figure title={title} note={t("space.note")} name="embeddings" model={caps.id} python={map.python} drawing={() => drawScatter(spec)}
+    <Figure title={title} note={t("space.note")} name="embeddings" model={caps.id} python={map.python} drawing={() => drawScatter(spec)} html={pointed(names, points, map.explained)}
       csv={() => [["id", "token", "x", "y", "z"], ...map.points.map((p) => [p.id, p.text, p.x, p.y, p.z])]}>
       <Scatter {...spec} onSelect={(i) => set({ w: i === null ? null : map.points[i].text }, "replace")} />
       <Segments label={t("space.axes")} value={third ? "13" : "12"} onChange={(v) => set({ axes: v === "12" ? null : v }, "replace")} choices={[{ value: "12", label: "1 × 2" }, { value: "13", label: "1 × 3" }]} />
@@ -123,8 +123,11 @@ function Analogy({ caps }: { caps: Caps }) {
   const [c, setC] = useDraft(given.c);
   const method = str("method", "add");
   const path = `${modelPath(caps.id)}/space/analogy${queried({ ...given, count: 10, method })}`;
-  const found = useResource<Analogies>(`analogy ${path}`, () => get(path));
-  const send = () => set({ a, b, c });
+  const vocabulary = useVocabulary(caps.id);
+  const chosen = ["a", "b", "c"].some((key) => str(key) !== "");
+  const known = vocabulary.data && Object.values(given).every((word) => knows(vocabulary.data!, word));
+  const found = useResource<Analogies>(chosen || known ? `analogy ${path}` : null, () => get(path));
+  const send = () => set({ a: a.trim(), b: b.trim(), c: c.trim() });
   return (
     <>
       <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
@@ -184,7 +187,7 @@ function Contextual({ caps }: { caps: Caps }) {
         return (
           <Panel>
             <Slider label={t("attention.layer")} value={at} min={0} max={r.layers.length - 1} shown={r.layers[at]} onChange={setLayer} />
-            <Figure title={title} name="contextual" model={caps.id} python={r.python} drawing={() => drawScatter(spec)} csv={() => [["sentence", "token", "x", "y"], ...r.items.map((item, i) => [item.context, item.token, r.map[at][i][0], r.map[at][i][1]])]}>
+            <Figure title={title} name="contextual" model={caps.id} python={r.python} drawing={() => drawScatter(spec)} html={pointed(names, points, [0, 0])} csv={() => [["sentence", "token", "x", "y"], ...r.items.map((item, i) => [item.context, item.token, r.map[at][i][0], r.map[at][i][1]])]}>
               <Scatter {...spec} />
             </Figure>
             <div class="scroll" tabIndex={0} role="region" aria-label={t("space.cosines")}><table>

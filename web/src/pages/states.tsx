@@ -1,7 +1,7 @@
 // States: what a recurrence carries from step to step, how far back a gradient reaches; neurons and the cache of the others.
 import { asked, useOf, useTensor, useTrace, type Caps, type Trace } from "../api";
 import { Curves, drawCurves, drawMatrix, Matrix, type Curve } from "../figures";
-import { Figure, matrixCsv } from "../figure";
+import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { t } from "../strings";
 import { Ask, Await, count, CopyPython, figure, Go, Panel, percent, Segments, Select, Title, Warnings } from "../ui";
 import { set, str } from "../url";
@@ -82,7 +82,8 @@ function Cells({ trace, states }: { trace: Trace; states: States }) {
         const signed = values.some((v) => v < 0);
         const title = t("states.title", { word, path: part.path });
         return (
-          <Figure title={title} name={`${part.path}-${word}`} model={trace.model} python={states.python} drawing={() => drawMatrix({ rows: units, columns, values: turned, signed, compact: true })} csv={() => matrixCsv(units, columns, turned)}>
+          <Figure title={title} name={`${part.path}-${word}`} model={trace.model} python={states.python} drawing={() => drawMatrix({ rows: units, columns, values: turned, signed, compact: true })} csv={() => matrixCsv(units, columns, turned)}
+            html={heat(title, units, columns, turned, signed, t("states.unit"), t("states.time"))}>
             <Matrix compact rows={units} columns={columns} values={turned} title={title} signed={signed} rowTitle={t("states.unit")} columnTitle={t("states.time")} />
           </Figure>
         );
@@ -106,7 +107,7 @@ function Traces({ part, trace, python }: { part: Part; trace: Trace; python: str
 function Plot(props: { title: string; name: string; curves: Curve[]; trace: Trace; x: string; y: string; python?: string; note?: string; logY?: boolean }) {
   const { curves, title, x, y, logY } = props;
   return (
-    <Figure title={title} name={props.name} model={props.trace.model} note={props.note} python={props.python} drawing={() => drawCurves({ curves, xTitle: x, yTitle: y, logY })}
+    <Figure title={title} name={props.name} model={props.trace.model} note={props.note} python={props.python} drawing={() => drawCurves({ curves, xTitle: x, yTitle: y, logY })} html={plotted(y || title, curves)}
       csv={() => [["name", props.x, "value"], ...curves.flatMap((c) => Array.from(c.x, (v, i) => [c.name, v, c.y[i]]))]}>
       <Curves curves={curves} title={title} xTitle={x} yTitle={y} logY={logY} controls={false} />
     </Figure>

@@ -1,7 +1,7 @@
 // Arithmetic: every operand and every result, one step at a time, checked in float64 against what the model computed.
 import { useEffect, useState } from "preact/hooks";
-import { asked, useExamples, useTrace, type Caps, type Trace } from "../api";
-import { StepsView, type Worked } from "../figures";
+import { asked, knows, topicsOf, useExamples, useTrace, useVocabulary, type Caps, type Trace } from "../api";
+import { shown, StepsView, type Worked } from "../figures";
 import { Figure } from "../figure";
 import { get, post, queried } from "../http";
 import { say } from "../live";
@@ -12,14 +12,14 @@ import { num, set, str } from "../url";
 import { located, names } from "./attention";
 
 type Checked = { difference: number; tolerance: number; ok: boolean };
-type Explained = Omit<Worked, "check"> & { check: Checked | null; text: string; latex: string; markdown: string; python: string };
+type Explained = Worked & { checked: Checked | null; text: string; latex: string; markdown: string; python: string };
 
 const ALL = 1_000_000; // the page cuts long vectors itself and shows the rest on demand
 
 export function StepsPage({ caps }: { caps: Caps }) {
   const exercise = str("ex");
   const examples = useExamples();
-  const topics = caps.topics;
+  const topics = topicsOf(caps);
   const topic = topics.includes(str("topic")) ? str("topic") : (topics[0] ?? "");
   const source = exercise ? `ex:${exercise}` : `topic:${topic}`;
   const choices = [
@@ -51,13 +51,15 @@ function Exercise({ id, about }: { id: string; about?: string }) {
 
 /** One update of word2vec, with the model's own vectors. */
 function Update({ caps }: { caps: Caps }) {
-  const given = { centre: str("centre", "king"), observed: str("observed", "queen"), drawn: str("drawn", "car") };
+  const vocabulary = useVocabulary(caps.id);
+  const usual = (word: string, place: number) => (vocabulary.data && !knows(vocabulary.data, word) ? (vocabulary.data.tokens[place] ?? word) : word);
+  const given = { centre: str("centre", usual("king", 0)), observed: str("observed", usual("queen", 1)), drawn: str("drawn", usual("car", 2)) };
   const [centre, setCentre] = useDraft(given.centre);
   const [observed, setObserved] = useDraft(given.observed);
   const [drawn, setDrawn] = useDraft(given.drawn);
   const words = (text: string) => text.split(/[\s,]+/).filter(Boolean);
   const body = { model: caps.id, topic: "word2vec", centre: given.centre, observed: words(given.observed), drawn: words(given.drawn), rate: 0.025, wide: ALL };
-  const worked = useResource<Explained>(`update ${JSON.stringify(body)}`, () => post("/api/explain", body));
+  const worked = useResource<Explained>(vocabulary.data ? `update ${JSON.stringify(body)}` : null, () => post("/api/explain", body));
   const send = () => set({ centre, observed, drawn, step: null });
   return (
     <>
@@ -134,7 +136,7 @@ function parts(worked: Explained): Worked[] {
   return out;
 }
 
-const nameOf = (part: Worked) => part.title || part.lines.map((l) => ("label" in l ? l.label : l.title)).filter(Boolean)[0] || t("steps.given");
+const nameOf = (part: Worked) => (part.title ? shown(part.title) : "") || part.lines.map((l) => ("label" in l ? l.label : l.title)).filter(Boolean).map(shown)[0] || t("steps.given");
 
 function Steps({ of }: { of: Resource<Explained> }) {
   return <Await of={of}>{(worked) => <Stepper worked={worked} />}</Await>;
@@ -156,14 +158,14 @@ function Stepper({ worked }: { worked: Explained }) {
     e.preventDefault();
     move(at + by);
   };
-  const flat: Worked = { title: worked.title, note: "", check: worked.check?.difference ?? null, lines: all ? worked.lines : [] };
+  const flat: Worked = { title: worked.title, note: "", check: worked.check, lines: worked.lines };
   return (
     <Panel>
-      <Figure title={worked.title} name="arithmetic" python={worked.python} csv={() => table(worked)}
-        html={{ kind: "steps", data: { worked: { ...flat, note: worked.note, lines: worked.lines } } }}>
+      <Figure title={shown(worked.title)} name="arithmetic" python={worked.python} csv={() => table(worked)}
+        html={{ kind: "steps", data: { worked: { ...flat, note: worked.note } } }}>
         <div class="stack bare">
           <div class="row">
-            <CheckBadge check={worked.check} />
+            <CheckBadge check={worked.checked} />
             {worked.note ? <span class="muted">{worked.note}</span> : null}
           </div>
           <div class="row">

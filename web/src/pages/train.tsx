@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Caps } from "../api";
 import { Curves, drawCurves, type Curve } from "../figures";
-import { Figure } from "../figure";
+import { Figure, plotted } from "../figure";
 import { epoch, get, online } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
@@ -148,7 +148,7 @@ function Plots({ run, second, metrics, groups }: { run: RunData; second?: RunDat
         <Segments label={t("train.over")} value={x} onChange={(v) => set({ by: v })} choices={XS.map((v) => ({ value: v, label: t(`train.by.${v}`) }))} />
         <span class="muted">{t("train.last", { value: figure(run.metrics[metric]?.value.at(-1)), step: count(run.metrics[metric]?.step.at(-1)) })}</span>
       </div>
-      <Figure title={title} name={`run-${run.id}-${family}`} model={run.id} python={run.python} drawing={() => drawCurves(spec)} csv={() => [["name", x, "value"], ...curves.flatMap((c) => Array.from(c.x, (v, i) => [c.name, v, c.y[i]]))]}>
+      <Figure title={title} name={`run-${run.id}-${family}`} model={run.id} python={run.python} drawing={() => drawCurves(spec)} html={plotted(family, curves)} csv={() => [["name", x, "value"], ...curves.flatMap((c) => Array.from(c.x, (v, i) => [c.name, v, c.y[i]]))]}>
         <Curves {...spec} title={title} onView={(v) => set({ logy: v.logY, smooth: v.smooth || null }, "replace")} />
       </Figure>
     </Panel>

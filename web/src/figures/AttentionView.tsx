@@ -36,7 +36,7 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
   const values = useMemo(() => (hide ? withoutFirst(raw, T, S) : raw), [raw, hide]);
   const keys = useMemo(() => (hide ? pattern.keys.slice(1) : pattern.keys), [pattern, hide]);
   const signed = pattern.kind === "effective";
-  const causal = useMemo(() => !signed && isCausal(pattern) && !hide, [pattern, hide]);
+  const causal = useMemo(() => isCausal(pattern), [pattern]);
   const limit = greatest(values);
   const layers = useMemo(() => patterns.map((p): GridLayer => {
     const size = p.queries.length * p.keys.length;
@@ -46,8 +46,9 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
     return { name: p.name, heads: small.length, rows: small[0]?.rows ?? 0, columns: small[0]?.columns ?? 0, values: all, signed: p.kind === "effective" };
   }), [patterns]);
   const lineHeads = useMemo(() => [{ label: title(which), values }], [values, which]);
-  const said = [pattern.name, title(which), signed ? "effective, signed" : "", view === "grid" ? "" : say(scale), hide ? say("hidden") : ""].filter(Boolean).join(" · ");
-  const spec = { rows: pattern.queries, columns: keys, values, signed, scale, palette, limit, causal, rowTitle: say("query"), columnTitle: say("key") };
+  const said = [...(view === "grid" ? [say("grid")] : [pattern.name, title(which)]), signed ? "effective, signed" : "", view === "grid" ? "" : say(scale), hide ? say("hidden") : ""].filter(Boolean).join(" · ");
+  const spec = { rows: pattern.queries, columns: keys, values, signed, scale, palette, limit, causal, firstKey: hide ? 1 : 0, rowTitle: say("query"), columnTitle: say("key") };
+  const heading = figure.about.model ? say("attentionOf", { model: figure.about.model }) : say("attention");
   const step = (by: number) => which !== "mean" && which !== "max" && setWhich((which + by + heads) % heads);
   const layer = (by: number) => setAt((at + by + patterns.length) % patterns.length);
   const keyed = (e: KeyboardEvent) => {
@@ -59,7 +60,7 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
   const rows = () => pattern.queries.flatMap((q, t) => keys.map((k, s) => [pattern.name, title(which), t, q, hide ? s + 1 : s, k, values[t * keys.length + s]]));
   return (
     <div onKeyDown={keyed}>
-      <Frame title={`${figure.title}: ${said}`} about={figure.about} note={figure.note} exports={{ name: "attention", python: figure.python, draw, csv: () => csv([["layer", "head", "query_at", "query", "key_at", "key", "weight"], ...rows()]) }}>
+      <Frame title={`${heading}: ${said}`} about={{ model: figure.about.model ?? null, text: figure.about.text ?? null }} note={figure.note} exports={{ name: "attention", python: figure.python, draw, csv: () => csv([["layer", "head", "query_at", "query", "key_at", "key", "weight"], ...rows()]) }}>
         <div class="fig-row">
           <div class="fig-tabs" role="group" aria-label={say("view")}>
             {VIEWS.map((v) => <button type="button" class="fig-button" aria-pressed={v === view} onClick={() => setView(v)}>{say(v)}</button>)}

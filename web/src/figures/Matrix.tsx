@@ -19,6 +19,7 @@ export interface MatrixProps {
   palette?: Palette;
   limit?: number;
   causal?: boolean;
+  firstKey?: number;
   rowTitle?: string;
   columnTitle?: string;
   compact?: boolean;
@@ -62,7 +63,7 @@ export function Matrix(props: MatrixProps) {
   const scroller = useRef<HTMLDivElement>(null);
   const drawing = useMemo(
     () => drawMatrix({ ...props, limit }, width),
-    [rows, columns, values, signed, scale, palette, limit, props.causal, props.compact, width, props.rowTitle, props.columnTitle],
+    [rows, columns, values, signed, scale, palette, limit, props.causal, props.firstKey, props.compact, width, props.rowTitle, props.columnTitle],
   );
   const legend = useMemo(() => drawLegend({ signed, scale, palette, limit }), [signed, scale, palette, limit]);
   const L = drawing.layout;
@@ -145,15 +146,15 @@ export function Matrix(props: MatrixProps) {
 }
 
 /** What is read out at a cell. */
-export function said(props: Pick<MatrixProps, "rows" | "columns" | "values" | "causal">, at: Cell): string {
+export function said(props: Pick<MatrixProps, "rows" | "columns" | "values" | "causal" | "firstKey">, at: Cell): string {
   const names = { row: shown(props.rows[at.row].slice(0, 80)), column: shown(props.columns[at.column].slice(0, 80)) };
-  if (props.causal && at.column > at.row) return say("masked", names);
+  if (props.causal && at.column + (props.firstKey ?? 0) > at.row) return say("masked", names);
   const S = props.columns.length;
   const value = props.values[at.row * S + at.column];
   return say("cell", { ...names, value: number(value, 4), rank: rank(props.values, S, at) });
 }
 
-function Table({ rows, columns, values, title, causal }: MatrixProps) {
+function Table({ rows, columns, values, title, causal, firstKey = 0 }: MatrixProps) {
   const S = columns.length;
   const [T, W] = [Math.min(rows.length, CLIP), Math.min(S, CLIP)];
   const cut = T < rows.length || W < S;
@@ -172,7 +173,7 @@ function Table({ rows, columns, values, title, causal }: MatrixProps) {
           {rows.slice(0, T).map((name, t) => (
             <tr>
               <th scope="row" dir="auto">{shown(name.slice(0, 80))}</th>
-              {Array.from({ length: W }, (_, s) => <td>{causal && s > t ? "–" : number(values[t * S + s], 4)}</td>)}
+              {Array.from({ length: W }, (_, s) => <td>{causal && s + firstKey > t ? "–" : number(values[t * S + s], 4)}</td>)}
             </tr>
           ))}
         </tbody>

@@ -8,6 +8,7 @@ export interface StepsViewProps {
   worked: Worked;
   digits?: number;
   wide?: number;
+  heading?: boolean; // whether the title stands above the first line
 }
 
 const STRENGTH: Record<string, number> = { "+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "^": 3 };
@@ -36,7 +37,7 @@ export function expression(tree: Tree, digits: number, wide: number, around = 0,
 
 const isWorked = (line: WorkedLine | Worked): line is Worked => "lines" in line;
 
-export function StepsView({ worked, digits = 4, wide = 12 }: StepsViewProps) {
+export function StepsView({ worked, digits = 4, wide = 12, heading = true }: StepsViewProps) {
   const [all, setAll] = useState(false);
   const check = worked.check;
   return (
@@ -45,7 +46,7 @@ export function StepsView({ worked, digits = 4, wide = 12 }: StepsViewProps) {
         <span class={check === null ? "fig-badge" : "fig-badge fig-good"}>{check === null ? say("unchecked") : `✓ ${say("checked", { gap: check.toExponential(1) })}`}</span>
         <label class="fig-field"><input type="checkbox" checked={all} onChange={(e) => setAll(e.currentTarget.checked)} />{say("all")} {say("numbers")}</label>
       </div>
-      <Section worked={worked} digits={digits} wide={all ? Infinity : wide} level={3} />
+      <Section worked={worked} digits={digits} wide={all ? Infinity : wide} level={heading ? 3 : 2} />
     </div>
   );
 }
@@ -61,7 +62,7 @@ function Section({ worked, digits, wide, level }: { worked: Worked; digits: numb
   const Heading = `h${Math.min(level, 6)}` as "h3";
   return (
     <section>
-      <Heading class="fig-subtitle" dir="auto">{worked.title}</Heading>
+      {level > 2 && <Heading class="fig-subtitle" dir="auto">{worked.title}</Heading>}
       {groups.map((g) => (Array.isArray(g) ? <Rows lines={g} title={worked.title} digits={digits} wide={wide} /> : <Section worked={g} digits={digits} wide={wide} level={level + 1} />))}
       {worked.note && <p class="fig-note">{worked.note}</p>}
     </section>

@@ -30,6 +30,7 @@ export interface MatrixSpec extends Colouring {
   columns: readonly string[];
   values: ArrayLike<number>;
   causal?: boolean;
+  firstKey?: number; // the position of the first column, where the first token is hidden
   rowTitle?: string;
   columnTitle?: string;
   compact?: boolean; // rows as low as they may be: states over time, positions over dimensions
@@ -74,7 +75,7 @@ function paintMatrix(pen: Pen, theme: Theme, spec: MatrixSpec, L: MatrixLayout):
   const S = spec.columns.length;
   const colours = coloured(spec.values, spec, theme.dark);
   cells(pen, L.left, L.top, S * L.cellWidth, T * L.cellHeight, T, S, colours, theme.background);
-  if (spec.causal) hatch(pen, theme, L, T, S);
+  if (spec.causal) hatch(pen, theme, L, T, S, spec.firstKey ?? 0);
   pen.strokeStyle = theme.faint;
   pen.lineWidth = 1;
   pen.setLineDash([]);
@@ -112,20 +113,21 @@ function columnLabel(pen: Pen, L: MatrixLayout, name: string, s: number): void {
 }
 
 /** What a mask hides is hatched: it is no weight of 0, it was never asked. */
-function hatch(pen: Pen, theme: Theme, L: MatrixLayout, T: number, S: number): void {
+function hatch(pen: Pen, theme: Theme, L: MatrixLayout, T: number, S: number, firstKey: number): void {
   const w = L.cellWidth;
   pen.strokeStyle = theme.faint;
   pen.fillStyle = theme.faint;
   pen.lineWidth = 1;
-  pen.globalAlpha = 0.55;
+  pen.globalAlpha = 0.8;
   pen.beginPath();
-  for (let t = 0; t < Math.min(T, S - 1); t++) {
+  for (let t = 0; t < T; t++) {
     const y = L.top + t * L.cellHeight;
+    const from = t + 1 - firstKey;
     if (w < 8) {
-      if (w >= 2) pen.fillRect(L.left + (t + 1) * w, y, (S - t - 1) * w, L.cellHeight / 2);
+      if (from < S) pen.fillRect(L.left + from * w, y, (S - from) * w, L.cellHeight / 2);
       continue;
     }
-    for (let s = t + 1; s < S; s++) {
+    for (let s = from; s < S; s++) {
       pen.moveTo(L.left + s * w, y + L.cellHeight);
       pen.lineTo(L.left + (s + 1) * w, y);
     }
@@ -142,7 +144,7 @@ function cellNumbers(pen: Pen, spec: MatrixSpec, L: MatrixLayout, colours: Uint8
   for (let i = 0; i < spec.values.length; i++) {
     const row = Math.floor(i / S);
     const column = i % S;
-    if (spec.causal && column > row) continue;
+    if (spec.causal && column + (spec.firstKey ?? 0) > row) continue;
     const colour: RGB = [colours[3 * i], colours[3 * i + 1], colours[3 * i + 2]];
     pen.fillStyle = ink(colour);
     const said = Math.abs(spec.values[i]) < 0.005 ? "0" : spec.values[i].toFixed(2).replace(/^(-?)0\./, "$1.").replace("-", "−");
@@ -154,23 +156,23 @@ function cellNumbers(pen: Pen, spec: MatrixSpec, L: MatrixLayout, colours: Uint8
 export function drawLegend(how: Colouring & { limit: number }, width = 220): Drawing {
   const { signed = false, scale = "linear", limit } = how;
   return {
-    width: width + 30,
+    width: width + 44,
     height: 34,
     paint(pen, theme) {
       const steps = 64;
       const table = signed ? diverging(theme.dark) : ramp(how.palette, theme.dark);
       const bar = new Uint8Array(steps * 3);
       for (let i = 0; i < steps; i++) bar.set(table.subarray(3 * Math.round((i / (steps - 1)) * 255), 3 * Math.round((i / (steps - 1)) * 255) + 3), 3 * i);
-      cells(pen, 14, 2, width, 12, 1, steps, bar, "");
+      cells(pen, 22, 2, width, 12, 1, steps, bar, "");
       pen.strokeStyle = theme.soft;
       pen.lineWidth = 1;
       pen.setLineDash([]);
-      pen.strokeRect(13.5, 1.5, width + 1, 13);
+      pen.strokeRect(21.5, 1.5, width + 1, 13);
       pen.fillStyle = theme.ink;
       pen.font = SMALL;
       pen.textAlign = "center";
       pen.textBaseline = "top";
-      for (const [at, value] of legendTicks(limit, signed, scale)) pen.fillText(brief(value), 14 + at * width, 19);
+      for (const [at, value] of legendTicks(limit, signed, scale)) pen.fillText(brief(value), 22 + at * width, 19);
     },
   };
 }

@@ -313,12 +313,18 @@ function paintScatter(pen: Pen, theme: Theme, spec: ScatterSpec, at: ScatterLayo
     const { x, y } = at(i);
     const name = short(spec.names[i]);
     const w = textWidth(name, 11) + 4;
-    if (x + w > width || taken.some((t) => Math.abs(t.y - y) < 12 && x < t.x + t.w && t.x < x + w)) continue;
-    taken.push({ x, y, w });
+    const spot = places(x, y, w).find((p) => p.x > 0 && p.x + w < width && !taken.some((t) => Math.abs(t.y - p.y) < 12 && p.x < t.x + t.w && t.x < p.x + w));
+    if (!spot) continue;
+    taken.push({ ...spot, w });
     pen.fillStyle = i === picked ? theme.accent : picked === null || near.has(i) ? theme.ink : theme.soft;
     pen.font = i === picked ? BOLD : SMALL;
-    pen.fillText(name, x + 6, y);
+    pen.fillText(name, spot.x, spot.y);
   }
+}
+
+/** Where the name of a point may stand: right of it, left, above, below. */
+function places(x: number, y: number, w: number): { x: number; y: number }[] {
+  return [{ x: x + 6, y }, { x: x - w - 3, y }, { x: x - w / 2, y: y - 11 }, { x: x - w / 2, y: y + 12 }];
 }
 
 export interface BarRow {

@@ -22,9 +22,10 @@ from heedful.models import FAMILIES, find
 from heedful.runs.reading import held_out, marked, parted
 from heedful.runs.recipes import RECIPES, Evaluation, Recipe
 from heedful.runs.settings import Chosen
-from heedful.runs.train import train
+from heedful.runs.train import sharing, train
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
+from heedful.train.fit import Step
 from tests.runs.conftest import Heed
 from tests.train import toys
 
@@ -149,6 +150,33 @@ def test_a_run_stops_when_nothing_gets_better(heed: Heed, files: dict[str, Path]
     assert told["stopped_early"]
     assert told["steps"] == told["best_step"] + 2
     assert told["checkpoint"].endswith(f"step-{told['best_step']:06d}")
+
+
+def test_an_evaluation_reads_no_more_held_out_batches_than_were_trained_on(
+    heed: Heed, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int | None] = []
+    whole = Step.evaluate
+
+    def noted(step: Step, batches: Any, most: int | None = None) -> dict[str, float]:
+        read.append(most)
+        return whole(step, batches, most)
+
+    monkeypatch.setattr(Step, "evaluate", noted)
+    run = (*CHARS, files["text"], *TINY, "--steps", 2, "--set", "data.holdout=0.5")
+    _, _, err = heed(*run, "--folder", "a")
+    assert "evaluations read the first 2 of" in err
+    heed(*run, "--folder", "b", "--set", "evaluate.batches=3")
+    heed(*run, "--folder", "c", "--valid", files["text"])
+    assert read == [2, 3, None]
+
+
+def test_a_small_recurrence_is_trained_by_one_thread_and_others_by_all() -> None:
+    torch.set_num_threads(2)
+    for model, threads in ((toys.tiny("lstm"), 1), (toys.tiny("gpt2"), 2)):
+        with sharing(model):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
 
 
 def small(recipe: Recipe, files: dict[str, Path]) -> Chosen:

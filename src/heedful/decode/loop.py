@@ -211,8 +211,8 @@ def stream(
 ) -> Iterator[Piece]:
     """Text as it is written, token by token. `row` and `sample` tell several prompts and samples apart.
 
-    A model is stepped by the fast path where that pays (see decode/fast.py); to choose oneself, give a stepper
-    in its place: Plain(model), fast(model).
+    A model is stepped by the fast path where that pays (see decode/fast.py). To choose oneself, give a
+    stepper in its place: Plain(model), fast(model).
     """
     known = stepper_for(model).model
     given, asked = prompts(known, prompt), request(known, settings, n=n)

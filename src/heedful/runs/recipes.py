@@ -30,7 +30,7 @@ class Evaluation:
     """How a run is watched."""
 
     every: int = 250  # steps; an evaluation also ends the run
-    batches: int | None = None  # of the validation data; None: all
+    batches: int | None = None  # of the validation data; None: all, of held out data as many as steps
     patience: int | None = None  # evaluations without a better one before the run stops; None: never
     log: int = 10  # steps between lines of metrics.jsonl
     sample: int = 64  # tokens written after each evaluation, of models that write; 0: none

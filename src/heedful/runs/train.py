@@ -14,7 +14,10 @@ from typing import Any
 
 import torch
 
+from heedful.data.batches import Batches
 from heedful.errors import HeedfulError
+from heedful.models.base import Model
+from heedful.nn.recurrent import Recurrence
 from heedful.runs.folder import Files, Folder, Nowhere, read_metrics
 from heedful.runs.prepare import Prepared, device_of, prepare, writes
 from heedful.runs.progress import Progress, memory, progress
@@ -24,6 +27,7 @@ from heedful.train.distributed import Processes, processes
 from heedful.train.fit import Step, fit
 from heedful.train.stopping import EarlyStopping
 
+SMALL = 128  # hidden units up to which a recurrence gains nothing from threads
 SHOW = 0.25  # seconds between looks at the loss: on a GPU each one waits for it
 
 
@@ -74,6 +78,35 @@ def signals() -> Iterator[Asked]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def sharing(model: Model) -> Iterator[None]:
+    """As many threads as a step on a CPU has a use for.
+
+    A recurrence multiplies one small matrix after another, word by word: its threads wait for each other more
+    than they work, and on a busy machine each wait takes until the scheduler comes round.
+    """
+    before, units = torch.get_num_threads(), [m.hidden for m in model.modules() if isinstance(m, Recurrence)]
+    if units and max(units) <= SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def evaluated(chosen: Chosen, valid: Batches | None) -> int | None:
+    """How many batches an evaluation reads; None: all.
+
+    What is held out grows with the data. Unless somebody chose, an evaluation reads no more of it than was
+    trained on since the last, so that a short run on a large text does not spend its time on judging itself.
+    """
+    how = chosen.recipe.evaluate
+    if how.batches is not None or chosen.valid or valid is None:
+        return how.batches
+    most = min(how.every, chosen.recipe.train.steps)
+    return most if most < len(valid) else None
+
+
 def train(
     chosen: Chosen, folder: Path, *, resume: bool = False, quiet: bool = False, tensorboard: bool = False
 ) -> Result:
@@ -89,7 +122,8 @@ def train(
         chosen = replace(chosen, recipe=replace(recipe, train=config))
         shown = progress(config.steps, quiet or by.rank > 0)
         try:
-            return Loop(chosen, ready, files, shown, by).run()
+            with sharing(ready.model):
+                return Loop(chosen, ready, files, shown, by).run()
         finally:
             shown.close()
 
@@ -100,6 +134,7 @@ class Loop:
     def __init__(self, chosen: Chosen, ready: Prepared, files: Files, shown: Progress, by: Processes) -> None:
         self.chosen, self.ready, self.files, self.shown, self.by = chosen, ready, files, shown, by
         self.config, self.how = chosen.recipe.train, chosen.recipe.evaluate
+        self.most = evaluated(chosen, ready.valid)
         self.parameters = sum(p.numel() for p in ready.model.parameters())
         self.stopping = EarlyStopping(patience=self.how.patience or sys.maxsize)
         self.began = self.seen = time.perf_counter()
@@ -144,6 +179,9 @@ class Loop:
         self.say(f"{self.chosen.name}: {family} of {self.parameters:,} parameters on {device}; {rows}")
         for note in self.ready.notes:
             self.say(f"note: {note}")
+        if self.most is not None and self.how.batches is None and self.ready.valid is not None:
+            of = f"the first {self.most} of {len(self.ready.valid)} batches held out"
+            self.say(f"note: evaluations read {of}; --set evaluate.batches={len(self.ready.valid)} for all")
         if at is not None:
             self.say(f"going on from {at}")
 
@@ -198,7 +236,7 @@ class Loop:
         if self.ready.valid is None:
             return
         began = time.perf_counter()
-        found = step.evaluate(self.ready.valid, self.how.batches)
+        found = step.evaluate(self.ready.valid, self.most)
         if self.ready.batches.labels == () and found["loss"] < 50:
             found["perplexity"] = math.exp(found["loss"])
         better = self.stopping.better(found["loss"])

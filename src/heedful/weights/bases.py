@@ -27,3 +27,9 @@ def bundled() -> dict[str, Path]:
     """The models that come with heedful, by name: trained by us, each with a card."""
     root = Path(__file__).parents[1] / "bundled"
     return {path.parent.name: path.parent for path in sorted(root.glob("*/README.md"))}
+
+
+def bundled_vectors() -> dict[str, Path]:
+    """The tables of word vectors among them."""
+    files = {name: folder / "vectors.bin" for name, folder in bundled().items()}
+    return {name: path for name, path in files.items() if path.is_file()}

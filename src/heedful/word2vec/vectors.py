@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import ConfigError, InputError, NotFound, nearest
+from heedful.weights.bases import bundled_vectors
 from heedful.word2vec import files, formats
 from heedful.word2vec.corpus import Corpus, Source
 from heedful.word2vec.huffman import Paths, graft
@@ -321,8 +322,11 @@ class Word2Vec:
     def load(
         cls, path: str | Path, format: str | None = None, limit: int | None = None, mmap: bool = False
     ) -> Word2Vec:
-        """Read any of the formats, told apart by content; `mmap` leaves a .safetensors table on disk."""
-        path = Path(path)
+        """Read any of the formats, told apart by content; `mmap` leaves a .safetensors table on disk.
+
+        "words" are the vectors that come with heedful.
+        """
+        path = bundled_vectors().get(str(path), Path(path))
         if not path.exists():
             raise NotFound(f"no file {path}; give the path of word vectors")
         if (format or path.suffix.lstrip(".")) != "safetensors":

@@ -162,3 +162,10 @@ def test_what_cannot_be_written_is_said_in_a_line(ask: Any, says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         ask()
     assert "\n" not in str(caught.value)
+
+
+def test_a_pipeline_speaks_through_the_tokenizer_it_is_given() -> None:
+    model = tiny("llama", vocab=260, context=512)
+    found = pipeline("text-generation", model, tokenizer=letters())("abc", max_new_tokens=4)
+    assert found == writer()("abc", max_new_tokens=4)
+    assert model.tokenizer is None

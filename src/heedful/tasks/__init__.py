@@ -2,5 +2,13 @@
 
 from heedful.tasks.common import Pipeline as Pipeline
 from heedful.tasks.common import Truncated as Truncated
+from heedful.tasks.complete import Conversation as Conversation
+from heedful.tasks.open_domain import OpenDomain as OpenDomain
 from heedful.tasks.pipeline import TASKS as TASKS
 from heedful.tasks.pipeline import pipeline as pipeline
+from heedful.tasks.prompt import FewShot as FewShot
+from heedful.tasks.prompt import few_shot as few_shot
+from heedful.tasks.score import infill as infill
+from heedful.tasks.score import log_probability as log_probability
+from heedful.tasks.score import rank as rank
+from heedful.tasks.search import Search as Search

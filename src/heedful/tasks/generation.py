@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from heedful.data.tokens import ended, frame
-from heedful.decode.fast import fast
+from heedful.decode.fast import stepper_where_it_pays
 from heedful.decode.loop import Generation, generate
 from heedful.decode.request import context_of, endings
 from heedful.decode.stepper import Stepper
@@ -146,12 +146,11 @@ class NotBefore:
 
 
 def written(
-    stepper: Stepper, prompts: Sequence[list[int]], how: Plan, batch_size: int = BATCH
+    model: Model, prompts: Sequence[list[int]], how: Plan, batch_size: int = BATCH
 ) -> list[list[Generation]]:
     """For each prompt what was written behind it, as often as asked."""
     if batch_size < 1:
         raise InputError(f"batch_size={batch_size} must be at least 1")
-    model = stepper.model
     count = lambda ids: 1 if isinstance(model, Seq2Seq) else len(ids)  # a decoder's start token is counted
     out: list[list[Generation]] = []
     while len(out) < len(prompts):
@@ -163,9 +162,10 @@ def written(
         rules = how.rules | {"max_tokens": most}
         if "seed" in rules:
             rules["seed"] += len(out)  # otherwise the first rows of all batches would draw the same
-        by = stepper
+        by: Model | Stepper = model
         if least > 0 and "contrastive" not in rules:
-            by = cast(Stepper, NotBefore(stepper, sorted(endings(model, rules.get("eos"))), least))
+            inner = stepper_where_it_pays(model, len(some) * max(rules["n"], rules.get("beams", 1)), most)
+            by = cast(Stepper, NotBefore(inner, sorted(endings(model, rules.get("eos"))), least))
         out += generate(by, some, details=True, **rules)
     return out
 
@@ -190,7 +190,7 @@ def tidy(text: str, clean: bool | None) -> str:
 
 
 class Writes(Pipeline):
-    """A pipeline whose model writes: one stepper for all calls."""
+    """A pipeline whose model writes."""
 
     heads = ("lm",)
 
@@ -201,13 +201,13 @@ class Writes(Pipeline):
         )
 
     @cached_property
-    def stepper(self) -> Stepper:
-        """The fastest there is; it speaks through the pipeline's own tokenizer."""
-        model = self.model
-        if model.tokenizer is not self.tokenizer:
-            model = copy.copy(model)  # the caller's model keeps its own
-            model.tokenizer = self.tokenizer
-        return fast(model)
+    def speaker(self) -> Model:
+        """The model; it speaks through the pipeline's own tokenizer."""
+        if self.model.tokenizer is self.tokenizer:
+            return self.model
+        model = copy.copy(self.model)  # the caller's keeps its own
+        model.tokenizer = self.tokenizer
+        return model
 
     def source(self, text: str, truncation: Any = None) -> list[int]:
         """A text as an encoder-decoder read it in training: with its end."""
@@ -230,4 +230,4 @@ class Writes(Pipeline):
     ) -> list[list[Generation]]:
         """What the model writes for each prompt."""
         how = plan(chosen(self.task, self.model, options, usual))
-        return written(self.stepper, prompts, how, batch_size)
+        return written(self.speaker, prompts, how, batch_size)

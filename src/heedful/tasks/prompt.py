@@ -89,7 +89,7 @@ class FewShot:
             return [self(one) for one in query]
         if self.labels is None:
             # The next example would begin after a line end, and the model would write it.
-            settings = {"max_tokens": 64, "stop": ["\n"]} | self.settings
+            settings: dict[str, Any] = {"max_tokens": 64, "stop": ["\n"]} | self.settings
             return generate(self.model, self.prompt(query), **settings).strip()
         rows = rank(self.model, self.prompt(query), [f" {label}" for label in self.labels], by=self.by)
         scores = {row["text"][1:]: row["probability"] for row in rows}

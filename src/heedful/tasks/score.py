@@ -198,7 +198,7 @@ def ranked(candidates: Sequence[str], found: Sequence[Scored], by: str) -> list[
         {"text": c, "index": i, "score": score, "probability": p, "total": s.total, "mean": s.mean}
         for i, (c, s, score, p) in enumerate(zip(candidates, found, scores, shares, strict=True))
     ]
-    return sorted(rows, key=lambda row: -row["score"])  # type: ignore[operator]
+    return sorted(rows, key=lambda row: -row["score"])
 
 
 def is_masked(model: Model) -> bool:

@@ -136,7 +136,7 @@ class Translation(Writes):
     ) -> list[dict[str, Any]]:
         """Translated sentences with the white space that stood between them."""
         tensors, clean = ways
-        out = []
+        out: list[dict[str, Any]] = []
         for choice in zip(*rows, strict=True):
             if tensors:
                 out.append({"translation_token_ids": [i for g in choice for i in g.ids]})

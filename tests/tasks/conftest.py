@@ -26,13 +26,17 @@ Tiny = Callable[..., Model]
 
 @pytest.fixture(scope="session")
 def vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
-    """A tokenizer for each family: pieces marked with ##, and bytes."""
+    """A tokenizer for each family: pieces marked with ##, bytes, pieces of sentences."""
     path = tmp_path_factory.mktemp("text") / "text.txt"
     path.write_text(TEXT)
     roles = ["bos", "pad", "eos", "unk", "mask", "cls", "sep"]
     bert = heedful.train_tokenizer("wordpiece", path, 160, lower=True)
     bert.settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    return {"bert": bert, "roberta": heedful.train_tokenizer("bpe", path, 340, special=roles)}
+    return {
+        "bert": bert,
+        "roberta": heedful.train_tokenizer("bpe", path, 340, special=roles),
+        "distilbert": heedful.train_tokenizer("unigram", path, 120, special=roles[1:]),
+    }
 
 
 @pytest.fixture

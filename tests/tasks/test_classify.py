@@ -32,7 +32,7 @@ def test_the_score_is_the_softmax_of_the_logits(nlp: Any) -> None:
         dict(zip(["bad", "fair", "good"], p.tolist(), strict=True))
     )
     assert [row["score"] for row in found] == sorted(p.tolist(), reverse=True)
-    assert nlp(TEXT) == found[:1]
+    assert nlp(TEXT) == nlp(inputs=TEXT) == found[:1]
 
 
 def test_all_scores_the_old_way_are_in_the_order_of_the_labels(nlp: Any) -> None:

@@ -18,7 +18,7 @@ TEXTS = [
     "مرحبا بالعالم",
     "he didn't",
 ]
-FAMILIES = ["bert", "roberta"]
+FAMILIES = ["bert", "roberta", "distilbert"]
 
 
 def both(task: str, model: Model, folder: Path, **defaults: Any) -> tuple[Any, Any]:

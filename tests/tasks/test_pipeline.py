@@ -348,6 +348,10 @@ def test_what_a_pipeline_is_fits_on_a_line(tiny: Tiny) -> None:
     assert repr(pipeline(model=tiny("tag", TAGS))) == "pipeline('token-classification', bert, tag head)"
 
 
+def test_a_pipeline_tells_how_its_answer_is_reached(tiny: Tiny) -> None:
+    assert pipeline(model=tiny("tag", TAGS)).how == "p = softmax(u) over the labels, at every token."
+
+
 def test_all_errors_are_heedfuls_own(tiny: Tiny) -> None:
     with pytest.raises(HeedfulError, match="'no-such-model' is no folder"):
         pipeline("ner", model="no-such-model")

@@ -41,7 +41,8 @@ class TextClassification(Pipeline):
         """[{"label", "score"}]: the best label of a text; with `top_k` the best few (None: all)."""
         found = super().__call__(*inputs, **options)
         # As in transformers, the answer to one text stands in a list unless this very call gives top_k.
-        return [found] if inputs and isinstance(inputs[0], str) and "top_k" not in options else found
+        given = inputs[0] if inputs else options.get("inputs")
+        return [found] if isinstance(given, str) and "top_k" not in options else found
 
     def answer(
         self,

@@ -67,8 +67,8 @@ class Pipeline:
 
     @property
     def how(self) -> str:
-        """How the answer is reached, in a line."""
-        return f"{self.task}: {self.needs}, read by a {self.model.family.name}"
+        """How the answer is reached, in a line: its equation."""
+        return (inspect.getdoc(type(self)) or self.needs).splitlines()[0]
 
     def __repr__(self) -> str:
         return f"pipeline({self.task!r}, {self.model.family.name}, {self.model.config.head} head)"

@@ -13,7 +13,8 @@ from heedful.models.base import Model
 from heedful.tasks.common import BATCH, Pipeline, fitted, labels, run, spread
 from heedful.tasks.similar import vectors
 
-# What sentence encoders multiply cosines with in the softmax they are trained with (Reimers and Gurevych's).
+# What sentence encoders multiply cosines with in the softmax they are trained with. On topics, sentiment and
+# emotions it also gives the right label a higher likelihood than 10 or 30 do, or nearly so.
 SCALE = 20.0
 
 # By the kind of head. The first is transformers' own; cosines are better with the subject named as such.

@@ -53,9 +53,11 @@ def longest(names: Sequence[str]) -> float:
 
 def matrix(
     values: np.ndarray, rows: Sequence[str], columns: Sequence[str], *, signed: bool, scale: str = "linear",
-    palette: str = "blue", axes: str = "", compact: bool = False,
+    palette: str = "blue", axes: str = "", compact: bool = False, masked: int | None = None,
 ) -> tuple[list[Shape], float, float]:  # fmt: skip
-    """A heat map with its labels and its legend; causal masks are seen as an empty triangle."""
+    """A heat map with its labels and its legend. What a causal mask hides is hatched: keys after the query,
+    `masked` being the position of the first key; None where there is no such mask.
+    """
     T, S = values.shape
     wide = min(longest(columns), 100.0)
     left = min(max(longest(rows) + 18, 40), 130)
@@ -70,6 +72,8 @@ def matrix(
         Box(left, top, S * cell, T * tall, stroke=FAINT),
         Text(12, 8, axes, 11, colour=SOFT),
     ]
+    if masked is not None:
+        shapes += hatched(T, S, masked, left, top, cell)
     every = max(1, math.ceil(13 / tall))
     shapes += [
         Text(left - 6, top + (t + 0.5) * tall, short(rows[t]), anchor="end") for t in range(0, T, every)
@@ -85,6 +89,20 @@ def matrix(
     shapes += legend(left, bottom, limit, signed, scale, palette)
     right = max(left + S * cell + (wide * SIN if turned else 0.0), left + 240) + 16
     return shapes, right, bottom + 40
+
+
+def hatched(T: int, S: int, first: int, left: float, top: float, cell: float) -> list[Shape]:
+    """One slanted line through the hidden cells of each anti-diagonal t + s = k."""
+    out: list[Shape] = []
+    for k in range(T + S - 1):
+        t0, t1 = max(0, k - S + 1), min(T - 1, (k + first - 1) // 2)  # s + first > t, s = k − t
+        if t0 <= t1:
+            ends = [
+                (left + (k - t1) * cell, top + (t1 + 1) * cell),
+                (left + (k - t0 + 1) * cell, top + t0 * cell),
+            ]
+            out.append(Stroke(ends, FAINT, min(1.0, cell / 8)))
+    return out
 
 
 def numbers(
@@ -118,17 +136,13 @@ def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: 
 
 
 def _attention(data: Data) -> tuple[list[Shape], float, float]:
-    values, queries, keys, _ = picked(data)
-    signed = data["patterns"][data["pattern"]]["kind"] == "effective"
+    values, queries, keys, first = picked(data)
+    pattern = data["patterns"][data["pattern"]]
+    causal = not pattern["cross"] and len(queries) > 1 and not np.triu(pattern["values"], 1).any()
     return matrix(
-        values,
-        queries,
-        keys,
-        signed=signed,
-        scale=data["scale"],
-        palette=data["palette"],
-        axes="query ↓   key →",
-    )
+        values, queries, keys, signed=pattern["kind"] == "effective", scale=data["scale"],
+        palette=data["palette"], axes="query ↓   key →", masked=first if causal else None,
+    )  # fmt: skip
 
 
 def pooled(values: np.ndarray, size: int) -> np.ndarray:
@@ -218,6 +232,11 @@ def _next_token(data: Data) -> tuple[list[Shape], float, float]:
     return shapes, left + 500, 22.0 + 22 * len(names) + 10
 
 
+def crowded(x: float, y: float, long: float, taken: Sequence[tuple[float, float, float]]) -> bool:
+    """Whether a name would stand on another."""
+    return any(abs(y - b) < 12 and x < a + c and a < x + long for a, b, c in taken)
+
+
 def _embeddings(data: Data) -> tuple[list[Shape], float, float]:
     points, w, h = data["points"].astype(float), 720.0, 520.0
     low, high = points.min(0), points.max(0)
@@ -229,9 +248,11 @@ def _embeddings(data: Data) -> tuple[list[Shape], float, float]:
     taken: list[tuple[float, float, float]] = []
     for (x, y), name in zip(place, data["names"], strict=True):
         long = width(short(name), 11) + 4
-        if not any(abs(y - b) < 12 and x < a + c and a < x + long for a, b, c in taken):
-            taken.append((x, y, long))
-            shapes.append(Text(x + 6, y, short(name), 11))
+        places = ((x + 6, y), (x - long - 3, y), (x - long / 2, y - 11), (x - long / 2, y + 12))
+        spot = next((p for p in places if not crowded(*p, long, taken)), None)
+        if spot is not None:
+            taken.append((*spot, long))
+            shapes.append(Text(*spot, short(name), 11))
     axis = lambda i: f"principal component {i + 1} ({percent(data['explained'][i])} of the variance) →"
     shapes += [
         Text(w / 2, h + 10, axis(0), 11, "middle", SOFT),

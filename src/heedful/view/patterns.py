@@ -48,8 +48,8 @@ def attention(
     """Attention of a model on a text; an encoder-decoder without a target writes its own.
 
     `layer` is a name ("blocks.3.attn") or its place, `head` a number, "mean" or "max" over heads: what is
-    drawn first, and by .svg, .png and .csv. `scale` is linear, sqrt or log. `hide_first` leaves the first token
-    out and makes the rows what they were. A model that attends to nothing gives a figure of its states.
+    drawn first, and by .svg, .png and .csv. `scale` is linear, sqrt or log. `hide_first` leaves the first
+    token out and makes the rows what they were. A model that attends to nothing gives a figure of its states.
 
     `tokens` and `pattern` draw weights you have: (T, S), (H, T, S), (L, H, T, S) or a list of layers, such as
     `outputs.attentions`; `keys` names the columns where they are another sequence. A live model of
@@ -90,7 +90,7 @@ def _figure(
         "patterns": given.patterns, "scores": given.scores, "pattern": at, "head": head, "view": view,
         "scale": scale, "hide_first": hide, "palette": palette,
     }  # fmt: skip
-    about = {"model": given.name, "text": given.text}
+    about: dict[str, Any] = {"model": given.name, "text": given.text}
     title = f"Attention of {given.name}" if given.name else "Attention"
     if kind == "attention":
         about |= {"layer": one["name"], "head": head, "scale": scale}
@@ -221,7 +221,7 @@ def checked(model: Model, text: Text, target: Text = None) -> Input:
 def states_of(given: Collected) -> Figure:
     """What a model without attention has instead: its states, units down, tokens across."""
     panels = []
-    for name, state in given.states.items():
+    for name, state in sorted(given.states.items(), key=lambda item: item[0].startswith("embed")):
         T, D = state.shape
         columns = given.tokens if len(given.tokens) == T else [str(t) for t in range(T)]
         panels.append({
@@ -231,8 +231,9 @@ def states_of(given: Collected) -> Figure:
             "signed": bool(state.min(initial=0.0) < 0),
         })  # fmt: skip
     about = {"model": given.name, "text": given.text}
+    note = f"{given.name} attends to nothing, so there is no pattern to draw; these are its states."
     call = f"heedful.view.attention(model, {given.text!r})"
-    return Figure("states", f"States of {given.name}", about, {"panels": panels}, given.note, call)
+    return Figure("states", f"States of {given.name}", about, {"panels": panels}, note, call)
 
 
 def _scored(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -61,10 +61,15 @@ def positions(model: Model, length: int = 64) -> Figure:
 def _added(model: Model, length: int) -> Iterator[dict[str, Any]]:
     """Vectors added to the embedding."""
     tables = model.tables
+    seen: set[tuple[Any, ...]] = set()
     for side, embed in tables.items():
         place = embed.position
         if not isinstance(place, Sinusoidal | Learned):
             continue
+        if isinstance(place, Sinusoidal):
+            if (place.dim, place.base, place.layout) in seen:
+                continue  # both sides of an encoder-decoder have the same one
+            seen.add((place.dim, place.base, place.layout))
         T = min(length, place.context or length)
         vectors = place(torch.arange(T, device=model.device)).float()
         kind = "sinusoidal" if isinstance(place, Sinusoidal) else "learned"
@@ -136,10 +141,10 @@ def _biased(model: Model, length: int) -> Iterator[dict[str, Any]]:
             pos = torch.arange(length, device=model.device)[None]
             vectors, rows = module(Context(pos, pos, Mask()))
             table, rows = vectors[0], rows.reshape(length, -1)
-            far = list(range(1 - length, length))
+            apart = list(range(1 - length, length))
             which = torch.cat((rows[0, 1:].flip(0), rows[:, 0]))
             said = "the vector that stands for each distance query − key; all layers share them"
             dims = list(range(table.shape[1]))
             yield panel(
-                "vectors of distances", table[which], far, dims, "query − key", "dimension", note=said
+                "vectors of distances", table[which], apart, dims, "query − key", "dimension", note=said
             )

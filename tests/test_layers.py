@@ -48,7 +48,7 @@ ALLOWED = {
         "cli",
     },
     "tasks": {"text", "data", "models", "decode", "evaluate", "loading", "weights", "nn", "pooling"},
-    "view": {"inspect", "models", "loading", "nn", "word2vec", "decode"},
+    "view": {"inspect", "models", "loading", "nn", "word2vec", "decode", "runs"},
     "studio": {"*"},
     "__init__": {"*"},
 }

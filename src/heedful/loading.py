@@ -24,7 +24,7 @@ from heedful.adapters import (
 from heedful.errors import CorruptFile, InputError, NotFound, WrongShape
 from heedful.models import FAMILIES, by_model_type, find, presets
 from heedful.models.base import LM, Config, Family, Model
-from heedful.models.published import config_from, config_to
+from heedful.models.published import config_from, config_to, read_gguf_rope
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, swap_in
 from heedful.pooling import Pooling, read_pooling, write_pooling
@@ -187,7 +187,10 @@ def _open_gguf(path: Path) -> tuple[GGUFFile, Family, Config]:
     if source.architecture not in known:
         raise NotFound(f"{path} holds a {source.architecture!r}; GGUF is read here for {', '.join(known)}")
     family = known[source.architecture]
-    return source, family, family.config.strict(**source.config(family.gguf_keys))
+    values = source.config(family.gguf_keys)
+    scaling = read_gguf_rope(*source.rope(), values.get("rope_base", 10000.0), values.get("context", 2048))
+    values |= {} if scaling is None else {"rope_scaling": scaling}
+    return source, family, family.config.strict(**values)
 
 
 def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:

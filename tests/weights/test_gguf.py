@@ -13,6 +13,7 @@ import torch
 import heedful
 from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
 from heedful.models import FAMILIES
+from heedful.nn.rope import LinearScaling, Llama3Scaling, Scaling, YarnScaling, frequencies
 from heedful.weights.checkpoint import published_tensors
 from heedful.weights.gguf import GGUFFile
 from tests.text.samples import WRITTEN
@@ -25,7 +26,7 @@ LLAMA = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 64, "conte
 def write(path: Path, tensors: dict[str, np.ndarray], architecture: str = "llama", **numbers: Any) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
     for name, value in numbers.items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
         add(f"{architecture}.{name.replace('__', '.')}", value)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
@@ -46,7 +47,8 @@ def write_model(path: Path, model: Any, **more: Any) -> Path:
         "attention__head_count_kv": c.kv_heads, "feed_forward_length": c.hidden, "context_length": c.context,
         "rope__freq_base": c.rope_base, "attention__layer_norm_rms_epsilon": c.norm_eps,
     }  # fmt: skip
-    return write(path, tensors | more, **numbers)
+    arrays = {name: value for name, value in more.items() if isinstance(value, np.ndarray)}
+    return write(path, tensors | arrays, **numbers, **{n: v for n, v in more.items() if n not in arrays})
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -105,11 +107,38 @@ def test_what_was_read_outlives_the_file(tmp_path: Path) -> None:
     assert bool((read == 2).all())
 
 
-def test_rescaled_positions_are_refused_rather_than_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_positions_divided_as_llama_3_does_are_recognised(factor: float, tmp_path: Path) -> None:
+    scaling = Llama3Scaling(factor)
+    model = heedful.build("llama", **LLAMA, rope_base=500000.0, rope_scaling=scaling, seed=0).eval()
+    plain, scaled = (frequencies(8, 500000.0, s, torch.tensor([[64]]))[0][0] for s in (None, scaling))
+    divisors = (plain / scaled).numpy()
+    again = heedful.load(write_model(tmp_path / "model.gguf", model, **{"rope_freqs.weight": divisors}))
+    tokens = torch.randint(0, 260, (2, 40))
+    assert again.config.rope_scaling == scaling  # type: ignore[attr-defined]
+    assert torch.allclose(again(tokens), model(tokens), atol=1e-6)
+
+
+@pytest.mark.parametrize("scaling", [LinearScaling(4.0), YarnScaling(4.0, 16)])
+def test_positions_rescaled_by_a_named_rule_are_read(scaling: Scaling, tmp_path: Path) -> None:
+    model = heedful.build("llama", **LLAMA, rope_scaling=scaling, seed=0).eval()
+    kind = "linear" if isinstance(scaling, LinearScaling) else "yarn"
+    said = {"type": kind, "factor": 4.0} | ({"original_context_length": 16} if kind == "yarn" else {})
+    path = write_model(tmp_path / "m.gguf", model, **{f"rope__scaling__{n}": v for n, v in said.items()})
+    tokens = torch.randint(0, 260, (2, 40))
+    assert torch.allclose(heedful.load(path)(tokens), model(tokens), atol=1e-6)
+
+
+def test_positions_rescaled_by_an_unknown_rule_are_refused_rather_than_left_out(tmp_path: Path) -> None:
     model = heedful.build("llama", **LLAMA)
     factors = np.linspace(1, 8, 4, dtype=np.float32)
-    with pytest.raises(WeightsError, match="rotary"):
-        heedful.load(write_model(tmp_path / "model.gguf", model, **{"rope_freqs.weight": factors}))
+    with pytest.raises(WeightsError, match="not Llama 3's rule"):
+        heedful.load(write_model(tmp_path / "a.gguf", model, **{"rope_freqs.weight": factors}))
+    with pytest.raises(WeightsError, match="'longrope' is not read"):
+        heedful.load(write_model(tmp_path / "b.gguf", model, rope__scaling__type="longrope"))
+    said = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 2.0}
+    with pytest.raises(WeightsError, match="'yarn' with attn_factor is not read"):
+        heedful.load(write_model(tmp_path / "c.gguf", model, **said))
 
 
 def test_bad_files_are_one_clear_error_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

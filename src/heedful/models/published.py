@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from heedful.errors import ConfigError
+import torch
+
+from heedful.errors import ConfigError, WeightsError
 from heedful.models.base import Config, Family
-from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling
+from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling, frequencies
 
 
 def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling | None]:
@@ -37,6 +39,37 @@ def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling |
     raise ConfigError(
         f"rope_type={kind!r} is unknown; this version builds default, linear, dynamic, yarn, llama3"
     )
+
+
+def read_gguf_rope(
+    said: Mapping[str, Any], divisors: Sequence[float], base: float, context: int
+) -> Scaling | None:
+    """The scaling of a GGUF file, by its metadata (linear, yarn) or by a divisor of each frequency.
+
+    Llama 3.1 and later list divisors and nothing else: the largest is the factor, and it is checked that the
+    rule makes the others. What cannot be told for certain would give a model that is wrong without a sign.
+    """
+    kind = said.get("type", "none")
+    if any(d != 1 for d in divisors):
+        size = torch.tensor([[context]])
+        for trained in (8192, said.get("original_context_length", 8192)):
+            guess = Llama3Scaling(max(divisors), int(trained))
+            plain, scaled = (frequencies(2 * len(divisors), base, s, size)[0][0] for s in (None, guess))
+            if kind == "none" and torch.allclose(plain / scaled, torch.tensor(divisors), rtol=1e-3):
+                return guess
+        raise WeightsError(
+            f"this GGUF file divides its rotary frequencies by {divisors[0]:g} … {divisors[-1]:g}, which is "
+            f"not Llama 3's rule (rope scaling {kind!r}); load the model's safetensors folder instead"
+        )
+    known = {"type", "factor", "original_context_length", "finetuned"}
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn") or (more := sorted(said.keys() - known)):
+        what = f"rope scaling {kind!r}" + (f" with {', '.join(more)}" if kind in ("linear", "yarn") else "")
+        raise WeightsError(f"{what} is not read from GGUF; load the model's safetensors folder instead")
+    trained = said.get("original_context_length")
+    rope = {"rope_type": kind, "factor": said.get("factor"), "original_max_position_embeddings": trained}
+    return read_rope({"rope_scaling": rope}, context)[1]
 
 
 def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:

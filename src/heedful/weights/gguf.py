@@ -73,15 +73,13 @@ class GGUFFile:
         if "vocab" not in values and "token_embd.weight" in self.entries:
             values["vocab"] = self.entries["token_embd.weight"].shape[0]
         values["tied"] = "output.weight" not in self.entries
-        self._refuse_scaled_positions()
         return values
 
-    def _refuse_scaled_positions(self) -> None:
-        """Rescaled rotary frequencies, left out, would give a model that is wrong without a sign of it."""
-        kind = self.metadata.get(f"{self.architecture}.rope.scaling.type", "none")
-        scaled = "rope_freqs.weight" in self.entries and not bool((self.read("rope_freqs.weight") == 1).all())
-        if kind != "none" or scaled:
-            raise WeightsError(
-                f"{self.path} rescales its rotary positions (rope scaling {kind!r}), which is not read "
-                "from GGUF; load the model's safetensors folder instead"
-            )
+    def rope(self) -> tuple[dict[str, Any], list[float]]:
+        """How rotary positions are rescaled: what the metadata say, by their last word, and what each pair's
+        frequency is divided by, if the file lists it.
+        """
+        start = f"{self.architecture}.rope.scaling."
+        said = {n.removeprefix(start): v for n, v in self.metadata.items() if n.startswith(start)}
+        listed = "rope_freqs.weight" in self.entries
+        return said, self.read("rope_freqs.weight").tolist() if listed else []

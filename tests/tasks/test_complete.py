@@ -94,10 +94,17 @@ def test_a_stop_string_ends_a_text_and_is_not_shown() -> None:
 
 
 def test_a_prompt_beyond_the_context_is_cut_only_if_asked() -> None:
+    ids = {"return_tensors": True}
     with pytest.raises(InputError, match="nothing was cut"):
         writer()("a" * 600, max_new_tokens=1)
-    with pytest.warns(Truncated, match="88 of 600"):
-        writer()("b" * 88 + "a" * 512, max_new_tokens=1, handle_long_generation="hole")
+    with pytest.warns(Truncated, match="91 of 600"):
+        cut = writer()("b" * 91 + "a" * 509, max_new_tokens=4, handle_long_generation="hole", **ids)
+    assert (
+        cut[0]["generated_token_ids"]
+        == writer()("a" * 509, max_new_tokens=4, **ids)[0]["generated_token_ids"]
+    )
+    with pytest.raises(InputError, match="leaves no room"):
+        writer()("a" * 600, max_new_tokens=900, handle_long_generation="hole")
 
 
 def test_messages_give_messages() -> None:

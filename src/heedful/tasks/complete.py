@@ -49,11 +49,13 @@ class TextGeneration(Writes):
         options = generation | ({} if ends is None else {"stop_strings": ends})
         cut = truncation or handle_long_generation
         whole = return_full_text is None or return_full_text
+        new = generation.get("max_new_tokens") or (
+            1 if "max_length" in generation else USUAL["max_new_tokens"]
+        )
 
         def answers(given: list[Any]) -> list[Any]:
             prompts = [
-                fitting(self.model, self.ids(one, prefix, continue_final_message), cut, "last")
-                for one in given
+                fitting(self.model, self.ids(one, prefix, continue_final_message), cut, new) for one in given
             ]
             rows = self.write(prompts, options, USUAL, batch_size)
             if return_tensors:

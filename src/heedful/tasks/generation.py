@@ -170,14 +170,23 @@ def written(
     return out
 
 
-def fitting(model: Model, ids: list[int], truncation: Any, keep: str = "first") -> list[int]:
-    """The ids, or as many as the model reads: what is cut is reported, and nothing without `truncation`."""
+def fitting(model: Model, ids: list[int], truncation: Any, new: int | None = None) -> list[int]:
+    """The ids, or as many as the model reads: what is cut is reported, and nothing without `truncation`.
+
+    A source keeps its beginning and its end token; a prompt that `new` tokens shall follow keeps its end.
+    """
     reach = context_of(model, source=True)
-    if reach is None or len(ids) <= reach or truncation in (None, False, "do_not_truncate"):
+    if reach is None or truncation in (None, False, "do_not_truncate"):
         return ids
-    warnings.warn(Truncated(f"cut off: {len(ids) - reach:,} of {len(ids):,} tokens"), stacklevel=2)
-    # The last token of a source is its end.
-    return [*ids[: reach - 1], ids[-1]] if keep == "first" else ids[-reach:]
+    fit = reach if new is None else reach - new + 1  # the last one written is not read any more
+    if fit < 1:
+        raise InputError(
+            f"max_new_tokens={new} leaves no room for a prompt in a context of {reach}; lower it"
+        )
+    if len(ids) <= fit:
+        return ids
+    warnings.warn(Truncated(f"cut off: {len(ids) - fit:,} of {len(ids):,} tokens"), stacklevel=2)
+    return [*ids[: fit - 1], ids[-1]] if new is None else ids[-fit:]
 
 
 def tidy(text: str, clean: bool | None) -> str:

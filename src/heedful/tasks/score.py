@@ -237,8 +237,12 @@ def written_ids(model: Seq2Seq, text: str) -> list[int]:
 
 
 def begins(model: Model) -> list[int]:
-    """What a text can be predicted from if nothing stands before it: its bos token, else another's end."""
-    known = (model.tokenizer.bos, model.published.get("bos_token_id"), model.tokenizer.eos)
+    """What a text can be predicted from if nothing stands before it: the end of another, or its bos token.
+
+    A chat model's bos opens a message, and a text behind it would be a speaker's name.
+    """
+    tokenizer = model.tokenizer
+    known = (tokenizer.id("<|endoftext|>"), tokenizer.bos, model.published.get("bos_token_id"), tokenizer.eos)
     return [i for i in known if isinstance(i, int)][:1]
 
 

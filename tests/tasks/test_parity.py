@@ -62,6 +62,19 @@ def test_text_classification(tiny: Tiny, tmp_path: Path, family: str, options: d
     same(ours(pair, **options), theirs(pair, **options))
 
 
+@pytest.mark.filterwarnings("ignore::heedful.tasks.Truncated")
+@pytest.mark.parametrize("cut", [True, "only_first", "only_second"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_what_is_cut_off(tiny: Tiny, tmp_path: Path, family: str, cut: bool | str) -> None:
+    ours, theirs = both("text-classification", tiny("classify", list("abc"), family), tmp_path)
+    pairs = [{"text": TEXTS[a], "text_pair": TEXTS[b]} for a, b in ((0, 1), (1, 0), (0, 0), (1, 1))]
+    for pair in pairs:
+        whole = len(ours.tokenizer.encode_pair(*pair.values())[0])
+        for length in (whole - 1, whole - 4, whole):
+            how: dict[str, Any] = {"truncation": cut, "max_length": length, "top_k": None}
+            same(ours(pair, **how), theirs(pair, **how))
+
+
 @pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
 def test_the_function_follows_the_kind_of_problem(tiny: Tiny, tmp_path: Path, problem: str) -> None:
     model = tiny("classify", list("abc"))

@@ -265,7 +265,11 @@ def test_what_truncation_cuts_off_is_reported_once(tiny: Tiny) -> None:
     lost = f"{tokens - 62} of {tokens} tokens of input"
     assert [str(w.message) for w in told] == [f"cut off: {lost} 1, {lost} 2"]
     with pytest.warns(Truncated, match=f"{tokens - 8} of {tokens} tokens of input 0"):
-        nlp(LONG, truncation=True, max_length=10)
+        nlp(LONG, max_length=10)
+    with pytest.raises(
+        InputError, match="truncation='longest' is unknown; True, False, or one of longest_first"
+    ):
+        nlp(LONG, truncation="longest")
 
 
 def test_nothing_is_reported_where_nothing_is_cut(tiny: Tiny) -> None:

@@ -24,7 +24,7 @@ def as_pair(given: Any) -> str | tuple[str, str]:
         return given
     if not isinstance(given, Mapping) or "text" not in given:
         raise InputError(f'a text is a string, a pair {{"text": …, "text_pair": …}}; got {given!r:.60}')
-    return (given["text"], given["text_pair"]) if "text_pair" in given else given["text"]
+    return given["text"] if given.get("text_pair") is None else (given["text"], given["text_pair"])
 
 
 class TextClassification(Pipeline):

@@ -23,6 +23,7 @@ from heedful.text import Tokenizer
 from heedful.text.vocabularies import frame
 
 BATCH = 32
+CUTS = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
 # What transformers' own calls may say and nothing here depends on.
 IDLE = frozenset({"padding", "num_workers"})
@@ -233,12 +234,14 @@ def fitted(
 ) -> list[Reading]:
     """Every text (or pair) as its model reads it; one too long is an error, or cut and reported.
 
-    `truncation` is True or says which text of a pair is cut, as in transformers.
+    `truncation` is True or says which text of a pair is cut; a `max_length` cuts too, as in transformers.
     """
+    if isinstance(truncation, str) and truncation not in CUTS:
+        raise InputError(f"truncation={truncation!r} is unknown; True, False, or one of {', '.join(CUTS)}")
     limit = room(model, tokenizer)
     cutting = truncation not in (False, None, "do_not_truncate")
-    if max_length is not None and cutting:
-        limit = max_length if limit is None else min(limit, max_length)
+    if max_length is not None and truncation != "do_not_truncate":
+        cutting, limit = True, min(max_length, limit or max_length)
     cut = truncation if isinstance(truncation, str) and cutting else cut
     readings = []
     for i, text in enumerate(texts):

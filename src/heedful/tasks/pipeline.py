@@ -84,7 +84,8 @@ def pipeline(
     `model` is a folder, a bundled name, a hub id or a model; without a task its head tells what it is for.
     `defaults` are options of every call (top_k=…, batch_size=…); `dtype` is that of the loaded weights.
     """
-    dtype = defaults.pop("dtype", None) or defaults.pop("torch_dtype", None)
+    dtype = defaults.pop("torch_dtype", None)
+    dtype = defaults.pop("dtype", dtype)
     defaults = {name: value for name, value in defaults.items() if name not in IDLE}
     if task is None and model is None:
         raise InputError(f"name a task or a model; the tasks are {', '.join(TASKS)}")
@@ -182,9 +183,8 @@ def _tokenizer(given: str | Path | Tokenizer | None, model: Model) -> Tokenizer:
 def _misfit(task: str, kind: type[Pipeline], model: Model, row: Task) -> str:
     head = model.config.head
     has = "no head" if head == "none" else f"a {head!r} head"
-    instead = "" if model.config.head == "lm" and isinstance(model, LM) else f" ({_suggest(model)})"
     would = f"the bundled {row.model!r} would do" if row.model else "give another model="
-    return f"{task} needs {kind.needs}; this {model.family.name} has {has}{instead}: {would}"
+    return f"{task} needs {kind.needs}; this {model.family.name} has {has} ({_suggest(model)}): {would}"
 
 
 def _suggest(model: Model) -> str:

@@ -26,7 +26,9 @@ def vectors(
 ) -> Tensor:
     """One vector of length 1 per text, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
     how, encode = model.pooling or Pooling(), encoder(model)
-    readings = fitted(model, tokenizer, texts, truncation=truncation, max_length=how.length)
+    readings = fitted(
+        model, tokenizer, texts, truncation=truncation, max_length=how.length if truncation else None
+    )
 
     def pooled(tokens: Tensor, valid: Tensor | None = None, **given: Any) -> Tensor:
         there = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid

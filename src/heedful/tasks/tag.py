@@ -100,12 +100,7 @@ class TokenClassification(Pipeline):
                 )
             return found
 
-        if (
-            is_split_into_words
-            and inputs
-            and isinstance(inputs, (list, tuple))
-            and isinstance(inputs[0], str)
-        ):
+        if is_split_into_words and isinstance(inputs, list) and all(isinstance(w, str) for w in inputs):
             return answers([inputs])
         return spread(inputs, answers, batch_size)
 

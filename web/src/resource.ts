@@ -1,8 +1,12 @@
 // Something fetched, by key: asked for once, kept for the other pages, asked again when the server came back.
+import { signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { epoch, Problem } from "./http";
 
 export type Resource<T> = { data?: T; error?: Problem; loading: boolean };
+
+/** How many answers are on their way: the page is busy while any is. */
+export const pending = signal(0);
 
 const KEPT = 60;
 const kept = new Map<string, Promise<unknown>>();
@@ -11,8 +15,9 @@ function remember<T>(key: string, fetcher: () => Promise<T>): Promise<T> {
   const found = kept.get(key) as Promise<T> | undefined;
   if (found) return found;
   const promise = fetcher();
+  pending.value++;
   kept.set(key, promise);
-  promise.catch(() => kept.delete(key));
+  promise.catch(() => kept.delete(key)).finally(() => pending.value--);
   if (kept.size > KEPT) kept.delete(kept.keys().next().value!);
   return promise;
 }

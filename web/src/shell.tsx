@@ -4,6 +4,7 @@ import { useCaps, useModels, type Caps, type ModelRow } from "./api";
 import { online } from "./http";
 import { say, spoken, toast } from "./live";
 import { GROUPS, PAGES, allows } from "./pages";
+import { pending } from "./resource";
 import { t } from "./strings";
 import { dark, toggle } from "./theme";
 import { Tour } from "./tour";
@@ -36,7 +37,7 @@ export function Shell() {
           <button type="button" class="quiet icon" onClick={() => setHelp(true)} aria-label={t("shell.help")} aria-haspopup="dialog">?</button>
         </header>
         <Navigation caps={caps.data?.id === id ? caps.data : undefined} page={page} />
-        <main class="main" id="main" tabIndex={-1}>
+        <main class="main" id="main" tabIndex={-1} aria-busy={pending.value > 0}>
           <div class="page">
             <Tour />
             <Body caps={caps.data?.id === id ? caps.data : undefined} />

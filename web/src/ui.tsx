@@ -274,27 +274,30 @@ export function CopyPython({ python }: { python: string | undefined }) {
   );
 }
 
-/** The ten likeliest, with bars; before and after where something was changed. */
-export function TopList({ top, before }: { top: { shown: string; p: number }[]; before?: { shown: string; p: number }[] }) {
+type Chance = { shown: string; p: number };
+
+/** The likeliest, with bars; before and after in one table where something was changed. */
+export function TopList({ top, before }: { top: Chance[]; before?: Chance[] }) {
   const most = Math.max(1e-9, ...top.map((r) => r.p), ...(before ?? []).map((r) => r.p));
-  const list = (rows: { shown: string; p: number }[], alt: boolean) => (
-    <table>
-      <tbody>
-        {rows.map((row, i) => (
-          <tr key={i}>
-            <th scope="row" class="mono" dir="auto">{shown(row.shown)}</th>
-            <td><span class="spark"><Bar share={row.p / most} alt={alt} /></span></td>
-            <td class="n">{percent(row.p)}</td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
+  const names = [...new Set([...top, ...(before ?? [])].map((r) => r.shown))];
+  const find = (rows: Chance[], name: string) => rows.find((r) => r.shown === name)?.p;
+  const cells = (p: number | undefined, alt: boolean) => (
+    <td>{p === undefined ? <span class="muted">–</span> : <span class="chance"><span class="spark"><Bar share={p / most} alt={alt} /></span> <span>{percent(p)}</span></span>}</td>
   );
-  if (!before) return <div class="scroll">{list(top, false)}</div>;
   return (
-    <div class="row" style={{ alignItems: "start" }}>
-      <div class="stack tight"><h3>{t("common.before")}</h3>{list(before, false)}</div>
-      <div class="stack tight"><h3>{t("common.after")}</h3>{list(top, true)}</div>
+    <div class="scroll">
+      <table class="top">
+        {before ? <thead><tr><th scope="col">{t("predict.token")}</th><th scope="col">{t("common.before")}</th><th scope="col">{t("common.after")}</th></tr></thead> : null}
+        <tbody>
+          {(before ? names : top.map((r) => r.shown)).map((name, i) => (
+            <tr key={i}>
+              <th scope="row" class="mono" dir="auto">{shown(name)}</th>
+              {before ? cells(find(before, name), false) : null}
+              {cells(before ? find(top, name) : top[i].p, before !== undefined)}
+            </tr>
+          ))}
+        </tbody>
+      </table>
     </div>
   );
 }

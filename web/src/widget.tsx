@@ -8,18 +8,35 @@ import { render } from "preact";
 import { FigureView } from "./figures/FigureView";
 import css from "./figures/figures.css?inline";
 import { theme } from "./figures/hooks";
-import { unpackAll } from "./figures/packed";
+import { unpack, unpackAll, type Tensor } from "./figures/packed";
 import { say } from "./figures/say";
-import type { FigureJson } from "./figures/types";
+import type { FigureJson, Packed } from "./figures/types";
 
 export async function mount(el: Element | ShadowRoot, figure: FigureJson): Promise<() => void> {
   try {
-    const data = (await unpackAll(figure.data)) as Record<string, unknown>;
-    render(<FigureView figure={{ ...figure, data }} />, el);
+    for await (const data of unpacking(figure)) render(<FigureView figure={{ ...figure, data }} />, el);
   } catch (fault) {
     render(<p role="alert">{say("failed", { why: String(fault) })}</p>, el);
   }
   return () => render(null, el);
+}
+
+/** The figure's data, the layer that is shown first at once and all of it when it is there. */
+async function* unpacking(figure: FigureJson): AsyncGenerator<Record<string, unknown>> {
+  const { patterns, ...rest } = figure.data as { patterns?: { values: Packed }[]; pattern?: number };
+  const data = (await unpackAll(rest)) as Record<string, unknown>;
+  if (!patterns) return yield data;
+  const empty = { shape: [0], values: new Float32Array() };
+  const found = patterns.map((p) => ({ ...p, values: empty as Tensor }));
+  const first = rest.pattern ?? 0;
+  found[first] = { ...patterns[first], values: await unpack(patterns[first].values) };
+  yield { ...data, patterns: [...found] };
+  for (let i = 0; i < patterns.length; i++) {
+    if (i === first) continue;
+    await new Promise((done) => setTimeout(done)); // the page stays quick while the rest is read
+    found[i] = { ...patterns[i], values: await unpack(patterns[i].values) };
+  }
+  if (patterns.length > 1) yield { ...data, patterns: [...found] };
 }
 
 interface Model {

@@ -1,7 +1,7 @@
 // Arithmetic: every operand and every result, one step at a time, checked in float64 against what the model computed.
 import { useEffect, useState } from "preact/hooks";
 import { asked, knows, topicsOf, useExamples, useTrace, useVocabulary, type Caps, type Trace } from "../api";
-import { shown, StepsView, type Worked } from "../figures";
+import { BOLD, expression, FONT, shown, StepsView, textWidth, written, type Drawing, type Worked } from "../figures";
 import { Figure } from "../figure";
 import { get, post, queried } from "../http";
 import { say } from "../live";
@@ -161,7 +161,7 @@ function Stepper({ worked }: { worked: Explained }) {
   const flat: Worked = { title: worked.title, note: "", check: worked.check, lines: worked.lines };
   return (
     <Panel>
-      <Figure title={shown(worked.title)} name="arithmetic" python={worked.python} csv={() => table(worked)}
+      <Figure title={shown(worked.title)} name="arithmetic" python={worked.python} drawing={() => drawn(worked)} csv={() => table(worked)}
         html={{ kind: "steps", data: { worked: { ...flat, note: worked.note } } }}>
         <div class="stack bare">
           <div class="row">
@@ -200,6 +200,35 @@ function CheckBadge({ check }: { check: Checked | null }) {
       {t(check.ok ? "steps.checked" : "steps.differs", { difference: figure(check.difference, 2), tolerance: figure(check.tolerance, 1) })}
     </span>
   );
+}
+
+/** The calculation as a picture: its lines as text. */
+function drawn(worked: Worked): Drawing {
+  const lines: { text: string; bold: boolean }[] = [];
+  const walk = (of: Worked) => {
+    if (of.title) lines.push({ text: shown(of.title), bold: true });
+    for (const line of of.lines) {
+      if ("lines" in line) walk(line);
+      else {
+        const numbers = line.operands === null ? "" : ` = ${expression(line.operands, 4, 6)}`;
+        lines.push({ text: `${shown(line.label)}:  ${line.formula}${numbers} = ${written(line.result, 4, 6)}`, bold: false });
+      }
+    }
+  };
+  walk(worked);
+  return {
+    width: Math.min(1600, Math.max(...lines.map((l) => textWidth(l.text, 13))) + 48),
+    height: lines.length * 22 + 24,
+    paint(pen, theme) {
+      pen.textAlign = "left";
+      pen.textBaseline = "middle";
+      pen.fillStyle = theme.ink;
+      lines.forEach((line, i) => {
+        pen.font = line.bold ? BOLD : FONT;
+        pen.fillText(line.text, line.bold ? 12 : 24, 22 + i * 22);
+      });
+    },
+  };
 }
 
 function table(worked: Explained): (string | number | null)[][] {

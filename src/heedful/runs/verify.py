@@ -1,8 +1,8 @@
 """A row of the ledger, measured again: its commands are run, and the new figure is held against the old one.
 
 A row's `check` has
-    steps       commands, one after another, each a list of words: ["heed", …], ["python", "-m", "heedful…"]
-                or ["python", "benchmarks/….py", …]. {data} stands for HEED_DATA's folder, {work} for a folder
+    steps       commands, one after another, each a list of words: ["heed", …], ["python", "-m", "heedful…"],
+                ["python", "-m", "bundle…"] or ["python", "benchmarks/….py", …]. {data} stands for HEED_DATA's folder, {work} for a folder
                 that is made for the occasion and deleted. No shell reads them.
     read        where the figure stands in the last JSON object the last step prints: "figure", "test.bleu"
     figure      which of the row's figures that is, if it has several: "tokens_per_second"
@@ -147,11 +147,13 @@ def command(step: Sequence[str], places: Mapping[str, str], root: Path) -> list[
     filled = [re.sub(r"\{data\}|\{work\}", lambda found: places[found[0]], word) for word in step]
     if filled[0] == "heed":
         return [sys.executable, "-m", "heedful.cli", *filled[1:]]
-    module = filled[:2] == ["python", "-m"] and re.fullmatch(r"heedful(\.\w+)*", (filled[2:] or [""])[0])
+    module = filled[:2] == ["python", "-m"] and re.fullmatch(
+        r"(heedful|bundle)(\.\w+)*", (filled[2:] or [""])[0]
+    )
     script = filled[0] == "python" and re.fullmatch(r"benchmarks/\w+\.py", (filled[1:] or [""])[0])
     if not module and not script:
         raise CorruptFile(
-            f"{' '.join(step)[:80]!r} is not run; a step is heed …, python -m heedful… "
+            f"{' '.join(step)[:80]!r} is not run; a step is heed …, python -m heedful… (or bundle…) "
             "or python benchmarks/….py"
         )
     if script and not (root / filled[1]).is_file():

@@ -220,10 +220,22 @@ def train(name: str, plan: Plan, folder: Path, out: Path, seed: int, limit: int 
     told = {k: v for k, v in found.items() if isinstance(v, (int, float))}
     hashes = {one: hash_of(folder / one) for one in plan.files}
     command = f"HEED_DATA=FOLDER python -m bundle.adapters {name} --seed {seed}"
-    write_card(
-        out, name, plan.card, told, plan.score, command, seed, hashes, BASE, time.perf_counter() - began
-    )
-    return {"held": best, **told, "seconds": time.perf_counter() - began, "hashes": hashes}
+    spent = time.perf_counter() - began
+    write_card(out, name, plan.card, told, plan.score, command, seed, hashes, BASE, spent)
+    record(name, plan, told[plan.score], folder, command, seed)
+    return {"held": best, **told, "seconds": spent, "hashes": hashes}
+
+
+def record(name: str, plan: Plan, score: float, folder: Path, command: str, seed: int) -> None:
+    """The row of the ledger."""
+    claim = f"{plan.card.measure} × 100: all-minilm-l6-v2 with LoRA of rank {plan.rank}"
+    step = ["python", "-m", "bundle.adapters", name, "--seed", str(seed), "--out", "{work}/model"]
+    check = {"steps": [step], "read": "figure", "tolerance": 1.0, "data": list(plan.files)}
+    row = ledger.row(
+        claim, round(100 * score, 2), command, published=plan.published, source=plan.source, seed=seed,
+        data_sha256=ledger.sha256(folder / one for one in plan.files), check=check,
+    )  # fmt: skip
+    ledger.record(Path(__file__).parents[1] / "results" / f"{name}.json", [row])
 
 
 def scored(model: Model, plan: Plan, asked: Asked, quickly: bool = False) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 A row's `check` has
     steps       commands, one after another, each a list of words: ["heed", …], ["python", "-m", "heedful…"],
-                ["python", "-m", "bundle…"] or ["python", "benchmarks/….py", …]. {data} stands for HEED_DATA's folder, {work} for a folder
-                that is made for the occasion and deleted. No shell reads them.
+                ["python", "-m", "bundle…"] or ["python", "benchmarks/….py", …]. {data} stands for the
+                folder of HEED_DATA, {work} for one that is made for the occasion and deleted. No shell
+                reads them.
     read        where the figure stands in the last JSON object the last step prints: "figure", "test.bleu"
     figure      which of the row's figures that is, if it has several: "tokens_per_second"
     tolerance   how far off the new figure may be, in its own unit

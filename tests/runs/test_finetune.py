@@ -165,6 +165,7 @@ def test_what_was_taught_can_be_taught_again(heed: Heed, bases: dict[str, Path],
     code, out, err = heed("finetune", "made", file, "--out", "again", "--epochs", 1, "--lr", 1e-6)
     assert code == 0
     assert "with its own head, of 3 classes" in err
+    assert "step 0: validation accuracy" in err
     assert float(out.split("accuracy")[1].split()[0]) > 0.85
 
 
@@ -211,9 +212,9 @@ def test_an_interrupted_run_leaves_its_best_weights(
 ) -> None:
     whole = Loop.evaluate
 
-    def stop(loop: Loop, step: Any) -> None:
-        whole(loop, step)
+    def stop(loop: Loop, number: int) -> float:
         os.kill(os.getpid(), signal.SIGINT)
+        return whole(loop, number)
 
     monkeypatch.setattr(Loop, "evaluate", stop)
     code, _, err = heed("finetune", bases["encoder"], toy.classes(tmp_path / "v.csv"), "--out", "made")

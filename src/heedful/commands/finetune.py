@@ -93,6 +93,7 @@ def told(outcome: Outcome) -> dict[str, Any]:
         "task": outcome.task, "model": outcome.model, "data": outcome.found, "train_rows": outcome.train_rows,
         "valid_rows": outcome.valid_rows, "settings": outcome.settings, "parameters": outcome.parameters,
         "learning": outcome.learning, "steps": ended.steps, "best_step": ended.best_step,
+        "before": ended.before,
         "stopped_early": ended.stopped, "seconds": round(ended.seconds, 2), "scores": outcome.scores,
         "history": asdict(ended)["history"], "checkpoint": str(outcome.folder), "use": outcome.use,
     }  # fmt: skip

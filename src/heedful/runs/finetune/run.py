@@ -58,6 +58,7 @@ class Ready:
     config: TrainConfig
     adapting: bool
     parameters: int
+    begun: bool = False  # whether the model comes with the head that the task needs
 
     @property
     def learning(self) -> int:
@@ -80,8 +81,9 @@ def finetune(asked: Asked, *, quiet: bool = False) -> Outcome:
     ready = make_ready(asked, seen, say)
     shown = progress(ready.config.steps, quiet)
     try:
-        loop = Loop(seen.task, ready.model, ready.batches, ready.valid, seen.valid, ready.config, shown)
-        ended = loop.run()
+        ended = Loop(
+            seen.task, ready.model, ready.batches, ready.valid, seen.valid, ready.config, shown, ready.begun
+        ).run()
     finally:
         shown.close()
     scores = dict(ended.scores)
@@ -160,7 +162,8 @@ def make_ready(asked: Asked, seen: Looked, say: Progress) -> Ready:
     task = seen.task
     model = opened(asked.model, asked.device)
     task.check(model)
-    model, head = task.dress(model, asked.seed)
+    body = model
+    model, head = task.dress(body, asked.seed)
     count = sum(p.numel() for p in model.parameters())
     adapting = count > LARGE if asked.lora is None else asked.lora
     if adapting:
@@ -169,11 +172,13 @@ def make_ready(asked: Asked, seen: Looked, say: Progress) -> Ready:
             lora(model, rank=RANK, train=task.trained_whole())
     how = reading(seen, model, asked, say)
     batches, held = (task.batches(part, model, how) for part in (seen.train, seen.valid))
-    ready = Ready(model, how, batches, held, schedule(task, batches, asked, adapting, model), adapting, count)
+    config = schedule(task, batches, asked, adapting, model)
+    ready = Ready(model, how, batches, held, config, adapting, count, model is body)
     learns = f"a LoRA adapter of {ready.learning:,} learns" if adapting else "all of them learn"
     say.say(f"model: {asked.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}")
-    steps = f"{ready.config.steps:,} steps of {how.batch} rows, {ready.settings['epochs']:g} epochs"
-    say.say(f"training: at most {steps}; learning rate {ready.config.lr:g}, {model.device}")
+    often = ready.settings["epochs"]
+    steps = f"{config.steps:,} steps of {how.batch} rows, {often:g} epoch{'s' * (often != 1)}"
+    say.say(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
     return ready
 
 

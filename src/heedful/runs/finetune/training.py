@@ -17,6 +17,7 @@ from heedful.runs.progress import Progress, memory
 from heedful.runs.train import SHOW, signals
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step, fit
+from heedful.train.objectives import Objective, combine, counts, objective
 from heedful.train.stopping import EarlyStopping
 
 PATIENCE = 4  # evaluations without a better one
@@ -32,6 +33,7 @@ class Trained:
     loss: float
     best_step: int | None
     scores: dict[str, Any] = field(default_factory=dict)  # of the best evaluation
+    before: float | None = None  # the metric before the first step, of a model that does the task already
     stopped: bool = False  # early, because nothing got better
     interrupted: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
@@ -42,10 +44,11 @@ class Loop:
 
     def __init__(
         self, task: Task, model: Model, batches: Batches, valid: Batches, examples: Examples,
-        config: TrainConfig, shown: Progress,
+        config: TrainConfig, shown: Progress, begun: bool = False,
     ) -> None:  # fmt: skip
         self.task, self.model, self.batches, self.valid = task, model, batches, valid
         self.examples, self.config, self.shown = examples, config, shown
+        self.begun = begun  # whether the model does the task already: then its scores are taken first
         self.every = min(len(batches), OFTEN)
         self.stopping = EarlyStopping(patience=PATIENCE, highest=task.highest)
         self.kept: dict[str, Tensor] = {}
@@ -55,11 +58,13 @@ class Loop:
 
     def run(self) -> Trained:
         """Train; afterwards the model has its best weights."""
+        if self.begun:
+            self.done.before = self.evaluate(0)
         with signals() as asked:
             for step in fit(self.model, self.task.objective, self.batches, self.config):
                 self.show(step)
                 if step.number % self.every == 0 or step.number == self.config.steps:
-                    self.evaluate(step)
+                    self.evaluate(step.number)
                 self.done.steps = step.number
                 if self.stopping.stop:
                     self.done.stopped = True
@@ -89,21 +94,22 @@ class Loop:
         })  # fmt: skip
         self.seen, self.since = now, 0
 
-    def evaluate(self, step: Step) -> None:
+    def evaluate(self, number: int) -> float:
         """Score the validation examples; the best weights so far are kept."""
-        loss = step.evaluate(self.valid)["loss"] if self.task.by_loss else None
         self.model.eval()
+        loss = mean_loss(self.model, self.task.objective, self.valid) if self.task.by_loss else None
         scores = self.task.score(self.model, self.examples, self.valid, loss)
         self.model.train()
-        better = self.stopping.better(float(scores[self.task.metric]))
+        metric = float(scores[self.task.metric])
+        better = self.stopping.better(metric)
         if better:
-            self.done.best_step, self.done.scores = step.number, scores
+            self.done.best_step, self.done.scores = number, scores
             self.kept = {n: p.detach().clone() for n, p in self.model.named_parameters() if p.requires_grad}
-        metric = scores[self.task.metric]
-        self.done.history.append({"step": step.number, self.task.metric: metric})
-        mark = "  best so far" if better else ""
-        self.shown.say(f"step {step.number}: validation {self.task.metric} {metric:.4f}{mark}")
+        self.done.history.append({"step": number, self.task.metric: metric})
+        mark = "  best so far" if better and number else ""
+        self.shown.say(f"step {number}: validation {self.task.metric} {metric:.4f}{mark}")
         self.seen = time.perf_counter()
+        return metric
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -112,3 +118,14 @@ class Loop:
         for name, value in self.kept.items():
             parameters[name].copy_(value)
         self.model.eval()
+
+
+@torch.no_grad()
+def mean_loss(model: Model, purpose: str | Objective, batches: Batches) -> float:
+    """Σ loss · answers / Σ answers, over one pass."""
+    learn, total, answers = objective(purpose), 0.0, 0
+    for batch in batches.once():
+        divide = {per: max(n, 1) for per, n in counts(batch).items()}
+        total += float(combine(learn(model, batch.to(model.device)), divide)) * batch.predicted
+        answers += batch.predicted
+    return total / max(answers, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,26 @@ from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead, last_token
 
 __all__ = ["LM", "Config", "Family", "Model", "Seq2Seq", "State", "Tokenizer", "derived"]
+
+
+class Looking(TypedDict, total=False):
+    """How a pass is computed and watched: a keyword each of every call of a model."""
+
+    watch: Watch | None
+    backend: str  # of attention: auto, reference, sdpa, blocked
+
+
+class Stepping(Looking, total=False):
+    """The keywords of `step`."""
+
+    valid: Tensor | None  # (B, T) False on padding
+
+
+class Reading(Stepping, total=False):
+    """The keywords of an LM that reads a text in one pass."""
+
+    types: Tensor | None  # (B, T) which segment a token belongs to
+    documents: Tensor | None  # (B, T) which packed document
 
 
 @dataclass
@@ -145,22 +165,17 @@ class LM(Model):
     def tie(self) -> None:
         self.head.tie(self.embed.table)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        *,
-        valid: Tensor | None = None,
-        types: Tensor | None = None,
-        documents: Tensor | None = None,
-        watch: Watch | None = None,
-        backend: str = "auto",
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, **how: Unpack[Reading]) -> Tensor:
         """Logits: (B, T, V) of a language model, else as the head says."""
-        hidden, ctx = self._hidden(tokens, valid, types, documents, watch, backend)
+        hidden, ctx = self.read(tokens, **how)
         logits: Tensor = ctx.at("head").see("logits", self.head(hidden, ctx))
         return logits
 
-    def encode(
+    def encode(self, tokens: Tensor, **how: Unpack[Reading]) -> Tensor:
+        """The last hidden states (B, T, D), before any head."""
+        return self.read(tokens, **how)[0]
+
+    def read(
         self,
         tokens: Tensor,
         *,
@@ -169,25 +184,8 @@ class LM(Model):
         documents: Tensor | None = None,
         watch: Watch | None = None,
         backend: str = "auto",
-    ) -> Tensor:
-        """The last hidden states (B, T, D), before any head."""
-        return self._hidden(tokens, valid, types, documents, watch, backend)[0]
-
-    def read(
-        self, tokens: Tensor, *, valid: Tensor | None = None, types: Tensor | None = None
     ) -> tuple[Tensor, Context]:
         """The last hidden states and the context a head is called with: for objectives that use two heads."""
-        return self._hidden(tokens, valid, types, None, None, "auto")
-
-    def _hidden(
-        self,
-        tokens: Tensor,
-        valid: Tensor | None,
-        types: Tensor | None,
-        documents: Tensor | None,
-        watch: Watch | None,
-        backend: str,
-    ) -> tuple[Tensor, Context]:
         self.check(tokens, self.embed, valid)
         pos, fresh = positions(valid, tokens.shape[1], tokens.device), None
         if documents is not None:
@@ -226,7 +224,7 @@ class LM(Model):
         valids = [None] * len(pieces) if valid is None else valid.split(chunk or prompt.shape[1], 1)
         last = None
         for piece, known in zip(pieces, valids, strict=True):
-            hidden, ctx = self._advance(piece, state, known)
+            hidden, ctx = self._advance(piece, state, valid=known)
             newest = last_token(hidden, ctx)
             # A row whose piece is all padding keeps what it had.
             keep = None if known is None or last is None else known.any(1, keepdim=True)
@@ -235,36 +233,26 @@ class LM(Model):
         state.logits = self.head(last[:, None], ctx)[:, 0]
         return state
 
-    def step(
-        self,
-        tokens: Tensor,
-        state: State,
-        *,
-        valid: Tensor | None = None,
-        watch: Watch | None = None,
-        backend: str = "auto",
-    ) -> Tensor:
+    def step(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> Tensor:
         """Logits (B, T, V) of the next tokens, given all that the state remembers."""
-        hidden, ctx = self._advance(tokens, state, valid, watch, backend)
+        hidden, ctx = self._advance(tokens, state, **how)
         logits: Tensor = ctx.at("head").see("logits", self.head(hidden, ctx))
         return logits
 
-    def _advance(
-        self,
-        tokens: Tensor,
-        state: State,
-        valid: Tensor | None,
-        watch: Watch | None = None,
-        backend: str = "auto",
-    ) -> tuple[Tensor, Context]:
-        ctx = advance(tokens, state, valid, watch, backend)
+    def _advance(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> tuple[Tensor, Context]:
+        ctx = advance(tokens, state, **how)
         self.check_reach(state.past, self.embed, state.valid)
         x = self.embed(tokens, ctx.at("embed"))
         return self.blocks(x, ctx.at("blocks"), state.parts), ctx
 
 
 def advance(
-    tokens: Tensor, state: State, valid: Tensor | None, watch: Watch | None = None, backend: str = "auto"
+    tokens: Tensor,
+    state: State,
+    *,
+    valid: Tensor | None = None,
+    watch: Watch | None = None,
+    backend: str = "auto",
 ) -> Context:
     """The context of the next tokens; counts them in the state, once for all layers."""
     T, past = tokens.shape[1], state.past
@@ -327,8 +315,7 @@ class Seq2Seq(Model):
         *,
         valid: Tensor | None = None,
         target_valid: Tensor | None = None,
-        watch: Watch | None = None,
-        backend: str = "auto",
+        **how: Unpack[Looking],
     ) -> Tensor:
         """Logits (B, T, V): position t predicts what follows target[:, :t+1].
 
@@ -336,7 +323,7 @@ class Seq2Seq(Model):
         """
         if target is None:
             target, target_valid = self.shifted(source, valid), valid
-        hidden, ctx = self._hidden(source, target, valid, target_valid, watch, backend)
+        hidden, ctx = self._hidden(source, target, valid, target_valid, **how)
         return ctx.at("head").see("logits", self.head(hidden, ctx))
 
     def shifted(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -351,11 +338,10 @@ class Seq2Seq(Model):
         *,
         valid: Tensor | None = None,
         target_valid: Tensor | None = None,
-        watch: Watch | None = None,
-        backend: str = "auto",
+        **how: Unpack[Looking],
     ) -> Tensor:
         """The decoder's last hidden states (B, T, D), before the head."""
-        return self._hidden(source, target, valid, target_valid, watch, backend)[0]
+        return self._hidden(source, target, valid, target_valid, **how)[0]
 
     def _hidden(
         self,
@@ -363,35 +349,32 @@ class Seq2Seq(Model):
         target: Tensor,
         valid: Tensor | None,
         target_valid: Tensor | None,
-        watch: Watch | None,
-        backend: str,
+        **how: Unpack[Looking],
     ) -> tuple[Tensor, Context]:
-        state = self._read(source, valid, watch, backend)
+        state = self._read(source, valid=valid, **how)
         self.check(target, self.decoder_embed, target_valid, what="target")
-        return self._advance(target, state, target_valid, watch, backend)
+        return self._advance(target, state, valid=target_valid, **how)
 
-    def _advance(
-        self, tokens: Tensor, state: State, valid: Tensor | None, watch: Watch | None, backend: str
-    ) -> tuple[Tensor, Context]:
-        ctx = advance(tokens, state, valid, watch, backend)
+    def _advance(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> tuple[Tensor, Context]:
+        ctx = advance(tokens, state, **how)
         self.check_reach(state.past, self.decoder_embed, state.valid)
         x = self.decoder_embed(tokens, ctx.at("target_embed"))
         return self.decoder(x, ctx.at("decoder"), state.parts), ctx
 
-    def encode(
+    def encode(self, source: Tensor, **how: Unpack[Stepping]) -> Tensor:
+        """The memory (B, S, D) the decoder looks at."""
+        memory = self._read(source, **how).memory
+        assert memory is not None
+        return memory
+
+    def _read(
         self,
         source: Tensor,
         *,
         valid: Tensor | None = None,
         watch: Watch | None = None,
         backend: str = "auto",
-    ) -> Tensor:
-        """The memory (B, S, D) the decoder looks at."""
-        memory = self._read(source, valid, watch, backend).memory
-        assert memory is not None
-        return memory
-
-    def _read(self, source: Tensor, valid: Tensor | None, watch: Watch | None, backend: str) -> State:
+    ) -> State:
         """Run the encoder; the state holds the memory and, with a bridge, what the decoder starts from."""
         self.check(source, self.embed, valid, what="source")
         pos = positions(valid, source.shape[1], source.device)
@@ -407,22 +390,14 @@ class Seq2Seq(Model):
     @torch.no_grad()
     def start(self, source: Tensor, *, valid: Tensor | None = None, length: int = 0) -> State:
         """Read the source (B, S) and write the start token; `state.logits` are those of the next."""
-        state = self._read(source, valid, None, "auto")
+        state = self._read(source, valid=valid)
         if state.parts is None:
             state.parts = self.decoder.new_state(len(source), length)
         first = source.new_full((len(source), 1), self.start_token)
         state.logits = self.step(first, state)[:, -1]
         return state
 
-    def step(
-        self,
-        tokens: Tensor,
-        state: State,
-        *,
-        valid: Tensor | None = None,
-        watch: Watch | None = None,
-        backend: str = "auto",
-    ) -> Tensor:
+    def step(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> Tensor:
         """Logits (B, T, V) of the next tokens, given the source and all that was written."""
-        hidden, ctx = self._advance(tokens, state, valid, watch, backend)
+        hidden, ctx = self._advance(tokens, state, **how)
         return ctx.at("head").see("logits", self.head(hidden, ctx))

@@ -12,9 +12,12 @@ import { unpack, unpackAll, type Tensor } from "./figures/packed";
 import { say } from "./figures/say";
 import type { FigureJson, Packed } from "./figures/types";
 
-export async function mount(el: Element | ShadowRoot, figure: FigureJson): Promise<() => void> {
+export async function mount(el: Element | ShadowRoot, figure: FigureJson, drawn?: () => void): Promise<() => void> {
   try {
-    for await (const data of unpacking(figure)) render(<FigureView figure={{ ...figure, data }} />, el);
+    for await (const data of unpacking(figure)) {
+      render(<FigureView figure={{ ...figure, data }} />, el);
+      drawn?.();
+    }
   } catch (fault) {
     render(<p role="alert">{say("failed", { why: String(fault) })}</p>, el);
   }
@@ -67,7 +70,8 @@ if (embedded) {
   style.textContent = css + "body { margin: 0; padding: 16px; background: var(--fig-background); }";
   document.head.append(style);
   const place = document.getElementById("heedful-place") ?? document.body.appendChild(document.createElement("main"));
-  void mount(place, JSON.parse(embedded.textContent ?? "") as FigureJson).then(() => (document.documentElement.dataset.ready = "yes"));
+  const root = document.documentElement.dataset;
+  void mount(place, JSON.parse(embedded.textContent ?? "") as FigureJson, () => (root.ready = "yes")).then(() => (root.whole = "yes"));
 }
 
 export default { render: notebook };

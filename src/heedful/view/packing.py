@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 SMALL = 1 << 15  # bytes that are not worth compressing
+QUICK = 1 << 23  # bytes beyond which compressing well takes too long
 MANY = 1 << 23  # weights beyond which a file keeps one byte each
 DTYPES = {"f16": "<f2", "f32": "<f4", "f64": "<f8", "i32": "<i4", "u8": "u1"}
 
@@ -39,7 +40,7 @@ def _packed(array: np.ndarray, kind: str, shape: tuple[int, ...]) -> dict[str, A
     if len(data) > SMALL:
         # All low bytes before all high ones: signs and exponents are alike and shrink well side by side.
         planes = np.frombuffer(data, np.uint8).reshape(-1, array.dtype.itemsize).T
-        data, out["deflate"] = zlib.compress(np.ascontiguousarray(planes).tobytes(), 6), True
+        data, out["deflate"] = zlib.compress(np.ascontiguousarray(planes).tobytes(), 6 if len(data) < QUICK else 1), True
     return out | {"data": base64.b64encode(data).decode("ascii")}
 
 

@@ -21,7 +21,7 @@ const SCALES: Scale[] = ["linear", "sqrt", "log"];
 export function AttentionView({ figure, data }: { figure: FigureJson; data: AttentionData }) {
   const { patterns } = data;
   const [at, setAt] = useState(data.pattern);
-  const [which, setWhich] = useState<number | "mean" | "max">(data.head);
+  const [asked, setWhich] = useState<number | "mean" | "max">(data.head);
   const [view, setView] = useState<View>(data.view);
   const [scale, setScale] = useState<Scale>(data.scale);
   const [palette, setPalette] = useState<Palette>(data.palette);
@@ -31,20 +31,21 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
   const T = pattern.queries.length;
   const S = pattern.keys.length;
   const hide = hidden && !pattern.cross && S > 1;
-  const heads = headCount(pattern);
-  const raw: Numbers = useMemo(() => (which === "mean" ? mean(pattern) : which === "max" ? greatestHead(pattern) : head(pattern, Math.min(which, heads - 1))), [pattern, which]);
+  const heads = pattern.values.length ? headCount(pattern) : 1;
+  const which = typeof asked === "number" && pattern.values.length ? Math.min(asked, heads - 1) : asked;
+  const raw: Numbers = useMemo(() => (!pattern.values.length ? pattern.values : which === "mean" ? mean(pattern) : which === "max" ? greatestHead(pattern) : head(pattern, which)), [pattern, which]);
   const values = useMemo(() => (hide ? withoutFirst(raw, T, S) : raw), [raw, hide]);
   const keys = useMemo(() => (hide ? pattern.keys.slice(1) : pattern.keys), [pattern, hide]);
   const signed = pattern.kind === "effective";
   const causal = useMemo(() => isCausal(pattern), [pattern]);
   const limit = greatest(values);
-  const layers = useMemo(() => patterns.map((p): GridLayer => {
+  const layers = useMemo(() => (view !== "grid" ? [] : patterns.filter((p) => p.values.length)).map((p): GridLayer => {
     const size = p.queries.length * p.keys.length;
     const small = Array.from({ length: headCount(p) }, (_, h) => pool(p.values.subarray(h * size, (h + 1) * size), p.queries.length, p.keys.length, 48));
     const all = new Float32Array(small.reduce((n, s) => n + s.values.length, 0));
     small.forEach((s, h) => all.set(s.values, h * s.values.length));
     return { name: p.name, heads: small.length, rows: small[0]?.rows ?? 0, columns: small[0]?.columns ?? 0, values: all, signed: p.kind === "effective" };
-  }), [patterns]);
+  }), [patterns, view === "grid"]);
   const lineHeads = useMemo(() => [{ label: title(which), values }], [values, which]);
   const said = [...(view === "grid" ? [say("grid")] : [pattern.name, title(which)]), signed ? "effective, signed" : "", view === "grid" ? "" : say(scale), hide ? say("hidden") : ""].filter(Boolean).join(" · ");
   const spec = { rows: pattern.queries, columns: keys, values, signed, scale, palette, limit, causal, firstKey: hide ? 1 : 0, rowTitle: say("query"), columnTitle: say("key") };
@@ -85,9 +86,10 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
         </div>
         {view === "grid" && <HeadGrid layers={layers} scores={data.scores} scale={scale} palette={palette} selected={{ layer: at, head: typeof which === "number" ? which : 0 }}
           onSelect={(h) => { setAt(h.layer); setWhich(h.head); }} onOpen={() => setView("matrix")} />}
-        {view === "matrix" && <Matrix {...spec} title={said} pinned={pinned} onPin={pin} />}
-        {view === "lines" && <Lines queries={pattern.queries} keys={keys} heads={lineHeads} title={said} pinned={pinned} onPin={pin} />}
-        {view === "text" && <TextView queries={pattern.queries} keys={keys} values={values} title={said} signed={signed} scale={scale} palette={palette} pinned={pinned} onPin={pin} />}
+        {!raw.length && <p class="fig-note" role="status">{say("loading")}</p>}
+        {view === "matrix" && raw.length > 0 && <Matrix {...spec} title={said} pinned={pinned} onPin={pin} />}
+        {view === "lines" && raw.length > 0 && <Lines queries={pattern.queries} keys={keys} heads={lineHeads} title={said} pinned={pinned} onPin={pin} />}
+        {view === "text" && raw.length > 0 && <TextView queries={pattern.queries} keys={keys} values={values} title={said} signed={signed} scale={scale} palette={palette} pinned={pinned} onPin={pin} />}
       </Frame>
     </div>
   );

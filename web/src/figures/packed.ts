@@ -7,6 +7,8 @@ export interface Tensor {
 }
 
 export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
+  const native = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
+  if (native) return native.call(Uint8Array, text);
   const binary = atob(text);
   const out = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) out[i] = binary.charCodeAt(i);
@@ -27,10 +29,13 @@ function everyHalf(): Float32Array {
   return all;
 }
 
-export function halves(bytes: Uint8Array): Float32Array {
+/** Numbers of two bytes each: low and high byte side by side, or all low ones before all high ones. */
+export function halves(bytes: Uint8Array, planes = false): Float32Array {
   const known = everyHalf();
-  const out = new Float32Array(bytes.length >> 1);
-  for (let i = 0; i < out.length; i++) out[i] = known[bytes[2 * i] | (bytes[2 * i + 1] << 8)];
+  const count = bytes.length >> 1;
+  const out = new Float32Array(count);
+  if (planes) for (let i = 0; i < count; i++) out[i] = known[bytes[i] | (bytes[count + i] << 8)];
+  else for (let i = 0; i < count; i++) out[i] = known[bytes[2 * i] | (bytes[2 * i + 1] << 8)];
   return out;
 }
 
@@ -51,11 +56,11 @@ const SIZE = { f16: 2, f32: 4, f64: 8, i32: 4, u8: 1 } as const;
 
 export async function unpack(packed: Packed): Promise<Tensor> {
   let bytes = fromBase64(packed.data);
-  if (packed.deflate) bytes = woven(await inflate(bytes), SIZE[packed.dtype]);
+  if (packed.deflate) bytes = await inflate(bytes);
   const { shape } = packed;
+  if (packed.dtype === "f16") return { shape, values: halves(bytes, packed.deflate) };
+  if (packed.deflate) bytes = woven(bytes, SIZE[packed.dtype]);
   switch (packed.dtype) {
-    case "f16":
-      return { shape, values: halves(bytes) };
     case "f32":
       return { shape, values: new Float32Array(bytes.buffer) };
     case "f64":
@@ -64,7 +69,10 @@ export async function unpack(packed: Packed): Promise<Tensor> {
       return { shape, values: new Int32Array(bytes.buffer) };
     case "u8": {
       const scale = packed.scale ?? 1;
-      return { shape, values: Float32Array.from(bytes, (b) => (b / 255) ** 2 * scale) };
+      const known = Float32Array.from({ length: 256 }, (_, b) => (b / 255) ** 2 * scale);
+      const values = new Float32Array(bytes.length);
+      for (let i = 0; i < bytes.length; i++) values[i] = known[bytes[i]];
+      return { shape, values };
     }
   }
 }

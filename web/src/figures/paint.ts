@@ -191,6 +191,10 @@ export interface GridSpec {
   palette?: Palette;
   selected?: { layer: number; head: number } | null;
 }
+function part(values: ArrayLike<number>, from: number, to: number): ArrayLike<number> {
+  return values instanceof Float32Array || values instanceof Uint8Array ? values.subarray(from, to) : Array.from(values).slice(from, to);
+}
+
 export interface GridLayout {
   size: number;
   left: number;
@@ -220,7 +224,7 @@ export function drawGrid(spec: GridSpec, room = 720): Drawing & { layout: GridLa
         pen.textAlign = "right";
         pen.fillText(short(layer.name, 20), left - 6, layout.top + l * each + size / 2);
         for (let h = 0; h < layer.heads; h++) {
-          const values = Array.prototype.slice.call(layer.values, h * count, (h + 1) * count) as number[];
+          const values = part(layer.values, h * count, (h + 1) * count);
           const colours = coloured(values, { ...spec, signed: layer.signed }, theme.dark);
           const x = left + h * each;
           const y = layout.top + l * each;

@@ -94,12 +94,15 @@ export function pool(values: ArrayLike<number>, T: number, S: number, size: numb
   const rows = Math.min(T, size);
   const columns = Math.min(S, size);
   const out = new Float32Array(rows * columns);
-  for (let t = 0; t < T; t++)
+  const place = Int32Array.from({ length: S }, (_, s) => Math.floor((s * columns) / S));
+  for (let t = 0; t < T; t++) {
+    const start = Math.floor((t * rows) / T) * columns;
     for (let s = 0; s < S; s++) {
-      const at = Math.floor((t * rows) / T) * columns + Math.floor((s * columns) / S);
       const v = values[t * S + s];
+      const at = start + place[s];
       if (Math.abs(v) > Math.abs(out[at])) out[at] = v;
     }
+  }
   return { rows, columns, values: out };
 }
 

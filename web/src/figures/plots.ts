@@ -297,8 +297,8 @@ function paintScatter(pen: Pen, theme: Theme, spec: ScatterSpec, at: ScatterLayo
   }
   for (let i = 0; i < N; i++) {
     const { x, y } = at(i);
-    pen.globalAlpha = picked === null || i === picked || near.has(i) ? 0.9 : 0.3;
-    pen.fillStyle = i === picked ? theme.accent : OKABE_ITO[(spec.groups?.[i] ?? 0) % 8];
+    pen.globalAlpha = picked === null || i === picked || near.has(i) ? 0.9 : 0.45;
+    pen.fillStyle = i === picked ? theme.accent : spec.groups || !theme.dark ? OKABE_ITO[(spec.groups?.[i] ?? 0) % 8] : OKABE_ITO[5];
     pen.beginPath();
     pen.arc(x, y, i === picked ? 5 : N > 2000 ? 1.6 : 2.8, 0, 2 * Math.PI);
     pen.fill();
@@ -307,7 +307,7 @@ function paintScatter(pen: Pen, theme: Theme, spec: ScatterSpec, at: ScatterLayo
   pen.textAlign = "left";
   pen.textBaseline = "middle";
   const taken: { x: number; y: number; w: number }[] = [];
-  const order = [...(picked === null ? [] : [picked]), ...near, ...Array.from({ length: N }, (_, i) => i)];
+  const order = [...new Set([...(picked === null ? [] : [picked]), ...near, ...Array.from({ length: N }, (_, i) => i)])];
   for (const i of order.slice(0, 4000)) {
     if (taken.length >= 160) break;
     const { x, y } = at(i);

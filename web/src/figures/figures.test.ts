@@ -1,0 +1,190 @@
+import { describe, expect, it } from "vitest";
+import { diverging, greatest, index, ink, level, ramp, rgb, css } from "./colour";
+import { moved, said } from "./Matrix";
+import { ordered } from "./HeadGrid";
+import { fromBase64, halves, unpack, unpackAll } from "./packed";
+import { drawMatrix, legendTicks, cellAt } from "./paint";
+import { edges, isCausal, pool, rank, withoutFirst } from "./patterns";
+import { LIGHT, svg } from "./pen";
+import { drawCurves, drawScatter, smoothed, ticks } from "./plots";
+import { chain, draw, uniform } from "./sampling";
+import { expression, written } from "./StepsView";
+import { csv, number, short, shown } from "./text";
+import type { Pattern } from "./types";
+
+describe("colours", () => {
+  it("start at the background and end far from it", () => {
+    expect([...ramp("blue").slice(0, 3)]).toEqual([255, 255, 255]);
+    expect([...ramp("blue", true).slice(0, 3)]).toEqual(rgb("#14171c"));
+    expect([...ramp("blue").slice(-3)]).toEqual(rgb("#08306b"));
+  });
+  it("have zero in the middle of the signed table", () => {
+    const table = diverging();
+    expect(index(0, 1, "linear", true)).toBe(128);
+    expect(Math.min(...table.slice(3 * 127, 3 * 129))).toBeGreaterThan(250);
+    expect(index(1, 1, "linear", true)).toBe(255);
+    expect(index(-1, 1, "linear", true)).toBe(0);
+  });
+  it("are placed by the scale", () => {
+    expect(level(0.25, 1, "linear")).toBe(0.25);
+    expect(level(0.25, 1, "sqrt")).toBe(0.5);
+    expect(level(0.01, 1, "log")).toBeCloseTo(0.5, 12);
+    expect(level(1e-6, 1, "log")).toBe(0);
+    expect(legendTicks(1, false, "log").map(([, v]) => +v.toPrecision(6))).toEqual([0.0001, 0.001, 0.01, 0.1, 1]);
+  });
+  it("carry letters that can be read", () => {
+    expect(ink([255, 255, 255])).toBe("#000000");
+    expect(ink([8, 48, 107])).toBe("#ffffff");
+    expect(css([8, 48, 107])).toBe("#08306b");
+    expect(greatest([0.1, -0.7, NaN])).toBe(0.7);
+  });
+});
+
+describe("packed arrays", () => {
+  it("read float16 with its small numbers and its infinities", () => {
+    // 1, −2, the smallest number above 0, 65504, ∞
+    expect([...halves(new Uint8Array([0, 0x3c, 0, 0xc0, 1, 0, 0xff, 0x7b, 0, 0x7c]))]).toEqual([1, -2, 2 ** -24, 65504, Infinity]);
+  });
+  it("read bytes as squares", async () => {
+    const found = await unpack({ dtype: "u8", shape: [3], data: btoa("\x00\x80\xff"), scale: 0.5 });
+    expect(found.values[0]).toBe(0);
+    expect(found.values[1]).toBeCloseTo((128 / 255) ** 2 / 2, 6);
+    expect(found.values[2]).toBe(0.5);
+  });
+  it("are found anywhere in a tree", async () => {
+    const tree = { a: [{ dtype: "f32", shape: [1], data: btoa("\x00\x00\x80\x3f") }], names: ["x"], n: 3 };
+    expect(await unpackAll(tree)).toEqual({ a: [{ shape: [1], values: new Float32Array([1]) }], names: ["x"], n: 3 });
+    expect(fromBase64("AQI=")).toEqual(new Uint8Array([1, 2]));
+  });
+});
+
+// The numbers below are what heedful.decode.sampling gives for the same seeds and logits.
+describe("sampling", () => {
+  const logits = new Float32Array([2, 1, 0.5, -1, 3, 0.25, 1, -2]);
+  const asked = { temperature: 0.7, topK: 5, topP: 0.9, minP: 0.05 };
+  it("draws Python's random numbers", () => {
+    const known: [number, number, number][] = [
+      [0, 0.041287939655185735, 0.869572641543436],
+      [1, 0.9875844254789672, 0.5991964931598779],
+      [7, 0.3599088437558461, 0.4013946817819286],
+      [123456789, 0.1145679914544242, 0.7981398967875883],
+      [2 ** 40 + 5, 0.688973985082153, 0.02055213204270323],
+    ];
+    for (const [seed, first, fourth] of known) {
+      expect(uniform(seed)).toBe(first);
+      expect(uniform(seed, 3)).toBe(fourth);
+    }
+    expect(uniform(3, 0, 2, 1)).toBe(0.9451587988369303);
+  });
+  it("narrows as Python does", () => {
+    const found = chain(logits, asked);
+    const close = (a: Float64Array, b: number[]) => b.forEach((v, i) => expect(a[i]).toBeCloseTo(v, 6));
+    close(found.heated, [0.17040125, 0.04083683, 0.01999133, 0.00234537, 0.71103893, 0.01398739, 0.04083683, 0.00056207]);
+    close(found.topK, [0.17332962, 0.04153862, 0.02033489, 0, 0.72325825, 0, 0.04153862, 0]);
+    close(found.final, [0.17692742, 0.04240084, 0, 0, 0.7382709, 0, 0.04240084, 0]);
+    expect(found.kept).toBe(4);
+  });
+  it("chooses Python's tokens", () => {
+    const tokens = (s: Parameters<typeof chain>[1]) => Array.from({ length: 24 }, (_, seed) => draw(chain(logits, s).final, uniform(seed)));
+    expect(tokens(asked)).toEqual([0, 6, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1, 4, 4, 4, 0, 4, 4, 4, 4]);
+    expect(tokens({ temperature: 1.5, topK: null, topP: null, minP: null })).toEqual([0, 7, 6, 4, 4, 2, 4, 2, 4, 1, 2, 4, 5, 4, 4, 1, 4, 2, 6, 0, 5, 4, 4, 4]);
+    expect(tokens({ ...asked, temperature: 0 }).every((t) => t === 4)).toBe(true);
+  });
+});
+
+describe("patterns", () => {
+  const values = new Float32Array([1, 0, 0, 0.6, 0.4, 0, 0.5, 0.2, 0.3]);
+  const pattern: Pattern = { name: "a", kind: "softmax", cross: false, queries: ["x", "y", "z"], keys: ["x", "y", "z"], values };
+  it("lose the first token and keep their sums", () => {
+    const left = withoutFirst(values, 3, 3);
+    [0, 0, 1, 0, 0.4, 0.6].forEach((v, i) => expect(left[i]).toBeCloseTo(v, 6));
+  });
+  it("know ranks, edges and masks", () => {
+    expect(rank(values, 3, { row: 2, column: 2 })).toBe(2);
+    const found = edges(values, 3, 3, 1);
+    expect(found.edges.length).toBe(3);
+    expect(found.total).toBe(6);
+    expect(found.mass).toBeCloseTo(2.1 / 3, 6);
+    expect(isCausal(pattern)).toBe(true);
+    expect(isCausal({ ...pattern, values: Float32Array.from(values, (v, i) => (i === 1 ? 0.1 : v)) })).toBe(false);
+  });
+  it("shrink to the greatest entries, with their signs", () => {
+    expect([...pool([1, 2, -5, 0], 2, 2, 1).values]).toEqual([-5]);
+  });
+  it("order heads by a score", () => {
+    const layer = { name: "l", heads: 3, rows: 1, columns: 1, values: [0, 0, 0], signed: false };
+    const score = (head: number, entropy: number) => ({ name: "l", head, entropy, distance: null, previous: null, first: null });
+    expect(ordered([layer], [score(0, 1), score(1, 3), score(2, 2)], "entropy")).toEqual([[1, 2, 0]]);
+    expect(ordered([layer], [], "entropy")).toEqual([[0, 1, 2]]);
+  });
+});
+
+describe("the matrix", () => {
+  it("is walked with the keys of a grid", () => {
+    const at = { row: 4, column: 4 };
+    const go = (key: string, ctrl = false) => moved(at, key, ctrl, 20, 10);
+    expect(go("ArrowUp")).toEqual({ row: 3, column: 4 });
+    expect(go("Home")).toEqual({ row: 4, column: 0 });
+    expect(go("End", true)).toEqual({ row: 19, column: 9 });
+    expect(go("PageDown")).toEqual({ row: 14, column: 4 });
+    expect(go("PageUp")).toEqual({ row: 0, column: 4 });
+    expect(go("x")).toBeNull();
+  });
+  it("says where one is", () => {
+    const props = { rows: ["it", "b"], columns: ["cat", "d"], values: new Float32Array([0.40625, 0.1, 0.5, 0.5]) };
+    expect(said(props, { row: 0, column: 0 })).toBe("row 'it', column 'cat', 0.4063, rank 1");
+    expect(said({ ...props, causal: true }, { row: 0, column: 1 })).toBe("row 'it', column 'd', hidden by the mask");
+  });
+  it("finds the cell under a point", () => {
+    const { layout } = drawMatrix({ rows: ["a", "b"], columns: ["c", "d"], values: [0, 1, 1, 0] }, 400);
+    expect(cellAt(layout, 2, 2, layout.left + 1, layout.top + 1)).toEqual({ row: 0, column: 0 });
+    expect(cellAt(layout, 2, 2, layout.left - 1, layout.top + 1)).toBeNull();
+  });
+});
+
+describe("SVG", () => {
+  const parsed = (text: string) => new DOMParser().parseFromString(text, "image/svg+xml");
+  it("is XML whatever the tokens are", () => {
+    const hostile = ["<script>alert(1)</script>", 'a"b&c\u0007', "\u202eabc"];
+    const file = svg(drawMatrix({ rows: hostile, columns: hostile, values: [1, 0, 0, 0, 1, 0, 0, 0, 1], causal: true }), LIGHT, "<t>", "d & e");
+    const page = parsed(file);
+    expect(page.querySelector("parsererror")).toBeNull();
+    expect(page.querySelector("script")).toBeNull();
+    expect(page.querySelector("title")?.textContent).toBe("<t>");
+    expect(page.querySelectorAll("rect").length).toBeGreaterThan(3);
+  });
+  it("holds curves and maps too", () => {
+    const curve = { name: "train", x: [1, 2, 3], y: [3, 2, NaN] };
+    expect(parsed(svg(drawCurves({ curves: [curve], xTitle: "step", yTitle: "loss", logY: true, smooth: 0.5 }), LIGHT, "c")).querySelectorAll("path").length).toBeGreaterThan(2);
+    expect(parsed(svg(drawScatter({ points: [0, 0, 1, 1], names: ["a", "b"], selected: 0, near: [1] }), LIGHT, "s")).querySelector("parsererror")).toBeNull();
+  });
+});
+
+describe("words and numbers", () => {
+  it("show what cannot be seen", () => {
+    expect(shown("Ġcat")).toBe("·cat");
+    expect(shown("▁▁x")).toBe("··x");
+    expect(shown("\n")).toBe("⏎");
+    expect(shown("\u202e\u0000")).toBe("<202E><00>");
+    expect(shown("")).toBe("∅");
+    expect(short("a".repeat(1_000_000))).toHaveLength(14);
+  });
+  it("write numbers as Python's arithmetic does", () => {
+    expect([1, 0.5, 1 / 3, 1e-5, -2, 0].map((v) => number(v))).toEqual(["1", "0.5", "0.3333", "1e-5", "−2", "0"]);
+    expect(number(-Infinity)).toBe("−∞");
+  });
+  it("write tables that spreadsheets read", () => {
+    expect(csv([["a,b", 'c"d', null], [1, 2.5, "x\ny"]])).toBe('"a,b","c""d",\r\n1,2.5,"x\ny"\r\n');
+  });
+  it("smooth without pulling the start to zero", () => {
+    expect([...smoothed([2, 2, 2], 0.9)].every((v) => Math.abs(v - 2) < 1e-12)).toBe(true);
+    expect(ticks(0, 10)).toEqual([0, 2, 4, 6, 8, 10]);
+  });
+  it("write expressions with the parentheses they need", () => {
+    const tree = { op: "/", of: [{ op: "+", of: [1, 2] }, { op: "√", of: [4] }] };
+    expect(expression(tree, 4, 12)).toBe("(1 + 2) / √(4)");
+    expect(expression({ op: "-", of: [1, -2] }, 4, 12)).toBe("1 − (−2)");
+    expect(written([1, 2, 3, 4, 5, 6], 4, 4)).toBe("[1 2 … 6](6)");
+    expect(written("-inf", 4, 4)).toBe("−∞");
+  });
+});

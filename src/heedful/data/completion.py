@@ -27,7 +27,6 @@ def completion(
     *,
     prompt: Column = "prompt",
     completion: Column = "completion",
-    framed: bool = True,
     length: int = 256,
     batch: int = 32,
     seed: int = 0,
@@ -36,12 +35,11 @@ def completion(
     """labels[t] = tokens[t + 1] where that is part of the answer or its end; the prompt costs nothing.
 
     Each is tokenised by itself, as the prompt will be when the model is used. A row that is too long loses
-    the beginning of its prompt, then the end of its answer. `framed` False: the prompt has its special tokens
-    already, as a chat template writes them.
+    the beginning of its prompt, then the end of its answer.
     """
     rows = table(source)
     around = ended(tokenizer, frame(tokenizer))
-    before = around.before if framed else ()
+    before = around.before
 
     def encoded() -> Iterator[list[int]]:
         held: list[str] = []
@@ -68,9 +66,7 @@ def completion(
         labels[: len(ids) - len(answer) - 1] = IGNORE
         return {"tokens": ids[:-1], "labels": labels}
 
-    settings = dict(
-        tokenizer=facts(tokenizer), kind="completion", framed=framed, length=length, batch=batch, seed=seed
-    )
+    settings = dict(tokenizer=facts(tokenizer), kind="completion", length=length, batch=batch, seed=seed)
     order = Bucketed(np.minimum(lengths, length), batch, seed)
     data = join(found.fingerprint, fingerprint_of((lengths,)))
     return Batches(

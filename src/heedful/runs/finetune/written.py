@@ -36,8 +36,6 @@ class Written(Task):
 
     def __init__(self) -> None:
         self.prompt = BLANK  # what a decoder reads before it writes
-        self.framed = True
-        self.longest = 0
 
     def read(self, source: Source, given: dict[str, str | None]) -> Examples:
         columns = columns_of(source, self.name, given)
@@ -77,7 +75,7 @@ class Written(Task):
         asked = zip(self.prompts(examples, model, how), (row[1] for row in rows.held), strict=True)
         return completion(
             Held("the file", held=list(asked), places=rows.places), model.tokenizer, prompt=0, completion=1,
-            framed=self.framed, length=how.length, batch=how.batch, seed=how.seed, truncate=True,
+            length=how.length, batch=how.batch, seed=how.seed, truncate=True,
         )  # fmt: skip
 
     def prompts(self, examples: Examples, model: Model, how: Reading) -> list[str]:
@@ -114,8 +112,7 @@ class Written(Task):
             lead = prefix(model, self.pipeline)
             asked = [tokenizer.encode(lead + within(row[0], how.length - 4, model)) for row in some.items]
         else:
-            around = frame(tokenizer)
-            before = list(around.before) if self.framed else []
+            before = list(frame(tokenizer).before)
             asked = [
                 before + tokenizer.encode(text, special=False) for text in self.prompts(some, model, how)
             ]
@@ -163,23 +160,12 @@ class Summarize(Written):
 
     def dress(self, model: Model, seed: int) -> tuple[Model, str]:
         if isinstance(model, LM):
-            said = settings(model, self.pipeline).get("prompt")
-            self.framed = model.tokenizer.chat_template is None
-            if isinstance(said, str) and BLANK in said:
-                self.prompt = said
-            elif self.framed:
-                self.prompt = (
-                    f"{BLANK}\n\nTL;DR:"  # as GPT-2 was asked for summaries (Radford et al. 2019 §3.6)
-                )
-            else:
-                self.prompt = model.tokenizer.chat([{"role": "user", "content": f"Summarize:\n\n{BLANK}"}])
+            self.prompt = str(model.published.get("task_prompt") or request(model))
         return super().dress(model, seed)
 
     def finish(self, model: Model) -> None:
         if isinstance(model, LM):
-            known = dict(model.published.get("task_specific_params") or {})
-            known[self.pipeline] = {**known.get(self.pipeline, {}), "prompt": self.prompt}
-            model.published["task_specific_params"] = known
+            model.published["task_prompt"] = self.prompt  # which the pipeline fills in
 
     def final(self, model: Model, examples: Examples, batches: Batches, how: Reading) -> dict[str, Any]:
         return self.scored(rouge, model, examples, how)
@@ -241,15 +227,21 @@ class Complete(Written):
         return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
 
 
-def settings(model: Model, task: str) -> dict[str, Any]:
-    """What config.json says about how the model is asked for a task."""
-    said = (model.published.get("task_specific_params") or {}).get(task) or {}
-    return dict(said)
+def request(model: Model) -> str:
+    """How a decoder is asked for a summary: in conversation if it was trained for one, else as GPT-2 was."""
+    tokenizer = model.tokenizer
+    if tokenizer.chat_template is None:
+        return f"{BLANK}\nTL;DR:"  # Radford et al. 2019 §3.6
+    said = f"Summarize the following text in one or two sentences.\n\n{BLANK}"
+    text: str = tokenizer.chat([{"role": "user", "content": said}])
+    first = tokenizer.tokens(frame(tokenizer).before)  # which encoding will put there itself
+    return text.removeprefix("".join(first))
 
 
 def prefix(model: Model, task: str) -> str:
     """What stands before every source text: T5 is told its task so."""
-    return str(settings(model, task).get("prefix") or "")
+    said = (model.published.get("task_specific_params") or {}).get(task) or {}
+    return str(said.get("prefix") or "")
 
 
 def within(text: str, tokens: int, model: Model) -> str:

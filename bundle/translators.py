@@ -133,6 +133,7 @@ def main() -> None:
             print(step.number, score(model, pairs["held"], 128, beams=1), flush=True)
     model.eval()
     small = heedful.quantize(model, "int8")
+    small.published |= {"languages": ["en", plan.language]}
     found = score(small, pairs["test"], 1500, beams=4)
     heedful.save(small, out)
     card = Card(

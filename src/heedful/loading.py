@@ -161,8 +161,8 @@ def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: tor
     body = load(base, dtype=dtype)
     model = _on_body(body, config_from(body.family, published))
     model.published = published
-    load_adapter(model, where)
-    return merge(model).to(device).eval()
+    merge(load_adapter(model, where))
+    return model.to(device).eval()
 
 
 def _fill_quantised(model: Model, source: Source, how: dict[str, Any], dtype: torch.dtype | None) -> None:

@@ -189,9 +189,13 @@ def prompts(model: Model, prompt: Prompt) -> Prompts:
 
 
 def encoded(model: Model, text: str) -> list[int]:
+    """The ids of a text. An encoder's ends as in training: with EOS, if its tokenizer adds nothing itself."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer; give the prompt as ids")
     ids: list[int] = model.tokenizer.encode(text)
+    if isinstance(model, Seq2Seq) and ids and model.tokenizer.eos is not None:
+        bare: list[int] = model.tokenizer.encode(text, special=False)
+        ids = [*ids, model.tokenizer.eos] if ids == bare else ids
     return ids
 
 

@@ -96,8 +96,8 @@ def test_the_page_has_pythons_numbers_and_switches_heads(opened: Opened, tmp_pat
     page = opened.open(figure.save(tmp_path / "x.html"))
     values = figure.data["patterns"]
     np.testing.assert_allclose(weights(page), values[1]["values"][1].ravel(), rtol=1e-3, atol=1e-7)
-    page.get_by_label("layer").select_option("0")
-    page.get_by_label("head", exact=True).select_option("0")
+    page.get_by_role("combobox", name="layer", exact=True).select_option("0")
+    page.get_by_role("combobox", name="head", exact=True).select_option("0")
     np.testing.assert_allclose(weights(page), values[0]["values"][0].ravel(), rtol=1e-3, atol=1e-7)
     page.get_by_label("hide the first token").check()
     assert "first token hidden, rows renormalised" in page.locator("h2").inner_text()
@@ -146,7 +146,7 @@ def test_the_seed_on_the_page_draws_pythons_token(opened: Opened, tmp_path: Path
     asked = {"temperature": 1.3, "top_k": 30, "top_p": 0.95}
     page = opened.open(view.next_token(model, IDS, **asked).save(tmp_path / "x.html"))
     for seed in (0, 5, 41):
-        page.get_by_label("seed").fill(str(seed))
+        page.get_by_role("spinbutton", name="seed").fill(str(seed))
         figure = view.next_token(model, IDS, seed=seed, **asked)
         line = page.locator(".fig-prediction [role=status]").inner_text()
         assert line.startswith(

@@ -75,9 +75,12 @@ class Table:
 
     def _reader(self, path: Path, delimiter: str) -> Any:
         csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-        quoting = csv.QUOTE_MINIMAL if self._quoted(delimiter) else csv.QUOTE_NONE
+        style: dict[str, Any] = {
+            "delimiter": delimiter,
+            "quoting": csv.QUOTE_MINIMAL if self._quoted(delimiter) else csv.QUOTE_NONE,
+        }
         lines = (line + "\n" for line in read_lines(path, self.encoding))
-        return csv.reader(lines, delimiter=delimiter, quoting=quoting)
+        return csv.reader(lines, **style)
 
     def _records(self, path: Path, delimiter: str, columns: Sequence[Column]) -> Iterator[Any]:
         quoted, reader = self._quoted(delimiter), self._reader(path, delimiter)
@@ -121,7 +124,7 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def parsed(path: Path, line: int, text: Any) -> dict[str, Any]:
+def parsed(path: Path, line: int, text: Any) -> dict[Any, Any]:
     """One row of a JSON file."""
     try:
         row = json.loads(text) if isinstance(text, str) else text

@@ -86,14 +86,14 @@ def traced(client: TestClient, model: str, text: str = TEXT, **more: Any) -> dic
 
 
 def get(client: TestClient, path: str, **query: Any) -> Any:
-    answer = client.get(path, params=query)
+    answer = client.get(path, params=query or None)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def tensor(client: TestClient, path: str, **query: Any) -> np.ndarray:
     """The numbers of an answer, by its headers."""
-    answer = client.get(path, params=query)
+    answer = client.get(path, params=query or None)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/octet-stream"
     kind = {"f32": "<f4", "f16": "<f2", "u8": "u1"}[answer.headers["x-dtype"]]

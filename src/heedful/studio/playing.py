@@ -7,9 +7,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from heedful.decode.fast import stepper_where_it_pays
 from heedful.decode.loop import Piece, stream
+from heedful.decode.request import context_of
 from heedful.errors import InputError
-from heedful.models.base import Model
+from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets, space
 from heedful.studio.shelf import Held
 from heedful.studio.tokens import tidy
@@ -78,6 +80,8 @@ def play(
     if isinstance(held.model, Word2Vec):
         return _with_vectors(held, task, given, parameters)
     options = options_of(task, parameters)
+    if task in ("neighbours", "analogy"):
+        raise InputError(f"{task} is asked of word vectors; of {held.id} ask it on the page of embeddings")
     pipe = pipe_of(held, task)
     called = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({called}))"
@@ -105,16 +109,15 @@ def _with_vectors(
     held: Held, task: str, given: list[Any], parameters: Mapping[str, Any]
 ) -> tuple[Any, list[str], str]:
     vectors, count = held.vectors, int(parameters.get("count") or 10)
+    if task not in ("neighbours", "analogy"):
+        can = "it has neighbours and analogy"
+        raise InputError(f"{held.id} is a table of word vectors and cannot do {task}; {can}")
     words = [space.find(held, vectors, str(w)) for w in given]
     if task == "neighbours":
         call, found = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
-    elif task == "analogy":
+    else:
         call = f"vectors.analogy({words[0]!r}, {words[1]!r}, {words[2]!r}, {count})"
         found = vectors.analogy(words[0], words[1], words[2], count)
-    else:
-        raise InputError(
-            f"{held.id} is a table of word vectors and cannot do {task}; it has neighbours and analogy"
-        )
     return space.ranked(held, found), [], snippets.script(held.entry, f"print({call})")
 
 
@@ -128,8 +131,8 @@ def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], 
         from heedful.tasks.write import sentences
 
         before = pipe.direction(None, None)
-        return [(pipe.source(before + text, True), gap) for text, gap in sentences(given[0])]
-    return [(pipe.prompt(given[0], True), "")]
+        return [(pipe.source(before + text), gap) for text, gap in sentences(given[0])]
+    return [(pipe.prompt(given[0], None), "")]
 
 
 def write(
@@ -149,11 +152,12 @@ def write(
     said: list[str] = []
     text, count, finish = "", 0, "end"
     prompts = prompts_of(pipe, task, given)
+    stepper = stepper_where_it_pays(pipe.speaker, 1, most)
     for ids, gap in prompts:
         ids, cut = _fitting(held.sequence, ids)
         said += cut
         for piece in stream(
-            pipe.stepper, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
+            stepper, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
         ):
             ticket.check()
             count, finish, text = count + 1, piece.finish or finish, text + piece.text
@@ -171,16 +175,19 @@ def write(
 
 
 def _fitting(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
-    """The end of a prompt that is longer than the context, and a line that says so."""
-    from heedful.decode.request import context_of
+    """As much of a prompt as the model reads, and a line that says what was cut.
 
+    Of a source the beginning and its end token stay; of what is gone on with the end, and room to write.
+    """
     reach = context_of(model, source=True)
-    if reach is None or len(ids) < reach:
+    if reach is None or len(ids) <= reach - (not isinstance(model, Seq2Seq)):
         return ids, []
-    kept = max(1, reach - max(1, min(64, reach // 4)))
-    cut = len(ids) - kept
-    told = f"the text has {len(ids):,} tokens and this model reads {reach:,}: the first {cut:,} were cut"
-    return ids[-kept:], [f"{told}, to leave room for an answer"]
+    if isinstance(model, Seq2Seq):
+        kept, side = [*ids[: reach - 1], ids[-1]], "last"
+    else:
+        kept, side = ids[-max(1, reach - max(1, min(64, reach // 4))) :], "first"
+    told = f"the text has {len(ids):,} tokens and this model reads {reach:,}"
+    return kept, [f"{told}: the {side} {len(ids) - len(kept):,} were cut"]
 
 
 def _token(piece: Piece) -> dict[str, Any]:

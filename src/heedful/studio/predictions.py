@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,9 +41,15 @@ def words_at(model: Model, output: Tensor, position: int) -> Tensor:
     return output[position].detach().float().cpu()
 
 
+def entries(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Tokens by their ids, as the page names them."""
+    spelled = tokens.speller(model)
+    rows = zip(ids, names_of(model, list(ids)), strict=True)
+    return [{"id": id, "text": name, "shown": spelled(name)} for id, name in rows]
+
+
 def entry(model: Model, id: int) -> dict[str, Any]:
-    name = names_of(model, [id])[0]
-    return {"id": id, "text": name, "shown": tokens.shown(model, name)}
+    return entries(model, [id])[0]
 
 
 def top(model: Model, logits: Tensor, count: int) -> list[dict[str, Any]]:

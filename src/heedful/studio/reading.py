@@ -80,14 +80,16 @@ class Reader:
         groups, heads = groups_of(model), self.heads()
         source = self.source(heads)
         plain = [t["id"] for t in source]
-        exact = asked.get("ids") is None and plain == model.tokenizer.encode(tokens.tidy(asked["text"])[0])
+        exact = self.cut == 0 and asked.get("ids") is None
+        exact = exact and plain == model.tokenizer.encode(tokens.tidy(asked["text"])[0])
         source = self.replaced(source, asked.get("tokens") or {})
         ids = [t["id"] for t in source]
         prompt, target = len(ids), None
         if isinstance(model, Seq2Seq):
             target, prompt = self.target(ids, heads)
         elif asked.get("generate"):
-            written = self.write(ids, asked["generate"])
+            # The last token that is written is not read again: it may stand behind the context.
+            written = self.write(ids, asked["generate"])[: self.limit("tokens", heads) - len(ids)]
             source, plain = source + tokens.named(model, written), plain + written
             ids, exact = ids + written, exact and not written
         given = self.input(ids, target)
@@ -122,37 +124,38 @@ class Reader:
     def source(self, heads: Mapping[str, int]) -> list[dict[str, Any]]:
         """The tokens that are read, cut if there are too many; what is cut is said."""
         model, given = self.model, self.asked.get("ids")
+        limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens", heads)
         if given is not None:
-            found = tokens.named(model, _known(model, given))
+            found, count = tokens.named(model, _known(model, given)[:limit]), len(given)
         else:
-            text, said = tokens.tidy(self.asked.get("text") or "")
-            self.warnings += said
-            found = self.framed(text) if isinstance(model, Seq2Seq) else tokens.placed(model, text)
+            found, count = self.encoded(self.asked.get("text") or "", limit)
         if not found:
             raise InputError("the text is empty; give at least one token")
-        side = "source" if isinstance(model, Seq2Seq) else "tokens"
-        return self.shortened(found, self.limit(side, heads), "text")
+        if isinstance(model, Seq2Seq) and given is None:
+            found, count = self.framed(found, count, limit)
+        self.told(count, limit, "text")
+        return found
 
-    def framed(self, text: str) -> list[dict[str, Any]]:
+    def encoded(self, text: str, limit: int) -> tuple[list[dict[str, Any]], int]:
+        text, said = tokens.tidy(text)
+        self.warnings += said
+        return tokens.placed(self.model, text, most=limit)
+
+    def framed(self, found: list[dict[str, Any]], count: int, limit: int) -> tuple[list[dict[str, Any]], int]:
         """A source as an encoder-decoder read it in training: with its end, if need be put there."""
-        found, tokenizer = tokens.placed(self.model, text), self.model.tokenizer
+        tokenizer = self.model.tokenizer
         end = ended(tokenizer, frame(tokenizer)).after
-        if not found or not end or found[-1]["id"] == end[-1]:
-            return found
-        return found + tokens.named(self.model, end)
+        if not end or found[-1]["id"] == end[-1]:
+            return found, count
+        return found[: limit - len(end)] + tokens.named(self.model, end), count + len(end)
 
-    def shortened(self, found: list[dict[str, Any]], limit: int, what: str) -> list[dict[str, Any]]:
-        if len(found) <= limit:
-            return found
-        cut = len(found) - limit
-        self.cut += cut
-        end = found[-1] if found[-1]["special"] else None  # what ends every text stays
-        kept = found[:limit] if end is None else [*found[: limit - 1], end]
-        who = "this model reads" if limit < MOST else "the studio traces"
-        self.warnings.append(
-            f"the {what} has {len(found):,} tokens and {who} {limit:,}: the last {cut:,} were cut"
-        )
-        return kept
+    def told(self, count: int, limit: int, what: str) -> None:
+        """Say what was cut."""
+        if count > limit:
+            self.cut += count - limit
+            who = "this model reads" if limit < MOST else "the studio traces"
+            said = f"the {what} has {count:,} tokens and {who} {limit:,}"
+            self.warnings.append(f"{said}: the last {count - limit:,} were cut")
 
     def replaced(self, found: list[dict[str, Any]], edits: Mapping[str, int | str]) -> list[dict[str, Any]]:
         """The tokens with others in place of some."""
@@ -172,16 +175,16 @@ class Reader:
         assert isinstance(model, Seq2Seq)
         start = tokens.named(model, [model.start_token])
         if said is None:
-            written = self.write(ids, self.asked.get("generate") or WRITE)
+            written = self.write(ids, self.asked.get("generate") or WRITE)[: self.limit("target", heads) - 1]
             found, prompt = start + tokens.named(model, written), 1
         else:
+            limit = self.limit("target", heads)
             if isinstance(said, str):
-                text, more = tokens.tidy(said)
-                self.warnings += more
-                found = start + tokens.placed(model, text)
+                found, count = self.encoded(said, limit - 1)
+                found, count = start + found, count + 1
             else:
-                found = tokens.named(model, _known(model, said))
-            found = self.shortened(found, self.limit("target", heads), "target")
+                found, count = tokens.named(model, _known(model, said)[:limit]), len(said)
+            self.told(count, limit, "target")
             prompt = len(found)
         return self.replaced(found, self.asked.get("target_tokens") or {}), prompt
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from heedful.decode.request import context_of
 from heedful.errors import HeedfulError
+from heedful.inspect.from_model import TOPICS, Subject
 from heedful.inspect.inputs import Input, names_of
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention import Attention, CrossAttention
@@ -147,14 +148,11 @@ def position_type(model: Model) -> str:
 
 
 def topics_of(model: Model) -> list[str]:
-    """What `explain` can work out: it is asked once, on a few tokens, and what it refuses is left out."""
-    from heedful.inspect.from_model import TOPICS, explain_model
-
-    given, out = probe(model), []
-    for topic in TOPICS:
+    """What `explain` can work out: asked once, on a few tokens; what it refuses is left out."""
+    subject, out = Subject(model, probe(model), "", 0, -1), []
+    for topic, work in TOPICS.items():
         try:
-            with torch.no_grad():
-                explain_model(model, given, topic=topic)
+            work(subject)
         except (HeedfulError, NotImplementedError):
             continue
         out.append(topic)
@@ -309,12 +307,29 @@ def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _summary(entry: Entry) -> dict[str, Any]:
     from heedful.loading import skeleton
 
+    about: dict[str, Any] = {"kind": None, "family": None, "params": None, "head": None, "error": None}
     if entry.vectors:
-        return {"kind": "vectors", "family": "word2vec", "params": None, "head": None, "error": None}
+        return about | {"kind": "vectors", "family": "word2vec"}
+    if entry.path.suffix == ".gguf":  # opening one takes seconds: what all of them are is known without
+        kinds = set(gguf_kinds())
+        return about | {"kind": kinds.pop() if len(kinds) == 1 else None}
     try:
         model = skeleton(entry.name)
     except (HeedfulError, OSError, ValueError, KeyError) as error:
-        return {"kind": None, "family": None, "params": None, "head": None, "error": str(error)}
+        return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())
-    return {"kind": kind_of(model), "family": model.family.name, "params": params, "head": model.config.head,
-            "error": None}  # fmt: skip
+    return about | {
+        "kind": kind_of(model), "family": model.family.name, "params": params, "head": model.config.head
+    }  # fmt: skip
+
+
+def gguf_kinds() -> Iterator[str]:
+    """The kinds of model that are read from such files."""
+    from heedful.loading import assemble
+    from heedful.models import FAMILIES
+    from heedful.nn.init import outline
+
+    for family in FAMILIES.values():
+        if family.gguf:
+            with outline():
+                yield kind_of(assemble(family, family.tiny))

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import nn
 
+from heedful.decode.request import context_of
 from heedful.errors import InputError, NotFound
 from heedful.inspect.inputs import reading, word_head
-from heedful.models.base import Model
+from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.studio import tokens
 from heedful.studio.record import stacks_of
@@ -31,8 +32,8 @@ def table_of(held: Held, name: str) -> Word2Vec:
         model = held.model
         if isinstance(model, Word2Vec):
             return model if name == "input" else _output(model)
-        head = word_head(model).out if name == "output" else None
-        rows = cast(Tensor, model.tables["tokens"].table if head is None else head.weight)
+        own = model.tables["tokens"].table
+        rows = own if name == "input" else cast(nn.Linear, word_head(model).out).weight
         words = [str(i) for i in range(len(rows))]
         if model.tokenizer is not None:
             words = _distinct(model.tokenizer.tokens(range(len(rows))))
@@ -141,12 +142,13 @@ def contextual(model: Model, word: str, sentences: Sequence[str]) -> dict[str, A
     names = ["embed.output", *(f"{name}.{i}.output" for i in range(len(stack)))]
     for s, sentence in enumerate(sentences):
         text, _ = tokens.tidy(sentence)
-        placed = tokens.placed(model, text)
+        placed, _ = tokens.placed(model, text, most=context_of(model, source=True))
         found = [i for i, t in enumerate(placed) if _is(t, text, word)]
         if not found:
             continue
         watch = Watch(*names)
-        given = reading(model, text, None if name == "blocks" else [model.start_token])  # type: ignore[list-item]
+        ids = [t["id"] for t in placed]
+        given = reading(model, ids, [model.start_token] if isinstance(model, Seq2Seq) else None)
         given.run(model, watch)
         for at in found:
             items.append({"sentence": s, "position": at, "token": placed[at]["text"], "context": text})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -49,20 +50,28 @@ def by_bytes(tokenizer: Tokenizer) -> bool:
     return decoder is not None and "ByteLevel" in str(decoder)
 
 
+@functools.cache
+def bytes_of_letters() -> dict[str, int]:
+    return {letter: b for b, letter in letters_of_bytes().items()}
+
+
 def bytes_of(tokenizer: Tokenizer, token: str) -> bytes | None:
     """The bytes that a token of such a vocabulary stands for; None for a special one."""
-    back = {letter: b for b, letter in letters_of_bytes().items()}
+    back = bytes_of_letters()
     if token in tokenizer.roles.values() or any(c not in back for c in token):
         return None
     return bytes(back[c] for c in token)
 
 
-def shown(model: Model, token: str) -> str:
-    """A token to be read: no Ġ and ▁, no half characters."""
+def speller(model: Model) -> Callable[[str], str]:
+    """A function that makes a token readable: no Ġ and ▁, no half characters."""
     tokenizer = model.tokenizer
     if tokenizer is None:
-        return token
-    if by_bytes(tokenizer):
+        return lambda token: token
+    if not by_bytes(tokenizer):
+        return _without_marks
+
+    def spelled(token: str) -> str:
         raw = bytes_of(tokenizer, token)
         if raw is None:
             return visible(token)
@@ -70,9 +79,19 @@ def shown(model: Model, token: str) -> str:
             return visible(raw.decode("utf-8"))
         except UnicodeDecodeError:
             return "<" + raw.hex(" ").upper() + ">"
+
+    return spelled
+
+
+def _without_marks(token: str) -> str:
     if token.startswith("<0x") and token.endswith(">") and len(token) == 6:
         return f"<{token[3:5].upper()}>"
     return visible(token.replace("▁", " ").removesuffix("</w>"))
+
+
+def shown(model: Model, token: str) -> str:
+    """One token, readable; for many take `speller` once."""
+    return speller(model)(token)
 
 
 def special_ids(model: Model) -> set[int]:
@@ -86,29 +105,40 @@ def named(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Tokens that come from no text: written by the model, or given as ids."""
     from heedful.inspect.inputs import names_of
 
-    special = special_ids(model)
+    special, spelled = special_ids(model), speller(model)
     return [
-        {"id": int(i), "text": name, "shown": shown(model, name), "start": None, "end": None,
+        {"id": int(i), "text": name, "shown": spelled(name), "start": None, "end": None,
          "special": int(i) in special}
         for i, name in zip(ids, names_of(model, list(ids)), strict=True)
     ]  # fmt: skip
 
 
-def placed(model: Model, text: str, special: bool = True) -> list[dict[str, Any]]:
-    """The tokens of a text with their places in it."""
+def placed(
+    model: Model, text: str, special: bool = True, most: int | None = None
+) -> tuple[list[dict[str, Any]], int]:
+    """The tokens of a text with their places in it, and how many there are.
+
+    Of more than `most` the first are named, and the last if it is one that ends every text: it stays.
+    """
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer; give ids in place of a text")
-    marks = special_ids(model)
+    found = model.tokenizer.backend.encode(text, add_special_tokens=special)
+    ids, spans = found.ids, found.offsets  # each is made anew when asked for
+    marks, spelled, count = special_ids(model), speller(model), len(ids)
+    kept = list(range(count))
+    if most is not None and count > most:
+        kept = [*range(most - 1), count - 1] if ids[-1] in marks else list(range(most))
+    names = model.tokenizer.tokens([ids[i] for i in kept])
     return [
-        {"id": p.id, "text": p.token, "shown": shown(model, p.token), "start": p.start, "end": p.end,
-         "special": p.id in marks}
-        for p in model.tokenizer.split(text, special)
-    ]  # fmt: skip
+        {"id": ids[i], "text": name, "shown": spelled(name), "start": spans[i][0], "end": spans[i][1],
+         "special": ids[i] in marks}
+        for i, name in zip(kept, names, strict=True)
+    ], count  # fmt: skip
 
 
-def tokenized(model: Model, text: str, special: bool) -> dict[str, Any]:
-    """Everything about how a model cuts a text."""
-    tokens = placed(model, text, special)
+def tokenized(model: Model, text: str, special: bool, most: int) -> dict[str, Any]:
+    """Everything about how a model cuts a text; at most so many tokens are listed."""
+    tokens, count = placed(model, text, special, most)
     tokenizer: Tokenizer = model.tokenizer
     spelled = by_bytes(tokenizer)
     for token in tokens:
@@ -120,11 +150,11 @@ def tokenized(model: Model, text: str, special: bool) -> dict[str, Any]:
     words, note = None, None
     if kind == "BPE":
         words, note = replayed(tokenizer, text, state)
-    real = [t for t in tokens if not t["special"]]
+    real = count - sum(t["special"] for t in tokens)
     return {
-        "kind": kind, "size": len(tokenizer), "tokens": tokens, "count": len(tokens),
+        "kind": kind, "size": len(tokenizer), "tokens": tokens, "count": count,
         "unknown": sum(t["id"] == tokenizer.unk for t in tokens),
-        "characters_per_token": len(text) / len(real) if real else None, "words": words,
+        "characters_per_token": len(text) / real if real else None, "words": words,
         "lattice": lattice(tokenizer, text, state) if kind == "Unigram" else None, "note": note,
     }  # fmt: skip
 

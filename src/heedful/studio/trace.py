@@ -65,6 +65,20 @@ class Recorder(Watch):
         return value
 
 
+class Only(Watch):
+    """One value of a pass that is watched as a whole, as the first was: to the same bits."""
+
+    def __init__(self, edits: Watch, name: str) -> None:
+        super().__init__("*", edit=edits.edit)
+        self.name = name
+
+    def visit(self, name: str, value: Tensor) -> Tensor:
+        value = super().visit(name, value)
+        if name != self.name:
+            del self.values[name]
+        return value
+
+
 def size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
@@ -115,8 +129,7 @@ class Trace:
 
     @torch.no_grad()
     def again(self, model: Model, name: str) -> Tensor:
-        watch = self.edits.watch(model)
-        watch.names = (name,)
+        watch = Only(self.edits.watch(model), name)
         self.given.run(model, watch)
         return watch[name][0]
 

@@ -48,12 +48,12 @@ def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
     at_final = logp.gather(-1, final.expand(len(logp), -1)[..., None])
     follows = trace.given.read[0, 1:].expand(len(logp), -1)
     bits = logp[:, :-1].gather(-1, follows[..., None])[..., 0] / -math.log(2)
-    entries = {i: predictions.entry(model, i) for i in best.indices.unique().tolist()}
+    entries = {t["id"]: t for t in predictions.entries(model, best.indices.unique().tolist())}
     said = lambda ids, ps: [entries[i] | {"p": math.exp(p)} for i, p in zip(ids, ps, strict=True)]
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     names = list(seen.tokens)
     return {
-        "layers": list(seen.layers), "tokens": names, "shown": [tokens.shown(model, n) for n in names],
+        "layers": list(seen.layers), "tokens": names, "shown": list(map(tokens.speller(model), names)),
         "top": [[said(i, p) for i, p in zip(ids, ps, strict=True)] for ids, ps in rows],
         "entropy": torch.special.entr(logp.exp()).sum(-1), "rank": (logp > at_final).sum(-1),
         "surprisal": [[*row, None] for row in bits.tolist()], **_residual(model, trace, seen.layers),

@@ -10,7 +10,7 @@ from heedful.studio import snippets
 from heedful.studio.answers import Json
 from heedful.studio.record import record, summary
 from heedful.studio.state import Here
-from heedful.studio.tokens import shown, visible
+from heedful.studio.tokens import speller, visible
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()
@@ -65,7 +65,7 @@ def vocabulary(id: str, studio: Here) -> Response:
         names = [str(i) for i in range(count)]
     else:
         names = model.tokenizer.tokens(range(count))
-    return Json({"tokens": names, "shown": [shown(model, name) for name in names]})
+    return Json({"tokens": names, "shown": list(map(speller(model), names))})
 
 
 @router.get("/api/examples")

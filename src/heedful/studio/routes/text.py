@@ -34,7 +34,6 @@ def tokenize(asked: Cut, studio: Here) -> Response:
     for one in found:
         if one["count"] > SHOWN:
             warnings.append(f"{one['model']}: {one['count']:,} tokens; the first {SHOWN:,} are listed")
-            one["tokens"] = one["tokens"][:SHOWN]
     return Json({"tokenizers": found, "warnings": warnings})
 
 
@@ -44,12 +43,12 @@ def _cut(held: Held, text: str, special: bool) -> dict[str, Any]:
         words = tokens.words_of(held.model, text)
         unknown = sum(not w["known"] for w in words)
         return about | {
-            "kind": "words", "size": len(held.model), "tokens": words, "count": len(words),
+            "kind": "words", "size": len(held.model), "tokens": words[:SHOWN], "count": len(words),
             "unknown": unknown,
             "characters_per_token": len(text) / len(words) if words else None, "words": None, "lattice": None,
             "note": None, "python": snippets.script(held.entry, f"print({text!r}.split())"),
         }  # fmt: skip
     lines = f"print(model.tokenizer.split({text!r}, special={special}))"
-    return about | tokens.tokenized(held.sequence, text, special) | {
+    return about | tokens.tokenized(held.sequence, text, special, SHOWN) | {
         "python": snippets.script(held.entry, lines)
     }  # fmt: skip

@@ -1,0 +1,139 @@
+"""Every task through heedful.pipeline, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+import heedful
+from heedful.studio.state import Studio
+from tests.studio.conftest import TEXT
+
+TASKS: list[tuple[str, str, dict[str, Any], list[Any]]] = [
+    ("classifier", "text-classification", {"text": TEXT}, [TEXT]),
+    ("tagger", "token-classification", {"text": TEXT}, [TEXT]),
+    ("encoder", "fill-mask", {"text": "the [MASK] sat"}, ["the [MASK] sat"]),
+    ("spans", "question-answering", {"question": "who sat", "context": TEXT}, ["who sat", TEXT]),
+    ("decoder", "text-generation", {"text": "the cat"}, ["the cat"]),
+    ("encoder-decoder", "translation", {"text": TEXT}, [TEXT]),
+    ("rnn", "translation", {"text": TEXT}, [TEXT]),
+]
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize(("kind", "task", "inputs", "given"), TASKS, ids=lambda x: str(x)[:24])
+def test_a_task_gives_what_the_pipeline_gives(
+    client: TestClient, models: Path, kind: str, task: str, inputs: dict[str, Any], given: list[Any]
+) -> None:
+    more = {"max_tokens": 6, "beams": 2} if task in ("translation", "text-generation") else {}
+    answer = client.post(
+        "/api/play", json={"model": kind, "task": task, "inputs": inputs, "parameters": more}
+    )
+    assert answer.status_code == 200, answer.text
+    options: dict[str, Any] = {"max_new_tokens": 6, "num_beams": 2, "do_sample": False} if more else {}
+    options |= {"aggregation_strategy": "simple"} if task == "token-classification" else {}
+    want = heedful.pipeline(task, model=heedful.load(models / kind))(*given, **options)
+    assert answer.json()["result"] == json.loads(json.dumps(want))
+
+
+def test_sentence_vectors_answer_similarity(client: TestClient) -> None:
+    inputs = {"source": "a cat", "sentences": ["a dog", "the mat"]}
+    answer = client.post(
+        "/api/play", json={"model": "encoder", "task": "sentence-similarity", "inputs": inputs}
+    )
+    assert answer.status_code == 200
+    assert len(answer.json()["result"]) == 2
+
+
+def test_text_cut_to_the_context_is_told(client: TestClient) -> None:
+    body = {"model": "classifier", "task": "text-classification", "inputs": {"text": TEXT * 20}}
+    answer = client.post("/api/play", json=body).json()
+    assert any("cut" in w for w in answer["warnings"])
+    stream = {"model": "decoder", "task": "text-generation", "inputs": {"text": TEXT * 20}, "stream": True}
+    (done,) = [e for e in events(client.post("/api/play", json=stream).text) if e["event"] == "done"]
+    assert any("were cut" in w for w in done["warnings"])
+
+
+def test_word_vectors_answer_neighbours_and_analogies(client: TestClient, studio: Studio) -> None:
+    vectors = studio.shelf.get("vectors").vectors
+    body = {"model": "vectors", "task": "neighbours", "inputs": {"word": "cat"}}
+    got = client.post("/api/play", json=body).json()["result"]
+    assert [(r["text"], r["score"]) for r in got] == list(vectors.neighbours("cat"))
+    body = {"model": "vectors", "task": "analogy", "inputs": {"a": "man", "b": "king", "c": "woman"}}
+    got = client.post("/api/play", json=body).json()["result"]
+    assert [r["text"] for r in got] == [w for w, _ in vectors.analogy("man", "king", "woman")]
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder", "rnn"])
+def test_streamed_text_is_that_of_generate(client: TestClient, models: Path, kind: str) -> None:
+    task = "text-generation" if kind == "decoder" else "translation"
+    settings = {"max_tokens": 8, "temperature": 1.2, "seed": 5}
+    body = {
+        "model": kind,
+        "task": task,
+        "inputs": {"text": "the cat"},
+        "parameters": settings,
+        "stream": True,
+    }
+    answer = client.post("/api/play", json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *pieces, done = events(answer.text)
+    model = heedful.load(models / kind)
+    ids = model.tokenizer.encode("the cat") + ([model.tokenizer.eos] if kind != "decoder" else [])
+    want = [p.token for p in heedful.stream(model, ids, max_tokens=8, temperature=1.2, seed=5)]
+    assert [p["token"] for p in pieces if p["token"] is not None] == want
+    assert done["event"] == "done"
+    assert done["text"] == "".join(p["text"] for p in pieces)
+
+
+def test_an_error_in_the_middle_of_a_stream_is_an_event(client: TestClient) -> None:
+    body = {"model": "encoder", "task": "text-generation", "inputs": {"text": "a"}, "stream": True}
+    (last,) = events(client.post("/api/play", json=body).text)
+    assert last["event"] == "error"
+    assert last["error"]["code"] == "cannot"
+
+
+def test_a_task_without_its_fields_names_them(client: TestClient) -> None:
+    body = {"model": "spans", "task": "question-answering", "inputs": {"question": "who?"}}
+    answer = client.post("/api/play", json=body)
+    assert answer.status_code == 422
+    assert "context" in answer.json()["error"]["message"]
+    body = {"model": "spans", "task": "dancing", "inputs": {}}
+    assert "dancing" in client.post("/api/play", json=body).json()["error"]["message"]
+
+
+def test_two_models_on_one_text_stand_beside_each_other(client: TestClient) -> None:
+    same = client.post(
+        "/api/compare", json={"text": TEXT, "a": {"model": "decoder"}, "b": {"model": "rotary"}}
+    ).json()
+    assert same["same_tokens"] is True
+    assert {"group_a": "blocks.attn", "group_b": "blocks.attn"} in same["difference"]
+    assert len(same["kl"]) == len(same["a"]["tokens"])
+    assert all(k >= 0 for k in same["kl"])
+    assert {"a", "b", "id"} <= same["shared_top"][0].keys()
+    body = {"text": TEXT, "target": "the dog", "a": {"model": "encoder-decoder"}, "b": {"model": "rnn"}}
+    crossed = client.post("/api/compare", json=body).json()
+    assert {"group_a": "decoder.cross", "group_b": "decoder.look"} in crossed["difference"]
+    other = client.post(
+        "/api/compare", json={"text": TEXT, "a": {"model": "decoder"}, "b": {"model": "encoder"}}
+    ).json()
+    assert other["same_tokens"] is False
+    assert other["kl"] is None
+    assert other["note"]
+
+
+def test_a_model_beside_itself_without_a_head_differs_by_that_head(client: TestClient) -> None:
+    body = {"text": TEXT, "a": {"model": "decoder"},
+            "b": {"model": "decoder", "edit": {"heads": {"blocks.0.attn": [0]}}}}  # fmt: skip
+    found = client.post("/api/compare", json=body).json()
+    assert found["kl"] == pytest.approx(found["b"]["change"]["kl"], abs=1e-7)
+    plain = client.post("/api/compare", json=body | {"b": {"model": "decoder"}}).json()
+    assert plain["kl"] == pytest.approx([0.0] * len(plain["kl"]), abs=1e-12)

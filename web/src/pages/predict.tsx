@@ -83,7 +83,7 @@ function Chosen({ trace, logits, shown, position }: { trace: Trace; logits: Floa
         drawing={() => drawBars(most.map((id) => ({ label: name(id), value: steps.final[id], chosen: id === token })))}
         csv={() => [["id", "token", "logit", "p", "temperature", "top_k", "top_p", "final"], ...most.map((id) => [id, name(id), logits[id], steps.p[id], steps.heated[id], steps.topK[id], steps.topP[id], steps.final[id]])]}
         html={{ kind: "next_token", data: { logits, names: shown, sampling: { temperature: sampling.temperature, top_k: sampling.topK, top_p: sampling.topP, min_p: sampling.minP }, seed, count: 20 } }} python={trace.python}>
-        <Prediction names={name} logits={logits} sampling={sampling} seed={seed} onChange={change} title={title} />
+        <Prediction names={name} logits={logits} sampling={sampling} seed={seed} onChange={change} title={t("predict.table")} />
       </Figure>
       <Python trace={trace} position={position} sampling={sampling} seed={seed} page={token} />
     </Panel>

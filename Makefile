@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: studio test test-all check bench clean
+.PHONY: studio test test-all browser web check bench clean
 
 studio: .venv/.installed   ## install, then look around on models that need no download
 	$(BIN)/python examples/tour.py
@@ -13,6 +13,12 @@ test: .venv/.installed     ## the whole core test run
 
 test-all: .venv/.installed ## everything, slow tests too
 	$(BIN)/pytest -n auto --maxprocesses 4 --slow
+
+browser: .venv/.installed  ## the pages in a real browser (Chromium: apt-get install chromium, or CHROMIUM=path)
+	$(BIN)/pytest -p no:xdist tests/browser -rs
+
+web:                       ## build the page and the widget from web/ (needs Node; users do not)
+	cd web && npm ci && npm run check && npm test && npm run build
 
 check: .venv/.installed    ## style and types
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ def finetune(
     ] = None,
     pair: Annotated[str | None, typer.Option(help="The column with a second text, or the question.")] = None,
     valid: Annotated[
-        str | None, typer.Option(help="Validate on this file; else on a tenth, held out.")
+        str | None, typer.Option(help="Validate on this file; else on a part held out.")
     ] = None,
     lora: Annotated[
         bool | None, typer.Option("--lora/--full", help="Train a small adapter, or all weights; by size.")

@@ -9,6 +9,8 @@ progress.py   what it shows meanwhile
 rehearsal.py  one batch, measured: sizes, memory, time
 launch.py     several processes on this machine
 evaluate.py   a trained model, measured
+finetune/     a trained model, taught one's own file; `heed finetune`
+cards.py      the card beside a checkpoint
 ledger.py     results/*.json and the page made from them
 verify.py     a row of the ledger, measured again
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 from heedful.data.readers import OPENERS, Documents, expand, read_blocks, read_lines
 from heedful.data.tables import KINDS, Column, Table, known, objects, parsed, plain
-from heedful.errors import InputError, nearest
+from heedful.errors import ConfigError, InputError, nearest
 
 Kind = Literal["table", "conll", "squad", "text"]
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
@@ -71,9 +72,12 @@ class Held(Table):
 
 def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Source:
     """Open a file and say what it is."""
-    there = Path(path)
-    if there.is_dir():
+    if Path(path).is_dir():
         raise InputError(f"{path} is a folder; give one file")
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise ConfigError(f"no encoding is called {encoding!r}; utf-8, cp1252, latin-1, utf-16 …") from None
     file = expand(path)[0]
     if not file.stat().st_size:
         raise InputError(f"{file} is empty")

@@ -25,7 +25,7 @@ export interface BarsProps {
 export function Bars({ rows, title, label = say("token"), value = say("final"), format = percent, columns = [] }: BarsProps) {
   const top = rows.reduce((m, r) => Math.max(m, Math.abs(r.value)), 0) || 1;
   return (
-    <div class="fig-scroll" tabIndex={0} role="region" aria-label={title}>
+    <div class="fig-scroll" tabIndex={0} role="group" aria-label={title}>
       <table class="fig-table fig-bars">
         <caption class="fig-hidden">{title}</caption>
         <thead>

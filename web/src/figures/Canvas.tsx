@@ -90,15 +90,17 @@ export interface FrameProps {
   about?: About;
   note?: string;
   exports?: Exports;
+  level?: number; // of its heading; 2 where others stand beside it
   children?: ComponentChildren;
 }
 
 /** A heading, what the figure is of, its exports, and the figure. */
-export function Frame({ title, about, note, exports, children }: FrameProps) {
+export function Frame({ title, about, note, exports, level = 2, children }: FrameProps) {
+  const Heading = `h${level}` as "h2";
   return (
     <section class="fig" aria-label={title}>
       <div class="fig-head">
-        <h2 class="fig-title">{title}</h2>
+        <Heading class="fig-title">{title}</Heading>
         {exports && <ExportBar title={title} about={about} exports={exports} />}
       </div>
       {about && <p class="fig-about" dir="auto">{describe(about)}</p>}

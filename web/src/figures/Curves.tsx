@@ -92,7 +92,7 @@ const CLIP = 200;
 
 function CurveTable({ curves, title, xTitle }: Pick<CurvesProps, "curves" | "title" | "xTitle">) {
   return (
-    <div class="fig-scroll" tabIndex={0} role="region" aria-label={title}>
+    <div class="fig-scroll" tabIndex={0} role="group" aria-label={title}>
       {curves.map((c) => {
         const every = Math.max(1, Math.ceil(c.x.length / CLIP));
         const rows = Array.from({ length: Math.ceil(c.x.length / every) }, (_, i) => i * every);

@@ -88,7 +88,7 @@ function Steps({ figure }: { figure: FigureJson }) {
   const rows = (w: Worked): string[][] =>
     w.lines.flatMap((l) => ("lines" in l ? rows(l) : [[w.title, (l as WorkedLine).label, l.formula, l.operands === null ? "" : expression(l.operands, 6, Infinity), written(l.result, 6, Infinity)]]));
   return (
-    <Frame title={figure.title} about={figure.about} note={figure.note} exports={{ name: "steps", python: figure.python, csv: () => csv([["section", "step", "formula", "numbers", "result"], ...rows(worked)]), json: () => worked }}>
+    <Frame {...figure} exports={{ name: "steps", python: figure.python, csv: () => csv([["section", "step", "formula", "numbers", "result"], ...rows(worked)]), json: () => worked }}>
       <StepsView worked={worked} heading={false} />
     </Frame>
   );

@@ -159,7 +159,7 @@ function Table({ rows, columns, values, title, causal, firstKey = 0 }: MatrixPro
   const [T, W] = [Math.min(rows.length, CLIP), Math.min(S, CLIP)];
   const cut = T < rows.length || W < S;
   return (
-    <div class="fig-scroll" tabIndex={0} role="region" aria-label={title}>
+    <div class="fig-scroll" tabIndex={0} role="group" aria-label={title}>
       {cut && <p class="fig-note">{say("tooLarge", { shown: CLIP, all: Math.max(rows.length, S) })}</p>}
       <table class="fig-table">
         <caption class="fig-hidden">{title}</caption>

@@ -71,7 +71,7 @@ function Section({ worked, digits, wide, level }: { worked: Worked; digits: numb
 
 function Rows({ lines, title, digits, wide }: { lines: WorkedLine[]; title: string; digits: number; wide: number }) {
   return (
-    <div class="fig-scroll" tabIndex={0} role="region" aria-label={title}>
+    <div class="fig-scroll" tabIndex={0} role="group" aria-label={title}>
       <table class="fig-table fig-worked">
         <thead>
           <tr>{(["step", "formula", "numbers", "result"] as const).map((k) => <th scope="col">{say(k)}</th>)}</tr>

@@ -119,4 +119,5 @@ export interface FigureJson {
   about: About;
   python: string;
   data: Record<string, unknown>;
+  level?: number; // of its heading
 }

@@ -5,8 +5,8 @@ BIN := .venv/bin
 
 .PHONY: studio test test-all browser web check bench clean
 
-studio: .venv/.installed   ## install, then look around on models that need no download
-	$(BIN)/python examples/tour.py
+studio: .venv/.installed   ## install, then open the studio on models that need no download
+	$(BIN)/heed studio
 
 test: .venv/.installed     ## the whole core test run
 	$(BIN)/pytest -n auto --maxprocesses 4

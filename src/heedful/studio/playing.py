@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from heedful.decode.fast import stepper_where_it_pays
 from heedful.decode.loop import Piece, stream
 from heedful.decode.request import context_of
 from heedful.errors import InputError
@@ -96,7 +95,7 @@ def play(
 
 
 def pipe_of(held: Held, task: str) -> Any:
-    """The pipeline, made once for each task: it may hold a fast stepper."""
+    """The pipeline, made once for each task."""
     from heedful.tasks.pipeline import pipeline
 
     key = f"pipe {task}"
@@ -152,12 +151,11 @@ def write(
     said: list[str] = []
     text, count, finish = "", 0, "end"
     prompts = prompts_of(pipe, task, given)
-    stepper = stepper_where_it_pays(pipe.speaker, 1, most)
     for ids, gap in prompts:
         ids, cut = _fitting(held.sequence, ids)
         said += cut
         for piece in stream(
-            stepper, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
+            pipe.speaker, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
         ):
             ticket.check()
             count, finish, text = count + 1, piece.finish or finish, text + piece.text

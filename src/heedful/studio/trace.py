@@ -10,7 +10,7 @@ import itertools
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from heedful.studio.shelf import Entry, Held
 from heedful.studio.work import Ticket
 
 LIMIT = 512 * 2**20  # bytes of all traces together
-SHARE = 160 * 2**20  # bytes that one pass may keep
+SHARE = 224 * 2**20  # bytes that one pass may keep
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,20 @@ class Recorder(Watch):
         return value
 
 
-class Only(Watch):
-    """One value of a pass that is watched as a whole, as the first was: to the same bits."""
+class Some(Watch):
+    """A few values, perhaps made smaller, of a pass that is watched as a whole, as the first was: what is
+    watched is computed openly, so that they are the same to the bit.
+    """
 
-    def __init__(self, edits: Watch, name: str) -> None:
+    def __init__(self, edits: Watch, wanted: Sequence[str], shrink: Callable[[Tensor], Tensor]) -> None:
         super().__init__("*", edit=edits.edit)
-        self.name = name
+        self.wanted, self.shrink = set(wanted), shrink
 
     def visit(self, name: str, value: Tensor) -> Tensor:
         value = super().visit(name, value)
-        if name != self.name:
-            del self.values[name]
+        kept = self.values.pop(name)
+        if name in self.wanted:
+            self.values[name] = self.shrink(kept[0])
         return value
 
 
@@ -128,10 +131,16 @@ class Trace:
         return value
 
     @torch.no_grad()
-    def again(self, model: Model, name: str) -> Tensor:
-        watch = Only(self.edits.watch(model), name)
+    def some(
+        self, model: Model, names: Sequence[str], shrink: Callable[[Tensor], Tensor] = lambda x: x
+    ) -> dict[str, Tensor]:
+        """Values that were not kept, by one more pass; in the model's own thread."""
+        watch = Some(self.edits.watch(model), names, shrink)
         self.given.run(model, watch)
-        return watch[name][0]
+        return watch.values
+
+    def again(self, model: Model, name: str) -> Tensor:
+        return self.some(model, [name])[name]
 
 
 class Traces:

@@ -118,8 +118,11 @@ def thumbs(look: Seen, group: str, size: int = 64) -> Response:
     if not 4 <= size <= 128:
         raise InputError(f"size={size} must lie between 4 and 128")
     chosen = look.trace.group(group)
-    every = [numbers.pooled(_value(look, f"{layer}.pattern"), size) for layer in chosen.layers]
-    look.studio.traces.fit()
+    trace, names = look.trace, [f"{layer}.pattern" for layer in chosen.layers]
+    small = {name: numbers.pooled(trace.values[name], size) for name in names if name in trace.values}
+    if missing := [name for name in names if name not in small]:  # too large to be kept: pooled in passing
+        small |= look.run(lambda held: trace.some(held.sequence, missing, lambda p: numbers.pooled(p, size)))
+    every = [small[name] for name in names]
     most = max(len(p) for p in every)
     filled = torch.stack([torch.nn.functional.pad(p, (0, 0, 0, 0, 0, most - len(p))) for p in every])
     tag = f"{look.trace.id}|thumbs|{group}|{size}"

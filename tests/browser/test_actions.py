@@ -100,7 +100,7 @@ def chosen_by_python(models: Path, text: str, rules: dict[str, Any], seed: int) 
     model = heedful.load(models / "decoder")
     assert model.tokenizer is not None
     with torch.no_grad():
-        logits = model(torch.tensor([model.tokenizer.encode(text)])).logits[:, -1].float()
+        logits = model(torch.tensor([model.tokenizer.encode(text)]))[:, -1].float()
     sampling = Sampling(**rules)
     if sampling.greedy:
         return int(logits.argmax())

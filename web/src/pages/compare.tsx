@@ -39,10 +39,10 @@ export function ComparePage({ caps }: { caps: Caps | undefined }) {
   );
 }
 
-/** Whom to compare with at first: of the same kind, and of the nearest size. */
+/** Whom to compare with at first: of nearly the same size, and of the same kind if one is. */
 function partner(models: ModelRow[], first: string): string {
   const mine = models.find((m) => m.id === first);
-  const far = (m: ModelRow) => (m.kind === mine?.kind ? 0 : 100) + Math.abs(Math.log((m.params ?? 1) / (mine?.params ?? 1)));
+  const far = (m: ModelRow) => (m.kind === mine?.kind ? 0 : 3) + Math.abs(Math.log((m.params ?? 1) / (mine?.params ?? 1)));
   return models.filter((m) => m.id !== first).sort((a, b) => far(a) - far(b))[0]?.id ?? first;
 }
 

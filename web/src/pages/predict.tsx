@@ -1,6 +1,7 @@
 // Prediction: logits → temperature → top-k → top-p → min-p → draw. Recomputed here at every move of a slider, and by Python beside it.
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { asked, useNumbersOf, useTrace, useVocabulary, type Caps, type PredictionAt, type Trace } from "../api";
-import { chain, draw, drawBars, Prediction, uniform, type Sampling } from "../figures";
+import { chain, draw, drawBars, listed, Prediction, uniform, type Sampling } from "../figures";
 import { Figure } from "../figure";
 import { post } from "../http";
 import { useResource } from "../resource";
@@ -41,11 +42,12 @@ export function PredictPage({ caps }: { caps: Caps }) {
 /** What the address says about choosing: nothing said is temperature 1 and every token. */
 export function samplingOf(): Sampling {
   const has = (key: string) => place.value.params[key] !== undefined;
+  const within = (key: string, otherwise: number, least: number, most: number) => Math.min(most, Math.max(least, num(key, otherwise)));
   return {
-    temperature: num("T", 1),
-    topK: has("topk") ? num("topk", 0) : null,
-    topP: has("topp") ? num("topp", 1) : null,
-    minP: has("minp") ? num("minp", 0) : null,
+    temperature: within("T", 1, 0, 100),
+    topK: has("topk") ? Math.trunc(within("topk", 1, 1, 1e9)) : null,
+    topP: has("topp") ? within("topp", 1, 0.001, 1) : null,
+    minP: has("minp") ? within("minp", 0, 0, 1) : null,
   };
 }
 
@@ -68,20 +70,21 @@ function Words({ caps, trace }: { caps: Caps; trace: Trace }) {
 }
 
 function Chosen({ trace, logits, shown, position }: { trace: Trace; logits: Float32Array; shown: string[]; position: number }) {
-  const sampling = samplingOf();
-  const seed = Math.max(0, Math.trunc(num("seed", 0)));
-  const steps = chain(logits, sampling);
-  const token = draw(steps.final, uniform(seed));
+  const { T, topk, topp, minp } = place.value.params;
+  const sampling = useMemo(samplingOf, [T, topk, topp, minp]);
+  const seed = Math.min(Number.MAX_SAFE_INTEGER, Math.max(0, Math.trunc(num("seed", 0))));
+  const steps = useMemo(() => chain(logits, sampling), [logits, sampling]);
+  const token = useMemo(() => draw(steps.final, uniform(seed)), [steps, seed]);
   const name = (id: number) => shown[id] ?? `<${id}>`;
   const change = (next: Sampling, nextSeed: number) =>
     set({ T: next.temperature === 1 ? null : next.temperature, topk: next.topK, topp: next.topP, minp: next.minP, seed: nextSeed || null }, "replace");
-  const most = [...logits.keys()].sort((a, b) => steps.final[b] - steps.final[a] || logits[b] - logits[a]).slice(0, 20);
+  const most = () => listed(logits, 20, token);
   const title = t("predict.title");
   return (
     <Panel>
       <Figure title={title} name="next-token" model={trace.model}
-        drawing={() => drawBars(most.map((id) => ({ label: name(id), value: steps.final[id], chosen: id === token })))}
-        csv={() => [["id", "token", "logit", "p", "temperature", "top_k", "top_p", "final"], ...most.map((id) => [id, name(id), logits[id], steps.p[id], steps.heated[id], steps.topK[id], steps.topP[id], steps.final[id]])]}
+        drawing={() => drawBars(most().map((id) => ({ label: name(id), value: steps.final[id], chosen: id === token })))}
+        csv={() => [["id", "token", "logit", "p", "temperature", "top_k", "top_p", "final"], ...most().map((id) => [id, name(id), logits[id], steps.p[id], steps.heated[id], steps.topK[id], steps.topP[id], steps.final[id]])]}
         html={{ kind: "next_token", data: { logits, names: shown, sampling: { temperature: sampling.temperature, top_k: sampling.topK, top_p: sampling.topP, min_p: sampling.minP }, seed, count: 20 } }} python={trace.python}>
         <Prediction names={name} logits={logits} sampling={sampling} seed={seed} onChange={change} title={t("predict.table")} />
       </Figure>
@@ -95,9 +98,15 @@ type Predicted = { token: { id: number; text: string; shown: string }; u: number
 /** The same choice made by Python, beside the page's. */
 function Python({ trace, position, sampling, seed, page }: { trace: Trace; position: number; sampling: Sampling; seed: number; page: number }) {
   const body = { trace: trace.id, position, temperature: sampling.temperature, top_k: sampling.topK, top_p: sampling.topP, min_p: sampling.minP, seed, count: 1 };
-  const said = useResource<Predicted>(`predict ${JSON.stringify(body)}`, () => post("/api/predict", body));
+  const key = JSON.stringify(body);
+  const [asked, setAsked] = useState(key);
+  useEffect(() => {
+    const timer = window.setTimeout(() => setAsked(key), 200); // a slider in motion asks when it comes to rest
+    return () => window.clearTimeout(timer);
+  }, [key]);
+  const said = useResource<Predicted>(`predict ${asked}`, () => post("/api/predict", JSON.parse(asked)));
   if (said.error) return <Await of={said}>{() => null}</Await>;
-  const fresh = said.data && !said.loading ? said.data : undefined;
+  const fresh = said.data && !said.loading && asked === key ? said.data : undefined;
   const agree = fresh?.token.id === page;
   return (
     <div class="stack tight">
@@ -107,7 +116,7 @@ function Python({ trace, position, sampling, seed, page }: { trace: Trace; posit
             <span class={`badge ${agree ? "good" : "bad"}`}>{t(agree ? "predict.agree" : "predict.disagree")}</span>
             <span>{t("predict.python", { token: fresh.token.shown, u: figure(fresh.u, 6) })}</span>
           </>
-        ) : <span class="muted">{t("common.working")}</span>}
+        ) : <span class="busy">{t("common.working")}</span>}
       </p>
       <CopyPython python={fresh?.python} />
     </div>

@@ -22,7 +22,7 @@ export function TrainPage(_: { caps: Caps | undefined }) {
     <>
       <Title name="train" />
       <Await of={runs}>{({ runs }) => {
-        if (!runs.length) return <Panel><p>{t("train.none")}</p><pre>heed train gpt2 --data text.txt --out runs/first</pre></Panel>;
+        if (!runs.length) return <Panel><p>{t("train.none")}</p><pre>heed train shakespeare-char-cpu input.txt</pre></Panel>;
         const id = runs.some((r) => r.id === str("run")) ? str("run") : runs[0].id;
         return (
           <>

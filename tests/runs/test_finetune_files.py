@@ -210,6 +210,9 @@ def test_a_model_that_cannot_do_the_task_is_refused(
     pairs = toy.table(tmp_path / "p.csv", ("en", "de"), [(s, toy.german(s)) for s in toy.SENTENCES])
     assert "translate needs a model that writes" in refused(heed, bases["encoder"], pairs)
     assert "has no 'span' head" in refused(heed, bases["decoder"], toy.asked(tmp_path / "q.json"))
+    assert "no model is called 'all-minlm-l6-v2'" in refused(
+        heed, "all-minlm-l6-v2", toy.classes(tmp_path / "c.csv")
+    )
     assert "has no weights to start from" in refused(
         heed, "bert-base-uncased", toy.classes(tmp_path / "c.csv")
     )

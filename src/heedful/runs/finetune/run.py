@@ -11,7 +11,7 @@ import torch
 
 from heedful.adapters import lora, merge
 from heedful.data.batches import Batches
-from heedful.errors import ConfigError, InputError, NotFound
+from heedful.errors import ConfigError, InputError, NotFound, nearest
 from heedful.models import FAMILIES, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted
@@ -28,6 +28,7 @@ from heedful.runs.prepare import check_vocabulary
 from heedful.runs.progress import Lines, Progress, Silent, progress
 from heedful.runs.train import Interrupted
 from heedful.train.config import TrainConfig
+from heedful.weights.bases import BASES, bundled
 
 TASKS: dict[str, type[Task]] = {
     kind.name: kind for kind in (Classify, Tag, Answer, Translate, Summarize, Similarity, Complete)
@@ -189,9 +190,10 @@ def opened(name: str, device: str) -> Model:
     except NotFound:
         if name in presets() or name in FAMILIES:
             what = f"{name!r} is known here by its shape and has no weights to start from"
-            raise NotFound(
-                f"{what}; give a folder, a name that `heed ls` lists as at hand, or a hub id"
-            ) from None
+            way = "give a folder, a model at hand (heed ls) or a hub id"
+            raise NotFound(f"{what}; {way}") from None
+        if hint := nearest(name, [*BASES, *bundled()]):
+            raise NotFound(f"no model is called {name!r}; {hint}") from None
         raise
     if "quantization" in model.published:
         raise InputError(f"{name} was quantised and cannot learn; take the model it was made from")

@@ -121,7 +121,7 @@ def card_of(outcome: Outcome, asked: Asked) -> Card:
     file = Path(asked.file).name
     return Card(
         title=outcome.folder.name,
-        base=asked.model,
+        base=base_name(asked.model),
         task=outcome.pipeline,
         use=outcome.use,
         command=command(asked),
@@ -138,9 +138,14 @@ def card_of(outcome: Outcome, asked: Asked) -> Card:
     )
 
 
+def base_name(model: str) -> str:
+    """The name of a model; of a folder its last part, for where it lies says nothing to others."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
 def command(asked: Asked) -> str:
     """The command line that does it again."""
-    words = ["heed", "finetune", asked.model, Path(asked.file).name]
+    words = ["heed", "finetune", base_name(asked.model), Path(asked.file).name]
     for name in ("task", "text", "label", "pair", "epochs", "lr", "batch", "length", "dtype"):
         if (value := getattr(asked, name)) is not None:
             words += [f"--{name}", str(value)]

@@ -48,7 +48,7 @@ TASKS: dict[str, Task] = {
     "text-generation": Task("heedful.tasks.complete:TextGeneration", "smollm2-135m-instruct"),
     "conversational": Task("heedful.tasks.complete:Conversational", "smollm2-135m-instruct"),
     "text2text-generation": Task("heedful.tasks.write:Text2Text", "smollm2-135m-instruct"),
-    "summarization": Task("heedful.tasks.write:Summarization", "summaries"),
+    "summarization": Task("heedful.tasks.write:Summarization", "smollm2-135m-instruct"),
     "translation": Task("heedful.tasks.write:Translation", "translate-en-de"),
 }
 

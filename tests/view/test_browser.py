@@ -84,7 +84,7 @@ def test_every_kind_draws_itself_and_asks_for_nothing(opened: Opened, tmp_path: 
     for kind, figure in figures(tmp_path).items():
         path = figure.save(tmp_path / f"{kind}.html")
         page = opened.open(path)
-        title = page.locator("h1").inner_text()
+        title = page.locator("h2").inner_text()
         assert title.split(":")[0] == figure.title.split(":")[0], kind
         assert page.locator("canvas, table").count() >= 1, kind
         assert opened.quiet(path), (kind, opened.asked, opened.said)
@@ -100,7 +100,7 @@ def test_the_page_has_pythons_numbers_and_switches_heads(opened: Opened, tmp_pat
     page.get_by_role("combobox", name="head", exact=True).select_option("0")
     np.testing.assert_allclose(weights(page), values[0]["values"][0].ravel(), rtol=1e-3, atol=1e-7)
     page.get_by_label("hide the first token").check()
-    assert "first token hidden, rows renormalised" in page.locator("h1").inner_text()
+    assert "first token hidden, rows renormalised" in page.locator("h2").inner_text()
     assert weights(page).reshape(5, 4)[1:].sum(1) == pytest.approx([1, 1, 1, 1], abs=1e-3)
 
 

@@ -71,7 +71,7 @@ if (embedded) {
   document.head.append(style);
   const place = document.getElementById("heedful-place") ?? document.body.appendChild(document.createElement("main"));
   const root = document.documentElement.dataset;
-  void mount(place, { ...(JSON.parse(embedded.textContent ?? "") as FigureJson), level: 1 }, () => (root.ready = "yes")).then(() => (root.whole = "yes"));
+  void mount(place, JSON.parse(embedded.textContent ?? "") as FigureJson, () => (root.ready = "yes")).then(() => (root.whole = "yes"));
 }
 
 export default { render: notebook };

@@ -58,7 +58,7 @@ class Figure:
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             '<meta name="color-scheme" content="light dark">'
             f"<title>{html.escape(self.title)}</title></head>\n"
-            '<body><main id="heedful-place"></main>'
+            '<body><main><h1 class="fig-hidden">heedful</h1><div id="heedful-place"></div></main>'
             f"<noscript><p>{html.escape(self.title)}: the numbers are in this file, as JSON; they are drawn "
             "by its script, which this browser does not run.</p></noscript>\n"
             f'<script id="heedful-figure" type="application/json">{numbers}</script>\n'

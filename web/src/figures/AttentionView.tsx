@@ -61,7 +61,7 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
   const rows = () => pattern.queries.flatMap((q, t) => keys.map((k, s) => [pattern.name, title(which), t, q, hide ? s + 1 : s, k, values[t * keys.length + s]]));
   return (
     <div onKeyDown={keyed}>
-      <Frame title={`${heading}: ${said}`} about={{ model: figure.about.model ?? null, text: figure.about.text ?? null }} note={figure.note} level={figure.level} exports={{ name: "attention", python: figure.python, draw, csv: () => csv([["layer", "head", "query_at", "query", "key_at", "key", "weight"], ...rows()]) }}>
+      <Frame title={`${heading}: ${said}`} about={{ model: figure.about.model ?? null, text: figure.about.text ?? null }} note={figure.note} exports={{ name: "attention", python: figure.python, draw, csv: () => csv([["layer", "head", "query_at", "query", "key_at", "key", "weight"], ...rows()]) }}>
         <div class="fig-row">
           <div class="fig-tabs" role="group" aria-label={say("view")}>
             {VIEWS.map((v) => <button type="button" class="fig-button" aria-pressed={v === view} onClick={() => setView(v)}>{say(v)}</button>)}

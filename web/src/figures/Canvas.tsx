@@ -90,17 +90,15 @@ export interface FrameProps {
   about?: About;
   note?: string;
   exports?: Exports;
-  level?: number; // of its heading; 2 where others stand beside it
   children?: ComponentChildren;
 }
 
 /** A heading, what the figure is of, its exports, and the figure. */
-export function Frame({ title, about, note, exports, level = 2, children }: FrameProps) {
-  const Heading = `h${level}` as "h2";
+export function Frame({ title, about, note, exports, children }: FrameProps) {
   return (
     <section class="fig" aria-label={title}>
       <div class="fig-head">
-        <Heading class="fig-title">{title}</Heading>
+        <h2 class="fig-title">{title}</h2>
         {exports && <ExportBar title={title} about={about} exports={exports} />}
       </div>
       {about && <p class="fig-about" dir="auto">{describe(about)}</p>}

@@ -119,5 +119,4 @@ export interface FigureJson {
   about: About;
   python: string;
   data: Record<string, unknown>;
-  level?: number; // of its heading
 }

@@ -2,8 +2,8 @@
 
     HEED_DATA=FOLDER python -m bundle.follows [--steps 1200]
 
-A pair is one to three sentences of a novel and the ones after them, or as many of another novel: BERT's second
-objective, without its masks.
+A pair is one to three sentences of a novel and the ones after them, or as many of another novel: BERT's
+second objective, without its masks.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def skeleton(name: str | Path) -> Model:
     else:
         published = read_config(where)
         family = by_model_type(str(published.get("model_type")))
-        weights = any(where.glob("*.safetensors*")) or any(where.glob("pytorch_model*.bin*"))
+        weights = any(where.glob("model*.safetensors*")) or any(where.glob("pytorch_model*.bin*"))
         config = config_from(family, published, open_folder(where).entries if weights else ())
     with outline():
         return assemble(family, config)

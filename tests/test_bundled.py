@@ -1,0 +1,107 @@
+"""What comes along is small, has a card, loads by name and is worth using."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import heedful
+from heedful.errors import NotFound, WrongShape
+from heedful.loading import save_on_base, with_head
+from heedful.models.base import Model
+from heedful.weights.bases import bundled, bundled_vectors, installed
+
+MIB = 2**20
+BUNDLED = bundled()
+MODELS = sorted(set(BUNDLED) - set(bundled_vectors()))
+needs_base = pytest.mark.skipif(
+    "all-minilm-l6-v2" not in installed(), reason="all-minilm-l6-v2 is not installed"
+)
+
+
+def test_every_file_is_small_and_so_are_all_together() -> None:
+    sizes = [file.stat().st_size for folder in BUNDLED.values() for file in folder.iterdir()]
+    assert max(sizes) <= 8 * MIB
+    assert sum(sizes) <= 16 * MIB
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_the_card_says_data_licence_command_seed_and_score(name: str) -> None:
+    text = (BUNDLED[name] / "README.md").read_text(encoding="utf-8")
+    _, head, body = text.split("---\n", 2)
+    card = yaml.safe_load(head)
+    assert card["name"] == name
+    assert {"what", "pipeline_tag", "datasets", "data_license", "metric", "score"} <= set(card)
+    assert "python -m bundle." in body
+    assert "seed " in body
+
+
+@needs_base
+@pytest.mark.parametrize("name", MODELS)
+def test_it_loads_by_name_with_a_tokenizer(name: str) -> None:
+    model = heedful.load(name)
+    assert model.tokenizer is not None
+    assert not model.training
+
+
+@needs_base
+def test_the_line_of_the_course_works() -> None:
+    nlp = heedful.pipeline("sentiment-analysis")
+    assert nlp("Cats are fickle creatures")[0]["label"] in ("NEGATIVE", "POSITIVE")
+    good, bad = nlp(["What a wonderful film!", "I want my money back."])
+    assert (good["label"], bad["label"]) == ("POSITIVE", "NEGATIVE")
+
+
+@needs_base
+def test_a_cat_sits_on_something_one_can_sit_on() -> None:
+    words = {found["token_str"] for found in heedful.pipeline("fill-mask")("The cat sat on the [MASK].")}
+    assert words & {"floor", "table", "bed", "chair", "sofa", "mat", "couch", "bench", "ground"}
+
+
+def tiny(**changes: object) -> Model:
+    return heedful.build("bert", vocab=60, dim=32, layers=2, heads=2, head="none", seed=0, **changes).eval()
+
+
+def test_a_new_head_stands_on_the_same_body() -> None:
+    body = tiny()
+    made = with_head(body, "classify", ["no", "maybe", "yes"])
+    tokens = torch.randint(0, 60, (2, 7))
+    torch.testing.assert_close(made.eval().encode(tokens), body.encode(tokens))
+    assert made(tokens).shape == (2, 3)
+    assert made.published["id2label"] == {"0": "no", "1": "maybe", "2": "yes"}
+
+
+def test_an_adapter_finds_the_model_it_stands_on(tmp_path: Path) -> None:
+    base = heedful.save(tiny(), tmp_path / "base")
+    model = with_head(heedful.load(base), "classify", ["no", "yes"])
+    heedful.lora(model, rank=2, train=("head.*",))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".up"):
+                parameter.normal_(std=0.1)
+    save_on_base(model, tmp_path / "adapter", str(base), torch.float32)
+    assert not (tmp_path / "adapter" / "model.safetensors").exists()
+    tokens = torch.randint(0, 60, (2, 7))
+    loaded = heedful.load(tmp_path / "adapter")
+    torch.testing.assert_close(loaded(tokens), model.eval()(tokens), atol=1e-6, rtol=1e-5)
+
+
+def test_an_adapter_without_its_base_says_which_one(tmp_path: Path) -> None:
+    base = heedful.save(tiny(), tmp_path / "base")
+    model = with_head(heedful.load(base), "tag", ["O"])
+    heedful.lora(model, rank=2)
+    save_on_base(model, tmp_path / "adapter", str(tmp_path / "gone"))
+    with pytest.raises(NotFound, match="gone"):
+        heedful.load(tmp_path / "adapter")
+
+
+def test_an_adapter_on_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
+    model = with_head(heedful.load(heedful.save(tiny(), tmp_path / "base")), "tag", ["O"])
+    heedful.lora(model, rank=2)
+    other = heedful.save(tiny(hidden=48), tmp_path / "other")
+    save_on_base(model, tmp_path / "adapter", str(other))
+    with pytest.raises(WrongShape):
+        heedful.load(tmp_path / "adapter")

@@ -78,7 +78,7 @@ def studio(client: TestClient) -> Studio:
     return found
 
 
-def traced(client: TestClient, model: str, text: str = TEXT, **more: Any) -> dict[str, Any]:
+def traced(client: TestClient, model: str, text: str | None = TEXT, **more: Any) -> dict[str, Any]:
     answer = client.post("/api/trace", json={"model": model, "text": text, **more})
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()

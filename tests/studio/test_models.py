@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
+from heedful.adapters import save_adapter
 from heedful.inspect.attention import attention
 from heedful.studio.app import create_app
 from tests.studio.conftest import KINDS, TEXT, get
@@ -40,6 +41,21 @@ def test_a_folder_that_cannot_be_read_is_listed_with_its_error(tmp_path: Path) -
     assert row["kind"] is None
     assert "no JSON" in row["error"]
     assert client.get("/api/models/broken").status_code == 422
+
+
+def test_an_adapter_is_listed_by_its_config_and_merged_when_loaded(models: Path, tmp_path: Path) -> None:
+    base = heedful.load(models / "decoder")
+    beside = tmp_path / "beside"
+    heedful.lora(base, rank=2)
+    heedful.save(base, beside)  # the weights, and the adapter beside them
+    apart = save_adapter(base, tmp_path / "apart", base=str(models / "decoder"))
+    (apart / "config.json").write_bytes((models / "decoder" / "config.json").read_bytes())
+    client = TestClient(create_app(models_folder=tmp_path), base_url="http://127.0.0.1")
+    kinds = {row["id"]: (row["kind"], row["error"]) for row in get(client, "/api/models")["models"]}
+    for name in ("apart", "beside"):
+        assert kinds[name] == ("decoder", None)
+        assert "block" in get(client, f"/api/models/{name}")["topics"]  # its matrices are plain
+    assert "heedful.merge" in get(client, "/api/models/beside")["python"]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "lstm", "rotary", "classifier", "tagger", "spans"])

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from heedful.adapters import adapter_base
 from heedful.decode.request import context_of
 from heedful.errors import HeedfulError
 from heedful.inspect.from_model import TOPICS, Subject
@@ -178,7 +179,7 @@ def heads_of(model: Model) -> dict[str, int]:
 
 def tasks_of(model: Model | Word2Vec) -> list[str]:
     """The tasks of heedful.pipeline that this model can do, that which it is for first."""
-    from heedful.tasks.pipeline import TASKS, guess
+    from heedful.tasks.pipeline import BY_HEAD, TASKS
     from heedful.tasks.write import languages
 
     if isinstance(model, Word2Vec):
@@ -190,7 +191,7 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         module, _, name = row.where.partition(":")
         kind: type[Pipeline] = getattr(importlib.import_module(module), name)
         # Any model gives vectors; the page offers that of those which are made for it.
-        if kind.fits(model) and (kind.heads or model.pooling is not None or model.config.head == "none"):
+        if kind.fits(model) and (kind.heads or model.config.head == "none"):
             found.append(task)
     left_out = set()
     if model.tokenizer.chat_template is None:
@@ -199,11 +200,13 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         known = languages(model) is not None
         left_out |= {"summarization", "text2text-generation"} if known else set()
         left_out |= {"fill-mask"} if model.tokenizer.mask is None else set()
-    first = [guess(model)] if model.config.head != "detect" else []
+    first = [BY_HEAD.get(model.config.head, "text-generation")]
     if "task_prompt" in model.published:
         first = ["summarization"]
     elif isinstance(model, Seq2Seq) and model.config.head == "lm":
         first = ["translation"]
+    elif model.config.head == "none" and model.pooling is not None:
+        first = ["sentence-similarity"]
     return [t for t in dict.fromkeys([*first, *found]) if t in found and t not in left_out]
 
 
@@ -304,9 +307,22 @@ def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {"id": entry.id, "source": entry.source, "run": entry.run} | memo[key]
 
 
-def _summary(entry: Entry) -> dict[str, Any]:
-    from heedful.loading import skeleton
+def outlined(entry: Entry) -> Model:
+    """The shapes of a model; those of an adapter follow from its config, since the weights lie elsewhere."""
+    from heedful.loading import assemble, read_config, skeleton
+    from heedful.models import by_model_type
+    from heedful.models.published import config_from
+    from heedful.nn.init import outline
 
+    if adapter_base(entry.path) is None:
+        return skeleton(entry.name)
+    published = read_config(entry.path)
+    family = by_model_type(str(published.get("model_type")))
+    with outline():
+        return assemble(family, config_from(family, published, ()))
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
     about: dict[str, Any] = {"kind": None, "family": None, "params": None, "head": None, "error": None}
     if entry.vectors:
         return about | {"kind": "vectors", "family": "word2vec"}
@@ -314,7 +330,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
         kinds = set(gguf_kinds())
         return about | {"kind": kinds.pop() if len(kinds) == 1 else None}
     try:
-        model = skeleton(entry.name)
+        model = outlined(entry)
     except (HeedfulError, OSError, ValueError, KeyError) as error:
         return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from heedful.adapters import has_adapter, merge
+from heedful.adapters import adapter_base, has_adapter, merge
 from heedful.errors import HeedfulError, nearest
 from heedful.models.base import Model
 from heedful.studio.faults import Cannot, ModelNotFound
@@ -37,8 +37,10 @@ class Entry:
 
     @property
     def adapted(self) -> bool:
-        """Whether it is an adapter on another model; it is merged when loaded."""
-        return self.path.is_dir() and has_adapter(self.path)
+        """Whether an adapter lies beside the weights; it is merged when loaded. (`load` itself merges one
+        that names the model it stands on.)
+        """
+        return has_adapter(self.path) and adapter_base(self.path) is None
 
 
 def entry_at(id: str, source: str, name: str, path: Path, run: str | None = None) -> Entry:
@@ -53,7 +55,7 @@ def vectors_in(path: Path) -> Path | None:
     """The file of word vectors that a path names: itself, or the only one in a folder without a config."""
     if path.is_file():
         return path if path.suffix in VECTORS else None
-    if not path.is_dir() or (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
+    if not path.is_dir() or (path / "config.json").is_file() or has_adapter(path):
         return None
     found = [p for p in sorted(path.iterdir()) if p.suffix in (".vec", ".glove", ".bin", ".safetensors")]
     return found[0] if len(found) == 1 else None
@@ -62,8 +64,8 @@ def vectors_in(path: Path) -> Path | None:
 def is_model(path: Path) -> bool:
     if path.suffix in (".gguf", ".vec", ".glove"):
         return path.is_file()
-    known = ("config.json", "adapter_config.json")
-    return path.is_dir() and (any((path / n).is_file() for n in known) or vectors_in(path) is not None)
+    made = (path / "config.json").is_file() or has_adapter(path) or vectors_in(path) is not None
+    return path.is_dir() and made
 
 
 @dataclass

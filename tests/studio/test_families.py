@@ -1,0 +1,38 @@
+"""Every family of the registry can be looked at: its record, a run, pictures and states, without a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+import heedful
+from heedful.studio.app import create_app
+from tests.properties.tiny import ALL, tiny
+from tests.studio.conftest import get, tensor, traced
+
+IDS = [5, 9, 2, 7, 6, 8]
+# One of each mechanism runs always, the rest with the slow tests.
+ALWAYS = {"albert", "bloom", "cnn", "deberta-v2", "deepseek-v3", "linear", "luong", "mamba", "t5", "electra"}
+FAMILIES = [f if f in ALWAYS else pytest.param(f, marks=pytest.mark.slow) for f in ALL]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_can_be_looked_at(family: str, tmp_path: Path) -> None:
+    heedful.save(tiny(family), tmp_path / "it")
+    client = TestClient(create_app(models_folder=tmp_path, runs_folder=tmp_path), base_url="http://127.0.0.1")
+    record = get(client, "/api/models/it")
+    found = traced(client, "it", text=None, ids=IDS)
+    assert bool(found["groups"]) == bool(record["attention"]) != bool(found["note"])
+    for group in found["groups"]:
+        small = tensor(client, f"/api/trace/{found['id']}/thumbs", group=group["name"])
+        assert small.shape[:2] == (len(group["layers"]), max(group["heads"]))
+        pattern = tensor(client, f"/api/trace/{found['id']}/tensor", name=f"{group['layers'][0]}.pattern")
+        sums = pattern.sum(-1)
+        assert group["kind"] == "effective" or (abs(sums * (sums - 1)) < 1e-5).all()
+    states = get(client, f"/api/trace/{found['id']}/states")
+    assert bool(states["parts"]) == bool(record["recurrent"])
+    assert get(client, "/api/models/it/positions")["type"] == record["position"]["type"]
+    for topic in record["topics"][:1]:
+        assert get(client, f"/api/trace/{found['id']}/explain", topic=topic)["checked"]["ok"]

@@ -242,6 +242,7 @@ def _embeddings(data: Data) -> tuple[list[Shape], float, float]:
     low, high = points.min(0), points.max(0)
     # One unit is as long across as up, so that distances in the picture are those of the two axes.
     unit = min((w - 120) / ((high[0] - low[0]) or 1), (h - 60) / ((high[1] - low[1]) or 1))
+    h = min(max((high[1] - low[1]) * unit + 60, 240.0), h)
     middle = (low + high) / 2
     place: list[Point] = [(w / 2 + (x - middle[0]) * unit, h / 2 - (y - middle[1]) * unit) for x, y in points]
     shapes: list[Shape] = [Dot(x, y, 2.8, BAR, 0.85) for x, y in place]

@@ -46,7 +46,8 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
     call = (
         f"heedful.view.steps(model, {cut(str(text))!r}{said})" if ours else f"heedful.view.steps({subject!r})"
     )
-    return Figure("steps", worked.title, about, data, "", call)
+    title = worked.title.replace("Ġ", "·").replace("▁", "·")
+    return Figure("steps", title, about, data, "", call)
 
 
 def _name(subject: Any) -> str:
@@ -204,9 +205,11 @@ def _words(subject: Any, known: Sequence[str], words: Sequence[str | int] | None
         place = {name: i for i, name in enumerate(known)}
         find = lambda w: place[w] if w in place else _find(subject, w, len(known))
         return list(dict.fromkeys(find(w) for w in words))
-    plain = (name.lstrip("▁Ġ ") for name in known)
+    plain = [name.lstrip("▁Ġ ") for name in known]
     whole = [i for i, name in enumerate(plain) if len(name) >= 3 and name.isalpha()]
-    return (whole if len(whole) >= 10 else list(range(len(known))))[:count]
+    starts = [i for i in whole if plain[i] != known[i]]  # where a mark says that a word begins, only those
+    chosen = next((found for found in (starts, whole) if len(found) >= 10), list(range(len(known))))
+    return chosen[:count]
 
 
 def _find(subject: Any, word: str | int, size: int) -> int:

@@ -40,7 +40,10 @@ def _packed(array: np.ndarray, kind: str, shape: tuple[int, ...]) -> dict[str, A
     if len(data) > SMALL:
         # All low bytes before all high ones: signs and exponents are alike and shrink well side by side.
         planes = np.frombuffer(data, np.uint8).reshape(-1, array.dtype.itemsize).T
-        data, out["deflate"] = zlib.compress(np.ascontiguousarray(planes).tobytes(), 6 if len(data) < QUICK else 1), True
+        data, out["deflate"] = (
+            zlib.compress(np.ascontiguousarray(planes).tobytes(), 6 if len(data) < QUICK else 1),
+            True,
+        )
     return out | {"data": base64.b64encode(data).decode("ascii")}
 
 

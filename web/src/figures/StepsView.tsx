@@ -35,6 +35,9 @@ export function expression(tree: Tree, digits: number, wide: number, around = 0,
   return mine < around ? `(${said})` : said;
 }
 
+/** Labels name tokens as the vocabulary does; a space before a word is shown as ·. */
+const marked = (label: string) => label.replace(/[Ġ▁]/g, "·");
+
 const isWorked = (line: WorkedLine | Worked): line is Worked => "lines" in line;
 
 export function StepsView({ worked, digits = 4, wide = 12, heading = true }: StepsViewProps) {
@@ -62,7 +65,7 @@ function Section({ worked, digits, wide, level }: { worked: Worked; digits: numb
   const Heading = `h${Math.min(level, 6)}` as "h3";
   return (
     <section>
-      {level > 2 && <Heading class="fig-subtitle" dir="auto">{worked.title}</Heading>}
+      {level > 2 && <Heading class="fig-subtitle" dir="auto">{marked(worked.title)}</Heading>}
       {groups.map((g) => (Array.isArray(g) ? <Rows lines={g} title={worked.title} digits={digits} wide={wide} /> : <Section worked={g} digits={digits} wide={wide} level={level + 1} />))}
       {worked.note && <p class="fig-note">{worked.note}</p>}
     </section>
@@ -79,7 +82,7 @@ function Rows({ lines, title, digits, wide }: { lines: WorkedLine[]; title: stri
         <tbody>
           {lines.map((line) => (
             <tr>
-              <th scope="row" dir="auto">{line.label}</th>
+              <th scope="row" dir="auto">{marked(line.label)}</th>
               <td class="fig-formula">{line.formula}</td>
               <td class="fig-mono">{line.operands === null ? <em>{say("given")}</em> : expression(line.operands, digits, wide)}</td>
               <td class="fig-mono" title={typeof line.result === "number" ? String(line.result) : undefined}><strong>{written(line.result, digits, wide)}</strong></td>

@@ -252,7 +252,7 @@ export interface ScatterLayout {
 
 export function drawScatter(spec: ScatterSpec, room = 720): Drawing & { layout: ScatterLayout } {
   const width = between(320, room, 900);
-  const height = between(320, width * 0.72, 620);
+  const tallest = between(320, width * 0.72, 620);
   const N = spec.names.length;
   let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
   for (let i = 0; i < N; i++) {
@@ -262,7 +262,8 @@ export function drawScatter(spec: ScatterSpec, room = 720): Drawing & { layout: 
     y1 = Math.max(y1, spec.points[2 * i + 1]);
   }
   // One unit is as long across as up, so that distances in the picture are those of the two axes.
-  const unit = Math.min((width - 90) / (x1 - x0 || 1), (height - 60) / (y1 - y0 || 1));
+  const unit = Math.min((width - 90) / (x1 - x0 || 1), (tallest - 60) / (y1 - y0 || 1));
+  const height = between(240, (y1 - y0) * unit + 90, tallest);
   const at = (i: number) => ({
     x: width / 2 + (spec.points[2 * i] - (x0 + x1) / 2) * unit,
     y: height / 2 - 8 - (spec.points[2 * i + 1] - (y0 + y1) / 2) * unit,

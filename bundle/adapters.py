@@ -152,7 +152,7 @@ PLANS: dict[str, Plan] = {
         lambda d: ask(questions(d, 38, 40), truncate=True),
         lambda d: ask(questions(d, 40, None), truncate=True),
         ["qa/squad/dev-v1.1.json.gz", "qa/squad/train_subset.json.gz"],
-        epochs=2, lr=1e-3, rank=16, batch=16, checks=2,
+        epochs=1.2, lr=1e-3, rank=16, batch=16, checks=1,
         card=Card("where in a text the answer to a question stands", "question-answering",
                   "SQuAD 1.1: 38 articles of dev and 4,000 questions of train (Rajpurkar et al. 2016)",
                   "CC BY-SA 4.0", "the last 8 articles of SQuAD dev, F1"),

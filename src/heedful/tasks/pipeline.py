@@ -122,7 +122,8 @@ def guess(model: Model) -> str:
         return "text-generation" if isinstance(model, LM) else "text2text-generation"
     if model.config.head not in BY_HEAD:
         raise InputError(f"a {model.config.head!r} head belongs to no task; name one of {', '.join(TASKS)}")
-    return "sentence-similarity" if model.pooling is not None else BY_HEAD[model.config.head]
+    pooled = model.config.head == "none" and model.pooling is not None
+    return "sentence-similarity" if pooled else BY_HEAD[model.config.head]
 
 
 def _loaded(

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from heedful.adapters import adapter_base
 from heedful.decode.request import context_of
 from heedful.errors import HeedfulError
 from heedful.inspect.from_model import TOPICS, Subject
@@ -307,22 +306,9 @@ def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {"id": entry.id, "source": entry.source, "run": entry.run} | memo[key]
 
 
-def outlined(entry: Entry) -> Model:
-    """The shapes of a model; those of an adapter follow from its config, since the weights lie elsewhere."""
-    from heedful.loading import assemble, read_config, skeleton
-    from heedful.models import by_model_type
-    from heedful.models.published import config_from
-    from heedful.nn.init import outline
-
-    if adapter_base(entry.path) is None:
-        return skeleton(entry.name)
-    published = read_config(entry.path)
-    family = by_model_type(str(published.get("model_type")))
-    with outline():
-        return assemble(family, config_from(family, published, ()))
-
-
 def _summary(entry: Entry) -> dict[str, Any]:
+    from heedful.loading import skeleton
+
     about: dict[str, Any] = {"kind": None, "family": None, "params": None, "head": None, "error": None}
     if entry.vectors:
         return about | {"kind": "vectors", "family": "word2vec"}
@@ -330,7 +316,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
         kinds = set(gguf_kinds())
         return about | {"kind": kinds.pop() if len(kinds) == 1 else None}
     try:
-        model = outlined(entry)
+        model = skeleton(entry.name)
     except (HeedfulError, OSError, ValueError, KeyError) as error:
         return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())

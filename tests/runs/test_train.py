@@ -19,6 +19,7 @@ import yaml
 import heedful
 from heedful.data.readers import texts
 from heedful.models import FAMILIES, find
+from heedful.runs.folder import read_metrics
 from heedful.runs.reading import held_out, marked, parted
 from heedful.runs.recipes import RECIPES, Evaluation, Recipe
 from heedful.runs.settings import Chosen
@@ -283,3 +284,8 @@ def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+def test_the_curves_of_a_run_that_is_writing_leave_out_half_a_line(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"train/global_step": 1, "train/loss": 2.0}\n{"train/glob')
+    assert read_metrics(tmp_path) == [{"train/global_step": 1, "train/loss": 2.0}]

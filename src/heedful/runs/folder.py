@@ -133,11 +133,13 @@ def board(path: Path) -> Any:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of a run's metrics.jsonl."""
+    """The lines of a run's metrics.jsonl; the last is left out while it is still being written."""
     file = path / "metrics.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise NotFound(f"{file} is not there; give the folder of a run")
+    text = file.read_bytes().decode(errors="replace")
+    whole = text[: text.rfind("\n") + 1]
     try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [json.loads(line) for line in whole.splitlines() if line.strip()]
     except ValueError as error:
         raise CorruptFile(f"{file} is damaged ({error})") from None

@@ -84,7 +84,7 @@ function Side({ trace, caps, name }: { trace: Trace; caps: Caps | undefined; nam
       </dl>
       {trace.target ? <p class="answer" dir="auto">{trace.generated?.text ?? trace.target.map((x) => x.shown).join(" ")}</p> : null}
       {trace.prediction.top?.length ? <TopList top={trace.prediction.top.slice(0, 8) as Top[]} /> : <Other trace={trace} prediction={trace.prediction} />}
-      {trace.groups.length ? <Pattern trace={trace} group={pick(trace)} /> : <p class="muted">{trace.note}</p>}
+      {trace.groups.length ? <Pattern trace={trace} group={pick(trace)} name={name} /> : <p class="muted">{trace.note}</p>}
     </Panel>
   );
 }
@@ -92,13 +92,13 @@ function Side({ trace, caps, name }: { trace: Trace; caps: Caps | undefined; nam
 /** The group drawn: alignment with a source where there is one, else the first. */
 const pick = (trace: Trace) => trace.groups.find((g) => g.cross) ?? trace.groups[0];
 
-function Pattern({ trace, group }: { trace: Trace; group: TraceGroup }) {
+function Pattern({ trace, group, name }: { trace: Trace; group: TraceGroup; name: string }) {
   const layer = Math.min(num("l", group.layers.length - 1), group.layers.length - 1);
   const path = group.layers[layer];
   const found = useTensor(trace, { name: `${path}.pattern`, over: "mean" });
   const rows = names(trace, group.queries);
   const columns = names(trace, group.keys);
-  const title = t("attention.title_mean", { path });
+  const title = t("compare.pattern", { name, path });
   const signed = group.kind === "effective";
   const causal = group.causal && !group.cross;
   return (

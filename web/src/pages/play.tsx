@@ -4,7 +4,7 @@ import { startText, type Caps } from "../api";
 import { call, events, post, Problem } from "../http";
 import { say } from "../live";
 import { t } from "../strings";
-import { Busy, CopyPython, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
+import { Busy, CopyPython, Go, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
 import { num, place, set, str, type Patch } from "../url";
 import { Result, type Answer } from "./result";
 
@@ -128,6 +128,12 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
           {runner.answer.seconds !== undefined ? (
             <p class="muted small">{t("play.wrote", { n: runner.answer.tokens ?? 0, s: runner.answer.seconds.toFixed(1), finish: runner.answer.finish ?? "" })}</p>
           ) : null}
+          {caps.kind === "vectors" || !values.x ? null : (
+            <div class="row">
+              <span class="muted">{t("play.inside")}</span>
+              {["tokens", "attention", "predict"].filter((page) => page !== "attention" || caps.attention.length).map((page) => <Go key={page} to={page}>{t(`pages.${page}`)}</Go>)}
+            </div>
+          )}
           <CopyPython python={runner.answer.python} />
         </Panel>
       ) : null}

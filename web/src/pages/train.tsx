@@ -131,7 +131,8 @@ const XS = ["step", "tokens", "seconds"] as const;
 
 function Plots({ run, second, metrics, groups }: { run: RunData; second?: RunData; metrics: string[]; groups: string[] }) {
   const metric = metrics.includes(str("metric")) ? str("metric") : (metrics.find((x) => /loss/.test(x)) ?? metrics[0]);
-  const x = (XS as readonly string[]).includes(str("by")) ? (str("by") as (typeof XS)[number]) : "step";
+  const there = XS.filter((v) => v === "step" || run.metrics[metric][v]?.some((at) => at !== null));
+  const x = there.find((v) => v === str("by")) ?? "step";
   const family = metric.replace(/^[^/]*\//, "");
   const together = groups.map((g) => `${g}/${family}`).filter((name) => metrics.includes(name));
   const shown = together.length ? together : [metric];
@@ -145,7 +146,7 @@ function Plots({ run, second, metrics, groups }: { run: RunData; second?: RunDat
     <Panel>
       <div class="row">
         <Select label={t("train.metric")} value={metric} onChange={(v) => set({ metric: v })} choices={metrics.map((m) => ({ value: m, label: m }))} />
-        <Segments label={t("train.over")} value={x} onChange={(v) => set({ by: v })} choices={XS.map((v) => ({ value: v, label: t(`train.by.${v}`) }))} />
+        {there.length > 1 ? <Segments label={t("train.over")} value={x} onChange={(v) => set({ by: v })} choices={there.map((v) => ({ value: v, label: t(`train.by.${v}`) }))} /> : null}
         <span class="muted">{t("train.last", { value: figure(run.metrics[metric]?.value.at(-1)), step: count(run.metrics[metric]?.step.at(-1)) })}</span>
       </div>
       <Figure title={title} name={`run-${run.id}-${family}`} model={run.id} python={run.python} drawing={() => drawCurves(spec)} html={plotted(family, curves)} csv={() => [["name", x, "value"], ...curves.flatMap((c) => Array.from(c.x, (v, i) => [c.name, v, c.y[i]]))]}>

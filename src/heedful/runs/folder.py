@@ -138,8 +138,12 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     if not file.is_file():
         raise NotFound(f"{file} is not there; give the folder of a run")
     text = file.read_bytes().decode(errors="replace")
-    whole = text[: text.rfind("\n") + 1]
-    try:
-        return [json.loads(line) for line in whole.splitlines() if line.strip()]
-    except ValueError as error:
-        raise CorruptFile(f"{file} is damaged ({error})") from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines) or text.endswith("\n"):
+                raise CorruptFile(f"{file}, line {number}: damaged ({error})") from None
+    return found

@@ -19,7 +19,7 @@ import torch
 
 import heedful
 from bundle.cards import PACKAGE, hash_of, write_card
-from bundle.plans import BASE, PLANS, SCRATCH, Plan, scored
+from bundle.plans import BASE, PLANS, SCRATCH, Plan, percent, scored
 from heedful.loading import save_on_base, with_head
 from heedful.runs import ledger
 
@@ -68,8 +68,8 @@ def record(name: str, plan: Plan, score: float, folder: Path, command: str, seed
     step = ["python", "-m", "bundle.adapters", name, "--seed", str(seed), "--out", "{work}/model"]
     check = {"steps": [step], "read": "figure", "tolerance": 1.0, "data": list(plan.files)}
     row = ledger.row(
-        claim, round(100 * score, 2), command, published=plan.published, source=plan.source, seed=seed,
-        data_sha256=ledger.sha256(folder / one for one in plan.files), check=check,
+        claim, round(percent(plan, score), 2), command, published=plan.published, source=plan.source,
+        seed=seed, data_sha256=ledger.sha256(folder / one for one in plan.files), check=check,
     )  # fmt: skip
     ledger.record(Path(__file__).parents[1] / "results" / f"{name}.json", [row])
 
@@ -87,7 +87,7 @@ def main() -> None:
     plan = PLANS[given.name]
     out = given.out or (PACKAGE / given.name if plan.card.bundled else Path("models") / given.name)
     found = train(given.name, plan, Path(os.environ["HEED_DATA"]), out, given.seed, given.steps)
-    print(json.dumps({"figure": round(100 * found[plan.score], 2), **found}))
+    print(json.dumps({"figure": round(percent(plan, found[plan.score]), 2), **found}))
 
 
 if __name__ == "__main__":

@@ -180,6 +180,11 @@ PLANS: dict[str, Plan] = {
 PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
 
 
+def percent(plan: Plan, score: float) -> float:
+    """A score × 100; answers are counted in per cent already."""
+    return score if plan.task == "answer" else 100 * score
+
+
 def base_folder(name: str, given: str | None = None) -> str:
     """Where a trained base lies: `given`, a folder of that name in HEED_BASES, else the name itself."""
     folder = Path(os.environ.get("HEED_BASES", "")) / name

@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import statistics
 import sys
@@ -146,7 +147,7 @@ def learn(
     check: Callable[[], float], checks: int, name: str,
 ) -> float:  # fmt: skip
     """Train, and put the weights in place that scored best; that score."""
-    best, kept, began = -1.0, dict[str, torch.Tensor](), time.perf_counter()
+    best, kept, began = -math.inf, dict[str, torch.Tensor](), time.perf_counter()
     every = max(1, config.steps // checks)
     for step in heedful.fit(model, purpose, batches, config):
         if step.number % every and step.number != config.steps:

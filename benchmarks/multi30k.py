@@ -336,7 +336,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--figures", type=Path, default=ROOT / "docs" / "figures")
     parser.add_argument("--seconds", type=float, default=1e9, help="train one model no longer than that")
-    parser.add_argument("--steps", type=int, help="another number of steps, to try it")
+    parser.add_argument("--steps", type=int, help="another number of steps, to try it; writes nothing")
     parser.add_argument("--vocab", type=int, default=10_000)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32",
                         help="so small a model waits for launches, and bfloat16 only adds some")  # fmt: skip
@@ -359,7 +359,7 @@ def main() -> None:
               flush=True)  # fmt: skip
         if not (a.json or a.part or a.steps):
             ledger.record(a.results / "multi30k.json", [row(name, figure, seeds, folder)])
-    if set(guesses) == set(SYSTEMS) and not (a.json or a.part):
+    if set(guesses) == set(SYSTEMS) and not (a.json or a.part or a.steps):
         sources, truths = (read_lines(path) for path in prepared(folder, a.work)["test"])
         curves = {SYSTEMS[name].name: by_length(found, sources, truths) for name, found in guesses.items()}
         plot(curves, a.figures / "multi30k-lengths.svg")

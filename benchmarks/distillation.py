@@ -1,0 +1,188 @@
+"""Distillation as the notes have it: half the layers, nearly the score, on SST-2.
+
+    HEED_DATA=… python benchmarks/distillation.py              writes results/distillation.json
+    HEED_DATA=… python benchmarks/distillation.py --json       prints the figures, writes nothing
+
+The teacher is all-MiniLM-L6-v2 fine-tuned on SST-2 by finetuned.py (seed 0; trained here if --work has none).
+The student begins as every other layer of it, and learns from the teacher's softened answers, the labels and
+the teacher's hidden states (Sanh et al. 2019 §2, their weights); a tenth of the words is hidden from both.
+
+Half of MiniLM's parameters are its table of 30,522 pieces, which no halving of layers touches. The student
+keeps only the rows of pieces that occur in the training text, and of all single characters: text of training
+is cut into the same pieces as before, other words into smaller ones. `parameters` counts everything.
+
+`kept` is the student's accuracy on dev in per cent of the teacher's, `speed` how many times as many sentences
+it reads in a second on a CPU, one at a time, both in turns on one thread.
+The base is found as finetuned.py finds it. HEED_DATA is a folder with classification/sst2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the plans lie in bundle/, which is not installed
+
+from bundle.plans import BASE, Plan, percent, rows, scored
+
+import heedful
+from finetuned import TASKS, hiding, learn, one, planned, settings
+from heedful.loading import assemble
+from heedful.models.base import Model
+from heedful.runs import ledger
+from heedful.text.tokenizer import Tokenizer
+from heedful.text.vocabularies import frame
+from heedful.train.objectives import distil
+
+ROOT = Path(__file__).parents[1]
+TAUGHT: dict[str, Any] = {"epochs": 8, "lr": 2e-4, "batch": 64, "checks": 8}
+
+
+def pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
+    """The ids that occur in texts, special tokens and single characters, in order."""
+    seen = {i for ids in tokenizer.encode_all(texts) for i in ids}
+    every = tokenizer.backend.get_vocab(with_added_tokens=True)
+    seen |= {every[token] for token in tokenizer.roles.values()}
+    return sorted(seen | {i for name, i in every.items() if len(name.removeprefix("##")) == 1})
+
+
+def cut(tokenizer: Tokenizer, ids: Sequence[int]) -> Tokenizer:
+    """The same rules with these pieces alone, numbered anew."""
+    vocab = {name: i for i, name in enumerate(tokenizer.tokens(ids))}
+    roles, old = tokenizer.roles, tokenizer.backend
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token=roles["unk"]))
+    made.normalizer, made.pre_tokenizer, made.decoder = old.normalizer, old.pre_tokenizer, old.decoder
+    made.add_special_tokens(list(roles.values()))
+    cls, sep = roles["cls"], roles["sep"]
+    frame(made, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
+    return Tokenizer(made, roles)
+
+
+@torch.no_grad()
+def smaller(model: Model, layers: Sequence[int], ids: Sequence[int], tokenizer: Tokenizer) -> Model:
+    """A copy with these layers and these rows of the table."""
+    made = assemble(model.family, model.config.change(layers=len(layers), vocab=len(ids)))
+    held = dict(model.named_parameters())
+    for name, parameter in made.named_parameters():
+        first, *rest = name.split(".")
+        if first == "blocks":
+            name = ".".join(["blocks", str(layers[int(rest[0])]), *rest[1:]])
+        value = held[name]
+        parameter.copy_(value[list(ids)] if name == "embed.token.weight" else value)
+    made.tie()
+    made.tokenizer, made.published, made.pooling = tokenizer, dict(model.published), model.pooling
+    return made.to(model.device)
+
+
+def size(model: Model) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def rates(models: Sequence[Model], texts: Sequence[str], turns: int) -> list[list[float]]:
+    """Sentences per second of each, one sentence at a time, in turns; a first round warms up."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    read = [[torch.tensor([ids]) for ids in m.tokenizer.encode_all(texts)] for m in models]
+    found: list[list[float]] = [[] for _ in models]
+    for turn in range(turns + 1):
+        for model, sentences, seen in zip(models, read, found, strict=True):
+            began = time.perf_counter()
+            with torch.inference_mode():
+                for tokens in sentences:
+                    model(tokens)
+            if turn:
+                seen.append(len(sentences) / (time.perf_counter() - began))
+    torch.set_num_threads(threads)
+    return found
+
+
+def taught(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Model, float]:
+    """The student, and its score on held-back data."""
+    texts = [line.split("\t", 1)[1] for line in rows(a.data / "classification/sst2/train.tsv.gz")[1:]]
+    ids = pieces(teacher.tokenizer, texts)
+    tokenizer, depth = cut(teacher.tokenizer, ids), teacher.config.layers
+    alike = smaller(teacher, range(depth), ids, tokenizer).eval()  # reads the student's ids, says the same
+    student = smaller(teacher, range(0, depth, 2), ids, tokenizer)
+    for parameter in alike.parameters():
+        parameter.requires_grad_(False)
+    how = replace(TASKS["sst2"], **TAUGHT)
+    batches, held = plan.batches(a.data, tokenizer, how.batch), plan.held(a.data)
+    config = settings(how, batches, a.seed, a.steps)
+    never = [tokenizer.pad, tokenizer.cls, tokenizer.sep]
+    purpose = hiding(distil(alike), tokenizer.mask, 0.1, never)
+    check = lambda: float(scored(student, plan, held, quickly=True)[plan.score])
+    return student, learn(student, purpose, batches, config, check, how.checks, "student")
+
+
+def measured(a: argparse.Namespace) -> dict[str, Any]:
+    """Teacher and student side by side."""
+    plan = planned("sentiment", a.data)
+    told = one("sst2", 0, TASKS["sst2"], plan, a)
+    teacher = heedful.load(a.work / "sst2-0", device=a.device)
+    student, held = taught(teacher, plan, a)
+    score = float(scored(student, plan, plan.test(a.data))[plan.score])
+    texts = [line.split("\t", 1)[1] for line in rows(a.data / "classification/sst2/dev.tsv.gz")[1:]]
+    pair = [model.cpu().eval() for model in (teacher, student)]
+    slow, quick = rates(pair, texts[: a.sentences], turns=5)
+    heedful.save(student, a.work / "student")
+    return {
+        "kept": round(100 * score / told[plan.score], 2),
+        "speed": round(statistics.median(q / s for q, s in zip(quick, slow, strict=True)), 2),
+        "parameters": round(100 * size(student) / size(teacher), 1),
+        "accuracy": round(percent(plan, score), 2), "teacher": round(percent(plan, told[plan.score]), 2),
+        "held_back": round(percent(plan, held), 2),
+        "pieces": len(student.tokenizer),
+    }  # fmt: skip
+
+
+def row(figure: dict[str, Any], a: argparse.Namespace) -> dict[str, Any]:
+    """What the ledger keeps."""
+    files = list(planned("sentiment", a.data).files)
+    again = ["python", "benchmarks/distillation.py", "--json", "--work", "{work}"]
+    check = {
+        "steps": [again], "read": "figure.kept", "figure": "kept", "tolerance": 1.5, "data": files,
+        "device": "cuda",
+    }  # fmt: skip
+    return ledger.row(
+        f"SST-2 dev: a student of 3 layers, its table cut to pieces seen in training, taught by {BASE} "
+        "fine-tuned (6 layers): per cent of its accuracy kept, times its speed on a CPU, per cent of its "
+        "parameters",
+        figure, "HEED_DATA=… python benchmarks/distillation.py",
+        published={"kept": 97, "speed": 1.6, "parameters": 60}, source="DistilBERT, Sanh et al. 2019",
+        seed=a.seed, check=check, data_sha256=ledger.sha256(a.data / file for file in files),
+    )  # fmt: skip
+
+
+def main() -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("--work", type=Path, default=Path("runs/finetuned"))
+    parser.add_argument("--results", type=Path, default=ROOT / "results")
+    parser.add_argument("--json", action="store_true", help="print the figures, write nothing")
+    parser.add_argument("--base", help="a folder with all-MiniLM-L6-v2")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, help="stop so early, to try it; writes nothing")
+    parser.add_argument("--sentences", type=int, default=300, help="read in each turn of the measurement")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    a = parser.parse_args()
+    a.data = Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets"))
+    torch.set_float32_matmul_precision("high")
+    figure = measured(a)
+    print(json.dumps({"schema": "heed/1", "row": "distillation", "figure": figure}), flush=True)
+    if not (a.json or a.steps):
+        ledger.record(a.results / "distillation.json", [row(figure, a)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Summaries of dialogues by SmolLM2-135M-Instruct with LoRA, beside the first three turns.
+
+    HEED_DATA=… python benchmarks/summaries.py                      both; writes results/summaries-*.json
+    HEED_DATA=… python benchmarks/summaries.py samsum --json        prints the figures, writes nothing
+
+samsum      SAMSum: 14,731 dialogues to learn from, 819 to test
+dialogsum   DialogSum: 12,460 to learn from, 500 to test, three references each (the mean over all 1,500)
+
+The model is asked in a conversation, as `heed finetune --task summarize` has it; what it learns is the answer
+alone. Of the weights after each epoch those with the lowest validation loss are taken. Four beams write.
+The adapter is kept in --work with its prompt (`task_prompt`), so that pipeline("summarization") asks alike.
+It is not passed on: both sets are for non-commercial use.
+
+The base is the installed package, a folder (--base), or smollm2-135m-instruct in the folder HEED_BASES names.
+HEED_DATA is a folder with summarisation/samsum and summarisation/dialogsum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
+
+from bundle.plans import base_folder
+
+import heedful
+from heedful.data.tables import Table
+from heedful.data.tokens import frame
+from heedful.evaluate.generated import rouge
+from heedful.loading import save_on_base
+from heedful.models.base import Model
+from heedful.runs import ledger
+from heedful.runs.finetune.tasks import Examples, Reading
+from heedful.runs.finetune.written import Summarize
+from tasks import lead3
+
+ROOT = Path(__file__).parents[1]
+BASE = "smollm2-135m-instruct"
+SETS = {"samsum": "SAMSum", "dialogsum": "DialogSum"}
+
+
+def examples(path: Path, limit: int | None) -> Examples:
+    """Dialogues and their summaries."""
+    rows = [(a.strip(), b.strip()) for _, (a, b) in Table(path).rows("dialogue", "summary")]
+    rows = [row for row in rows if all(row)][:limit]
+    return Examples(rows, [str(i) for i in range(len(rows))])
+
+
+def learnt(task: Summarize, model: Model, parts: dict[str, Examples], a: argparse.Namespace) -> float:
+    """The adapter of the epoch with the lowest validation loss is put in place; that loss."""
+    how = Reading(a.length, a.batch, a.seed)
+    batches, valid = (task.batches(parts[part], model, how) for part in ("train", "validation"))
+    steps = a.steps or int(a.epochs * len(batches))
+    config = heedful.TrainConfig(
+        steps=steps, lr=a.lr, schedule="linear", final=0.0, warmup=steps // 20, weight_decay=0.0,
+        betas=(0.9, 0.999), dtype="bfloat16", seed=a.seed,
+    )  # fmt: skip
+    best, kept, began = float("inf"), dict[str, torch.Tensor](), time.perf_counter()
+    for step in heedful.fit(model, task.objective, batches, config):
+        if step.number % 100 == 0:
+            print(f"step {step.number} of {steps} loss {step.loss:.3f} {time.perf_counter() - began:.0f} s",
+                  flush=True)  # fmt: skip
+        if step.number % len(batches) == 0 or step.number == steps:
+            loss = step.evaluate(valid)["loss"]
+            print(f"step {step.number} of {steps} validation {loss:.4f}", flush=True)
+            if loss < best:
+                best = loss
+                kept = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in kept:
+                parameter.copy_(kept[name])
+    return best
+
+
+def written(task: Summarize, model: Model, dialogues: Sequence[str], a: argparse.Namespace) -> list[str]:
+    """A summary for each, alike lengths together."""
+    every = Examples([(text, "") for text in dialogues], [""] * len(dialogues))
+    before = list(frame(model.tokenizer).before)
+    asked = [
+        before + model.tokenizer.encode(text, special=False)
+        for text in task.prompts(every, model, Reading(a.length, a.batch, a.seed))
+    ]
+    order, out = sorted(range(len(asked)), key=lambda i: len(asked[i])), [""] * len(asked)
+    for at in range(0, len(order), a.rows):
+        some = order[at : at + a.rows]
+        found = heedful.generate(model, [asked[i] for i in some], beams=a.beams, max_tokens=a.most)
+        for i, ids in zip(some, found, strict=True):
+            out[i] = model.tokenizer.decode(ids).strip()
+        print(f"{at + len(some)} of {len(order)} summaries", flush=True)
+    return out
+
+
+def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
+    """Train, write, score; what was kept of an earlier call is taken."""
+    place, folder = a.work / name, a.data / "summarisation" / name
+    files = {part: folder / f"{part}.csv.gz" for part in ("train", "validation", "test")}
+    parts = {part: examples(path, a.limit) for part, path in files.items()}
+    truths = [row[1] for row in parts["test"].items]
+    dialogues = list(dict.fromkeys(row[0] for row in parts["test"].items))
+    kept = place / "written.json"
+    if not kept.is_file():
+        model = heedful.load(base_folder(BASE, a.base), dtype=torch.float32, device=a.device)
+        task = Summarize()
+        model, _ = task.dress(model, a.seed)
+        torch.manual_seed(a.seed)
+        heedful.lora(model, rank=a.rank)
+        loss = learnt(task, model, parts, a)
+        task.finish(model)
+        save_on_base(model.eval(), place, BASE)
+        heedful.merge(model)
+        plain = model.to(torch.bfloat16) if a.device.startswith("cuda") else model
+        found = dict(zip(dialogues, written(task, plain.eval(), dialogues, a), strict=True))
+        kept.write_text(json.dumps({"loss": loss, "written": found}, ensure_ascii=False), encoding="utf-8")
+    told = json.loads(kept.read_text(encoding="utf-8"))
+    scores = rouge(truths, [told["written"][row[0]] for row in parts["test"].items])
+    lead = lead3([files["test"]])
+    return {k: round(v, 2) for k, v in scores.items()} | {
+        "lead3": lead["rougeL"],
+        "loss": round(told["loss"], 3),
+    }
+
+
+def row(name: str, figure: dict[str, Any], a: argparse.Namespace) -> dict[str, Any]:
+    """What the ledger keeps."""
+    files = [f"summarisation/{name}/{part}.csv.gz" for part in ("train", "validation", "test")]
+    again = ["python", "benchmarks/summaries.py", name, "--json", "--work", "{work}"]
+    check = {
+        "steps": [again], "read": "figure.rougeL", "figure": "rougeL", "tolerance": 1.0, "data": files,
+        "device": "cuda",
+    }  # fmt: skip
+    return ledger.row(
+        f"{SETS[name]} test: ROUGE (F1, no stemming) of {BASE} with LoRA of rank {a.rank}; lead3 is ROUGE-L "
+        "of the first three turns",
+        figure, f"HEED_DATA=… python benchmarks/summaries.py {name}", seed=a.seed, check=check,
+        data_sha256=ledger.sha256(a.data / file for file in files),
+    )  # fmt: skip
+
+
+def main() -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SETS)}; both by default")
+    parser.add_argument("--work", type=Path, default=Path("runs/summaries"))
+    parser.add_argument("--results", type=Path, default=ROOT / "results")
+    parser.add_argument("--json", action="store_true", help="print the figures, write nothing")
+    parser.add_argument("--base", help="a folder with SmolLM2-135M-Instruct")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--length", type=int, default=640)
+    parser.add_argument("--beams", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=64, help="dialogues that are summarised at once")
+    parser.add_argument("--most", type=int, default=110, help="tokens of a summary")
+    parser.add_argument("--steps", type=int, help="stop so early, to try it; writes nothing")
+    parser.add_argument("--limit", type=int, help="only so many rows of each file, to try it; writes nothing")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    a = parser.parse_args()
+    if unknown := [name for name in a.names if name not in SETS]:
+        parser.error(f"no set is called {unknown[0]!r}; there are {', '.join(SETS)}")
+    a.data = Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets"))
+    torch.set_float32_matmul_precision("high")
+    for name in a.names or SETS:
+        figure = measured(name, a)
+        print(json.dumps({"schema": "heed/1", "row": f"summaries-{name}", "figure": figure}), flush=True)
+        if not (a.json or a.steps or a.limit):
+            ledger.record(a.results / f"summaries-{name}.json", [row(name, figure, a)])
+
+
+if __name__ == "__main__":
+    main()

@@ -69,6 +69,21 @@ def test_a_head_switched_off_changes_the_prediction_and_can_be_switched_on_again
     assert not visitor.faults
 
 
+def test_a_token_put_in_the_place_of_another_is_what_the_model_reads(visitor: Visitor) -> None:
+    page = visitor.go("/attention?m=decoder&x=the cat sat")
+    page.get_by_label("Instead of").select_option("1")
+    page.get_by_label("token", exact=True).fill("Ġdog")
+    page.get_by_role("button", name="Put").click()
+    visitor.settled()
+    assert "1 ·dog" in page.get_by_label("Instead of").inner_text()
+    assert "KL" in visitor.text()
+    assert page.locator("[data-modified]").count() == 1
+    page.get_by_role("button", name="Reset").click()
+    visitor.settled()
+    assert "1 ·cat" in page.get_by_label("Instead of").inner_text()
+    assert not visitor.faults
+
+
 def test_generated_tokens_can_be_stepped_through(visitor: Visitor) -> None:
     page = visitor.go(f"/attention?m=decoder&x={TEXT}&gen=3")
     slider = page.get_by_label("Written token")

@@ -53,6 +53,7 @@ def test_a_megabyte_of_text_is_cut_and_the_page_says_so(visitor: Visitor) -> Non
     page.get_by_role("button", name="Run").click()
     page.wait_for_selector(".note.warn")
     assert "cut" in page.inner_text(".note.warn")
+    visitor.settled()
     assert page.locator(".fig canvas").count() >= 1
     assert len(page.url) < 500
     assert not visitor.faults

@@ -1,10 +1,10 @@
 // What the server offers, by docs/studio-api.md: types, calls, and the hooks that pages use.
 import { call, get, post, queried } from "./http";
 import { useResource, type Resource } from "./resource";
-import { num, parseOff, place, str } from "./url";
+import { num, parseOff, parseSub, place, str } from "./url";
 
 export type ModelRow = {
-  id: string; source: string; kind: string | null; family: string | null; params: number | null;
+  id: string; source: string; run?: string | null; kind: string | null; family: string | null; params: number | null;
   tasks: string[]; loaded: boolean; error: string | null;
 };
 export type Group = {
@@ -84,6 +84,8 @@ export function asked(caps: Caps): Asked {
   if (written > 0 && caps.kind !== "encoder" && caps.kind !== "vectors") out.generate = Math.min(written, 64);
   const off = parseOff(str("off"));
   if (Object.keys(off).length) out.edit = { heads: off };
+  const sub = parseSub(str("sub"));
+  if (Object.keys(sub).length) out.edit = { ...out.edit, tokens: sub };
   return out;
 }
 

@@ -29,6 +29,7 @@ export function Shell() {
             heedful <span>{t("shell.studio")}</span>
           </Go>
           <ModelPicker models={models.data?.models ?? []} id={id} />
+          <Checkpoints models={models.data?.models ?? []} id={id} />
           <div class="spread" />
           <button type="button" class="quiet" onClick={() => copy(window.location.href)}>{t("shell.copyLink")}</button>
           <button type="button" class="quiet icon" onClick={toggle} aria-label={t(dark.value ? "shell.toLight" : "shell.toDark")} data-theme-toggle>
@@ -81,7 +82,7 @@ function ModelPicker({ models, id }: { models: ModelRow[]; id: string | null }) 
   return (
     <div class="pick">
       <label for="model" class="hidden">{t("shell.model")}</label>
-      <select id="model" value={id ?? ""} onChange={(e) => set({ m: e.currentTarget.value, l: null, h: null, q: null, k: null, g: null, off: null, ckpt: null, part: null, topic: null, task: null })}>
+      <select id="model" value={id ?? ""} onChange={(e) => set({ m: e.currentTarget.value, l: null, h: null, q: null, k: null, g: null, off: null, sub: null, part: null, topic: null, task: null })}>
         {known || !id ? null : <option value={id} selected>{id}</option>}
         {sources.map((source) => (
           <optgroup key={source} label={t(`sources.${source}`)}>
@@ -92,6 +93,18 @@ function ModelPicker({ models, id }: { models: ModelRow[]; id: string | null }) 
         ))}
       </select>
     </div>
+  );
+}
+
+/** Where the model is a checkpoint, a slider leads through the others of its run, on any page. */
+function Checkpoints({ models, id }: { models: ModelRow[]; id: string | null }) {
+  const run = models.find((m) => m.id === id)?.run;
+  const all = run ? models.filter((m) => m.run === run) : [];
+  if (all.length < 2) return null;
+  const at = all.findIndex((m) => m.id === id);
+  return (
+    <input type="range" min={0} max={all.length - 1} value={at} aria-label={t("shell.checkpoint")} aria-valuetext={all[at].id}
+      onChange={(e) => set({ m: all[Number(e.currentTarget.value)].id }, "replace")} />
   );
 }
 

@@ -1,7 +1,7 @@
 // Small pieces that every page uses.
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
-import { useExamples, type Caps, type Token, type Trace } from "./api";
+import { useExamples, type Caps, type Token } from "./api";
 import { shown } from "./figures/text";
 import type { Problem } from "./http";
 import { tell } from "./live";
@@ -166,7 +166,7 @@ export function TextField(props: { label: string; value: string; onInput: (value
 }
 
 /** The question put to the model: its text, a target where there is one, and examples. */
-export function Ask({ caps, text, extra }: { caps: Caps; text: string; extra?: ComponentChildren }) {
+export function Ask({ caps, text, extra, plain }: { caps: Caps; text: string; extra?: ComponentChildren; plain?: boolean }) {
   const [draft, setDraft] = useDraft(text);
   const [aim, setAim] = useDraft(place.value.params.y ?? "");
   const examples = useExamples();
@@ -185,6 +185,7 @@ export function Ask({ caps, text, extra }: { caps: Caps; text: string; extra?: C
             <Select label={t("ask.examples")} hideLabel value="" onChange={(x) => x && send({ x, y: null })}
               choices={[{ value: "", label: t("ask.examples") }, ...examples.data.sentences.map((s) => ({ value: s.text, label: brief(s.text, 48) }))]} />
           ) : null}
+          {plain ? null : <Modified />}
         </div>
         {extra}
       </div>
@@ -196,15 +197,15 @@ export function brief(text: string, most: number): string {
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
-/** What is different from the model as it was loaded, and the way back. */
-export function Modified({ trace }: { trace: Trace | undefined }) {
-  if (!place.value.params.off) return null;
+/** That something is different from the model as it was loaded, and the way back. */
+function Modified() {
+  const { off, sub } = place.value.params;
+  if (!off && !sub) return null;
   return (
-    <div class="row">
-      <span class="badge warn" data-modified>{t("attention.modified")}</span>
-      {trace?.change ? <span>{t("attention.kl", { kl: figure(trace.change.kl_last) })}</span> : null}
-      <button type="button" onClick={() => set({ off: null })}>{t("attention.reset")}</button>
-    </div>
+    <>
+      <span class="badge warn" data-modified>{t(off ? "attention.modified" : "attention.replaced")}</span>
+      <button type="button" onClick={() => set({ off: null, sub: null })}>{t("attention.reset")}</button>
+    </>
   );
 }
 

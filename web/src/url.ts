@@ -9,7 +9,7 @@ export type Patch = Record<string, string | number | boolean | null | undefined>
 export const LONGEST = 2000;
 
 // What a link to another page takes along: the model, the texts and what was changed about the model.
-const CARRIED = ["m", "x", "y", "off", "ckpt"];
+const CARRIED = ["m", "x", "y", "off", "sub"];
 
 const overflow = new Map<string, string>();
 
@@ -106,4 +106,26 @@ export function formatOff(off: Record<string, number[]>): string {
     .filter(([, heads]) => heads.length)
     .map(([name, heads]) => `${name}:${[...heads].sort((a, b) => a - b).join(",")}`)
     .join(";");
+}
+
+/** `sub=2:dog;5:%3B` as a record of positions and tokens put there, and back. */
+export function parseSub(text: string): Record<string, string> {
+  const out: Record<string, string> = {};
+  for (const item of text.split(";")) {
+    const [, at, token] = /^(\d+):(.+)$/.exec(item) ?? [];
+    if (at !== undefined) out[at] = decoded(token);
+  }
+  return out;
+}
+
+export function formatSub(sub: Record<string, string>): string {
+  return Object.entries(sub).map(([at, token]) => `${at}:${encodeURIComponent(token)}`).join(";");
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }

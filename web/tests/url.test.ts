@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from "vitest";
-import { formatOff, go, link, LONGEST, parseOff, patched, place, read, set, write } from "../src/url";
+import { formatOff, formatSub, go, link, LONGEST, parseOff, parseSub, patched, place, read, set, write } from "../src/url";
 
 describe("the address", () => {
   beforeEach(() => go({ page: "home", params: {} }));
@@ -45,5 +45,11 @@ describe("the address", () => {
     expect(parseOff(formatOff(off))).toEqual({ "blocks.0.attn": [1, 2], "decoder.1.cross": [0] });
     expect(parseOff("junk;:1;a:x;b:-1")).toEqual({});
     expect(formatOff({ a: [] })).toBe("");
+  });
+
+  it("names tokens put in the place of others, whatever they hold", () => {
+    const sub = { "2": "dog", "5": ";:%" };
+    expect(parseSub(formatSub(sub))).toEqual(sub);
+    expect(parseSub("x:y;3;:z;4:%")).toEqual({ "4": "%" });
   });
 });

@@ -5,8 +5,8 @@ import { drawGrid, drawLines, drawMatrix, HeadGrid, Lines, Matrix, rank, TextVie
 import { Figure, heat, matrixCsv } from "../figure";
 import { say } from "../live";
 import { t } from "../strings";
-import { Ask, Await, Check, CopyPython, figure, Go, Modified, NumberField, Panel, Segments, Select, Slider, Title, TopList, Warnings } from "../ui";
-import { formatOff, num, parseOff, set, str } from "../url";
+import { Ask, Await, Check, CopyPython, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, Warnings } from "../ui";
+import { formatOff, formatSub, num, parseOff, parseSub, set, str } from "../url";
 
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
 
@@ -76,7 +76,6 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
           <Segments label={t("attention.group")} value={at.group.name} onChange={(g) => set({ g, l: null, h: null, q: null, k: null })}
             choices={trace.groups.map((g) => ({ value: g.name, label: g.title }))} />
         ) : null}
-        <Modified trace={trace} />
       </div>
       <div class="row">
         <Select label={t("attention.layer")} value={String(at.layer)} onChange={(l) => set({ l, h: Math.min(at.head, at.group.heads[Number(l)] - 1) }, "replace")}
@@ -249,6 +248,7 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
       <div class="stack">
         {view === "matrix" && head.data ? <Inspector at={at} trace={trace} values={head.data} what={what} cell={cell} hidden={hidden} pinned={pinned} keys={all} queries={queries} caps={caps} /> : null}
         <Switch at={at} trace={trace} />
+        <Replace trace={trace} />
       </div>
     </div>
   );
@@ -328,6 +328,22 @@ function Switch({ at, trace }: { at: At; trace: Trace }) {
           <TopList before={trace.change.before} top={trace.change.after} />
         </>
       ) : trace.prediction.top?.length ? <><h3>{t("attention.predicts")}</h3><TopList top={trace.prediction.top.slice(0, 8)} /></> : null}
+    </Panel>
+  );
+}
+
+/** Put another token in the place of one. */
+function Replace({ trace }: { trace: Trace }) {
+  const [at, setAt] = useState("0");
+  const [token, setToken] = useState("");
+  const send = () => token && set({ sub: formatSub({ ...parseSub(str("sub")), [at]: token }) });
+  return (
+    <Panel title={t("attention.replaceTitle")}>
+      <form class="row" onSubmit={(e) => { e.preventDefault(); send(); }}>
+        <Select label={t("attention.replace")} value={at} onChange={setAt} choices={trace.tokens.map((x, i) => ({ value: String(i), label: `${i} ${x.shown}` }))} />
+        <TextField label={t("attention.by")} value={token} onInput={setToken} rows={1} send={send} />
+        <button type="submit">{t("attention.put")}</button>
+      </form>
     </Panel>
   );
 }

@@ -54,7 +54,7 @@ function Both({ caps, second }: { caps: Caps; second: string }) {
   const capsB = useCaps(second || null);
   return (
     <>
-      <Ask caps={caps} text={text} />
+      <Ask plain caps={caps} text={text} />
       <Await of={found}>{(r) => (
         <>
           <Warnings of={[...new Set([...r.a.warnings, ...r.b.warnings])]} />

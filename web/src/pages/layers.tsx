@@ -3,7 +3,7 @@ import { asked, useOf, useTrace, type Caps, type Trace } from "../api";
 import { drawMatrix, Matrix, shown } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
 import { t } from "../strings";
-import { Ask, Await, CopyPython, figure, Go, Modified, Panel, percent, Segments, Title, TopList, Warnings } from "../ui";
+import { Ask, Await, CopyPython, figure, Go, Panel, percent, Segments, Title, TopList, Warnings } from "../ui";
 import { num, set, str } from "../url";
 
 type Guess = { id: number; text: string; shown: string; p: number };
@@ -33,7 +33,6 @@ export function LayersPage({ caps }: { caps: Caps }) {
       <Await of={trace}>{(trace) => (
         <>
           <Warnings of={trace.warnings} />
-          <Modified trace={trace} />
           {caps.predicts === "words" ? <LensView trace={trace} /> : <Lengths trace={trace} />}
         </>
       )}</Await>

@@ -6,7 +6,7 @@ import { Figure } from "../figure";
 import { post } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Ask, Await, Chips, CopyPython, figure, Go, Modified, Panel, percent, Title, TopList, Warnings } from "../ui";
+import { Ask, Await, Chips, CopyPython, figure, Go, Panel, percent, Title, TopList, Warnings } from "../ui";
 import { num, place, set } from "../url";
 
 export function PredictPage({ caps }: { caps: Caps }) {
@@ -31,7 +31,6 @@ export function PredictPage({ caps }: { caps: Caps }) {
       <Await of={trace}>{(trace) => (
         <>
           <Warnings of={trace.warnings} />
-          <Modified trace={trace} />
           {caps.predicts === "words" ? <Words caps={caps} trace={trace} /> : <Panel title={t("predict.answer")}><Other trace={trace} prediction={trace.prediction} /><CopyPython python={trace.python} /></Panel>}
         </>
       )}</Await>

@@ -24,7 +24,7 @@ export function TokensPage({ caps }: { caps: Caps }) {
   return (
     <>
       <Title name="tokens" />
-      <Ask caps={{ ...caps, kind: "decoder" }} text={text} extra={
+      <Ask plain caps={{ ...caps, kind: "decoder" }} text={text} extra={
         <Select label={t("tokens.compare")} value={other} onChange={(v) => set({ m2: v })}
           choices={[{ value: "", label: t("tokens.noCompare") }, ...others.map((m) => ({ value: m.id, label: m.id }))]} />
       } />

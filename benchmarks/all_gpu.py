@@ -4,10 +4,10 @@
     HEED_DATA=… python benchmarks/all_gpu.py --seconds 570 --jobs 5     what fits; the same call again goes on
     HEED_DATA=… python benchmarks/all_gpu.py sst2 distillation --out FOLDER
 
-Stages run as processes beside each other: such small models leave a GPU waiting for its host, so that five take
-little longer than one. A stage that is done is not run again; one that was stopped goes on where it can
-(docs/ledger-runs.md). Results and figures go where the scripts put them, and with --out also into one archive,
-FOLDER/ledger.tar.gz, to be unpacked in the root of a checkout. Logs are in --work/logs.
+Stages run as processes beside each other: such small models leave a GPU waiting for its host, so that five
+take little longer than one. A stage that is done is not run again; one that was stopped goes on where it can
+(docs/ledger-runs.md). Results and figures go where the scripts put them, and with --out also into one
+archive, FOLDER/ledger.tar.gz, to be unpacked in the root of a checkout. Logs are in --work/logs.
 """
 
 from __future__ import annotations

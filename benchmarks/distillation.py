@@ -129,7 +129,7 @@ def measured(a: argparse.Namespace) -> dict[str, Any]:
     """Teacher and student side by side."""
     plan = planned("sentiment", a.data)
     told = one("sst2", 0, TASKS["sst2"], plan, a)
-    teacher = heedful.load(a.work / "sst2-0", device=a.device)
+    teacher = heedful.load(a.work / "sst2-0", dtype=torch.float32, device=a.device)
     student, held = taught(teacher, plan, a)
     score = float(scored(student, plan, plan.test(a.data))[plan.score])
     texts = [line.split("\t", 1)[1] for line in rows(a.data / "classification/sst2/dev.tsv.gz")[1:]]

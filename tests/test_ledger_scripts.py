@@ -1,0 +1,291 @@
+"""The scripts that fill the ledger, run for a few steps on made-up data."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import heedful
+from heedful.runs import ledger
+from heedful.runs.verify import command, read_check
+
+ROOT = Path(__file__).parents[1]
+WORDS = ("the film", "a story", "this cast", "that scene", "our hero", "some music")
+Run = Callable[..., dict[str, Any]]
+
+
+def put(path: Path, lines: Sequence[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
+
+
+def sentences(count: int, first: int = 0) -> list[tuple[str, str]]:
+    """A label and a sentence that tells it."""
+    some = range(first, first + count)
+    return [(str(i % 2), f"{WORDS[i % 6]} number {i} is {'good' if i % 2 else 'bad'} .") for i in some]
+
+
+def tables(folder: Path) -> None:
+    table = lambda head, rows: [head, *("\t".join(row) for row in rows)]
+    sst2 = folder / "classification/sst2"
+    put(sst2 / "train_sentences.tsv.gz", table("label\tsentence", sentences(60)))
+    put(sst2 / "train.tsv.gz", table("label\tsentence", [*sentences(60), ("1", "good ."), ("0", "bad .")]))
+    put(sst2 / "dev.tsv.gz", table("label\tcontent", sentences(12, 60)))
+    for part, first in (("train", 0), ("val", 30), ("test", 40)):
+        rows = [(text, f"intent{label}") for label, text in sentences(12, first)]
+        put(folder / f"classification/clinc150/{part}.tsv.gz", table("text\tintent", rows))
+        pairs = [(label, text, text) for label, text in sentences(12, first)]
+        put(folder / f"pairs/mrpc/{part}.tsv.gz", table("label\tsentence1\tsentence2", pairs))
+    for part in ("train", "dev"):
+        pairs = [(("entailment", "not_entailment")[int(label)], t, t) for label, t in sentences(12)]
+        put(folder / f"pairs/rte/{part}.tsv.gz", table("label\tsentence1\tsentence2", pairs))
+    words = [
+        line
+        for _ in range(12)
+        for line in ("Anna NNP I-NP I-PER", "sees VBZ I-VP O", "Rome NNP I-NP I-LOC", "")
+    ]
+    for part in ("train", "testa", "testb"):
+        put(folder / f"ner/conll2003/{part}.conll.gz", words)
+
+
+def squad(folder: Path) -> None:
+    def article(i: int) -> dict[str, Any]:
+        answer = {"text": f"number {i}", "answer_start": 12}
+        asked = {"id": str(i), "question": "which hero ?", "answers": [answer]}
+        return {"title": str(i), "paragraphs": [{"context": f"our hero is number {i} .", "qas": [asked]}]}
+
+    for name, count in (("dev-v1.1", 44), ("train_subset", 6)):
+        put(folder / f"qa/squad/{name}.json.gz", [json.dumps({"data": [article(i) for i in range(count)]})])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Data in the layout of HEED_DATA, and bases in that of HEED_BASES."""
+    folder, bases = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("bases")
+    tables(folder)
+    squad(folder)
+    for part, count in (("train", 24), ("val", 4), ("test_2016_flickr", 6)):
+        for side, end in (("en", "here."), ("de", "hier.")):
+            rows = [f"{WORDS[i % 6]} {side} {i}, {end}" for i in range(count)]
+            put(folder / f"translation/multi30k/{part}.{side}.gz", rows)
+    for part in ("train", "validation", "test"):
+        rows = [f'{i},"Anna: hello {i}\nBen: {WORDS[i % 6]}",Anna greets Ben' for i in range(6)]
+        put(folder / f"summarisation/samsum/{part}.csv.gz", ["id,dialogue,summary", *rows])
+    text = folder / "text.txt"
+    text.write_text("\n".join(s for _, s in sentences(72)) + "\nAnna sees Rome greets Ben hello which hero ?")
+    bert = heedful.build("bert", vocab=400, dim=16, layers=2, heads=2, context=320, head="none", seed=0)
+    bert.tokenizer = heedful.train_tokenizer("wordpiece", [text], vocab=400, lower=True)
+    heedful.save(bert, bases / "all-minilm-l6-v2")
+    llama = heedful.build("llama", vocab=320, dim=16, layers=1, heads=2, seed=0)
+    llama.tokenizer = heedful.train_tokenizer("bpe", [text], vocab=320)
+    heedful.save(llama, bases / "smollm2-135m-instruct")
+    return folder, bases
+
+
+@pytest.fixture
+def run(
+    made: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Call a script as one would; the last object that it prints."""
+    monkeypatch.setenv("HEED_DATA", str(made[0]))
+    monkeypatch.setenv("HEED_BASES", str(made[1]))
+    for name in ("finetuned", "bundle.plans"):
+        monkeypatch.setattr(load(name), "SCRATCH", tmp_path)
+
+    def called(script: str, *words: str) -> dict[str, Any]:
+        places = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results"), "--device", "cpu"]
+        monkeypatch.setattr(sys, "argv", [script, *words, *places])
+        load(script).main()
+        printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+        return dict(json.loads(printed[-1]))
+
+    return called
+
+
+def load(name: str) -> ModuleType:
+    for folder in (ROOT, ROOT / "benchmarks"):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    return importlib.import_module(name)
+
+
+def accepted(row: dict[str, Any]) -> None:
+    """A row that the ledger takes and `heed verify` can run again."""
+    check = read_check(row, "row")
+    for step in check.steps:
+        assert command(step, {"{data}": "", "{work}": "w"}, ROOT)
+    assert check.figure in row["figure"]
+    assert set(ledger.KEYS) <= set(row)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "wanted"),
+    [
+        ("A man's hat, it's 1,000 dollars.", "en", "a man 's hat , it 's 1,000 dollars ."),
+        ("Ein „alter“ Mann (links)!", "de", 'ein " alter " mann ( links ) !'),
+        ("A u.s. flag... and the U.S.", "en", "a u.s. flag ... and the u.s."),
+        ("Die schwarz-weiße Katze.", "de", "die schwarz-weiße katze ."),
+    ],
+)
+def test_words_are_set_apart_as_by_moses(text: str, language: str, wanted: str) -> None:
+    assert load("multi30k").tokenised(text, language) == wanted
+
+
+def test_a_sentence_set_apart_can_be_put_together() -> None:
+    script = load("multi30k")
+    text = 'ein "alter" mann (links), der lacht.'
+    assert script.together(script.tokenised(text, "de")) == text
+
+
+@pytest.mark.parametrize("system", ["transformer", "rnnsearch", "seq2seq"])
+def test_a_translator_is_trained_chosen_and_tested(
+    system: str, run: Run, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = load("multi30k")
+    small = script.SYSTEMS[system].sizes | {"dim": 32}
+    monkeypatch.setitem(script.SYSTEMS, system, replace(script.SYSTEMS[system], sizes=small))
+    told = run("multi30k", system, "--seeds", "0", "--steps", "3", "--vocab", "300")
+    assert set(told["figure"]) == {"bleu", "sacrebleu", "signature"}
+    assert "case:lc" in told["figure"]["signature"]
+    assert not (tmp_path / "results").exists()  # a trial leaves the ledger alone
+    accepted(script.row(system, told["figure"], (0,), made[0]))
+
+
+def test_a_translator_that_is_done_is_not_trained_again(run: Run, tmp_path: Path) -> None:
+    words = ("multi30k", "transformer", "--seeds", "0", "--steps", "2", "--vocab", "300")
+    first = run(*words)
+    again = run(*words)
+    assert again["seconds"] == first["seconds"]
+
+
+def test_the_figure_shows_every_system_by_length(tmp_path: Path) -> None:
+    script = load("multi30k")
+    sources = ["one two three", "a b c d e f g h i"]
+    values = script.by_length([["ein zwei drei vier", "a b c d e"]], sources, ["ein zwei drei vier", "z"])
+    assert values[0] == pytest.approx(100)
+    assert values[1] < 5
+    script.plot({"a model": values}, tmp_path / "lengths.svg")
+    assert "<svg" in (tmp_path / "lengths.svg").read_text()
+
+
+@pytest.mark.parametrize("name", ["sst2", "conll2003", "squad", "clinc150", "mrpc", "rte"])
+def test_a_task_is_fine_tuned_and_tested(name: str, run: Run, made: tuple[Path, Path]) -> None:
+    told = run("finetuned", name, "--seeds", "0", "1", "--steps", "2")
+    script = load("finetuned")
+    how, figure = script.TASKS[name], told["figure"]
+    assert len(figure["seeds"]) == 2
+    given = script.argparse.Namespace(data=made[0], lr=None, epochs=None, batch=None)
+    accepted(script.row(name, how, script.planned(how.plan, made[0]), figure, (0, 1), given))
+
+
+@pytest.mark.parametrize("kind", ["bilstm", "cnn", "bert"])
+def test_a_model_from_random_weights_is_trained_and_tested(
+    kind: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = load("finetuned").KINDS[kind]
+    monkeypatch.setitem(load("finetuned").KINDS, kind, sizes | {"dim": 16})
+    told = run("finetuned", f"scratch-{kind}", "--seeds", "0", "--steps", "2", "--vocab", "200")
+    assert 0 <= told["figure"]["accuracy"] <= 100
+
+
+def test_held_back_sentences_share_no_phrase_of_their_own_with_training(made: tuple[Path, Path]) -> None:
+    script = load("finetuned")
+    train, held = (path.read_text().splitlines()[1:] for path in script.apart(made[0], share=5))
+    assert held
+    assert not {line.split("\t")[1] for line in train} & {line.split("\t")[1] for line in held}
+    assert any(line.endswith("good .") for line in train)  # what other sentences say too stays
+
+
+def test_a_student_reads_training_text_as_its_teacher_does_and_is_smaller(made: tuple[Path, Path]) -> None:
+    import torch
+
+    script = load("distillation")
+    teacher = heedful.load(made[1] / "all-minilm-l6-v2")
+    texts = [text for _, text in sentences(6)]
+    ids = script.pieces(teacher.tokenizer, texts)
+    tokenizer = script.cut(teacher.tokenizer, ids)
+    alike = script.smaller(teacher, (0, 1), ids, tokenizer).eval()
+    for text in texts:
+        old, new = teacher.tokenizer.encode(text), tokenizer.encode(text)
+        assert teacher.tokenizer.tokens(old) == tokenizer.tokens(new)
+        a, b = (m.encode(torch.tensor([i])) for m, i in ((teacher, old), (alike, new)))
+        assert torch.equal(a, b)
+    assert (
+        script.size(script.smaller(teacher, (0,), ids, tokenizer)) < script.size(alike) < script.size(teacher)
+    )
+    assert tokenizer.roles["unk"] not in tokenizer.tokens(tokenizer.encode("unheard"))
+
+
+def test_a_student_is_taught_and_measured_beside_its_teacher(run: Run, made: tuple[Path, Path]) -> None:
+    figure = run("distillation", "--steps", "2", "--sentences", "3")["figure"]
+    assert figure["parameters"] < 100
+    assert figure["speed"] > 0
+    script = load("distillation")
+    accepted(script.row(figure, script.argparse.Namespace(data=made[0], seed=0)))
+
+
+def test_summaries_are_learnt_written_and_scored(run: Run, made: tuple[Path, Path], tmp_path: Path) -> None:
+    words = ("--steps", "2", "--batch", "2", "--rank", "2", "--beams", "2", "--most", "4")
+    figure = run("summaries", "samsum", *words)["figure"]
+    assert {"rouge1", "rouge2", "rougeL", "lead3"} <= set(figure)
+    config = json.loads((tmp_path / "work/samsum/config.json").read_text())
+    assert "{text}" in config["task_prompt"]
+    script = load("summaries")
+    accepted(script.row("samsum", figure, script.argparse.Namespace(data=made[0], rank=2, seed=0)))
+
+
+SCRIPT = """
+import json, pathlib, sys, time
+results = pathlib.Path(sys.argv[sys.argv.index("--results") + 1])
+if "slow" in sys.argv: time.sleep(60)
+if "wrong" in sys.argv: sys.exit(3)
+results.mkdir(exist_ok=True)
+(results / "finetuned-quick.json").write_text("[]")
+print(json.dumps({"figure": 1}))
+"""
+
+
+def test_the_driver_runs_what_fits_and_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = load("all_gpu")
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks/toy.py").write_text(SCRIPT)
+    stages = {"first": driver.Stage(("toy.py", "quick"), 30), "slow": driver.Stage(("toy.py", "slow"), 1),
+              "wrong": driver.Stage(("toy.py", "wrong"), 30),
+              "late": driver.Stage(("toy.py", "quick"), 30, ("first",)),
+              "never": driver.Stage(("toy.py", "quick"), 30, ("wrong",))}  # fmt: skip
+    monkeypatch.setattr(driver, "STAGES", stages)
+    monkeypatch.setattr(driver, "ROOT", tmp_path)
+    monkeypatch.setenv("HEED_DATA", str(tmp_path))
+    given = [f"--{key}={tmp_path / key}" for key in ("work", "results", "figures", "out")]
+    monkeypatch.setattr(sys, "argv", ["all_gpu", *given, "--jobs", "2"])
+    with pytest.raises(SystemExit) as ended:
+        driver.main()
+    assert ended.value.code == 1
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-5:])
+    assert told["first"].startswith("done")
+    assert told["late"].startswith("done")
+    assert told["slow"].startswith("out of time")
+    assert told["wrong"].startswith("failed")
+    assert told["never"] == "not begun"
+    with tarfile.open(tmp_path / "out/ledger.tar.gz") as archive:
+        assert "results/finetuned-quick.json" in archive.getnames()
+    monkeypatch.setattr(sys, "argv", ["all_gpu", "first", *given])
+    with pytest.raises(SystemExit) as again:
+        driver.main()
+    assert again.value.code == 0
+    assert "done before" in capsys.readouterr().out

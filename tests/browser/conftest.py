@@ -65,6 +65,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heedful.save(made("bert", pieces, heads=2, context=24, head="mlm"), root / "encoder")
     heedful.save(made("bert", pieces, heads=2, context=24, head="tag", labels=3), root / "tagger")
     heedful.save(made("gpt2", bpe, heads=2, context=48), root / "decoder")
+    heedful.save(made("gpt2", bpe, heads=12, layers=12, dim=48, context=160), root / "large")
     heedful.save(made("transformer", bpe, heads=2), root / "encoder-decoder")
     heedful.save(made("rnnsearch", bpe, layers=1), root / "rnn")
     draw = np.random.default_rng(0)

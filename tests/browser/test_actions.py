@@ -46,6 +46,34 @@ def test_arrows_walk_the_matrix_and_a_live_region_says_where_one_is(visitor: Vis
     assert not visitor.faults
 
 
+def test_the_page_needs_little_time_of_its_own(visitor: Visitor) -> None:
+    """128 tokens through 12 × 12 heads, in time of the page's thread, which other work on the machine does not
+    change: a second for the first picture, 50 ms for another head.
+    """
+    page = visitor.go("/attention?m=large&x=the cat")
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def spent() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
+
+    before = spent()
+    page.locator("[data-input]").fill(" ".join(["the cat sat on"] * 32))
+    page.get_by_role("button", name="Run").click()
+    page.wait_for_selector("main[aria-busy=true]")
+    visitor.settled()
+    assert spent() - before < 1
+    page.locator("main").focus()
+    times = []
+    for _ in range(3):
+        before = spent()
+        page.keyboard.press(".")
+        visitor.settled()
+        times.append(spent() - before)
+    assert min(times) < 0.05
+
+
 def test_a_link_shows_the_same_state_again(visitor: Visitor) -> None:
     address = f"/attention?h=1&hide=first&l=1&m=decoder&q=2&scale=log&view=matrix&x={TEXT}"
     page = visitor.go(address)

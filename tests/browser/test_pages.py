@@ -80,6 +80,24 @@ def test_each_page_shows_this_kind_of_model_without_a_fault(visitor: Visitor, ax
     assert not wrong
 
 
+STATES = [
+    "attention?m=decoder&off=blocks.0.attn:0", "attention?m=encoder&view=lines", "attention?m=encoder&view=text",
+    "attention?m=decoder&view=grid&fx=1", "play?m=tagger&x=the cat&go=1", "space?m=vectors&tab=analogy",
+    "steps?m=rnn&all=1", "predict?m=tagger", "layers?m=tagger", "tokens?m=decoder&tour=1",
+]  # fmt: skip
+
+
+def test_what_appears_after_an_action_passes_axe_too(visitor: Visitor, axe: str) -> None:
+    wrong = {}
+    for path in STATES:
+        page = visitor.go(f"/{path}")
+        found = [*visitor.faults, *themes(page, axe, "main")]
+        visitor.faults.clear()
+        if found:
+            wrong[path] = found
+    assert not wrong
+
+
 def test_every_page_fits_a_telephone(visitor: Visitor) -> None:
     visitor.page.set_viewport_size({"width": 400, "height": 800})
     wide = {}

@@ -275,6 +275,11 @@ export function CopyPython({ python }: { python: string | undefined }) {
   );
 }
 
+/** What may be wider than its place: it scrolls, and the keyboard can scroll it. */
+export function Scroll({ label, children }: { label: string; children: ComponentChildren }) {
+  return <div class="scroll" tabIndex={0} role="group" aria-label={label}>{children}</div>;
+}
+
 type Chance = { shown: string; p: number };
 
 /** The likeliest, with bars; before and after in one table where something was changed. */
@@ -286,7 +291,7 @@ export function TopList({ top, before }: { top: Chance[]; before?: Chance[] }) {
     <td>{p === undefined ? <span class="muted">–</span> : <span class="chance"><span class="spark"><Bar share={p / most} alt={alt} /></span> <span>{percent(p)}</span></span>}</td>
   );
   return (
-    <div class="scroll">
+    <Scroll label={t("common.likeliest")}>
       <table class="top">
         {before ? <thead><tr><th scope="col">{t("predict.token")}</th><th scope="col">{t("common.before")}</th><th scope="col">{t("common.after")}</th></tr></thead> : null}
         <tbody>
@@ -299,7 +304,7 @@ export function TopList({ top, before }: { top: Chance[]; before?: Chance[] }) {
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 

@@ -5,7 +5,7 @@ import { drawGrid, drawLines, drawMatrix, HeadGrid, Lines, Matrix, rank, TextVie
 import { Figure, heat, matrixCsv } from "../figure";
 import { say } from "../live";
 import { t } from "../strings";
-import { Ask, Await, Check, CopyPython, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, Warnings } from "../ui";
+import { Ask, Await, Check, CopyPython, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, Warnings, Scroll } from "../ui";
 import { formatOff, formatSub, num, parseOff, parseSub, set, str } from "../url";
 
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
@@ -178,12 +178,12 @@ function Effects({ at, trace }: { at: At; trace: Trace }) {
       return (
         <div class="stack tight">
           <h3>{t("attention.effectsTitle")}</h3>
-          <div class="scroll"><table>
+          <Scroll label={t("attention.effectsTitle")}><table>
             <thead><tr><th>{t("attention.layer")}</th><th class="n">{t("attention.head")}</th><th class="n">KL</th></tr></thead>
             <tbody>{rows.slice(0, 8).map((r) => (
               <tr key={`${r.path}${r.head}`}><td>{r.path}</td><td class="n">{r.head}</td><td class="n">{figure(r.kl)}</td></tr>
             ))}</tbody>
-          </table></div>
+          </table></Scroll>
           <CopyPython python={python} />
         </div>
       );

@@ -5,7 +5,7 @@ import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { post } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Ask, Await, count, CopyPython, figure, Panel, percent, Select, Title, TopList, Warnings } from "../ui";
+import { Ask, Await, count, CopyPython, figure, Panel, percent, Select, Title, TopList, Warnings, Scroll } from "../ui";
 import { num, set, str } from "../url";
 import { names } from "./attention";
 import { Other } from "./predict";
@@ -114,10 +114,10 @@ function Shared({ rows, kl }: { rows: NonNullable<Compared["shared_top"]>; kl: n
   return (
     <Panel title={t("compare.shared")}>
       {kl?.length ? <p>{t("attention.kl", { kl: figure(kl[kl.length - 1]) })}</p> : null}
-      <div class="scroll"><table>
+      <Scroll label={t("compare.shared")}><table>
         <thead><tr><th>{t("predict.token")}</th><th class="n">A</th><th class="n">B</th></tr></thead>
         <tbody>{rows.slice(0, 15).map((r) => <tr key={r.id}><th scope="row" class="mono" dir="auto">{r.shown}</th><td class="n">{percent(r.a)}</td><td class="n">{percent(r.b)}</td></tr>)}</tbody>
-      </table></div>
+      </table></Scroll>
     </Panel>
   );
 }

@@ -3,7 +3,7 @@ import { asked, useOf, useTrace, type Caps, type Trace } from "../api";
 import { drawMatrix, Matrix, shown } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
 import { t } from "../strings";
-import { Ask, Await, CopyPython, figure, Go, Panel, percent, Segments, Title, TopList, Warnings } from "../ui";
+import { Ask, Await, CopyPython, figure, Go, Panel, percent, Segments, Title, TopList, Warnings, Scroll } from "../ui";
 import { num, set, str } from "../url";
 
 type Guess = { id: number; text: string; shown: string; p: number };
@@ -102,7 +102,7 @@ function Words({ lens, top, model }: { lens: Lens; top: Guess[][][]; model: stri
       <Panel>
         <Figure title={t("layers.title")} name="logit-lens" model={model} python={lens.python} drawing={() => drawMatrix({ rows: lens.layers, columns: lens.shown, values: p })}
           csv={() => [["layer", "position", "token", "guess", "p"], ...top.flatMap((row, l) => row.map((g, i) => [lens.layers[l], i, lens.shown[i], g[0]?.text ?? "", g[0]?.p ?? null]))]}>
-          <div class="scroll">
+          <Scroll label={t("layers.title")}>
             <table class="lens" role="grid" aria-label={t("layers.title")} onKeyDown={move}>
               <thead>
                 <tr><th scope="col"><span class="hidden">{t("layers.layer")}</span></th>{lens.shown.map((token, i) => <th scope="col" key={i} class="mono" dir="auto">{token}</th>)}</tr>
@@ -124,7 +124,7 @@ function Words({ lens, top, model }: { lens: Lens; top: Guess[][][]; model: stri
                 ))}
               </tbody>
             </table>
-          </div>
+          </Scroll>
         </Figure>
       </Panel>
       <Panel title={t("layers.at", { layer: lens.layers[layer], token: lens.shown[position] })}>

@@ -6,7 +6,7 @@ import { Figure } from "../figure";
 import { post } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Ask, Await, Chips, CopyPython, figure, Go, Panel, percent, Title, TopList, Warnings } from "../ui";
+import { Ask, Await, Chips, CopyPython, figure, Go, Panel, percent, Title, TopList, Warnings, Scroll } from "../ui";
 import { num, place, set } from "../url";
 
 export function PredictPage({ caps }: { caps: Caps }) {
@@ -126,22 +126,22 @@ function Python({ trace, position, sampling, seed, page }: { trace: Trace; posit
 export function Other({ trace, prediction }: { trace: Trace; prediction: PredictionAt }) {
   if (prediction.tags) {
     return (
-      <div class="scroll"><table>
+      <Scroll label={t("predict.answer")}><table>
         <thead><tr><th>{t("predict.token")}</th><th>{t("predict.label")}</th><th class="n">p</th></tr></thead>
         <tbody>{prediction.tags.map((tag) => (
           <tr key={tag.token}><td class="mono" dir="auto">{trace.tokens[tag.token]?.shown}</td><td>{tag.label}</td><td class="n">{percent(tag.p)}</td></tr>
         ))}</tbody>
-      </table></div>
+      </table></Scroll>
     );
   }
   if (prediction.start && prediction.end) {
     return (
-      <div class="scroll"><table>
+      <Scroll label={t("predict.answer")}><table>
         <thead><tr><th>{t("predict.token")}</th><th class="n">{t("predict.start")}</th><th class="n">{t("predict.end")}</th></tr></thead>
         <tbody>{trace.tokens.map((token, i) => (
           <tr key={i}><td class="mono" dir="auto">{token.shown}</td><td class="n">{percent(prediction.start![i] ?? 0)}</td><td class="n">{percent(prediction.end![i] ?? 0)}</td></tr>
         ))}</tbody>
-      </table></div>
+      </table></Scroll>
     );
   }
   if (prediction.top?.length) return <TopList top={prediction.top} />;

@@ -1,6 +1,6 @@
 // The answer of a task, drawn by its shape.
 import { t } from "../strings";
-import { Bar, percent } from "../ui";
+import { Bar, percent, Scroll } from "../ui";
 
 export type Answer = {
   result?: unknown; text?: string; warnings: string[]; ms?: number; seconds?: number; tokens?: number; finish?: string; python?: string;
@@ -45,7 +45,7 @@ const cut = (text: string, from: number, to?: number) => Array.from(text).slice(
 function Ranked({ rows, plain }: { rows: { name: string; score: number }[]; plain?: boolean }) {
   const most = Math.max(1e-9, ...rows.map((r) => Math.abs(r.score)));
   return (
-    <div class="scroll">
+    <Scroll label={t("play.answer")}>
       <table data-answer>
         <tbody>
           {rows.map((r, i) => (
@@ -57,7 +57,7 @@ function Ranked({ rows, plain }: { rows: { name: string; score: number }[]; plai
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 

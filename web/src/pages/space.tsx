@@ -6,7 +6,7 @@ import { Figure, points as pointed } from "../figure";
 import { get, post, queried } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Await, CopyPython, figure, Panel, percent, Segments, Select, Slider, TextField, Title, useDraft } from "../ui";
+import { Await, CopyPython, figure, Panel, percent, Segments, Select, Slider, TextField, Title, useDraft, Scroll } from "../ui";
 import { num, set, str } from "../url";
 
 type Point = { id: number; text: string; shown: string; x: number; y: number; z: number };
@@ -108,9 +108,9 @@ function Neighbours({ caps, table }: { caps: Caps; table: string }) {
 
 function NearTable({ rows }: { rows: Near[] }) {
   return (
-    <div class="scroll"><table data-near>
+    <Scroll label={t("space.neighbours")}><table data-near>
       <tbody>{rows.map((r) => <tr key={r.text}><th scope="row" class="mono" dir="auto">{r.shown ?? r.text}</th><td class="n">{figure(r.score)}</td></tr>)}</tbody>
-    </table></div>
+    </table></Scroll>
   );
 }
 
@@ -190,7 +190,7 @@ function Contextual({ caps }: { caps: Caps }) {
             <Figure title={title} name="contextual" model={caps.id} python={r.python} drawing={() => drawScatter(spec)} html={pointed(names, points, [0, 0])} csv={() => [["sentence", "token", "x", "y"], ...r.items.map((item, i) => [item.context, item.token, r.map[at][i][0], r.map[at][i][1]])]}>
               <Scatter {...spec} />
             </Figure>
-            <div class="scroll" tabIndex={0} role="region" aria-label={t("space.cosines")}><table>
+            <div class="scroll" tabIndex={0} role="group" aria-label={t("space.cosines")}><table>
               <thead><tr><th>{t("space.cosines")}</th>{names.map((n) => <th key={n} class="n">{n}</th>)}</tr></thead>
               <tbody>{r.cosine[at].map((row, i) => <tr key={i}><th scope="row" dir="auto">{names[i]}: {r.items[i].context}</th>{row.map((v, j) => <td key={j} class="n">{v.toFixed(2)}</td>)}</tr>)}</tbody>
             </table></div>

@@ -145,7 +145,7 @@ function Neurons({ trace, states }: { trace: Trace; states: States }) {
     <Panel title={t("states.neurons")}>
       <Select label={t("states.part")} value={name} onChange={(v) => set({ mlp: v }, "replace")} choices={states.neurons.map((n) => ({ value: n.name, label: `${n.name} (${n.shape[n.shape.length - 1]})` }))} />
       <Await of={found}>{({ neurons }) => (
-        <div class="scroll" tabIndex={0} role="region" aria-label={t("states.neurons")}>
+        <div class="scroll" tabIndex={0} role="group" aria-label={t("states.neurons")}>
           <table>
             <thead><tr><th class="n">{t("states.neuron")}</th><th class="n">{t("states.most")}</th><th>{t("states.where")}</th></tr></thead>
             <tbody>{neurons.map((n) => (

@@ -118,7 +118,7 @@ function Lattice({ of }: { of: NonNullable<Cut["lattice"]> }) {
   const rows = of.flatMap((word) => (Array.isArray(word) ? word : word.pieces));
   return (
     <Panel title={t("tokens.lattice")}>
-      <div class="scroll" tabIndex={0} role="region" aria-label={t("tokens.lattice")}>
+      <div class="scroll" tabIndex={0} role="group" aria-label={t("tokens.lattice")}>
         <table>
           <thead><tr><th>{t("tokens.piece")}</th><th class="n">{t("tokens.characters")}</th><th class="n">log p</th><th>{t("tokens.chosen")}</th></tr></thead>
           <tbody>

@@ -47,8 +47,9 @@ def test_arrows_walk_the_matrix_and_a_live_region_says_where_one_is(visitor: Vis
 
 
 def test_the_page_needs_little_time_of_its_own(visitor: Visitor) -> None:
-    """128 tokens through 12 × 12 heads, in time of the page's thread, which other work on the machine does not
-    change: a second for the first picture, 50 ms for another head.
+    """128 tokens through 12 × 12 heads: a second for the first picture, 50 ms for another head.
+
+    Counted in time of the page's thread, which other work on the machine does not change.
     """
     page = visitor.go("/attention?m=large&x=the cat")
     session = page.context.new_cdp_session(page)

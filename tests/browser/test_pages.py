@@ -81,7 +81,8 @@ def test_each_page_shows_this_kind_of_model_without_a_fault(visitor: Visitor, ax
 
 
 STATES = [
-    "attention?m=decoder&off=blocks.0.attn:0", "attention?m=encoder&view=lines", "attention?m=encoder&view=text",
+    "attention?m=decoder&off=blocks.0.attn:0", "attention?m=encoder&view=lines",
+    "attention?m=encoder&view=text",
     "attention?m=decoder&view=grid&fx=1", "play?m=tagger&x=the cat&go=1", "space?m=vectors&tab=analogy",
     "steps?m=rnn&all=1", "predict?m=tagger", "layers?m=tagger", "tokens?m=decoder&tour=1",
 ]  # fmt: skip

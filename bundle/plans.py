@@ -186,9 +186,10 @@ def percent(plan: Plan, score: float) -> float:
 
 
 def base_folder(name: str, given: str | None = None) -> str:
-    """Where a trained base lies: `given`, a folder of that name in HEED_BASES, else the name itself."""
-    folder = Path(os.environ.get("HEED_BASES", "")) / name
-    return given or (str(folder) if os.environ.get("HEED_BASES") and folder.exists() else name)
+    """Where a base lies: `given`; a folder or .gguf file of that name in HEED_BASES; else the name itself."""
+    bases = Path(os.environ.get("HEED_BASES") or os.devnull)  # below a file there is nothing
+    found = [bases / one for one in (name, f"{name}.gguf") if (bases / one).exists()]
+    return given or str(found[0] if found else name)
 
 
 def scored(model: Model, plan: Plan, asked: Asked, quickly: bool = False) -> dict[str, Any]:

@@ -8,8 +8,8 @@ The student begins as every other layer of it, and learns from the teacher's sof
 the teacher's hidden states (Sanh et al. 2019 §2, their weights); a tenth of the words is hidden from both.
 
 Half of MiniLM's parameters are its table of 30,522 pieces, which no halving of layers touches. So the student
-keeps only some of its rows: those of all pieces that occur in the training text, of ASCII characters, and of the
-most common others (the first of the vocabulary) until it has 59 % of the teacher's parameters. Text of
+keeps only some of its rows: those of all pieces that occur in the training text, of ASCII characters, and of
+the most common others (the first of the vocabulary) until it has 59 % of the teacher's parameters. Text of
 training is cut into the same pieces as before, rare words elsewhere into smaller ones. `parameters` counts
 everything.
 
@@ -127,8 +127,7 @@ def taught(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Model, fl
     how = replace(TASKS["sst2"], **TAUGHT)
     batches, held = plan.batches(a.data, tokenizer, how.batch), plan.held(a.data)
     config = settings(how, batches, a.seed, a.steps)
-    never = [tokenizer.pad, tokenizer.cls, tokenizer.sep]
-    purpose = hiding(distil(alike), tokenizer.mask, 0.1, never)
+    purpose = hiding(distil(alike), tokenizer, 0.1)
     check = lambda: float(scored(student, plan, held, quickly=True)[plan.score])
     return student, learn(student, purpose, batches, config, check, how.checks, "student")
 

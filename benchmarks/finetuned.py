@@ -48,6 +48,7 @@ from heedful.data.batches import Batches
 from heedful.loading import with_head
 from heedful.models.base import Model
 from heedful.runs import ledger
+from heedful.text.tokenizer import Tokenizer
 from heedful.train.objectives import Objective, Term, objective
 
 ROOT = Path(__file__).parents[1]
@@ -129,15 +130,17 @@ def planned(name: str, folder: Path) -> Plan:
     return replace(plan, held=lambda d: replace(plan.held(d), limit=None))
 
 
-def hiding(purpose: Objective, token: int, rate: float, never: Sequence[int]) -> Objective:
-    """The objective on texts in which a share of the tokens, drawn at each step, is replaced by `token`."""
+def hiding(purpose: Objective, tokenizer: Tokenizer, rate: float) -> Objective:
+    """The objective on texts in which a share of the tokens, drawn at each step, is hidden by [MASK]."""
+    mask, never = tokenizer.mask, [tokenizer.pad, tokenizer.cls, tokenizer.sep]
+    assert mask is not None
 
     def noised(model: Model, batch: Batch) -> dict[str, Term]:
         if not model.training:
             return purpose(model, batch)
-        fixed = torch.isin(batch.tokens, batch.tokens.new_tensor(list(never)))
+        fixed = torch.isin(batch.tokens, batch.tokens.new_tensor(never))
         hidden = (torch.rand_like(batch.tokens, dtype=torch.float32) < rate) & ~fixed
-        return purpose(model, replace(batch, tokens=batch.tokens.masked_fill(hidden, token)))
+        return purpose(model, replace(batch, tokens=batch.tokens.masked_fill(hidden, mask)))
 
     return noised
 
@@ -207,8 +210,7 @@ def grown(kind: str, how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -
     check = lambda: float(scored(model, plan, held)[plan.score])
     # cuDNN's LSTM knows no bfloat16 under autocast; so small a model is no faster with it anyway.
     config = settings(how, batches, seed, a.steps, dtype="float32", weight_decay=0.1, ema=0.998)
-    never = [tokenizer.pad, tokenizer.cls, tokenizer.sep]
-    purpose = hiding(objective(plan.objective), tokenizer.mask, 0.15, never)
+    purpose = hiding(objective(plan.objective), tokenizer, 0.15)
     return model, learn(model, purpose, batches, config, check, how.checks, f"{kind} {seed}")
 
 

@@ -157,6 +157,7 @@ class Task:
     steps: int | None = None
     vocab: int = 10_000
     dtype: str = "float32"
+    lr: float | None = None
 
     @property
     def place(self) -> Path:
@@ -183,6 +184,7 @@ def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
     )  # fmt: skip
     batches, valid = read("train", task.seed), read("val", 0)
     settings = system.train | ({"steps": task.steps, "warmup": task.steps // 4} if task.steps else {})
+    settings |= {"lr": task.lr} if task.lr else {}
     config = heedful.TrainConfig(
         **settings, schedule="inverse_sqrt", betas=(0.9, 0.98), weight_decay=0.0, dtype=task.dtype,
         seed=task.seed, folder=task.place, save_every=len(batches), keep=LAST, resume=True,
@@ -337,6 +339,7 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, default=ROOT / "docs" / "figures")
     parser.add_argument("--seconds", type=float, default=1e9, help="train one model no longer than that")
     parser.add_argument("--steps", type=int, help="another number of steps, to try it; writes nothing")
+    parser.add_argument("--lr", type=float, help="another learning rate, to try it; take another --work")
     parser.add_argument("--vocab", type=int, default=10_000)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32",
                         help="so small a model waits for launches, and bfloat16 only adds some")  # fmt: skip
@@ -349,7 +352,7 @@ def main() -> None:
     guesses: dict[str, list[list[str]]] = {}
     for name in a.names or SYSTEMS:
         seeds = a.seeds or SYSTEMS[name].seeds
-        tasks = [Task(name, seed, folder, a.work, a.device, a.seconds, a.steps, a.vocab, a.dtype)
+        tasks = [Task(name, seed, folder, a.work, a.device, a.seconds, a.steps, a.vocab, a.dtype, a.lr)
                  for seed in seeds]  # fmt: skip
         runs = [run(task) for task in tasks]
         guesses[name] = [one["guesses"] for one in runs]
@@ -357,9 +360,9 @@ def main() -> None:
         told = {k: [one[k] for one in runs] for k in ("chosen", "valid", "step", "seconds")}
         print(json.dumps({"schema": "heed/1", "row": "multi30k", "system": name, "figure": figure, **told}),
               flush=True)  # fmt: skip
-        if not (a.json or a.part or a.steps):
+        if not (a.json or a.part or a.steps or a.lr):
             ledger.record(a.results / "multi30k.json", [row(name, figure, seeds, folder)])
-    if set(guesses) == set(SYSTEMS) and not (a.json or a.part or a.steps):
+    if set(guesses) == set(SYSTEMS) and not (a.json or a.part or a.steps or a.lr):
         sources, truths = (read_lines(path) for path in prepared(folder, a.work)["test"])
         curves = {SYSTEMS[name].name: by_length(found, sources, truths) for name, found in guesses.items()}
         plot(curves, a.figures / "multi30k-lengths.svg")

@@ -89,6 +89,7 @@ def questions(folder: Path, first: int, last: int | None) -> Path:
     return SCRATCH / f"squad-{first}-{last}.json"
 
 
+PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
 PLANS: dict[str, Plan] = {
     "sentiment": Plan(
         "classify", "classify", "accuracy", "classify",
@@ -176,8 +177,6 @@ PLANS: dict[str, Plan] = {
         published=68.8, source="MiniLM-L6-H384 in full, microsoft/unilm",
     ),
 }  # fmt: skip
-
-PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
 
 
 def percent(plan: Plan, score: float) -> float:

@@ -128,7 +128,7 @@ def taught(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Model, fl
     batches, held = plan.batches(a.data, tokenizer, how.batch), plan.held(a.data)
     config = settings(how, batches, a.seed, a.steps)
     purpose = hiding(distil(alike), tokenizer, 0.1)
-    check = lambda: float(scored(student, plan, held, quickly=True)[plan.score])
+    check = lambda: float(scored(student, plan, held)[plan.score])
     return student, learn(student, purpose, batches, config, check, how.checks, "student")
 
 

@@ -62,7 +62,7 @@ def learnt(task: Summarize, model: Model, parts: dict[str, Examples], a: argpars
     steps = a.steps or int(a.epochs * len(batches))
     config = heedful.TrainConfig(
         steps=steps, lr=a.lr, schedule="linear", final=0.0, warmup=steps // 20, weight_decay=0.0,
-        betas=(0.9, 0.999), dtype="bfloat16", seed=a.seed,
+        betas=(0.9, 0.999), dtype=a.dtype, seed=a.seed,
     )  # fmt: skip
     best, kept, began = float("inf"), dict[str, torch.Tensor](), time.perf_counter()
     for step in heedful.fit(model, task.objective, batches, config):
@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of products")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--length", type=int, default=640)
@@ -171,6 +172,7 @@ def main() -> None:
         parser.error(f"no set is called {unknown[0]!r}; there are {', '.join(SETS)}")
     a.data = Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets"))
     torch.set_float32_matmul_precision("high")
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it prepares a plan for every length that is met
     for name in a.names or SETS:
         figure = measured(name, a)
         print(json.dumps({"schema": "heed/1", "row": f"summaries-{name}", "figure": figure}), flush=True)

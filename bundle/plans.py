@@ -89,7 +89,7 @@ def questions(folder: Path, first: int, last: int | None) -> Path:
     return SCRATCH / f"squad-{first}-{last}.json"
 
 
-PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
+PAIR: dict[str, Any] = {"text": "sentence1", "pair": "sentence2", "label": "label"}
 PLANS: dict[str, Plan] = {
     "sentiment": Plan(
         "classify", "classify", "accuracy", "classify",

@@ -36,7 +36,7 @@ class Stage:
 
 
 def multi30k(*words: str) -> Stage:
-    return Stage(("multi30k.py", *words, "--part", "--seconds", "300"), 420)
+    return Stage(("multi30k.py", *words, "--part", "--seconds", "330"), 480)
 
 
 def tuned(name: str, seconds: int) -> Stage:
@@ -49,10 +49,10 @@ RUNS = {f"transformer-{seed}": multi30k("transformer", "--seeds", str(seed)) for
 # The longest first: whoever begins late should be short.
 STAGES = {
     **RUNS,
-    "sst2": tuned("sst2", 400),
+    "sst2": tuned("sst2", 540),
     "squad": tuned("squad", 300),
     "multi30k": Stage(("multi30k.py",), 60, tuple(RUNS)),
-    "distillation": Stage(("distillation.py",), 360, ("sst2",)),
+    "distillation": Stage(("distillation.py",), 540, ("sst2",)),
     "samsum": Stage(("summaries.py", "samsum"), 480),
     "dialogsum": Stage(("summaries.py", "dialogsum"), 480),
     "conll2003": tuned("conll2003", 240),

@@ -49,7 +49,7 @@ from heedful.train.objectives import distil
 
 ROOT = Path(__file__).parents[1]
 SHARE = 0.59  # of the teacher's parameters
-TAUGHT: dict[str, Any] = {"epochs": 8, "lr": 2e-4, "batch": 64, "checks": 8}
+TAUGHT: dict[str, Any] = {"epochs": 6, "lr": 2e-4, "batch": 64, "checks": 6}
 
 
 def pieces(tokenizer: Tokenizer, texts: Sequence[str], more: int = 0) -> list[int]:

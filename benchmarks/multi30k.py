@@ -7,7 +7,8 @@
 The Transformer is Transformer-Tiny of Wu et al. 2021: 4 + 4 layers of width 128, 10,000 pieces for both
 languages, batches of 4,096 tokens, at most 8,000 steps, the mean of the last ten epochs' weights, five beams.
 All three run until the validation loss was no better for ten epochs. Tested are the mean of the last ten
-epochs or the epoch with the lowest loss, whichever translates the validation sentences better (greedily).
+epochs (of every second for the recurrent ones, which are larger) or the epoch with the lowest loss, whichever
+translates the validation sentences better, greedily.
 
 Text is lower-cased, its punctuation normalised and set apart as by Moses' scripts (`tokenised`). `bleu` is
 counted on these words (sacrebleu, tokenize=none: what multi-bleu.perl counts), as the published figure is.
@@ -59,6 +60,7 @@ class System:
     sizes: dict[str, Any]
     train: dict[str, Any]
     tokens: int  # rows × longest row of a batch
+    every: int = 1  # epochs between evaluations, which are also checkpoints
     seeds: tuple[int, ...] = (0,)
     published: float | None = None
     source: str | None = None
@@ -68,17 +70,17 @@ SYSTEMS = {
     "transformer": System(
         "Transformer, 4 + 4 layers of width 128", "transformer",
         {"dim": 128, "layers": 4, "heads": 4, "hidden": 256, "dropout": 0.3},
-        {"steps": 8000, "lr": 5e-3, "warmup": 2000}, 4096, (0, 1, 2), 41.02,
+        {"steps": 8000, "lr": 5e-3, "warmup": 2000}, 4096, 1, (0, 1, 2), 41.02,
         "Wu et al. 2021 (ACL), Transformer-Tiny, multi-bleu of tokenised lower-cased text",
     ),
     "rnnsearch": System(
         "RNNsearch, width 384", "rnnsearch", {"dim": 384, "table_dim": 256, "dropout": 0.4},
-        {"steps": 4000, "lr": 2e-3, "warmup": 500}, 6144,
+        {"steps": 4000, "lr": 2e-3, "warmup": 500}, 6144, 2,
     ),
     "seq2seq": System(
         "seq2seq, 2 + 2 LSTMs of width 512, no attention", "seq2seq",
         {"dim": 512, "table_dim": 256, "layers": 2, "dropout": 0.3},
-        {"steps": 6000, "lr": 2e-3, "warmup": 500}, 6144,
+        {"steps": 6000, "lr": 2e-3, "warmup": 500}, 6144, 2,
     ),
 }  # fmt: skip
 
@@ -164,6 +166,21 @@ class Task:
         return self.work / f"{self.system}-{self.seed}"
 
 
+@torch.no_grad()
+def as_published(model: Model, seed: int) -> None:
+    """First weights of fairseq (Glorot and Bengio 2010; the table N(0, 1/D)), no dropout inside attention."""
+    tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for part in model.modules():
+            if isinstance(part, torch.nn.Linear):
+                torch.nn.init.xavier_uniform_(part.weight)
+            elif isinstance(part, Attention):
+                part.dropout = 0.0
+        for table in tables:  # last: the output matrix is one of them
+            torch.nn.init.normal_(table.weight, std=table.embedding_dim**-0.5)
+
+
 def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
     """Until the validation loss stops falling, the steps are done or the time is over; epochs are kept."""
     system, began = SYSTEMS[task.system], time.perf_counter()
@@ -175,23 +192,23 @@ def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
         **system.sizes,
     )  # fmt: skip
     model.tokenizer = tokenizer
-    for part in model.modules():
-        if isinstance(part, Attention):
-            part.dropout = 0.0  # the published recipe drops outputs of layers, not weights of attention
+    if system.family == "transformer":
+        as_published(model, task.seed)
     read = lambda part, seed: data.parallel(
         list(texts[part]), tokenizer, length=128, batch=512, max_tokens=system.tokens, seed=seed,
         start=tokenizer.bos, truncate=True,
     )  # fmt: skip
     batches, valid = read("train", task.seed), read("val", 0)
+    epochs = system.every * len(batches)
     settings = system.train | ({"steps": task.steps, "warmup": task.steps // 4} if task.steps else {})
     settings |= {"lr": task.lr} if task.lr else {}
     config = heedful.TrainConfig(
         **settings, schedule="inverse_sqrt", betas=(0.9, 0.98), weight_decay=0.0, dtype=task.dtype,
-        seed=task.seed, folder=task.place, save_every=len(batches), keep=LAST, resume=True,
+        seed=task.seed, folder=task.place, save_every=epochs, keep=LAST, resume=True,
     )  # fmt: skip
-    stopping = EarlyStopping(patience=LAST)
+    stopping = EarlyStopping(patience=LAST // system.every)
     for step in heedful.fit(model, "translate", batches, config):
-        if step.number % len(batches) == 0 or step.number == config.steps:
+        if step.number % epochs == 0 or step.number == config.steps:
             loss, spent = step.evaluate(valid)["loss"], time.perf_counter() - began
             step.save(best=stopping.better(loss))
             where = f"{task.place.name} step {step.number}"
@@ -200,10 +217,10 @@ def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
                 break
 
 
-def candidates(place: Path) -> dict[str, Model]:
-    """The mean of the last epochs, and the one with the lowest validation loss."""
-    many, best = min(LAST, len(found(place))), pointed(place / "best.json")
-    made = {f"mean of the last {many} epochs": average_checkpoints(place, many)}
+def candidates(place: Path, most: int) -> dict[str, Model]:
+    """The mean of the last checkpoints, and the one with the lowest validation loss."""
+    many, best = min(most, len(found(place))), pointed(place / "best.json")
+    made = {f"mean of the last {many}": average_checkpoints(place, many)}
     return made if best is None else made | {"lowest loss": heedful.load(best)}
 
 
@@ -238,8 +255,9 @@ def run(task: Task) -> dict[str, Any]:
     began = time.perf_counter()
     texts = prepared(task.folder, task.work)
     train(task, texts)
+    most = LAST // SYSTEMS[task.system].every
     sources, truths = (read_lines(path) for path in texts["val"])
-    models = {name: model.to(task.device).eval() for name, model in candidates(task.place).items()}
+    models = {name: model.to(task.device).eval() for name, model in candidates(task.place, most).items()}
     scores = {name: on_words(truths, translate(model, sources, None)) for name, model in models.items()}
     chosen = max(scores, key=lambda name: scores[name])
     guesses = translate(models[chosen], read_lines(texts["test"][0]), beams=5)

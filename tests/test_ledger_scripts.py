@@ -164,6 +164,15 @@ def test_a_translator_is_trained_chosen_and_tested(
     accepted(script.row(system, told["figure"], (0,), made[0]))
 
 
+def test_the_transformer_begins_with_the_published_weights() -> None:
+    model = heedful.build("transformer", vocab=500, dim=64, layers=1, heads=2, dropout=0.3, seed=0)
+    load("multi30k").as_published(model, seed=1)
+    assert float(model.embed.table.std()) == pytest.approx(64**-0.5, rel=0.05)
+    assert model.head.out.weight is model.embed.table
+    assert float(model.encoder[0].attn.q.weight.abs().max()) == pytest.approx((6 / 128) ** 0.5, rel=0.05)
+    assert model.decoder[0].cross.dropout == 0.0
+
+
 def test_a_translator_that_is_done_is_not_trained_again(run: Run, tmp_path: Path) -> None:
     words = ("multi30k", "transformer", "--seeds", "0", "--steps", "2", "--vocab", "300")
     first = run(*words)

@@ -46,6 +46,7 @@ def test_arrows_walk_the_matrix_and_a_live_region_says_where_one_is(visitor: Vis
     assert not visitor.faults
 
 
+@pytest.mark.slow  # a time, which a slow machine may miss
 def test_the_page_needs_little_time_of_its_own(visitor: Visitor) -> None:
     """128 tokens through 12 × 12 heads: a second for the first picture, 50 ms for another head.
 

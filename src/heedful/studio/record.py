@@ -308,8 +308,9 @@ def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _summary(entry: Entry) -> dict[str, Any]:
     from heedful.loading import skeleton
+    from heedful.tasks.pipeline import guess
 
-    about: dict[str, Any] = {"kind": None, "family": None, "params": None, "head": None, "error": None}
+    about: dict[str, Any] = dict.fromkeys(("kind", "family", "params", "head", "error")) | {"tasks": []}
     if entry.vectors:
         return about | {"kind": "vectors", "family": "word2vec"}
     if entry.path.suffix == ".gguf":  # opening one takes seconds: what all of them are is known without
@@ -317,11 +318,13 @@ def _summary(entry: Entry) -> dict[str, Any]:
         return about | {"kind": kinds.pop() if len(kinds) == 1 else None}
     try:
         model = skeleton(entry.name)
+        tasks = [guess(model)]  # what it is for; the record has all it can do
     except (HeedfulError, OSError, ValueError, KeyError) as error:
         return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())
     return about | {
-        "kind": kind_of(model), "family": model.family.name, "params": params, "head": model.config.head
+        "kind": kind_of(model), "family": model.family.name, "params": params, "head": model.config.head,
+        "tasks": tasks,
     }  # fmt: skip
 
 

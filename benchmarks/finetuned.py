@@ -126,7 +126,9 @@ def planned(name: str, folder: Path) -> Plan:
         )
         files = ("classification/sst2/train.tsv.gz", "classification/sst2/train_sentences.tsv.gz",
                  "classification/sst2/dev.tsv.gz")  # fmt: skip
-        return replace(plan, batches=read, held=lambda _: ask(held, text="sentence"), files=files)
+        return replace(
+            plan, batches=read, held=lambda _: ask(held, text="sentence", truncate=True), files=files
+        )
     return replace(plan, held=lambda d: replace(plan.held(d), limit=None))
 
 

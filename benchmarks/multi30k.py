@@ -39,7 +39,7 @@ import heedful
 from heedful import data
 from heedful.evaluate.generated import bleu
 from heedful.models.base import Model
-from heedful.nn.attention import Attention
+from heedful.nn.attention import Attention, CrossAttention
 from heedful.runs import ledger
 from heedful.train.checkpoint import found, pointed
 from heedful.train.stopping import EarlyStopping, average_checkpoints
@@ -175,7 +175,7 @@ def as_published(model: Model, seed: int) -> None:
         for part in model.modules():
             if isinstance(part, torch.nn.Linear):
                 torch.nn.init.xavier_uniform_(part.weight)
-            elif isinstance(part, Attention):
+            elif isinstance(part, Attention | CrossAttention):
                 part.dropout = 0.0
         for table in tables:  # last: the output matrix is one of them
             torch.nn.init.normal_(table.weight, std=table.embedding_dim**-0.5)

@@ -94,8 +94,8 @@ PLANS: dict[str, Plan] = {
     "sentiment": Plan(
         "classify", "classify", "accuracy", "classify",
         lambda d, t, b: data.classify(sst2(d)[0], t, text="sentence", labels=["0", "1"], batch=b, length=96),
-        lambda d: ask(sst2(d)[1], text="sentence"),
-        lambda d: ask(d / "classification/sst2/dev.tsv.gz", text="content"),
+        lambda d: ask(sst2(d)[1], text="sentence", truncate=True),
+        lambda d: ask(d / "classification/sst2/dev.tsv.gz", text="content", truncate=True),
         ["classification/sst2/train.tsv.gz", "classification/sst2/dev.tsv.gz"],
         epochs=2, lr=7e-4,
         names={"0": "NEGATIVE", "1": "POSITIVE"},
@@ -154,8 +154,8 @@ PLANS: dict[str, Plan] = {
         "classify", "classify", "accuracy", "classify",
         lambda d, t, b: data.classify(
             d / "pairs/mrpc/train.tsv.gz", t, **PAIR, batch=b, truncate=True),
-        lambda d: ask(d / "pairs/mrpc/val.tsv.gz", **PAIR),
-        lambda d: ask(d / "pairs/mrpc/test.tsv.gz", **PAIR),
+        lambda d: ask(d / "pairs/mrpc/val.tsv.gz", **PAIR, truncate=True),
+        lambda d: ask(d / "pairs/mrpc/test.tsv.gz", **PAIR, truncate=True),
         ["pairs/mrpc/train.tsv.gz", "pairs/mrpc/test.tsv.gz"],
         epochs=5, lr=5e-4,
         card=Card("whether two sentences say the same", "text-classification",
@@ -167,8 +167,8 @@ PLANS: dict[str, Plan] = {
         "classify", "classify", "accuracy", "classify",
         lambda d, t, b: data.classify(
             d / "pairs/rte/train.tsv.gz", t, **PAIR, batch=b, length=256, truncate=True),
-        lambda d: ask(d / "pairs/rte/dev.tsv.gz", **PAIR),
-        lambda d: ask(d / "pairs/rte/dev.tsv.gz", **PAIR),
+        lambda d: ask(d / "pairs/rte/dev.tsv.gz", **PAIR, length=256, truncate=True),
+        lambda d: ask(d / "pairs/rte/dev.tsv.gz", **PAIR, length=256, truncate=True),
         ["pairs/rte/train.tsv.gz", "pairs/rte/dev.tsv.gz"],
         epochs=6, lr=5e-4, checks=1,  # dev is all there is, so nothing is chosen by it
         card=Card("whether one sentence follows from another", "text-classification",

@@ -27,6 +27,7 @@ from bundle.cards import PACKAGE, Card, hash_of, write_card
 from heedful import data
 from heedful.evaluate.generated import bleu
 from heedful.models.base import Model
+from heedful.runs import ledger
 
 SCRATCH = Path(os.environ.get("TMPDIR", "/tmp")) / "heedful-bundle"
 LANGUAGES = {"de": ("deu", "German"), "fr": ("fra", "French")}
@@ -89,6 +90,23 @@ def score(model: Model, pairs: list[tuple[str, str]], most: int, beams: int) -> 
     return {**bleu([t[0] for t in truths], guesses), "bleu_all_references": every, "shown": shown}
 
 
+def record(name: str, found: dict[str, Any], path: Path, command: str, seed: int) -> None:
+    """The row of the ledger."""
+    step = ["python", "-m", "bundle.translators", *command.split()[4:], "--out", "{work}/model"]
+    check = {
+        "steps": [step],
+        "read": "figure",
+        "tolerance": 1.5,
+        "data": [f"translation/tatoeba/{path.name}"],
+    }
+    row = ledger.row(
+        f"Tatoeba, 1,500 English sentences held out, {name} in 8 bits, sacreBLEU: first reference; all",
+        {"first": round(found["bleu"], 2), "all": round(found["bleu_all_references"], 2)}, command,
+        seed=seed, data_sha256=ledger.sha256([path]), check=check | {"figure": "first"},
+    )  # fmt: skip
+    ledger.record(Path(__file__).parents[1] / "results" / f"{name}.json", [row])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("name", choices=PLANS)
@@ -145,7 +163,8 @@ def main() -> None:
     command = f"HEED_DATA=FOLDER python -m bundle.translators {given.name} --steps {steps}"
     spent, hashes = time.perf_counter() - began, {path.name: hash_of(path)}
     write_card(out, given.name, card, told, "bleu", command, given.seed, hashes, None, spent)
-    print(json.dumps(found, indent=2, ensure_ascii=False))
+    record(given.name, found, path, command, given.seed)
+    print(json.dumps({"figure": round(found["bleu"], 2), **found}, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -141,9 +141,8 @@ def _loaded(
         try:
             return load(row.model, device=place(device), dtype=_dtype(dtype))
         except NotFound as error:
-            raise NotFound(
-                f"{task} uses {row.model!r} if no model is given, which is not here ({error}); give model="
-            ) from None
+            told = str(error).partition(";")[0]
+            raise NotFound(f"{task} takes {row.model!r} if no model is given: {told}; give model=") from None
     return load(model, device=place(device), dtype=_dtype(dtype))
 
 

@@ -145,7 +145,11 @@ def browser() -> Iterator[Any]:
     if not found:
         pytest.skip("no Chromium here; install it (apt-get install chromium) or name it in CHROMIUM")
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        try:
+            running = playwright.chromium.launch(executable_path=found, args=FLAGS)
+            running.new_page().close()
+        except sync_api.Error as error:
+            pytest.skip(f"{found} does not start here: {str(error).splitlines()[0]}")
         yield running
         running.close()
 

@@ -58,7 +58,11 @@ class Opened:
 def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     with sync_api.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            started = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+            started.new_page().close()
+        except sync_api.Error as error:
+            pytest.skip(f"{CHROMIUM} does not start here: {str(error).splitlines()[0]}")
         yield started
         started.close()
 

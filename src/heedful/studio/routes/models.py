@@ -35,7 +35,7 @@ def models(studio: Here) -> Response:
         summary(e, studio.summaries) | {"loaded": id in loaded} for id, e in studio.shelf.entries().items()
     ]
     good = [row["id"] for row in rows if row["error"] is None]
-    wanted = [id for id in ("prose", "smollm2-135m-instruct") if id in good]
+    wanted = [id for id in ("smollm2-135m-instruct",) if id in good]
     given = [row["id"] for row in rows if row["source"] == "given" and row["error"] is None]
     return Json({"models": rows, "default": next(iter([*given, *wanted, *good]), None)})
 

@@ -30,9 +30,7 @@ def finetune(
         str | None, typer.Option(help="The column with the answer (label, score, target, summary).")
     ] = None,
     pair: Annotated[str | None, typer.Option(help="The column with a second text, or the question.")] = None,
-    valid: Annotated[
-        str | None, typer.Option(help="Validate on this file; else on a part held out.")
-    ] = None,
+    valid: Annotated[str | None, typer.Option(help="Validate on this file; else on a part held out.")] = None,
     lora: Annotated[
         bool | None, typer.Option("--lora/--full", help="Train a small adapter, or all weights; by size.")
     ] = None,

@@ -218,6 +218,7 @@ def skeleton(name: str | Path) -> Model:
         if "/" not in str(name):
             find(str(name))  # says which name is nearest
         raise
+    published: dict[str, Any] = {}
     if where.is_file():
         _, family, config = _open_gguf(where)
     else:
@@ -226,7 +227,9 @@ def skeleton(name: str | Path) -> Model:
         weights = any(where.glob("model*.safetensors*")) or any(where.glob("pytorch_model*.bin*"))
         config = config_from(family, published, open_folder(where).entries if weights else ())
     with outline():
-        return assemble(family, config)
+        model = assemble(family, config)
+    model.published = published
+    return model
 
 
 GENERATION = "generation_config.json"

@@ -119,7 +119,9 @@ def find(task: str) -> Task:
 def guess(model: Model) -> str:
     """The task a model is for, by its head."""
     if model.config.head == "lm":
-        return "text-generation" if isinstance(model, LM) else "text2text-generation"
+        translates = "languages" in model.published
+        written = "translation" if translates else "text2text-generation"
+        return "text-generation" if isinstance(model, LM) else written
     if model.config.head not in BY_HEAD:
         raise InputError(f"a {model.config.head!r} head belongs to no task; name one of {', '.join(TASKS)}")
     pooled = model.config.head == "none" and model.pooling is not None

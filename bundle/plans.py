@@ -53,7 +53,7 @@ def rows(path: Path) -> list[str]:
 
 
 def parted(path: Path, out: Path, share: int) -> tuple[Path, Path]:
-    """A table in two: every `share`-th text (by its words, so that copies stay together) is held back."""
+    """A table in two: every `share`-th text is held back, by a hash, so that equal texts stay together."""
     head, *lines = rows(path)
     kept: tuple[list[str], list[str]] = ([head], [head])
     for line in lines:

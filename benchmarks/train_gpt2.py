@@ -1,6 +1,7 @@
 """Training speed: GPT-2 124M on one GPU, bfloat16, 64 × 1024 tokens a step.
 
     python benchmarks/train_gpt2.py                       all variants, a table and results as JSON lines
+    python benchmarks/train_gpt2.py --where --out F.json  a table of every kernel, and parts alone
     python benchmarks/train_gpt2.py --tiny --device cpu   a dry run
 
 A step is everything `heedful.fit` does: forward, loss, backward, clipping, AdamW, schedule.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from heedful.data.batch import Batch
 from heedful.loading import build
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
+from train_parts import attempt, kernel_table, parts, show
 
 
 class Random:
@@ -44,38 +47,45 @@ def flops_per_token(model: Any, length: int) -> float:
     return 6 * matrices + 12 * c.layers * c.dim * length
 
 
+SEEN = 3  # steps under the profiler, after those that are timed
+
+
 def measure(name: str, a: argparse.Namespace, **settings: Any) -> dict[str, Any]:
     sizes = {"vocab": 512, "dim": 64, "layers": 2, "heads": 2, "context": 64} if a.tiny else {}
     rows, length = (4, 64) if a.tiny else (a.rows, 1024)
     torch._dynamo.reset()
     model = build("gpt2", dropout=0.0, seed=0, device=a.device, **sizes)
-    config = TrainConfig(steps=a.steps, lr=6e-4, warmup=a.warm, dtype="bfloat16", **settings)
+    steps = a.steps + SEEN * a.where
+    config = TrainConfig(steps=steps, lr=6e-4, warmup=a.warm, dtype="bfloat16", **settings)
     began, marks, losses = time.perf_counter(), [], []
+    profiler = torch.profiler.profile() if a.where else None
     if a.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     for step in fit(model, "next_token", Random(model.config.vocab, rows, length), config):
-        if a.profile and step.number == a.steps - 1:
-            profiler = torch.profiler.profile()
-            profiler.start()
         if step.number in (1, a.warm, a.steps):
             losses.append(step.loss)  # waits for the device
             marks.append(time.perf_counter())
-    if a.profile:
-        profiler.stop()
-        print(
-            profiler.key_averages().table(
-                sort_by="self_cuda_time_total", row_limit=28, max_name_column_width=70
-            )
-        )
+        if profiler is not None and step.number == a.steps:
+            profiler.start()
+        if profiler is not None and step.number == steps:
+            losses.append(step.loss)
+            profiler.stop()
     per_step = (marks[2] - marks[1]) / (a.steps - a.warm)
     rate = rows * length / per_step
     peak = torch.cuda.max_memory_allocated() / 2**30 if a.device == "cuda" else 0.0
-    return {
+    found = {
         "variant": name, "tokens_per_second": round(rate), "ms_per_step": round(per_step * 1e3, 2),
         "first_step_s": round(marks[0] - began, 1), "peak_GiB": round(peak, 2),
         "mfu_of_790": round(rate * flops_per_token(model, length) / 790e12, 4),
         "loss": [round(x, 4) for x in losses],
     }  # fmt: skip
+    print(json.dumps(found), flush=True)
+    if profiler is not None:
+        table = attempt(lambda: kernel_table(profiler, SEEN))
+        found["table"] = table
+        if isinstance(table, dict):
+            show(table)
+    return found
 
 
 def main() -> None:
@@ -85,15 +95,28 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warm", type=int, default=10)
-    parser.add_argument("--profile", action="store_true", help="where the last step's time goes")
+    parser.add_argument("--where", action="store_true", help="where a step's time goes, and its parts alone")
+    parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
     parser.add_argument("--variants", default="recorded,float8")
     a = parser.parse_args()
     settings: dict[str, dict[str, Any]] = {
         "eager": {}, "compiled": {"compile": True}, "recorded": {"compile": True, "graph": True},
         "float8": {"compile": True, "graph": True, "float8": True},
     }  # fmt: skip
+    found: dict[str, Any] = {}
     for name in a.variants.split(","):
-        print(json.dumps(measure(name, a, **settings[name])), flush=True)
+        found[name] = attempt(lambda name=name: measure(name, a, **settings[name]))  # type: ignore[misc]
+        if a.device == "cuda":
+            torch.cuda.empty_cache()
+        write(a.out, found)
+    if a.where and a.device == "cuda":
+        found["parts"] = parts()
+        write(a.out, found)
+
+
+def write(path: Path | None, found: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

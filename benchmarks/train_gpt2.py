@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
     parser.add_argument("--variants", default="recorded,float8")
     a = parser.parse_args()
+    if a.where:  # a profiler that stops and starts again would otherwise lose sight of recorded steps
+        os.environ |= {"DISABLE_CUPTI_LAZY_REINIT": "1", "TEARDOWN_CUPTI": "0"}
+        with torch.profiler.profile():
+            torch.ones(1, device=a.device).add(1)
     settings: dict[str, dict[str, Any]] = {
         "eager": {}, "compiled": {"compile": True}, "recorded": {"compile": True, "graph": True},
         "float8": {"compile": True, "graph": True, "float8": True},

@@ -167,7 +167,7 @@ def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: tor
 
 def _fill_quantised(model: Model, source: Source, how: dict[str, Any], dtype: torch.dtype | None) -> None:
     """Weights that `quantize` rounded are kept under our own names; their scales stay in float32."""
-    swap_in(model, how["kind"], how["group"])
+    swap_in(model, how["kind"], how["group"], how.get("tables", False))
     fill(model, source, own_rows(model))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(False)

@@ -7,19 +7,21 @@ from heedful.models.base import Model
 from heedful.nn.quantised import GROUP, swap_in
 
 
-def quantize(model: Model, kind: str = "int8", *, group: int = GROUP) -> Model:
+def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bool = False) -> Model:
     """Round the weights of `model` in place, and give it back in eval mode.
 
     "int8": one scale for each output. "int4": one for each `group` inputs; tables and heads take 8 bits.
+    `tables` rounds the vectors of tokens too where no head shares them, and they stay as they are otherwise.
     `save` and `load` keep it so, under our own names: `quantization` in config.json says what was done.
     """
     if "quantization" in model.published:
         raise ConfigError(f"this model is quantised already: {model.published['quantization']}; load it anew")
     if group < 2 or group % 2:
         raise ConfigError(f"group={group} must be even: two numbers share a byte; take 32 or 64")
-    if not swap_in(model, kind, group):
+    if not swap_in(model, kind, group, tables):
         raise ConfigError(
             f"nothing here can be quantised: {model.family.name} has no attention, MLP or word head"
         )
-    model.published = model.published | {"quantization": {"kind": kind, "group": group}}
+    how = {"kind": kind, "group": group} | ({"tables": True} if tables else {})
+    model.published = model.published | {"quantization": how}
     return model.eval()

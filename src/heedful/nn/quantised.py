@@ -11,14 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError
+from heedful.nn.additive import Additive
 from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attentive import FromBack, Maxout
+from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.head import LMHead
+from heedful.nn.recurrent import GatedUnit
 
 KINDS = ("int8", "int4")
 GROUP = 32
 # Parts that call their matrices and never read them. Others keep theirs as they are.
-PARTS = (Attention, CrossAttention, MLP, GatedMLP, LMHead)
+PARTS = (Attention, CrossAttention, MLP, GatedMLP, LMHead, GatedUnit, Additive, Maxout, FromBack)
 
 
 def fixed(tensor: Tensor) -> nn.Parameter:
@@ -147,11 +151,11 @@ class TiedLinear(ByOutput):
         return self.table.scale
 
 
-def swap_in(model: nn.Module, kind: str, group: int = GROUP) -> int:
+def swap_in(model: nn.Module, kind: str, group: int = GROUP, tables: bool = False) -> int:
     """Put quantised layers in the place of the matrices of `PARTS`; how many. Works on `meta` too.
 
     A table that a head shares with the embedding stays shared. It, and a matrix whose inputs are no multiple
-    of the group, take 8 bits in any case.
+    of the group, take 8 bits in any case; tables of tokens that no head shares do if `tables` says so.
     """
     if kind not in KINDS:
         raise ConfigError(f"quantize: {kind!r} is unknown; choose {', '.join(KINDS)}")
@@ -172,6 +176,10 @@ def swap_in(model: nn.Module, kind: str, group: int = GROUP) -> int:
             count += 1
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Embedding and id(child.weight) in rounded:
+            if type(child) is not nn.Embedding:
+                continue
+            if tables and isinstance(parent, Embedding) and name == "token":
+                rounded.setdefault(id(child.weight), Int8Embedding(child))
+            if id(child.weight) in rounded:
                 setattr(parent, name, rounded[id(child.weight)])
     return count

@@ -171,7 +171,7 @@ def save_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:
     if tokenizer is None:
         return
     folder = Path(folder)
-    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    tokenizer.backend.save(str(folder / "tokenizer.json"), pretty=False)
     settings = {k: v for k, v in tokenizer.settings.items() if k != "chat_template"}
     settings.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
     settings |= {f"{role}_token": token for role, token in tokenizer.roles.items()}

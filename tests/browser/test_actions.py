@@ -217,6 +217,22 @@ def test_what_is_written_appears_and_is_linked(visitor: Visitor) -> None:
     assert not visitor.faults
 
 
+def test_a_search_with_beams_shows_its_tree(visitor: Visitor) -> None:
+    page = visitor.go("/play?m=encoder-decoder&x=the cat sat&beams=3&max=5&go=1")
+    page.wait_for_selector(".fig-tree canvas")
+    answer = page.inner_text("[data-answer]").strip()
+    texts = page.locator(".fig-tree tbody tr button").all_inner_texts()
+    assert len(texts) == 3
+    assert texts[0].strip() == answer
+    page.locator(".fig-tree [role=application]").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert "step 2, rank" in page.inner_text(".fig-tree [role=status]")
+    page.get_by_role("button", name="View as table").click()
+    assert "pruned" in page.inner_text(".fig-tree table >> nth=0")
+    assert not visitor.faults
+
+
 def test_words_have_neighbours_and_analogies(visitor: Visitor) -> None:
     page = visitor.go("/space?m=vectors&w=king")
     assert page.locator("[data-near] tr").count() == 12

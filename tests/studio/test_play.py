@@ -137,3 +137,32 @@ def test_a_model_beside_itself_without_a_head_differs_by_that_head(client: TestC
     assert found["kl"] == pytest.approx(found["b"]["change"]["kl"], abs=1e-7)
     plain = client.post("/api/compare", json=body | {"b": {"model": "decoder"}}).json()
     assert plain["kl"] == pytest.approx([0.0] * len(plain["kl"]), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder", "rnn"])
+def test_the_tree_of_a_search_ends_in_the_text_of_the_answer(client: TestClient, kind: str) -> None:
+    task = "text-generation" if kind == "decoder" else "translation"
+    parameters = {"max_tokens": 6, "beams": 3}
+    body = {"model": kind, "task": task, "inputs": {"text": "the cat sat"}, "parameters": parameters}
+    (written,) = client.post("/api/play", json=body).json()["result"]
+    answer = client.post("/api/beams", json=body)
+    assert answer.status_code == 200, answer.text
+    (tree,) = answer.json()["trees"]
+    assert len(tree["texts"]) == 3
+    assert next(iter(written.values())).endswith(tree["texts"][0]["text"])
+    at, path = tree["texts"][0]["at"], []
+    while at >= 0:
+        assert tree["branches"][at]["best"]
+        path.append(tree["branches"][at])
+        at = tree["branches"][at]["parent"]
+    assert sum(b["logprob"] for b in path) == pytest.approx(tree["texts"][0]["score"])
+    compile(answer.json()["python"], "snippet", "exec")
+
+
+def test_a_tree_needs_a_search(client: TestClient) -> None:
+    body = {"model": "decoder", "task": "text-generation", "inputs": {"text": "the"}, "parameters": {}}
+    answer = client.post("/api/beams", json=body)
+    assert answer.status_code == 422
+    assert "2 to 16" in answer.json()["error"]["message"]
+    body = {"model": "classifier", "task": "text-classification", "inputs": {"text": "the"}}
+    assert "searches for no text" in client.post("/api/beams", json=body).json()["error"]["message"]

@@ -46,6 +46,7 @@ def figures(tmp: Path) -> dict[str, Figure]:
         "states": view.attention(tiny("lstm"), IDS),
         "steps": view.steps(model, IDS, topic="attention"),
         "next_token": view.next_token(model, IDS, temperature=0.8, top_k=9, top_p=0.9, seed=3),
+        "beams": view.beams(tiny("t5"), IDS, beams=3, max_tokens=4),
         "positions": view.positions(tiny("llama"), 12),
         "embeddings": view.embeddings(model, count=20),
         "training": view.training(run),

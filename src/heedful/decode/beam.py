@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,20 +74,40 @@ class Running:
     guided: Any = None
 
 
+class Tried(NamedTuple):
+    """A continuation that was weighed: `beam` is the running text it continues, by its place in the step
+    before; one that ends has its `final` score.
+    """
+
+    score: float
+    beam: int
+    token: int
+    fate: Literal["runs", "ends", "pruned"]
+    final: float | None = None
+
+
 class Hunt:
-    """The search of one group for one prompt: what runs, what is finished, whether it goes on."""
+    """The search of one group for one prompt: what runs, what is finished, whether it goes on.
+
+    `steps` holds what was weighed at each step, best first.
+    """
 
     def __init__(self, wide: Beams, asked: Request, limit: int) -> None:
         self.wide, self.asked, self.limit = wide, asked, limit
         self.running = [Running(0.0, [], 0, None if asked.guide is None else asked.guide.start())]
         self.finished: list[tuple[float, list[int]]] = []
+        self.steps: list[list[Tried]] = []
         self.open = True
 
     def extend(self, candidates: list[tuple[float, int, int]], covered: list[float]) -> None:
         """Take the best continuations (score, running text, token), best first."""
         before, self.running = self.running, []
+        tried: list[Tried] = []
         for rank, (score, beam, token) in enumerate(candidates):
-            if score < DEAD or len(self.running) == self.wide.share:
+            if score < DEAD:
+                continue
+            if len(self.running) == self.wide.share:
+                tried.append(Tried(score, beam, token, "pruned"))
                 continue
             parent = before[beam]
             ids, guide = [*parent.ids, token], self.asked.guide
@@ -95,9 +115,14 @@ class Hunt:
             done = token in self.asked.eos or len(ids) >= self.limit
             if not (done or (guide is not None and guide.complete(guided))):
                 self.running.append(Running(score, ids, parent.beam, guided))
+                tried.append(Tried(score, beam, token, "runs"))
             elif rank < self.wide.share:
                 final = score / len(ids) ** self.wide.length_penalty + covered[beam]
                 self.finished.append((final, ids))
+                tried.append(Tried(score, beam, token, "ends", final))
+            else:
+                tried.append(Tried(score, beam, token, "pruned"))
+        self.steps.append(tried)
         self.finished = sorted(self.finished, key=lambda f: -f[0])[: self.wide.share]
         self.open = self._open()
 
@@ -116,6 +141,12 @@ def search(
     stepper: Stepper, given: Prompts, asked: Request, wide: Beams
 ) -> list[list[tuple[float, list[int]]]]:
     """For each prompt its finished texts as (score, ids), best first; the end token is kept."""
+    found = hunted(stepper, given, asked, wide)
+    return [sorted((f for h in row for f in h.finished), key=lambda f: -f[0]) for row in found]
+
+
+def hunted(stepper: Stepper, given: Prompts, asked: Request, wide: Beams) -> list[list[Hunt]]:
+    """The searches themselves, one for each prompt and group, when they have come to their end."""
     model, W = stepper.model, wide.width
     groups = range(wide.groups)
     hunts = [[Hunt(wide, asked, limit(model, asked, len(ids))) for _ in groups] for ids in given.ids]
@@ -137,7 +168,7 @@ def search(
         extend_all(logits, [hunts[i] for i in looking], [prompts[i] for i in looking], asked, wide, cover)
         open_now = [i for i in looking if any(h.open for h in hunts[i])]
         if not open_now:
-            return [sorted((f for h in row for f in h.finished), key=lambda f: -f[0]) for row in hunts]
+            return hunts
         kept = looking if stepper.fixed else open_now
         parents, chosen = continued([hunts[i] for i in kept], [looking.index(i) for i in kept], wide)
         stepper.reorder(torch.tensor(parents, device=model.device))

@@ -152,7 +152,7 @@ def write(
     text, count, finish = "", 0, "end"
     prompts = prompts_of(pipe, task, given)
     for ids, gap in prompts:
-        ids, cut = _fitting(held.sequence, ids)
+        ids, cut = fitting(held.sequence, ids)
         said += cut
         for piece in stream(
             pipe.speaker, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
@@ -172,7 +172,7 @@ def write(
     }  # fmt: skip
 
 
-def _fitting(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
+def fitting(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
     """As much of a prompt as the model reads, and a line that says what was cut.
 
     Of a source the beginning and its end token stay; of what is gone on with the end, and room to write.

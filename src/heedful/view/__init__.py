@@ -4,6 +4,7 @@
     view.heads(model, "The cat sat")                every head as a small picture, with its scores
     view.steps(model, "The cat sat", topic="block") the worked arithmetic
     view.next_token(model, "The cat", top_p=0.9)    logits → temperature → top-k → top-p → the token drawn
+    view.beams(model, "The cat", beams=4)           beam search as a tree, with every text that was weighed
     view.positions(model)                           how the model knows where a token stands
     view.embeddings(model, count=500)               a map of the token vectors, neighbours in the full space
     view.training("runs/gpt2")                      the curves of a run
@@ -14,9 +15,20 @@ Each gives a `Figure`, a value: `.data` has the numbers, `.save("x.html")` write
 
 from __future__ import annotations
 
+from heedful.view.beams import beams
 from heedful.view.figure import Figure
 from heedful.view.numbers import embeddings, next_token, steps, training
 from heedful.view.patterns import attention, heads
 from heedful.view.places import positions
 
-__all__ = ["Figure", "attention", "embeddings", "heads", "next_token", "positions", "steps", "training"]
+__all__ = [
+    "Figure",
+    "attention",
+    "beams",
+    "embeddings",
+    "heads",
+    "next_token",
+    "positions",
+    "steps",
+    "training",
+]

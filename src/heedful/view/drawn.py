@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.view import colour
+from heedful.view import branches, colour
 from heedful.view.rows import picked
 from heedful.view.scene import ACCENT, BAR, FAINT, INK, SOFT, Box, Cells, Dot, Scene, Shape, Stroke, Text
 from heedful.view.words import brief, percent, short, shown, width
@@ -311,6 +311,7 @@ SCENES: dict[str, Callable[[Data], tuple[list[Shape], float, float]]] = {
     "positions": _panels,
     "steps": _steps,
     "next_token": _next_token,
+    "beams": branches.shapes,
     "embeddings": _embeddings,
     "training": _training,
 }

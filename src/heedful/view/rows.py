@@ -85,6 +85,13 @@ def _next_token(data: Data) -> tuple[list[str], Rows]:
     return ["token", "id", "logit", *CHAIN, "drawn"], rows
 
 
+BRANCH = ("step", "rank", "group", "name", "token", "parent", "logprob", "score", "final", "fate")
+
+
+def _beams(data: Data) -> tuple[list[str], Rows]:
+    return ["at", *BRANCH], ([i, *(b[k] for k in BRANCH)] for i, b in enumerate(data["branches"]))
+
+
 def _embeddings(data: Data) -> tuple[list[str], Rows]:
     near = lambda i: " ".join(data["words"][j] for j in data["near"][i])
     rows = ([name, *data["points"][i], near(i)] for i, name in enumerate(data["names"]))
@@ -103,6 +110,7 @@ TABLES: dict[str, Callable[[Data], tuple[list[str], Rows]]] = {
     "positions": _panels,
     "steps": _steps,
     "next_token": _next_token,
+    "beams": _beams,
     "embeddings": _embeddings,
     "training": _training,
 }

@@ -1,6 +1,7 @@
 // A whole figure from its unpacked JSON: which components it takes follows from its kind.
 import { useMemo, useState } from "preact/hooks";
 import { AttentionView } from "./AttentionView";
+import { BeamTree, branchRows } from "./BeamTree";
 import { Bars, Prediction, listed } from "./Bars";
 import { Frame } from "./Canvas";
 import { Curves } from "./Curves";
@@ -12,6 +13,7 @@ import { expression, StepsView, written } from "./StepsView";
 import { Strip, asCurves } from "./Strip";
 import { say } from "./say";
 import { csv, number } from "./text";
+import { drawTree, type BeamTexts } from "./tree";
 import type { Curve, FigureJson, HeadScore, Numbers, Panel, Pattern, Sampling, Worked, WorkedLine } from "./types";
 
 interface Array_ {
@@ -46,6 +48,8 @@ export function FigureView({ figure }: { figure: FigureJson }) {
       return <Steps figure={figure} />;
     case "next_token":
       return <Next figure={figure} />;
+    case "beams":
+      return <Search figure={figure} />;
     case "embeddings":
       return <Space figure={figure} />;
     case "training":
@@ -115,6 +119,15 @@ function Next({ figure }: { figure: FigureJson }) {
       }}
     >
       <Prediction names={data.names} logits={logits} sampling={sampling} seed={seed} count={data.count} title={figure.title} onChange={(s, n) => set([s, n])} />
+    </Frame>
+  );
+}
+
+function Search({ figure }: { figure: FigureJson }) {
+  const tree = figure.data as unknown as BeamTexts;
+  return (
+    <Frame {...figure} exports={{ name: "beams", python: figure.python, draw: () => drawTree(tree.branches), csv: () => csv(branchRows(tree)) }}>
+      <BeamTree tree={tree} title={figure.title} />
     </Frame>
   );
 }

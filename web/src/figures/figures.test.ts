@@ -10,6 +10,7 @@ import { drawCurves, drawScatter, smoothed, ticks } from "./plots";
 import { chain, draw, uniform } from "./sampling";
 import { expression, written } from "./StepsView";
 import { csv, number, short, shown } from "./text";
+import { drawTree, pathOf, stepped, type Branch } from "./tree";
 import type { Pattern } from "./types";
 
 describe("colours", () => {
@@ -139,6 +140,27 @@ describe("the matrix", () => {
     const { layout } = drawMatrix({ rows: ["a", "b"], columns: ["c", "d"], values: [0, 1, 1, 0] }, 400);
     expect(cellAt(layout, 2, 2, layout.left + 1, layout.top + 1)).toEqual({ row: 0, column: 0 });
     expect(cellAt(layout, 2, 2, layout.left - 1, layout.top + 1)).toBeNull();
+  });
+});
+
+describe("the beam tree", () => {
+  const branch = (name: string, parent: number, step: number, rank: number, fate: Branch["fate"], best = false): Branch =>
+    ({ name, token: 0, parent, step, group: 0, rank, logprob: -1, score: -step, final: fate === "finished" ? -0.5 : null, fate, lives: best, best });
+  const tree = [branch("a", -1, 1, 0, "runs", true), branch("b", -1, 1, 1, "pruned"), branch("c", 0, 2, 0, "finished", true), branch("<d>", 0, 2, 1, "pruned")];
+  it("is walked along a text and between ranks", () => {
+    expect(pathOf(tree, 2)).toEqual([0, 2]);
+    expect(stepped(tree, null, "ArrowDown")).toBe(0);
+    expect(stepped(tree, 0, "ArrowRight")).toBe(2);
+    expect(stepped(tree, 2, "ArrowDown")).toBe(3);
+    expect(stepped(tree, 3, "ArrowDown")).toBe(3);
+    expect(stepped(tree, 3, "ArrowLeft")).toBe(0);
+    expect(stepped(tree, 0, "ArrowLeft")).toBe(0);
+  });
+  it("is drawn with its pruned branches dashed", () => {
+    const page = new DOMParser().parseFromString(svg(drawTree(tree), LIGHT, "t"), "image/svg+xml");
+    expect(page.querySelectorAll("path").length).toBe(2); // two branches continue another
+    expect(page.querySelectorAll("[stroke-dasharray]").length).toBe(1);
+    expect([...page.querySelectorAll("text")].map((t) => t.textContent)).toContain("= −0.5");
   });
 });
 

@@ -1,10 +1,13 @@
 // Play: every task a model can do, run on your own input; what is written appears as it is written.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { startText, type Caps } from "../api";
+import { BeamTree, branchRows, drawTree, type BeamTexts } from "../figures";
+import { Figure } from "../figure";
 import { call, events, post, Problem } from "../http";
 import { say } from "../live";
+import { useResource } from "../resource";
 import { t } from "../strings";
-import { Busy, CopyPython, Go, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
+import { Await, brief, Busy, CopyPython, Go, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
 import { num, place, set, str, type Patch } from "../url";
 import { Result, type Answer } from "./result";
 
@@ -71,6 +74,7 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
   const values: Record<string, string> = {};
   for (const f of fields) values[f.key] = params[f.key] ?? f.start?.(caps) ?? "";
   const [said, setSaid] = useState<Said[]>([]);
+  const [search, setSearch] = useState<object | null>(null);
   const runner = useRunner();
   const drafts = Object.fromEntries(fields.map((f) => [f.key, useDraft(values[f.key])]));
 
@@ -80,7 +84,9 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
     if (writes && num("topp", 1) < 1) parameters.top_p = num("topp", 1);
     if (writes && num("beams", 1) > 1) parameters.beams = num("beams", 1);
     const body = { model: caps.id, task, inputs: inputs(task, given, said), parameters, stream: writes && !(parameters.beams > 1) };
+    setSearch(null);
     runner.run(body, (answer) => {
+      setSearch(parameters.beams > 1 ? body : null);
       if (task !== "conversational") return;
       setSaid([...said, { role: "user", content: given.x }, { role: "assistant", content: answer.text ?? "" }]);
       drafts.x[1]("");
@@ -137,7 +143,30 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
           <CopyPython python={runner.answer.python} />
         </Panel>
       ) : null}
+      {search && runner.answer ? <Search model={caps.id} asked={search} /> : null}
     </>
+  );
+}
+
+/** The search behind the answer, asked for beside it. */
+function Search({ model, asked }: { model: string; asked: object }) {
+  const found = useResource<{ trees: BeamTexts[]; python: string }>(`beams ${JSON.stringify(asked)}`, () => post("/api/beams", asked));
+  return (
+    <Panel title={t("play.tree")}>
+      <Await of={found}>{({ trees, python }) => (
+        <>
+          {trees.map((tree, i) => {
+            const title = t("play.treeOf", { n: tree.width, text: brief(tree.texts[0]?.text ?? "", 80) });
+            return (
+              <Figure key={i} title={title} name={`beams-${i}`} model={model} note={t("play.treeNote", { penalty: tree.length_penalty })} python={python}
+                drawing={() => drawTree(tree.branches)} csv={() => branchRows(tree)} html={{ kind: "beams", data: tree as unknown as Record<string, unknown> }}>
+                <BeamTree tree={tree} title={title} />
+              </Figure>
+            );
+          })}
+        </>
+      )}</Await>
+    </Panel>
   );
 }
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
-from heedful.studio import playing
+from heedful.studio import playing, searching
 from heedful.studio.answers import Json
 from heedful.studio.faults import told
 from heedful.studio.shelf import Held
@@ -48,6 +48,14 @@ def play(asked: Task, studio: Here, client: Client = None) -> Response:
     ticket.check()
     spent = round((time.perf_counter() - began) * 1000, 1)
     return Json({"task": asked.task, "result": result, "warnings": warnings, "ms": spent, "python": python})
+
+
+@router.post("/api/beams")
+def beams(asked: Task, studio: Here) -> Response:
+    """The search behind an answer: every text that was weighed. It cancels nothing, being asked beside it."""
+    held, ticket = studio.shelf.get(asked.model), Ticket()
+    held.sequence  # noqa: B018
+    return Json(held.run(lambda: searching.trees(held, asked.task, asked.inputs, asked.parameters, ticket)))
 
 
 def _streamed(held: Held, asked: Task, ticket: Ticket) -> Iterator[str]:

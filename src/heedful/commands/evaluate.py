@@ -16,20 +16,30 @@ class Below(HeedfulError):
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A model's folder, or a run: its best checkpoint.")],
-    files: Annotated[list[str], typer.Argument(metavar="DATA…", help="What to measure it on.")],
+    model: Annotated[str, typer.Argument(help="A model's name or folder, or a run: its best checkpoint.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="DATA…", help="Text, a table, or two files of lines that belong together."),
+    ],
     task: Annotated[
         str | None,
-        typer.Option(help="perplexity, classify, regress, tag, answer, translate, summarize; by its head."),
+        typer.Option(
+            help="perplexity, classify, regress, tag, answer, translate, summarize; unsaid: by its head."
+        ),
     ] = None,
+    text: Annotated[str | None, typer.Option(help="The column with the text: a name, or a number.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column with what is expected.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 16,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens in a row or a window.")] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in a row or a window; written at most.")
+    ] = None,
     stride: Annotated[
         int | None, typer.Option(min=1, help="By how much a window of perplexity moves.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Batches (perplexity: tokens) at most.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A=B", help="Columns, beams …")
+        list[str] | None,
+        typer.Option("--set", metavar="A=B", help="Other columns (pair=…), encoding=…, beams=… …"),
     ] = None,
     device: Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda …")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write the metrics to this file as JSON.")] = None,
@@ -44,7 +54,11 @@ def evaluate(
 
       heed eval runs/gpt2 held-out.txt
 
-      heed eval ./my-classifier test.tsv --task classify --set text=sentence --json
+      heed eval ./my-classifier test.tsv --text sentence --json
+
+      heed eval translate-en-de test.en test.de --limit 5
+
+      heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
     from heedful.runs.evaluate import Asked, trained, usual
     from heedful.runs.evaluate import evaluate as measure
@@ -53,21 +67,29 @@ def evaluate(
     loaded = trained(model, device)
     options = {one.path: one.value for one in map(assignment, settings or [])}
     wanted = task or usual(loaded)
-    found = measure(loaded, wanted, Asked(files, batch, length, stride, limit, options))
+    expected = "score" if wanted == "regress" else "label"  # what the builder of its data calls it
+    options |= {name: value for name, value in (("text", text), (expected, label)) if value is not None}
+    asked = Asked(files, batch, length, stride, limit, options, quiet=json)
+    found = measure(loaded, wanted, asked)
     told: dict[str, Any] = {"model": model, "task": wanted, "data": files} | found
     if out is not None:
-        import json as text
+        import json as writer
 
         out.write_text(
-            text.dumps({"schema": "heed/1"} | told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            writer.dumps({"schema": "heed/1"} | told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
     if json:
         as_json(told)
     else:
         rows = table("metric", "value", right=("value",))
+        example = found.pop("first", {})
         for name, value in found.items():
             rows.add_row(name, f"{value:,}" if isinstance(value, int) else _short(value))
         console().print(rows)
+        if example:
+            console().print("\nthe first row")
+        for name, value in example.items():
+            console().print(f"  {name:<10}{_line(value)}", markup=False, soft_wrap=True)
     first, value = next(iter(found.items()))
     if fail_under is not None and value < fail_under:
         raise Below(f"{first} is {value:.4f}, below --fail-under {fail_under}")
@@ -76,4 +98,12 @@ def evaluate(
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
-    return "–".join(f"{v:.4f}" for v in value) if isinstance(value, list) else str(value)
+    if isinstance(value, list) and all(isinstance(v, float) for v in value):
+        return "–".join(f"{v:.4f}" for v in value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _line(text: str, most: int = 120) -> str:
+    """A text on one line, its end left out if it is long."""
+    whole = " ".join(text.split())
+    return whole if len(whole) <= most else whole[: most - 1] + "…"

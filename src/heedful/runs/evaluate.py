@@ -15,7 +15,6 @@ from heedful import data
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.shards import tokenise
 from heedful.data.squad import Question
-from heedful.data.tables import two_sides
 from heedful.data.tokens import ended, frame
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.evaluate.entities import entity_f1
@@ -39,6 +38,7 @@ class Asked:
     stride: int | None = None
     limit: int | None = None  # batches, or tokens of a stream; None: all
     options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
+    quiet: bool = True  # whether nothing says how far it is, where that takes long
 
     @property
     def source(self) -> Any:
@@ -85,7 +85,11 @@ def stream_perplexity(model: Model, asked: Asked) -> dict[str, Any]:
     after = () if "line_end" in asked.options else around.after  # the last line has its end already
     tokens = tokenise(documents, model.tokenizer, before=around.before, after=after)
     stream = tokens.flat[: asked.limit]
-    assert isinstance(model, LM)
+    if not isinstance(model, LM) or not model.causal or model.config.head != "lm":
+        kind = f"this is a {model.family.name} with a {model.config.head!r} head"
+        way = usual(model)
+        way_out = "which none of its tasks measures" if way == "perplexity" else f"try --task {way}"
+        raise InputError(f"perplexity is of models that predict the next token; {kind}, {way_out}")
     found = perplexity(model, stream, length=asked.length, stride=asked.stride, batch=asked.batch)
     told = {"perplexity": found.perplexity, "loss": found.loss, "tokens": found.tokens}
     if asked.limit is not None and asked.limit < len(tokens.flat):
@@ -199,28 +203,18 @@ def best_span(logits: Tensor, offsets: Tensor, context: str, longest: int = 30) 
     return (context[int(offsets[first, 0]) : int(offsets[last, 1])] if beats > 0 else ""), beats
 
 
-def written(
-    score: Callable[[list[str], list[str]], dict[str, Any]],
-) -> Callable[[Model, Asked], dict[str, Any]]:
-    """The score of what a model writes for each source text."""
+def translations(model: Model, asked: Asked) -> dict[str, Any]:
+    """BLEU of what is written for each source text."""
+    from heedful.runs.evaluate_written import written_scores
 
-    def task(model: Model, asked: Asked) -> dict[str, Any]:
-        from heedful.decode.loop import generate
+    return written_scores(model, asked, "translate", bleu)
 
-        options = dict(asked.options)
-        columns = options.pop("columns", None)
-        sources, truths = two_sides(
-            asked.source, tuple(columns) if columns else None, options.pop("encoding", "utf-8")
-        )
-        pairs = [("".join(s), "".join(t)) for s, t in zip(sources, truths, strict=True)]
-        pairs = pairs[: None if asked.limit is None else asked.limit * asked.batch]
-        settings = {"beams": 4, "max_tokens": asked.length or 128, **options}
-        guesses: list[str] = []
-        for at in range(0, len(pairs), asked.batch):
-            guesses += generate(model, [s for s, _ in pairs[at : at + asked.batch]], **settings)
-        return score([t for _, t in pairs], guesses) | {"rows": len(pairs)}
 
-    return task
+def summaries(model: Model, asked: Asked) -> dict[str, Any]:
+    """ROUGE of what is written for each long text."""
+    from heedful.runs.evaluate_written import written_scores
+
+    return written_scores(model, asked, "summarize", rouge)
 
 
 TASKS: dict[str, Callable[[Model, Asked], dict[str, Any]]] = {
@@ -229,6 +223,6 @@ TASKS: dict[str, Callable[[Model, Asked], dict[str, Any]]] = {
     "regress": numbers,
     "tag": tags,
     "answer": questions,
-    "translate": written(bleu),
-    "summarize": written(rouge),
+    "translate": translations,
+    "summarize": summaries,
 }

@@ -1,0 +1,107 @@
+"""`heed eval` of what a model writes: which columns it reads, what a decoder is asked, what is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import heedful
+from heedful.evaluate.generated import rouge
+from heedful.runs.evaluate import Asked, evaluate
+from heedful.runs.evaluate_written import prompts
+from tests.runs import finetuning
+from tests.runs.conftest import Heed
+from tests.runs.finetuning import SENTENCES, german, table
+
+ROWS = [(s, german(s)) for s in SENTENCES[:6]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return finetuning.models(tmp_path_factory.mktemp("models"))
+
+
+def columns(told: str) -> list[str]:
+    found: list[str] = json.loads(told)["columns"]
+    return found
+
+
+def test_known_columns_are_found_and_shown_with_the_first_row(
+    heed: Heed, models: dict[str, Path], tmp_path: Path
+) -> None:
+    dialogues = table(tmp_path / "s.csv", ("id", "dialogue", "summary"), [(7, *r) for r in ROWS])
+    call = ("eval", models["decoder"], dialogues, "--task", "summarize", "--length", 6)
+    told = json.loads(heed(*call, "--json")[1])
+    assert told["columns"] == ["dialogue", "summary"]
+    assert told["rows"] == 6
+    assert told["first"]["text"] == ROWS[0][0]
+    assert told["first"]["expected"] == ROWS[0][1]
+    code, out, _ = heed(*call)
+    assert code == 0
+    assert "dialogue, summary" in out
+    assert f"expected  {ROWS[0][1]}" in out
+
+
+def test_columns_can_be_named_in_either_way(heed: Heed, models: dict[str, Path], tmp_path: Path) -> None:
+    odd = table(tmp_path / "t.csv", ("left", "right", "note"), [(*r, "x") for r in ROWS])
+    call = ("eval", models["both"], odd, "--length", 4, "--limit", 1, "--batch", 2, "--json")
+    assert columns(heed(*call, "--text", "left", "--label", "right")[1]) == ["left", "right"]
+    assert columns(heed(*call, "--set", "columns=left,right")[1]) == ["left", "right"]
+    assert columns(heed(*call, "--set", "columns=[1, 0]")[1]) == ["1", "0"]
+    call = call[:-1]
+    code, _, error = heed(*call)
+    assert code == 3
+    assert "which column of" in error
+    assert "say --text NAME" in error
+    assert "did you mean 'left'" in heed(*call, "--text", "lefty")[2]
+    assert "must be two" in heed(*call, "--set", "columns=left")[2]
+
+
+def test_two_columns_without_names_are_read_from_the_first_line(
+    heed: Heed, models: dict[str, Path], tmp_path: Path
+) -> None:
+    bare = tmp_path / "t.tsv"
+    bare.write_text("\n".join("\t".join(row) for row in (("cats", "cats"), *ROWS)))
+    told = json.loads(heed("eval", models["both"], bare, "--length", 4, "--json")[1])
+    assert (told["rows"], told["first"]["text"]) == (7, "cats")
+    assert "bleu" in told
+
+
+def test_lines_of_two_files_belong_together_and_empty_ones_are_left_out(
+    heed: Heed, models: dict[str, Path], tmp_path: Path
+) -> None:
+    for i, name in enumerate(("a.en", "a.de")):
+        (tmp_path / name).write_text("\n".join(["one" if i else "", *(row[i] for row in ROWS)]))
+    told = json.loads(heed("eval", models["both"], "a.en", "a.de", "--length", 4, "--json")[1])
+    assert (told["rows"], told["left_out"]) == (6, 1)
+    assert "or two files of as many lines" in heed("eval", models["both"], "a.en")[2]
+    assert "have no columns" in heed("eval", models["both"], "a.en", "a.de", "--text", "x")[2]
+
+
+def test_a_decoder_is_asked_and_a_long_text_loses_its_end_only(models: dict[str, Path]) -> None:
+    model = heedful.load(models["decoder"])
+    short, long = prompts(model, "summarize", [SENTENCES[0], " ".join(SENTENCES)], 8)
+    ask = model.tokenizer.encode("\nTL;DR:", special=False)
+    assert model.tokenizer.decode(short) == f"{SENTENCES[0]}\nTL;DR:"
+    assert long[-len(ask) :] == ask == short[-len(ask) :]
+    assert len(short) < len(long) <= model.config.context - 8
+    assert " ".join(SENTENCES).startswith(model.tokenizer.decode(long).removesuffix("\nTL;DR:"))
+
+
+def test_the_score_is_that_of_what_generate_writes(models: dict[str, Path], tmp_path: Path) -> None:
+    model = heedful.load(models["both"])
+    rows = table(tmp_path / "s.csv", ("document", "summary"), ROWS)
+    written = heedful.generate(model, [text for text, _ in ROWS], beams=4, max_tokens=5)
+    told = evaluate(model, "summarize", Asked([str(rows)], batch=2, length=5))
+    assert {k: told[k] for k in ("rouge1", "rouge2", "rougeL")} == rouge([t for _, t in ROWS], written)
+
+
+def test_what_cannot_be_measured_is_said(heed: Heed, models: dict[str, Path], tmp_path: Path) -> None:
+    rows = table(tmp_path / "t.csv", ("source", "target"), ROWS)
+    assert "needs a model that writes" in heed("eval", models["decoder"], rows, "--task", "translate")[2]
+    assert "needs a model that writes" in heed("eval", models["encoder"], rows, "--task", "summarize")[2]
+    (tmp_path / "a.txt").write_text("\n".join(SENTENCES))
+    assert "none of its tasks" in heed("eval", models["encoder"], "a.txt")[2]
+    assert "try --task translate" in heed("eval", models["both"], "a.txt", "--task", "perplexity")[2]

@@ -1,69 +1,106 @@
-"""The rows of the ledger that want a GPU, several at once, within a given time.
+"""The rows of the ledger that want a GPU, many at once, within a given time.
 
     HEED_DATA=… python benchmarks/all_gpu.py                            everything, as long as it takes
-    HEED_DATA=… python benchmarks/all_gpu.py --seconds 570 --jobs 5     what fits; the same call again goes on
+    HEED_DATA=… python benchmarks/all_gpu.py --seconds 560 --jobs 14    what fits; the same call again goes on
     HEED_DATA=… python benchmarks/all_gpu.py sst2 distillation --out FOLDER
 
-Stages run as processes beside each other: such small models leave a GPU waiting for its host, so that five
-take little longer than one. A stage that is done is not run again; one that was stopped goes on where it can
-(docs/ledger-runs.md). Results and figures go where the scripts put them, and with --out also into one
-archive, FOLDER/ledger.tar.gz, to be unpacked in the root of a checkout. Logs are in --work/logs.
+Stages run as processes beside each other: such small models leave a GPU waiting for its host. Where NVIDIA's
+MPS daemon starts, it lets their kernels overlap. A stage that is done is not run again; one that was stopped
+goes on where it can (docs/ledger-runs.md). Results and figures go where the scripts put them, and with --out
+also into an archive, FOLDER/ledger.tar.gz, to be unpacked in the root of a checkout; models that come along
+into FOLDER/models.tar.gz. Both are written anew every minute. Logs are in --work/logs.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LEAST = 20  # seconds: with less left nothing is begun
+PACKED = 60  # seconds between archives
+TRIAL = "import torch; x = torch.ones(64, 64, device='cuda'); assert float((x @ x).sum()) == 64**3"
+BROKEN = ("CUDA error", "cuda error", "MPS", "CUBLAS_STATUS", "CUDNN_STATUS", "device-side assert")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One process: what is run, how long it may take, and what must be done before."""
+    """One process: what is run, what must be done before, and how long before the end it should be done.
+
+    The first of the words is a script of benchmarks/, or -m with a module that makes a model.
+    """
 
     words: tuple[str, ...]
-    seconds: int
     after: tuple[str, ...] = ()
+    spare: int | None = None  # seconds left for what follows training; the script is told the rest: --seconds
 
 
-def multi30k(*words: str) -> Stage:
-    return Stage(("multi30k.py", *words, "--part", "--seconds", "330"), 480)
+def each(task: str, *seeds: int) -> dict[str, Stage]:
+    """A process for each seed, and one that puts them together."""
+    runs = {f"{task}-{seed}": Stage(("finetuned.py", task, "--seeds", str(seed), "--part")) for seed in seeds}
+    return runs | {task: Stage(("finetuned.py", task), tuple(runs))}
 
 
-def tuned(name: str, seconds: int) -> Stage:
-    return Stage(("finetuned.py", name), seconds)
+def translator(*words: str) -> Stage:
+    return Stage(("multi30k.py", *words, "--part"), spare=110)
 
 
-RUNS = {f"transformer-{seed}": multi30k("transformer", "--seeds", str(seed)) for seed in (0, 1, 2)} | {
-    name: multi30k(name) for name in ("rnnsearch", "seq2seq")
-}
+def model(*words: str) -> Stage:
+    return Stage(("-m", *words), spare=60)
+
+
+TRANSLATORS = {f"transformer-{seed}": translator("transformer", "--seeds", str(seed)) for seed in (0, 1, 2)}
+TRANSLATORS |= {name: translator(name) for name in ("rnnsearch", "seq2seq")}
+SCRATCH = [f"scratch-{kind}" for kind in ("bilstm", "cnn", "bert")]
 # The longest first: whoever begins late should be short.
 STAGES = {
-    **RUNS,
-    "sst2": tuned("sst2", 540),
-    "squad": tuned("squad", 300),
-    "multi30k": Stage(("multi30k.py",), 60, tuple(RUNS)),
-    "distillation": Stage(("distillation.py",), 540, ("sst2",)),
-    "samsum": Stage(("summaries.py", "samsum"), 480),
-    "dialogsum": Stage(("summaries.py", "dialogsum"), 480),
-    "conll2003": tuned("conll2003", 240),
-    "clinc150": tuned("clinc150", 240),
-    "scratch-bilstm": tuned("scratch-bilstm", 300),
-    "scratch-cnn": tuned("scratch-cnn", 240),
-    "scratch-bert": tuned("scratch-bert", 240),
-    "mrpc": tuned("mrpc", 180),
-    "rte": tuned("rte", 180),
+    **TRANSLATORS,
+    "lstm-wikitext2": Stage(("wikitext2.py", "--recipes", "lstm-wikitext2", "--steps", "6000")),
+    "samsum": Stage(("summaries.py", "samsum"), spare=150),
+    **each("sst2", 0, 1, 2),
+    "distillation": Stage(("distillation.py",), ("sst2-0",)),
+    "squad": Stage(("finetuned.py", "squad")),
+    "scratch-bilstm": Stage(("finetuned.py", "scratch-bilstm")),
+    "conll2003": Stage(("finetuned.py", "conll2003")),
+    "transformer-wikitext2": Stage(("wikitext2.py", "--recipes", "transformer-wikitext2", "--steps", "6000")),
+    "clinc150": Stage(("finetuned.py", "clinc150")),
+    "blimp": Stage(("lm_tasks.py", "blimp")),
+    "hellaswag": Stage(("lm_tasks.py", "hellaswag")),
+    "rte": Stage(("finetuned.py", "rte")),
+    "scratch-bert": Stage(("finetuned.py", "scratch-bert")),
+    "scratch-cnn": Stage(("finetuned.py", "scratch-cnn")),
+    "mrpc": Stage(("finetuned.py", "mrpc")),
+    "lambada": Stage(("lm_tasks.py", "lambada")),
+    "multi30k": Stage(("multi30k.py",), tuple(TRANSLATORS)),
+    "scratch-together": Stage(("finetuned.py", "scratch-together"), tuple(SCRATCH)),
+    "masked": model("bundle.masked"),
+    "prose": model("bundle.prose", "gpt"),
+    "rnnsearch-en-de": model("bundle.translators", "rnnsearch-en-de"),
+    "summariser": model("bundle.summaries"),
+    "dialogsum": Stage(("summaries.py", "dialogsum"), spare=150),
 }
-WRITTEN = ("multi30k*", "finetuned-*", "scratch-*", "distillation*", "summaries-*")
+WRITTEN = (
+    "multi30k*",
+    "finetuned-*",
+    "scratch-*",
+    "distillation*",
+    "summaries-*",
+    "lm-*",
+    "*-wikitext2.json",
+)
+# What a row can still be made from if the time did not suffice for it.
+KEPT = ("multi30k/*/done.json", "finetuned/*/scores.json", "summaries/*/written.json")
 
 
 @dataclass
@@ -72,16 +109,68 @@ class Running:
 
     process: subprocess.Popen[bytes]
     began: float
-    limit: float
+    shared: bool  # under MPS
+
+
+@contextmanager
+def overlapping(wanted: bool, log: Path) -> Iterator[dict[str, str]]:
+    """What the environment of a process says so that MPS serves it; nothing where MPS does not work.
+
+    The daemon is asked for one small product first, and ended afterwards.
+    """
+    control = shutil.which("nvidia-cuda-mps-control") if wanted else None
+    if control is None:
+        print("no MPS: processes take turns on the GPU", flush=True)
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="mps-", ignore_cleanup_errors=True) as folder:
+        found = {f"CUDA_MPS_{kind}_DIRECTORY": str(Path(folder, kind.lower())) for kind in ("PIPE", "LOG")}
+        for place in found.values():
+            Path(place).mkdir()
+        inside = os.environ | found
+        works = tried(control, inside, log)
+        try:
+            if not works:
+                end_daemon(control, inside)
+            else:
+                print("MPS works: processes share the GPU", flush=True)
+            yield found if works else {}
+        finally:
+            if works:
+                end_daemon(control, inside)
+
+
+def tried(control: str, inside: dict[str, str], log: Path) -> bool:
+    """Start the daemon, and have a process do something under it."""
+    try:
+        with log.open("ab") as said:
+            for words, most in (([control, "-d"], 20), ([sys.executable, "-c", TRIAL], 45)):
+                subprocess.run(words, env=inside, check=True, timeout=most, stdout=said, stderr=said)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"MPS does not work here ({error}): processes take turns on the GPU", flush=True)
+        return False
+    return True
+
+
+def end_daemon(control: str, inside: dict[str, str]) -> None:
+    """Ask the daemon to go; one that does not answer ends with the machine."""
+    try:
+        subprocess.run(
+            [control], env=inside, input=b"quit -t 5\n", timeout=15, check=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"the MPS daemon did not end: {error}", flush=True)
 
 
 class Session:
     """What is waiting, what runs, and how each stage ended."""
 
-    def __init__(self, names: Sequence[str], a: argparse.Namespace) -> None:
-        self.a, self.waiting, self.running = a, list(names), dict[str, Running]()
+    def __init__(self, names: Sequence[str], a: argparse.Namespace, shared: dict[str, str]) -> None:
+        self.a, self.shared = a, shared
+        self.waiting, self.running = list(names), dict[str, Running]()
         self.ended: dict[str, str] = {}
-        (a.work / "logs").mkdir(parents=True, exist_ok=True)
+        self.over = False
         for name in [name for name in names if self.mark(name).is_file()]:
             self.waiting.remove(name)
             self.ended[name] = "done before"
@@ -100,102 +189,174 @@ class Session:
                 return name
         return None
 
+    def command(self, name: str, left: float) -> list[str]:
+        """How a stage is called: every script is told where to work and what to write where."""
+        stage, a = STAGES[name], self.a
+        first, *words = stage.words
+        told = [] if stage.spare is None else ["--seconds", f"{max(20.0, left - stage.spare):.0f}"]
+        if first == "-m":
+            told += ["--out", str(a.models / name), *([] if a.device is None else ["--device", a.device])]
+            return [sys.executable, "-m", *words, *told, *a.extra]
+        kind = first.removesuffix(".py")
+        place = "finetuned" if kind == "distillation" else kind
+        told += ["--work", str(a.work / place), "--results", str(a.results)]
+        told += ["--figures", str(a.figures)] if kind == "multi30k" else []
+        told += [] if a.device is None else ["--device", a.device]
+        return [sys.executable, str(ROOT / "benchmarks" / first), *words, *told, *a.extra]
+
     def start(self, name: str, left: float) -> None:
         """Run a stage, its output into a log."""
-        script, *words = STAGES[name].words
-        kind = script.removesuffix(".py")
-        place = "finetuned" if kind == "distillation" else kind
-        command = [sys.executable, str(ROOT / "benchmarks" / script), *words,
-                   "--work", str(self.a.work / place), "--results", str(self.a.results)]  # fmt: skip
-        if kind == "multi30k":
-            command += ["--figures", str(self.a.figures)]
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        threads = max(1, (os.cpu_count() or 1) // self.a.jobs)
-        changed = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
+        threads = str(max(1, (os.cpu_count() or 1) // self.a.jobs))
+        changed = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": threads,
+                   "RAYON_NUM_THREADS": threads, **self.shared}  # fmt: skip
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
-                [*command, *self.a.extra], stdout=log, stderr=subprocess.STDOUT, env=os.environ | changed
-            )
+                self.command(name, left), stdout=log, stderr=subprocess.STDOUT, cwd=ROOT,
+                env=os.environ | changed,
+            )  # fmt: skip
         self.waiting.remove(name)
-        self.running[name] = Running(process, time.monotonic(), min(left, STAGES[name].seconds))
+        self.running[name] = Running(process, time.monotonic(), bool(self.shared))
         print(f"{name} begun", flush=True)
 
-    def look(self, over: bool) -> None:
-        """Take note of what ended; end what is out of time."""
-        for name, one in list(self.running.items()):
-            spent, code = time.monotonic() - one.began, one.process.poll()
-            if code is None and not over and spent < one.limit:
-                continue
-            if code is None:
+    def look(self) -> None:
+        """Take note of what ended; end everything if the time is over."""
+        if self.over:
+            for one in self.running.values():
                 one.process.terminate()
-                try:
-                    one.process.wait(10)
-                except subprocess.TimeoutExpired:
-                    one.process.kill()
-                    one.process.wait()
-                self.ended[name] = f"out of time after {spent:.0f} s"
-            elif code == 0:
+        for name, one in list(self.running.items()):
+            if self.over:
+                ended_by_force(one.process)
+            spent, code = time.monotonic() - one.began, one.process.poll()
+            if code is None:
+                continue
+            if code == 0:
                 self.mark(name).touch()
                 self.ended[name] = f"done in {spent:.0f} s"
+            elif self.over:
+                self.ended[name] = f"out of time after {spent:.0f} s"
             else:
                 self.ended[name] = f"failed after {spent:.0f} s with code {code}"
             del self.running[name]
             print(f"{name} {self.ended[name]}\n{self.tail(name)}", flush=True)
+            if one.shared and code > 0:
+                self.once_more(name)
+
+    def once_more(self, name: str) -> None:
+        """Under MPS one process can take others down with it: what fell so is begun again, outside."""
+        if not self.over and any(word in self.end(name) for word in BROKEN):
+            print(f"{name} is begun again without MPS, as is all that begins from now on", flush=True)
+            self.shared = {}
+            self.waiting.insert(0, name)
+
+    def end(self, name: str) -> str:
+        """The last lines of a log."""
+        lines = self.log(name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return "\n".join(f"  {line[:500]}" for line in lines[-15:])
 
     def tail(self, name: str) -> str:
-        """The end of a log: the figures, or what went wrong."""
-        lines = self.log(name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        many = 1 if self.ended[name].startswith("done") else 12
-        return "\n".join(f"  {line[:600]}" for line in lines[-many:])
+        """The figures, or what went wrong."""
+        done = self.ended[name].startswith("done")
+        return self.end(name).rpartition("\n")[2] if done else self.end(name)
 
     def run(self, seconds: float) -> None:
         """Until all is done or the time is over."""
-        end = time.monotonic() + seconds
+        end, packed = time.monotonic() + seconds, time.monotonic()
         while True:
             left = end - time.monotonic()
-            self.look(over=left <= 0)
-            while left > LEAST and len(self.running) < self.a.jobs and (name := self.ready()) is not None:
+            self.over = self.over or left <= 0
+            self.look()
+            while (
+                not self.over and left > LEAST and len(self.running) < self.a.jobs
+                and (name := self.ready()) is not None
+            ):  # fmt: skip
                 self.start(name, left)
             if not self.running:
                 return
+            if self.a.out and time.monotonic() - packed > PACKED:
+                pack_all(self.a)
+                packed = time.monotonic()
             time.sleep(0.5)
 
 
-def pack(out: Path, results: Path, figures: Path, work: Path) -> None:
-    """Rows, figures and logs as one archive, under the names they have in a checkout."""
+def ended_by_force(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was asked to end, not for ever."""
+    try:
+        process.wait(6)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def pack(out: Path, name: str, work: Path, files: Iterable[tuple[Path, str]]) -> None:
+    """An archive, whole or the one before."""
     out.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(out / "ledger.tar.gz", "w:gz") as archive:
-        for folder, inside in ((results, "results"), (figures, "docs/figures")):
-            for path in sorted({p for pattern in WRITTEN for p in folder.glob(pattern)}):
-                archive.add(path, f"{inside}/{path.name}")
-        for path in sorted((work / "logs").glob("*.log")):
-            archive.add(path, f"runs/logs/{path.name}")
+    made = work / name
+    with tarfile.open(made, "w:gz", compresslevel=5) as archive:
+        for path, inside in files:
+            archive.add(path, inside)
+    shutil.copyfile(made, out / f"{name}.part")
+    (out / f"{name}.part").replace(out / name)
 
 
-def main() -> None:
+def pack_all(a: argparse.Namespace) -> None:
+    """Rows, figures, logs and what rows are made from, under the names they have in a checkout; models."""
+    found: list[tuple[Path, str]] = []
+    for folder, inside in ((a.results, "results"), (a.figures, "docs/figures")):
+        written = sorted({path for pattern in WRITTEN for path in folder.glob(pattern)})
+        found += [(path, f"{inside}/{path.name}") for path in written]
+    kept = [path for pattern in ("logs/*.log", *KEPT) for path in sorted(a.work.glob(pattern))]
+    found += [(path, f"runs/{path.relative_to(a.work)}") for path in kept]
+    try:
+        pack(a.out, "ledger.tar.gz", a.work, found)
+        made = sorted(path for path in a.models.glob("*/*") if path.is_file())
+        if made:
+            files = [(path, str(path.relative_to(a.models))) for path in made]
+            pack(a.out, "models.tar.gz", a.work, files)
+    except OSError as error:  # a file that is being replaced: the next archive has it
+        print(f"not packed: {error}", flush=True)
+
+
+def arguments() -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STAGES)}; all by default")
+    parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help="stages to leave out")
     parser.add_argument("--seconds", type=float, default=1e9, help="everything is over after that")
     parser.add_argument("--jobs", type=int, default=5, help="processes at once")
     parser.add_argument("--work", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--figures", type=Path, default=ROOT / "docs" / "figures")
-    parser.add_argument("--out", type=Path, help="a folder for the archive of what was written")
+    parser.add_argument("--models", type=Path, help="where models that come along are written; --work/models")
+    parser.add_argument("--out", type=Path, help="a folder for the archives of what was written")
+    parser.add_argument("--device", help="for every script, instead of what it finds")
+    parser.add_argument("--mps", choices=("try", "off"), default="try")
     parser.add_argument("--extra", nargs=argparse.REMAINDER, default=[], help="options for every script")
     a = parser.parse_args()
-    if unknown := [name for name in a.names if name not in STAGES]:
+    if unknown := [name for name in (*a.names, *a.without) if name not in STAGES]:
         parser.error(f"no stage is called {unknown[0]!r}; there are {', '.join(STAGES)}")
     if not os.environ.get("HEED_DATA"):
         parser.error("HEED_DATA names no folder of data sets")
-    session = Session(a.names or list(STAGES), a)
-    session.run(a.seconds)
+    a.work, a.results, a.figures = a.work.resolve(), a.results.resolve(), a.figures.resolve()
+    a.models = (a.models or a.work / "models").resolve()
+    (a.work / "logs").mkdir(parents=True, exist_ok=True)
+    return a
+
+
+def main() -> None:
+    a, began = arguments(), time.monotonic()
+    with overlapping(a.mps == "try" and a.device in (None, "cuda"), a.work / "logs" / "mps.log") as shared:
+        chosen = [name for name in a.names or STAGES if name not in a.without]
+        session = Session(chosen, a, shared)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: setattr(session, "over", True))
+        session.run(a.seconds - (time.monotonic() - began))
+    if a.out:
+        pack_all(a)
     for name in session.waiting:
         session.ended[name] = "not begun"
     for name, how in session.ended.items():
-        print(f"{name:16} {how}")
-    if a.out:
-        pack(a.out, a.results, a.figures, a.work)
+        print(f"{name:24} {how}")
     sys.exit(0 if all(how.startswith("done") for how in session.ended.values()) else 1)
 
 

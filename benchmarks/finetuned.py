@@ -2,12 +2,14 @@
 
     HEED_DATA=… python benchmarks/finetuned.py                      all; writes results/finetuned-*.json
     HEED_DATA=… python benchmarks/finetuned.py sst2 squad           some
+    HEED_DATA=… python benchmarks/finetuned.py sst2 --seeds 1 --part       one run; a later call writes the row
     HEED_DATA=… python benchmarks/finetuned.py scratch-bilstm --json       prints the figure, writes nothing
 
 sst2        accuracy on dev, median of 3 seeds         clinc150   accuracy on test, in scope
 conll2003   F1 of entities on testb                    mrpc       accuracy on test, median of 3 seeds
 squad       F1 on the last 8 articles of dev           rte        accuracy on dev, median of 3 seeds
 scratch-bilstm, scratch-cnn, scratch-bert    accuracy on SST-2 dev from random weights, median of 3 seeds
+scratch-together    the same of the mean of these models' probabilities, of all that lie in --work
 
 The weights that are tested are those with the best score on held-back data; the test data are looked at once.
 On SST-2 whole sentences are held back with all phrases that occur in no other one: single phrases would share
@@ -48,6 +50,7 @@ from heedful.data.batches import Batches
 from heedful.loading import with_head
 from heedful.models.base import Model
 from heedful.runs import ledger
+from heedful.runs.evaluate import Asked
 from heedful.text.tokenizer import Tokenizer
 from heedful.train.objectives import Objective, Term, objective
 
@@ -73,8 +76,8 @@ class Whole:
 UNILM = "MiniLM-L6-H384 by its authors, microsoft/unilm"
 THREE = (0, 1, 2)
 TASKS = {
-    "sst2": Whole("sentiment", "SST-2 dev, accuracy", 3, 1e-4, 64, seeds=THREE, published=91.5, source=UNILM),
-    "conll2003": Whole("conll2003", "CoNLL-2003 testb, F1 of entities", 8, 2e-4),
+    "sst2": Whole("sentiment", "SST-2 dev, accuracy", 4, 1e-4, 64, seeds=THREE, published=91.5, source=UNILM),
+    "conll2003": Whole("conll2003", "CoNLL-2003 testb, F1 of entities", 10, 2e-4),
     "squad": Whole("answers", "SQuAD 1.1, the last 8 articles of dev, F1 (38 others and 4,000 questions of "
                    "train learnt, 2 held back)", 3, 1.5e-4, 24),
     "clinc150": Whole("intents", "CLINC150 test in scope, accuracy", 15, 2e-4, 64),
@@ -88,7 +91,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bert": dict(dim=256, layers=3, heads=4, context=128, dropout=0.2),
 }
 FROM_NOTHING = Whole("sentiment", "SST-2 dev, accuracy, from random weights", 5, 1e-3, 128, 10, THREE, 1.5)
-NAMES = (*TASKS, *(f"scratch-{kind}" for kind in KINDS))
+NAMES = (*TASKS, *(f"scratch-{kind}" for kind in KINDS), "scratch-together")
 
 
 def grams(sentences: Iterable[str]) -> set[str]:
@@ -247,9 +250,58 @@ def measured(name: str, how: Whole, a: argparse.Namespace) -> None:
     held = [round(percent(plan, run["held"]), 2) for run in runs]
     told = {"schema": "heed/1", "row": row_name(name), "figure": figure, "held_back": held}
     print(json.dumps({**told, "seconds": [run["seconds"] for run in runs]}), flush=True)
-    if not (a.json or a.steps):
+    if not (a.json or a.steps or a.part):
         made = row(name, how, plan, figure, seeds, a)
         ledger.record(a.results / f"{row_name(name)}.json", [made])
+
+
+@torch.inference_mode()
+def probabilities(model: Model, plan: Plan, asked: Asked) -> tuple[torch.Tensor, list[int]]:
+    """p(label | text) of every row of a file (N, C), and its true label."""
+    model.eval()
+    batches = data.classify(
+        asked.source, model.tokenizer, labels=list(plan.names), batch=asked.batch, **asked.options
+    )
+    found, truth = [], list[int]()
+    for batch in batches.once():
+        there = batch.to(model.device)
+        found.append(model(there.tokens, valid=there.valid, types=there.types).float().softmax(-1).cpu())
+        truth += batch.extra["label"].tolist()
+    return torch.cat(found), truth
+
+
+def together(how: Whole, a: argparse.Namespace) -> None:
+    """All models from random weights, each with one voice: the mean of their probabilities."""
+    plan = PLANS[how.plan]
+    names = [f"scratch-{kind}-{seed}" for kind in KINDS for seed in a.seeds or how.seeds]
+    places = [a.work / name for name in names if (a.work / name / "scores.json").is_file()]
+    if not places:
+        sys.exit(f"{a.work} holds no model from random weights; run {', '.join(NAMES[-4:-1])} first")
+    models = [heedful.load(place, dtype=torch.float32, device=a.device) for place in places]
+    asked = plan.test(a.data)
+    voices = [probabilities(model, plan, asked) for model in models]
+    said, truth = torch.stack([voice for voice, _ in voices]).mean(0).argmax(-1).tolist(), voices[0][1]
+    right = sum(x == y for x, y in zip(said, truth, strict=True)) / len(truth)
+    figure = {plan.score: round(100 * right, 2), "models": len(models)}
+    print(json.dumps({"schema": "heed/1", "row": "scratch-together", "figure": figure}), flush=True)
+    if not (a.json or a.steps or a.part):
+        ledger.record(a.results / "scratch-together.json", [row_together(how, plan, figure, a)])
+
+
+def row_together(how: Whole, plan: Plan, figure: Mapping[str, Any], a: argparse.Namespace) -> dict[str, Any]:
+    """What the ledger keeps of them."""
+    words = ["python", "benchmarks/finetuned.py"]
+    train = [*words, *NAMES[-4:-1], "--json", "--work", "{work}"]
+    check = {
+        "steps": [train, [*words, "scratch-together", "--json", "--work", "{work}"]],
+        "read": f"figure.{plan.score}", "figure": plan.score, "tolerance": how.tolerance,
+        "data": list(plan.files), "device": "cuda",
+    }  # fmt: skip
+    return ledger.row(
+        f"{how.claim} × 100: mean of the probabilities of {figure['models']} models ({', '.join(KINDS)})",
+        dict(figure), f"HEED_DATA=… {' '.join([*words, *NAMES[-4:]])}", seed=list(a.seeds or how.seeds),
+        check=check, data_sha256=ledger.sha256(a.data / file for file in plan.files),
+    )  # fmt: skip
 
 
 def row_name(name: str) -> str:
@@ -286,12 +338,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/finetuned"))
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--json", action="store_true", help="print the figure, write nothing")
+    parser.add_argument(
+        "--part", action="store_true", help="train and test only: a later call writes the row"
+    )
     parser.add_argument("--base", help="a folder with all-MiniLM-L6-v2")
     parser.add_argument("--lr", type=float, help="another learning rate; take another --work")
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--steps", type=int, help="stop so early, to try it; writes nothing")
-    parser.add_argument("--vocab", type=int, default=8000, help="pieces of the models from random weights")
+    parser.add_argument("--vocab", type=int, default=12_000, help="pieces of the models from random weights")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
     if unknown := [name for name in a.names if name not in NAMES]:
@@ -301,7 +356,8 @@ def main() -> None:
     SCRATCH.mkdir(parents=True, exist_ok=True)
     given = {key: getattr(a, key) for key in ("lr", "epochs", "batch") if getattr(a, key) is not None}
     for name in a.names or NAMES:
-        measured(name, replace(TASKS.get(name, FROM_NOTHING), **given), a)
+        how = replace(TASKS.get(name, FROM_NOTHING), **given)
+        together(how, a) if name == "scratch-together" else measured(name, how, a)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ hellaswag    validation, 10,042 rows of four endings: accuracy by log p, and by 
 blimp        67,000 pairs: how often the grammatical sentence is the more probable, mean of 67 paradigms
 
 On one core SmolLM2-135M reads some hundred tokens a second, so that lambada takes an hour or two and the
-others several; with a GPU take --device cuda. --limit takes rows from all over the file.
+others several; a GPU takes a minute or two. --limit takes rows from all over the file.
+The model is the installed package, or smollm2-135m-instruct in the folder HEED_BASES names.
 HEED_DATA is a folder with eval/lambada, eval/hellaswag and eval/blimp.
 """
 
@@ -27,6 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
+
+from bundle.plans import base_folder
 
 import heedful
 from heedful.runs import ledger
@@ -52,7 +57,8 @@ class Measured:
 ROWS = {
     "lambada": Measured(
         "LAMBADA test: per cent of last words written greedily, and their perplexity",
-        "eval/lambada/test.jsonl.gz", benchmarks.lambada, "accuracy", 0.2,
+        "eval/lambada/test.jsonl.gz", benchmarks.lambada, "accuracy", 0.2, {"accuracy": 44.3, "perplexity": 16.07},
+        "Mamba-130M, about as large, in Dao and Gu 2024, arXiv 2405.21060; the model's authors give none",
     ),
     "hellaswag": Measured(
         "HellaSwag validation, zero-shot: per cent right by log p, and by log p per byte",
@@ -121,13 +127,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("names", nargs="+", choices=ROWS, metavar="NAME", help=f"of {', '.join(ROWS)}")
     parser.add_argument("--model", default=MODEL, help=f"a name or a folder; {MODEL} by default")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--results", type=Path, default=ROOT / "results")
+    parser.add_argument("--work", type=Path, help="nothing is kept; for all_gpu.py, which says it to all")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--limit", type=int, help="so many rows; writes nothing")
     parser.add_argument("--json", action="store_true", help="print the figure, write nothing")
     given = parser.parse_args()
     root = os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets")
-    model = heedful.load(given.model, device=given.device, dtype=getattr(torch, given.dtype))
+    model = heedful.load(base_folder(given.model), device=given.device, dtype=getattr(torch, given.dtype))
     for name in given.names:
         path = Path(root) / ROWS[name].file
         rows, began = rows_of(path, given.limit), time.perf_counter()
@@ -138,7 +146,7 @@ def main() -> None:
         print(json.dumps(told), flush=True)
         if not given.json and given.limit is None:
             result = row(name, given.model, figure, path, given.device)
-            ledger.record(ROOT / "results" / f"lm-{name}.json", [result])
+            ledger.record(given.results / f"lm-{name}.json", [result])
 
 
 if __name__ == "__main__":

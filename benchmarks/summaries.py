@@ -69,12 +69,15 @@ def learnt(task: Summarize, model: Model, parts: dict[str, Examples], a: argpars
         if step.number % 100 == 0:
             print(f"step {step.number} of {steps} loss {step.loss:.3f} {time.perf_counter() - began:.0f} s",
                   flush=True)  # fmt: skip
-        if step.number % len(batches) == 0 or step.number == steps:
+        late = time.perf_counter() - began > a.seconds
+        if step.number % len(batches) == 0 or step.number == steps or late:
             loss = step.evaluate(valid)["loss"]
             print(f"step {step.number} of {steps} validation {loss:.4f}", flush=True)
             if loss < best:
                 best = loss
                 kept = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+        if late:
+            break
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in kept:
@@ -155,14 +158,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the figures, write nothing")
     parser.add_argument("--base", help="a folder with SmolLM2-135M-Instruct")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--epochs", type=float, default=2)
+    parser.add_argument("--seconds", type=float, default=1e9, help="train one model no longer than that")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of products")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--length", type=int, default=640)
     parser.add_argument("--beams", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=64, help="dialogues that are summarised at once")
+    parser.add_argument("--rows", type=int, default=96, help="dialogues that are summarised at once")
     parser.add_argument("--most", type=int, default=110, help="tokens of a summary")
     parser.add_argument("--steps", type=int, help="stop so early, to try it; writes nothing")
     parser.add_argument("--limit", type=int, help="only so many rows of each file, to try it; writes nothing")

@@ -256,13 +256,55 @@ def test_summaries_are_learnt_written_and_scored(run: Run, made: tuple[Path, Pat
     accepted(script.row("samsum", figure, script.argparse.Namespace(data=made[0], rank=2, seed=0)))
 
 
+def test_seeds_trained_apart_are_put_together_by_a_later_call(run: Run, tmp_path: Path) -> None:
+    for seed in ("0", "1"):
+        run("finetuned", "clinc150", "--seeds", seed, "--steps", "2", "--part")
+    assert not (tmp_path / "results").exists()
+    told = run("finetuned", "clinc150", "--seeds", "0", "1")  # trains nothing: both are there
+    assert len(told["figure"]["seeds"]) == 2
+    assert len(ledger.read(tmp_path / "results/finetuned-clinc150.json")) == 1
+
+
+def test_models_from_random_weights_are_heard_together(
+    run: Run, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = load("finetuned")
+    for kind in ("cnn", "bert"):
+        monkeypatch.setitem(script.KINDS, kind, script.KINDS[kind] | {"dim": 16})
+        run("finetuned", f"scratch-{kind}", "--seeds", "0", "--steps", "2", "--vocab", "200")
+    figure = run("finetuned", "scratch-together", "--json")["figure"]
+    assert figure["models"] == 2
+    assert 0 <= figure["accuracy"] <= 100
+    given = script.argparse.Namespace(data=made[0], seeds=None)
+    accepted(script.row_together(script.FROM_NOTHING, script.PLANS["sentiment"], figure, given))
+
+
+def test_words_are_predicted_by_both_recipes_of_wikitext(run: Run, made: tuple[Path, Path]) -> None:
+    for part in ("train", "valid", "test"):
+        put(made[0] / f"lm/wikitext-2/{part}.txt.gz", [text for _, text in sentences(400)])
+    small = ("--set", "model.dim=16", "--set", "data.batch=2", "--set", "train.graph=false")
+    for name, more in (("lstm", ()), ("transformer", ("--set", "model.heads=2", "--set", "model.hidden=32"))):
+        told = run(
+            "wikitext2", "--recipes", f"{name}-wikitext2", "--steps", "2", "--limit", "300", *small, *more
+        )
+        assert told["figure"]["test"] > 1
+        given = load("wikitext2").argparse.Namespace(steps=2, set=[], seed=0)
+        accepted(load("wikitext2").row(f"{name}-wikitext2", told, {"a": made[0] / "text.txt"}, given))
+
+
+def test_a_language_model_is_found_among_the_bases_and_scored(run: Run, made: tuple[Path, Path]) -> None:
+    put(made[0] / "eval/lambada/test.jsonl.gz", [json.dumps({"text": text}) for _, text in sentences(4)])
+    figure = run("lm_tasks", "lambada", "--json")["figure"]
+    assert set(figure) == {"accuracy", "perplexity"}
+
+
 SCRIPT = """
 import json, pathlib, sys, time
-results = pathlib.Path(sys.argv[sys.argv.index("--results") + 1])
+made = pathlib.Path(sys.argv[sys.argv.index("--results" if "--results" in sys.argv else "--out") + 1])
 if "slow" in sys.argv: time.sleep(60)
-if "wrong" in sys.argv: sys.exit(3)
-results.mkdir(exist_ok=True)
-(results / "finetuned-quick.json").write_text("[]")
+if "wrong" in sys.argv: raise ValueError("what went wrong")
+made.mkdir(exist_ok=True, parents=True)
+(made / "finetuned-quick.json").write_text("[]")
 print(json.dumps({"figure": 1}))
 """
 
@@ -272,29 +314,65 @@ def test_the_driver_runs_what_fits_and_goes_on_later(
 ) -> None:
     driver = load("all_gpu")
     (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks/toy.py").write_text(SCRIPT)
-    stages = {"first": driver.Stage(("toy.py", "quick"), 30), "slow": driver.Stage(("toy.py", "slow"), 1),
-              "wrong": driver.Stage(("toy.py", "wrong"), 30),
-              "late": driver.Stage(("toy.py", "quick"), 30, ("first",)),
-              "never": driver.Stage(("toy.py", "quick"), 30, ("wrong",))}  # fmt: skip
+    for path in ("benchmarks/toy.py", "toymodel.py"):
+        (tmp_path / path).write_text(SCRIPT)
+    stages = {"first": driver.Stage(("toy.py", "quick")), "slow": driver.Stage(("toy.py", "slow")),
+              "wrong": driver.Stage(("toy.py", "wrong")),
+              "model": driver.Stage(("-m", "toymodel"), spare=1),
+              "late": driver.Stage(("toy.py", "quick"), ("first",)),
+              "never": driver.Stage(("toy.py", "quick"), ("wrong",))}  # fmt: skip
     monkeypatch.setattr(driver, "STAGES", stages)
     monkeypatch.setattr(driver, "ROOT", tmp_path)
+    monkeypatch.setattr(driver, "LEAST", 0)
+    monkeypatch.setattr(driver, "PACKED", 0.1)
     monkeypatch.setenv("HEED_DATA", str(tmp_path))
     given = [f"--{key}={tmp_path / key}" for key in ("work", "results", "figures", "out")]
-    monkeypatch.setattr(sys, "argv", ["all_gpu", *given, "--jobs", "2"])
+    monkeypatch.setattr(sys, "argv", ["all_gpu", *given, "--jobs", "3", "--seconds", "4", "--mps", "off"])
     with pytest.raises(SystemExit) as ended:
         driver.main()
     assert ended.value.code == 1
-    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-5:])
-    assert told["first"].startswith("done")
-    assert told["late"].startswith("done")
+    printed = capsys.readouterr().out
+    assert "what went wrong" in printed
+    told = dict(line.split(maxsplit=1) for line in printed.splitlines()[-6:])
+    for name in ("first", "late", "model"):
+        assert told[name].startswith("done")
     assert told["slow"].startswith("out of time")
     assert told["wrong"].startswith("failed")
     assert told["never"] == "not begun"
     with tarfile.open(tmp_path / "out/ledger.tar.gz") as archive:
-        assert "results/finetuned-quick.json" in archive.getnames()
+        assert {"results/finetuned-quick.json", "runs/logs/wrong.log"} <= set(archive.getnames())
+    with tarfile.open(tmp_path / "out/models.tar.gz") as archive:
+        assert archive.getnames() == ["model/finetuned-quick.json"]
     monkeypatch.setattr(sys, "argv", ["all_gpu", "first", *given])
     with pytest.raises(SystemExit) as again:
         driver.main()
     assert again.value.code == 0
     assert "done before" in capsys.readouterr().out
+
+
+def test_what_fell_under_mps_is_begun_again_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = load("all_gpu")
+    (tmp_path / "benchmarks").mkdir()
+    text = "import os, sys\nif 'CUDA_MPS_PIPE_DIRECTORY' in os.environ: sys.exit('CUDA error: it fell')"
+    (tmp_path / "benchmarks/toy.py").write_text(text)
+    monkeypatch.setattr(driver, "STAGES", {"one": driver.Stage(("toy.py",))})
+    monkeypatch.setattr(driver, "ROOT", tmp_path)
+    (tmp_path / "logs").mkdir()
+    places = dict.fromkeys(("work", "results", "figures", "models"), tmp_path)
+    given = driver.argparse.Namespace(**places, jobs=1, extra=[], out=None, device=None)
+    session = driver.Session(["one"], given, {"CUDA_MPS_PIPE_DIRECTORY": "x"})
+    session.run(30)
+    assert session.ended["one"].startswith("done")
+
+
+def test_every_stage_calls_a_script_with_what_it_knows(tmp_path: Path) -> None:
+    driver = load("all_gpu")
+    places = dict.fromkeys(("work", "results", "figures", "models"), tmp_path)
+    given = driver.argparse.Namespace(**places, extra=[], device=None)
+    session = driver.Session([], given, {})
+    for name, stage in driver.STAGES.items():
+        assert set(stage.after) <= set(driver.STAGES)
+        if stage.words[0] != "-m":
+            script = (ROOT / "benchmarks" / stage.words[0]).read_text(encoding="utf-8")
+            said = [word for word in session.command(name, 100.0) if word.startswith("--")]
+            assert all(f'"{word}"' in script for word in said)

@@ -197,9 +197,8 @@ def extend_all(
     many = min(max(2, 1 + len(asked.eos)) * share, share * V)
     for g in range(wide.groups):
         here = slice(g * share, (g + 1) * share)
-        scores = logs.new_full((len(hunts), share), -math.inf)
-        for r, row in enumerate(hunts):
-            scores[r, : len(row[g].running)] = logs.new_tensor([t.score for t in row[g].running])
+        known = [[t.score for t in row[g].running] for row in hunts]  # one copy to the device, not one a row
+        scores = logs.new_tensor([some + [-math.inf] * (share - len(some)) for some in known])
         total = logs[:, here] + scores[..., None] - wide.diversity * taken[:, None]
         best = total.flatten(1).topk(many)
         ranked = zip(best.values.tolist(), best.indices.tolist(), strict=True)
@@ -208,7 +207,7 @@ def extend_all(
                 continue
             found = [(v, p // V, p % V) for v, p in zip(values, places, strict=True)]
             row[g].extend(found, covered[r * W + g * share : r * W + (g + 1) * share])
-            for text in row[g].running:
+            for text in row[g].running if wide.groups > 1 else ():  # else nobody looks
                 taken[r, text.ids[-1]] += 1
 
 

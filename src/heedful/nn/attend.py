@@ -90,8 +90,13 @@ def sdpa(call: Call, ctx: Context) -> Tensor:
     if call.bias is not None:
         bias = call.bias.to(call.q.dtype)
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
+    k, v = call.k, call.v
+    if grouped and call.q.is_cuda and (mask is not None or call.q.dtype == torch.float32):
+        # There no fused kernel shares keys among heads: the plain one would hold all scores.
+        repeat, grouped = call.q.shape[1] // call.k.shape[1], False
+        k, v = (t.repeat_interleave(repeat, 1) for t in (call.k, call.v))
     out = F.scaled_dot_product_attention(
-        call.q, call.k, call.v, mask, call.dropout, is_causal=triangle, scale=call.scale, enable_gqa=grouped
+        call.q, k, v, mask, call.dropout, is_causal=triangle, scale=call.scale, enable_gqa=grouped
     )
     if silent is not None:
         out = out.masked_fill(silent, 0.0)

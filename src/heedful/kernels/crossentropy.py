@@ -4,9 +4,10 @@
     slope_r = softmax(u_r) − (1−ε) onehot(label) − ε/V,   0 where the label is ignored
 
 `heedful.train.crossentropy` has the definition and a test that equates them. The slope is written over the
-logits. A row of 50,304 numbers in bfloat16 is 100 KB: either one program holds it in registers (`held`: one
-read, one write), or it reads it again (`twice`), from cache if the rows under way fit there together, which
-they do when a row has many warps and so few rows are under way (132 processors × 2 rows × 100 KB = 26 MB).
+logits. A row of 50,304 numbers in bfloat16 is 100 KB. It is read twice, the second time from cache if all
+rows under way fit there: so a row has many warps, and few rows are under way (2 on each of 132 processors
+are 26 MB). Numbers are read 16 bytes at a time, which masks allow only where they end at a multiple of 16:
+whole blocks need none, and the last one reads up to the row's end and hides what is beyond V afterwards.
 """
 
 from __future__ import annotations
@@ -19,74 +20,62 @@ from torch import Tensor
 
 
 class Shape(NamedTuple):
-    """How a program works on its row: numbers at a time (0: all of them at once), and warps."""
+    """How a program works on its row: numbers at a time, warps, and the most registers of a thread."""
 
     block: int
     warps: int
+    registers: int
 
 
-SHAPE = Shape(16384, 32)
-SHAPES = (Shape(2048, 4), Shape(4096, 8), Shape(8192, 16), SHAPE, Shape(0, 32))  # to be measured
+SHAPE = Shape(8192, 16, 64)
 
 
 @functools.cache
-def kernels() -> tuple[Any, Any]:
-    """The kernels `twice` and `held`."""
+def kernel() -> Any:
+    """The kernel, made when a GPU first asks for it."""
     import triton
     import triton.language as tl
 
     @triton.jit
-    def twice(logits, labels, losses, V, stride, smoothing, ignore, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    def rows(logits, labels, losses, V, stride, smoothing, ignore, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        LOG2E: tl.constexpr = 1.4426950408889634
         row = tl.program_id(0).to(tl.int64)
         base = logits + row * stride
         label = tl.load(labels + row)
-        high = float("-inf")
-        total = 0.0
-        plain = 0.0
-        for start in range(0, V, BLOCK):
-            index = start + tl.arange(0, BLOCK)
-            u = tl.load(base + index, mask=index < stride, other=0.0, eviction_policy="evict_last")
-            u = tl.where(index < V, u.to(tl.float32), float("-inf"))
+        counts = label != ignore
+        hit = tl.load(base + tl.where(counts, label, 0)).to(tl.float32)
+        whole = V // BLOCK * BLOCK
+        index = whole + tl.arange(0, BLOCK)
+        last = tl.load(base + index, mask=index < stride, other=0.0).to(tl.float32)
+        last = tl.where(index < V, last, float("-inf"))
+        high = tl.max(last, 0)
+        high = tl.where(high == float("-inf"), hit, high)  # V is a multiple of BLOCK: nothing is left over
+        total = tl.sum(tl.exp2((last - high) * LOG2E), 0)
+        plain = tl.sum(tl.where(index < V, last, 0.0), 0)
+        for start in range(0, whole, BLOCK):
+            u = tl.load(base + start + tl.arange(0, BLOCK), eviction_policy="evict_last").to(tl.float32)
             top = tl.maximum(high, tl.max(u, 0))
-            total = total * tl.exp(high - top) + tl.sum(tl.exp(u - top), 0)
+            total = total * tl.exp2((high - top) * LOG2E) + tl.sum(tl.exp2(u * LOG2E - top * LOG2E), 0)
             if smoothing > 0:
-                plain += tl.sum(tl.where(index < V, u, 0.0), 0)
+                plain += tl.sum(u, 0)
             high = top
         z = tl.log(total) + high
-        counts = label != ignore
-        hit = tl.load(base + tl.where(counts, label, 0)).to(tl.float32)
         loss = z - (1.0 - smoothing) * hit - smoothing * plain / V
         tl.store(losses + row, tl.where(counts, loss, 0.0))
-        tl.debug_barrier()  # every thread has read the label's logit before it is written over
-        for start in range(0, stride, BLOCK):
-            index = start + tl.arange(0, BLOCK)
-            u = tl.load(base + index, mask=index < stride, other=0.0, eviction_policy="evict_first")
-            slope = tl.exp(u.to(tl.float32) - z) - tl.where(index == label, 1.0 - smoothing, 0.0)
-            slope = tl.where(counts & (index < V), slope - smoothing / V, 0.0)
-            tl.store(base + index, slope.to(logits.dtype.element_ty), mask=index < stride)
-
-    @triton.jit
-    def held(logits, labels, losses, V, stride, smoothing, ignore, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-        row = tl.program_id(0).to(tl.int64)
-        base = logits + row * stride
-        label = tl.load(labels + row)
-        counts = label != ignore
-        hit = tl.load(base + tl.where(counts, label, 0)).to(tl.float32)
-        index = tl.arange(0, BLOCK)
-        u = tl.load(base + index, mask=index < stride, other=0.0, eviction_policy="evict_first")
-        u = tl.where(index < V, u, float("-inf")).to(logits.dtype.element_ty)
-        high = tl.max(u, 0).to(tl.float32)
-        z = tl.log(tl.sum(tl.exp(u.to(tl.float32) - high), 0)) + high
-        plain = 0.0
-        if smoothing > 0:
-            plain = tl.sum(tl.where(index < V, u.to(tl.float32), 0.0), 0)
-        loss = z - (1.0 - smoothing) * hit - smoothing * plain / V
-        tl.store(losses + row, tl.where(counts, loss, 0.0))
-        slope = tl.exp(u.to(tl.float32) - z) - tl.where(index == label, 1.0 - smoothing, 0.0)
-        slope = tl.where(counts & (index < V), slope - smoothing / V, 0.0)
+        z = tl.where(counts, z * LOG2E, float("inf"))  # an ignored row: e^−∞ = 0
+        even = tl.where(counts, smoothing / V, 0.0)
+        for start in range(0, whole, BLOCK):
+            here = base + start + tl.arange(0, BLOCK)
+            u = tl.load(here, eviction_policy="evict_first").to(tl.float32)
+            tl.store(here, (tl.exp2(u * LOG2E - z) - even).to(logits.dtype.element_ty))
+        last = tl.load(base + index, mask=index < stride, other=0.0).to(tl.float32)
+        slope = tl.where(index < V, tl.exp2(last * LOG2E - z) - even, 0.0)
         tl.store(base + index, slope.to(logits.dtype.element_ty), mask=index < stride)
+        tl.debug_barrier()  # the label's slope is written last, by whichever thread
+        slope = tl.exp2(hit * LOG2E - z) - even - (1.0 - smoothing)
+        tl.store(base + tl.where(counts, label, 0), slope.to(logits.dtype.element_ty), mask=counts)
 
-    return twice, held
+    return rows
 
 
 def loss_and_slope_(
@@ -94,11 +83,8 @@ def loss_and_slope_(
 ) -> Tensor:
     """The loss of every row; `logits` (rows, at least V columns) become their own slope."""
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
-    twice, held = kernels()
-    stride = logits.stride(0)
-    kernel = twice if shape.block else held
-    block = shape.block or 1 << (stride - 1).bit_length()
-    kernel[(len(logits),)](
-        logits, labels, losses, vocab, stride, smoothing, ignore, BLOCK=block, num_warps=shape.warps
-    )
+    kernel()[(len(logits),)](
+        logits, labels, losses, vocab, logits.stride(0), smoothing, ignore,
+        BLOCK=shape.block, num_warps=shape.warps, maxnreg=shape.registers,
+    )  # fmt: skip
     return losses

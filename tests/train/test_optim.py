@@ -14,7 +14,7 @@ from torch import nn
 from heedful.errors import ConfigError
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.train.optim import learning_rate, make_optimisers, orthogonalise
+from heedful.train.optim import Adafactor, learning_rate, make_optimisers, orthogonalise
 from tests.train import toys
 
 
@@ -162,3 +162,20 @@ def test_the_norm_is_that_of_all_gradients_together(files: dict[str, Path]) -> N
 def test_a_config_that_cannot_be_says_so(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         TrainConfig(**settings)
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 4), (3, 6, 4)], ids=str)
+def test_adafactor_takes_the_steps_of_torch(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    ours, theirs = (torch.nn.Parameter(torch.randn(shape, dtype=torch.float64)) for _ in range(2))
+    theirs.data.copy_(ours)
+    steps = (
+        Adafactor([{"params": [ours]}], lr=0.03, weight_decay=0.1),
+        torch.optim.Adafactor([theirs], lr=0.03, weight_decay=0.1),
+    )
+    for _ in range(5):
+        gradient = torch.randn(shape, dtype=torch.float64)
+        for parameter, optimiser in zip((ours, theirs), steps, strict=True):
+            parameter.grad = gradient.clone()
+            optimiser.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)

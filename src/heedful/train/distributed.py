@@ -179,16 +179,10 @@ class Together(Processes):
         return values / self.world
 
     def whole(self, value: Tensor) -> Tensor:
-        full: Tensor = value.full_tensor() if _is_shared(value) else value  # type: ignore[attr-defined]
-        return full
+        return whole(value)
 
     def like(self, value: Tensor, shared: Tensor) -> Tensor:
-        if not _is_shared(shared) or value.dim() == 0:
-            return value
-        from torch.distributed.tensor import distribute_tensor
-
-        mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
-        return distribute_tensor(value.to(shared.device), mesh, placed)
+        return shared_like(value, shared)
 
     def settle(self) -> None:
         from torch.distributed.fsdp import FSDPModule
@@ -203,7 +197,7 @@ class Together(Processes):
             (m, n, p)
             for m in model.modules()
             for n, p in m._parameters.items()
-            if p is not None and _is_shared(p)
+            if p is not None and is_shared(p)
         ]
         full: dict[int, nn.Parameter] = {}
         for _, _, p in held:
@@ -235,10 +229,29 @@ class Together(Processes):
         return bool(said.item())
 
 
-def _is_shared(value: Any) -> bool:
+def is_shared(value: Any) -> bool:
+    """Whether a tensor lies in parts on several processes."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return False
     from torch.distributed.tensor import DTensor
 
     return isinstance(value, DTensor)
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor whose parts may lie on several processes, whole on each."""
+    full: Tensor = value.full_tensor() if is_shared(value) else value  # type: ignore[attr-defined]
+    return full
+
+
+def shared_like(value: Tensor, shared: Tensor, source: int | None = 0) -> Tensor:
+    """A whole tensor, shared out as another one is; process `source` has the values, or (None) each has."""
+    if not is_shared(shared) or value.dim() == 0:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placed = shared.device_mesh, shared.placements  # type: ignore[attr-defined]
+    return distribute_tensor(value.to(shared.device), mesh, placed, src_data_rank=source)
 
 
 def launched() -> bool:

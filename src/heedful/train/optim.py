@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from heedful.errors import ConfigError
 from heedful.train.config import TrainConfig
+from heedful.train.distributed import shared_like, whole
 
 
 def learning_rate(step: int, c: TrainConfig) -> float:
@@ -56,7 +57,7 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
             raise ConfigError("optimiser='muon' found no matrix of a linear layer to train; use 'adamw'")
         return [Muon(matrices, lr=first_rate(matrices[0], c), weight_decay=c.weight_decay), adamw(rest, c)]
     if c.optimiser == "adafactor":
-        return [torch.optim.Adafactor(groups(model, c), lr=c.lr, weight_decay=c.weight_decay)]
+        return [Adafactor(groups(model, c), lr=c.lr, weight_decay=c.weight_decay)]
     return [adamw(groups(model, c), c)]
 
 
@@ -77,6 +78,7 @@ class Muon(Optimizer):
     """W ← W − lr · s · orthogonalise(momentum), s = 0.2 √max(rows, columns)   (Jordan et al. 2024)
 
     The scale makes an update as large as AdamW's, so that one learning rate serves both (Liu et al. 2025).
+    Of a matrix that is shared out, momentum stays so; to be made orthogonal it is gathered, one at a time.
     """
 
     def __init__(
@@ -98,18 +100,77 @@ class Muon(Optimizer):
                 if "momentum" not in state:
                     state["momentum"] = torch.zeros_like(p)
                 held = state["momentum"].lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonalise(p.grad.lerp(held, group["momentum"]))
+                update = orthogonalise(whole(p.grad.lerp(held, group["momentum"]))).to(p.dtype)
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.sub_(update.to(p.dtype) * (group["lr"] * 0.2 * math.sqrt(max(p.shape))))
+                rate = group["lr"] * 0.2 * math.sqrt(max(p.shape))
+                p.sub_(shared_like(update, p, source=None) * rate)
 
 
 def orthogonalise(m: Tensor, rounds: int = 5) -> Tensor:
     """About U Vᵀ for M = U S Vᵀ, by five rounds of X ← aX + (bA + cA²)X, A = XXᵀ   (Jordan et al. 2024)"""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = m.bfloat16() if m.is_cuda else m.float()
+    x = m.bfloat16() if m.is_cuda else m.to(torch.promote_types(m.dtype, torch.float32))
     x = x.t() if m.shape[0] > m.shape[1] else x
     x = x / (x.norm() + 1e-7)
     for _ in range(rounds):
         gram = x @ x.t()
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.t() if m.shape[0] > m.shape[1] else x
+
+
+class Adafactor(Optimizer):
+    """W ← W − α U / max(1, rms(U)),  U = G / √V,  V = r cᵀ / mean(r)   (Shazeer and Stern 2018 §4, §6)
+
+    r and c are running means of G² over the columns and over the rows; a vector keeps V whole.
+    α = max(0.001, rms(W)) · min(lr, 1/√t), as torch.optim.Adafactor has it. Means and norms are of whole
+    tensors: one that is shared out is gathered for its step.
+    """
+
+    def __init__(
+        self, params: Iterable[dict[str, object]], lr: float = 1e-2, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                w, g, state = whole(p), whole(p.grad), self.state[p]
+                if not state:
+                    state["step"] = torch.tensor(0.0)
+                    state |= first_squares(g)
+                state |= {name: whole(value) for name, value in state.items()}  # after a restart, once
+                state["step"] += 1
+                t = float(state["step"])
+                update = factored(g, state, t**-0.8)
+                rate = min(group["lr"], t**-0.5) * max(1e-3, float(rms(w)))
+                rate /= max(1.0, float(rms(update)))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(shared_like(update * rate, p, source=None))
+
+
+def first_squares(g: Tensor) -> dict[str, Tensor]:
+    """The running means of G² before the first step: a column and a row for a matrix, else all."""
+    if g.dim() < 2:
+        return {"variance": torch.zeros_like(g)}
+    row, column = g[..., :1], g[..., :1, :]
+    return {"row_var": torch.zeros_like(row), "col_var": torch.zeros_like(column)}
+
+
+def factored(g: Tensor, state: dict[str, Tensor], new: float) -> Tensor:
+    """U = G / √V, after V has taken in G² with weight `new`."""
+    tiny = torch.finfo(g.dtype).eps
+    if g.dim() < 2:
+        v = state["variance"].lerp_(g * g, new)
+    else:
+        row = state["row_var"].lerp_(g.square().mean(-1, keepdim=True), new)
+        column = state["col_var"].lerp_(g.square().mean(-2, keepdim=True), new)
+        v = row @ column / row.mean(-2, keepdim=True).clamp(min=tiny)
+    return g * v.clamp(min=tiny * tiny).rsqrt()
+
+
+def rms(x: Tensor) -> Tensor:
+    """√(mean of squares)."""
+    return x.norm() / math.sqrt(x.numel())

@@ -23,19 +23,23 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def worst_step(model: Model, rows: int = 1, pad: int = 0, cublas: bool = False, splits: int = 0) -> float:
+def worst_step(
+    model: Model, rows: int = 1, pad: int = 0, cublas: bool = False, splits: int = 0, length: int = 6
+) -> float:
+    from heedful.decode.gpu_matrices import Attending
     from heedful.decode.graph import OnGPU
 
     model = model.to(DEVICE)
-    prompt = ids(model, rows, 6).to(DEVICE)
-    valid = torch.arange(6).expand(rows, 6) >= torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
+    prompt = ids(model, rows, length).to(DEVICE)
+    begin = torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
+    valid = torch.arange(length).expand(rows, length) >= begin
     known = valid.to(DEVICE) if pad else None
-    quick, plain = OnGPU(model, splits=splits), Plain(model)
+    quick, plain = OnGPU(model, attending=Attending(16, splits=splits)), Plain(model)
     assert quick.why is None
     if cublas:
         quick.choice = {}
-    quick.prefill(prompt, known, 20)
-    logits, worst = plain.prefill(prompt, known, 20), 0.0
+    quick.prefill(prompt, known, length + 14)
+    logits, worst = plain.prefill(prompt, known, length + 14), 0.0
     for n in range(6):
         tokens = logits.argmax(-1)
         got, logits = quick.step(tokens), plain.step(tokens)
@@ -66,8 +70,9 @@ def test_padded_rows_in_pieces_equal_the_plain_step(family: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_int8_products_equal_the_plain_ones(rows: int) -> None:
-    assert worst_step(quantize(tiny("llama"), "int8"), rows=rows) < 1e-4
-    assert worst_step(quantize(tiny("gpt2"), "int8"), rows=rows) < 1e-4
+    """One row is rounded to 16 bits before it is multiplied, several are not."""
+    assert worst_step(quantize(tiny("llama"), "int8"), rows=rows) < (1e-3 if rows == 1 else 1e-4)
+    assert worst_step(quantize(tiny("gpt2"), "int8"), rows=rows) < (1e-3 if rows == 1 else 1e-4)
 
 
 def test_tokens_fed_back_on_the_device_are_those_of_a_loop() -> None:

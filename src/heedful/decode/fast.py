@@ -65,12 +65,19 @@ def compiled_before() -> bool:
     return spec is not None and any(Path(str(spec.origin)).parent.glob("__pycache__/rows.step-*.nbi"))
 
 
-def fast(model: Model) -> Stepper:
-    """The fastest stepper there is for this model, where it is; the plain one if there is no other."""
+def fast(model: Model, kept: torch.dtype | None = None) -> Stepper:
+    """The fastest stepper there is for this model, where it is; the plain one if there is no other.
+
+    `kept`, on a GPU: the type of the keys and values that are kept, torch.float8_e4m3fn or the model's own.
+    """
     if model.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
         from heedful.decode.graph import OnGPU
 
-        return cast(Stepper, OnGPU(model))
+        return cast(Stepper, OnGPU(model, kept=kept))
+    if kept is not None:
+        raise InputError(
+            f"kept={kept} is for the stepper of a GPU with Triton; this model is on {model.device}"
+        )
     return cast(Stepper, OnCPU(model) if model.device.type == "cpu" else Plain(model))
 
 

@@ -2,30 +2,45 @@
 
 q, k and v are one matrix, gate and up another; the model's own matrices become views of those. Norms, biases,
 activations and residuals are done where a product reads or writes. Each product is cuBLAS's or a kernel of
-`kernels/gpu_rows.py`, whichever is faster for its shape: `tune` asks the device.
+`kernels/gpu_rows.py` or `gpu_int8.py`, whichever is faster for its shape: `tune` asks the device.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.decode.gpu_matrices import (
+    CUBLAS,
+    Attending,
+    Choice,
+    Digits,
+    Kernel,
+    Matrices,
+    Matrix,
+    Unknown,
+    described,
+    multiply,
+    power,
+    working,
+    zeros,
+)
+from heedful.kernels import gpu_attend as A
+from heedful.kernels import gpu_int8 as I
 from heedful.kernels import gpu_rows as R
-from heedful.models.base import LM
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, Activation, GatedMLP, gelu_tanh, squared_relu
 from heedful.nn.head import LMHead
-from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
-from heedful.nn.quantised import Int8Embedding, Int8Linear, TiedLinear
+from heedful.nn.quantised import Int8Embedding
 
 ACTS: dict[Activation, int] = {
     F.relu: R.RELU, F.gelu: R.GELU, gelu_tanh: R.GELU_TANH, F.silu: R.SILU, F.tanh: R.TANH,
@@ -33,122 +48,19 @@ ACTS: dict[Activation, int] = {
 }  # fmt: skip
 
 
-class Unknown(Exception):
-    """A part that no kernel computes: why there is no graph."""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """How one row is multiplied: so many rows of W a program, columns a block, warps. `rows` 0: cuBLAS."""
-
-    rows: int = 0
-    block: int = 0
-    warps: int = 4
-
-    def __str__(self) -> str:
-        return f"{self.rows}x{self.block}/{self.warps}" if self.rows else "cublas"
-
-
-CUBLAS = Kernel()
-Choice = dict[str, Kernel]  # by the name of a product: qkv, o, up, down, head
-
-
-def power(n: int) -> int:
-    """The next power of two."""
-    return 1 << max(0, n - 1).bit_length()
-
-
-def candidates(columns: int) -> list[Kernel]:
-    """Kernels worth trying for one row of so many columns. One that reads whole rows can normalise too."""
-    whole = power(columns)
-    looped = [Kernel(4, 1024, 4), Kernel(8, 512, 4), Kernel(2, 2048, 4), Kernel(1, 4096, 4)]
-    if whole > 4096:
-        return [CUBLAS, *looped]
-    full = [Kernel(rows, whole, warps) for rows, warps in ((1, 4), (2, 4), (4, 8), (8, 8))]
-    return [CUBLAS, *full, *looped[:2]]
-
-
-def usual(columns: int) -> Kernel:
-    """A fair kernel without measuring."""
-    whole = power(columns)
-    return Kernel(2 if whole >= 2048 else 4, whole, 4) if whole <= 4096 else Kernel(4, 1024, 4)
-
-
-@dataclass
-class Matrix:
-    """W (rows, columns), float or int8 with a scale for each row, and its bias."""
-
-    weight: Tensor
-    scale: Tensor | None
-    bias: Tensor | None
-
-    @property
-    def rows(self) -> int:
-        return self.weight.shape[0]
-
-    @property
-    def columns(self) -> int:
-        return self.weight.shape[1]
-
-
-def merged(*layers: nn.Module) -> Matrix:
-    """The matrices of several layers as one. The layers keep views of it, so that nothing is held twice."""
-    if all(type(layer) is nn.Linear for layer in layers):
-        scales: list[Tensor] = []
-    elif all(isinstance(layer, (Int8Linear, TiedLinear)) for layer in layers):
-        scales = [cast(Tensor, layer.scale) for layer in layers]
-    else:
-        raise Unknown(", ".join(type(layer).__name__ for layer in layers))
-    weights, biases = [cast(nn.Parameter, layer.weight) for layer in layers], [layer.bias for layer in layers]
-    bias = None if biases[0] is None else torch.cat(cast(list[Tensor], biases))
-    scale = torch.cat(scales).float() if scales else None
-    if len(layers) == 1:
-        return Matrix(weights[0].detach(), scale, bias)
-    whole, start = torch.cat([w.detach() for w in weights]), 0
-    for weight in weights:
-        weight.data = whole[start : start + len(weight)]
-        start += len(weight)
-    return Matrix(whole, scale, bias)
-
-
-@dataclass
-class Matrices:
-    """The merged matrices of a model, made once and kept for every number of rows."""
-
-    model: LM
-    made: dict[int, dict[str, Matrix]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for part in self.model.modules():
-            if isinstance(part, Attention):
-                self.made[id(part)] = {"qkv": merged(part.q, part.k, part.v), "o": merged(part.o)}
-            elif isinstance(part, GatedMLP):
-                self.made[id(part)] = {"up": merged(part.gate, part.up), "down": merged(part.down)}
-            elif isinstance(part, MLP):
-                self.made[id(part)] = {"up": merged(part.up), "down": merged(part.down)}
-            elif isinstance(part, LMHead):
-                self.made[id(part)] = {"head": merged(part.out)}
-
-    def __getitem__(self, part: nn.Module) -> dict[str, Matrix]:
-        return self.made[id(part)]
-
-    def named(self, name: str) -> list[tuple[nn.Module | None, Matrix]]:
-        """All matrices called so, with the part they are of."""
-        parts = {id(m): m for m in self.model.modules()}
-        return [(parts[i], matrices[name]) for i, matrices in self.made.items() if name in matrices]
-
-
 class Launches:
     """The kernels of one step for `rows` rows, in order, over buffers that never move."""
 
     def __init__(
-        self, matrices: Matrices, rows: int, room: int, choice: Choice, splits: int = 0, only: str = ""
-    ) -> None:
+        self, matrices: Matrices, rows: int, room: int, choice: Choice, attending: Attending,
+        kept: torch.dtype | None = None, only: str = "",
+    ) -> None:  # fmt: skip
         model = matrices.model
         self.model, self.matrices, self.rows, self.room, self.choice = model, matrices, rows, room, choice
         self.device, self.dtype = model.device, working(model)
+        self.kept, self.attending = kept or self.dtype, attending
         heads = max((m.kv_heads for m in model.modules() if isinstance(m, Attention)), default=1)
-        self.splits = splits or max(1, min(8, 132 // max(1, rows * heads)))
+        self.splits = attending.splits or max(1, min(8, 132 // max(1, rows * heads)))
         self.tokens = torch.zeros(rows, dtype=torch.long, device=self.device)
         self.past = torch.zeros(1, dtype=torch.int32, device=self.device)
         self.first = torch.zeros(rows, dtype=torch.int32, device=self.device)
@@ -175,10 +87,10 @@ class Launches:
             self.block(model.blocks[i])
         if not isinstance(model.head, LMHead) or (model.head.shift is not None):
             raise Unknown(type(model.head).__name__)
-        self.logits = self.buffer(
-            model.head.out.out_features, torch.float32 if self.triton("head") else self.dtype
-        )
         matrix = self.matrices[model.head]["head"]
+        self.logits = self.buffer(
+            model.head.out.out_features, torch.float32 if self.triton("head", matrix) else self.dtype
+        )
         self.product("head", matrix, self.x, model.blocks.norm, self.logits, R.SET, R.NONE, model.head.scale)
         self.current = ""
         self.add(lambda: self.past.add_(1))
@@ -190,8 +102,15 @@ class Launches:
         if not self.only or self.only == self.current:
             self.list.append(launch)
 
-    def triton(self, name: str) -> bool:
-        return self.rows == 1 and self.choice.get(name, CUBLAS).rows > 0
+    def triton(self, name: str, w: Matrix) -> bool:
+        known = w.scale is None or w.words
+        return self.rows == 1 and known and self.choice.get(name, CUBLAS).rows > 0
+
+    def digits(self, size: int) -> Digits:
+        return Digits(
+            torch.zeros(2 * size, dtype=torch.int8, device=self.device),
+            torch.zeros(size // R.GROUP, device=self.device),
+        )
 
     def embed(self, part: Embedding) -> None:
         if part.types is not None or part.project is not None:
@@ -220,39 +139,76 @@ class Launches:
     def or_none(self, tensor: Tensor | None) -> Tensor:
         return self.none if tensor is None else tensor.detach()
 
-    def normalise(self, norm: nn.Module | None, to: Tensor) -> Tensor:
+    def normalise(self, norm: nn.Module | None, to: Tensor | Digits) -> None:
         """x += what is pending; to = norm(x)"""
         kind, gamma, beta, eps = described(norm)
         added, size = self.pending, self.x.shape[1]
         self.pending = None
-        tensors = (self.x, self.or_none(added), to, self.or_none(gamma), self.or_none(beta))
-        kinds = {"NORM": kind, "BETA": beta is not None, "ADDED": added is not None, "BLOCK": power(size)}
+        n, gains = (to.bytes, to.gains) if isinstance(to, Digits) else (to, self.none)
+        tensors = (self.x, self.or_none(added), n, gains, self.or_none(gamma), self.or_none(beta))
+        kinds = {
+            "NORM": kind, "BETA": beta is not None, "ADDED": added is not None, "BLOCK": power(size),
+            "DIGITS": isinstance(to, Digits),
+        }  # fmt: skip
         warps = 8 if size >= 2048 else 4
         self.add(lambda: R.normalise[(self.rows,)](*tensors, size, eps, **kinds, num_warps=warps))
-        return to
+
+    def normalised(self, norm: nn.Module | None) -> Tensor:
+        """norm(x) in a buffer of its own"""
+        n = self.buffer(self.x.shape[1])
+        self.normalise(norm, n)
+        return n
 
     def product(
-        self, name: str, w: Matrix, source: Tensor, norm: nn.Module | None, to: Tensor, mode: int,
+        self, name: str, w: Matrix, source: Tensor | Digits, norm: nn.Module | None, to: Tensor, mode: int,
         act: int = R.NONE, factor: float = 1.0,
     ) -> None:  # fmt: skip
         """to = act(factor · W norm(source) + b): set, added, or gated. ADD goes to x."""
         self.current = name
-        if not self.triton(name):
+        if not self.triton(name, w):
+            assert isinstance(source, Tensor)
             return self.by_cublas(w, source, norm, to, mode, act, factor)
-        kernel, whole = self.choice[name], self.choice[name].block >= w.columns
-        if source is self.x and (self.pending is not None or (norm is not None and not whole)):
-            source, norm = self.normalise(norm, self.buffer(w.columns)), None
-        kind, gamma, beta, eps = described(norm)
-        count = w.rows // 2 if mode == R.GATED else w.rows
-        tensors = (source, w.weight, to, self.or_none(w.scale), self.or_none(w.bias), self.or_none(gamma))
+        kernel, count = self.choice[name], w.rows // 2 if mode == R.GATED else w.rows
         kinds = {
-            "NORM": kind, "BETA": beta is not None, "MODE": mode, "ACT": act, "BIAS": w.bias is not None,
-            "INT8": w.scale is not None, "ROWS": kernel.rows, "BLOCK": kernel.block, "WHOLE": whole,
-        }  # fmt: skip
-        rest = (self.or_none(beta), w.columns, count, eps, factor)
+            "MODE": mode,
+            "ACT": act,
+            "BIAS": w.bias is not None,
+            "ROWS": kernel.rows,
+            "BLOCK": kernel.block,
+        }
+        if w.scale is not None:
+            return self.by_digits(kernel, w, source, norm, to, factor, count, kinds)
+        assert isinstance(source, Tensor)
+        whole = kernel.block >= w.columns
+        if source is self.x and (self.pending is not None or (norm is not None and not whole)):
+            source, norm = self.normalised(norm), None
+        kind, gamma, beta, eps = described(norm)
+        tensors = (source, w.weight, to, self.or_none(w.bias), self.or_none(gamma), self.or_none(beta))
+        kinds |= {"NORM": kind, "BETA": beta is not None, "WHOLE": whole}
+        rest = (w.columns, count, eps, factor)
         grid = (-(-count // kernel.rows),)
         self.add(lambda: R.product[grid](*tensors, *rest, **kinds, num_warps=kernel.warps))
         return None
+
+    def by_digits(
+        self, kernel: Kernel, w: Matrix, source: Tensor | Digits, norm: nn.Module | None, to: Tensor,
+        factor: float, count: int, kinds: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """The same with weights of 8 bits: the row becomes digits first, unless it is there so."""
+        digits = source if isinstance(source, Digits) else self.digits(w.columns)
+        if source is self.x:
+            self.normalise(norm, digits)
+        elif isinstance(source, Tensor):
+            blocks, v = (-(-w.columns // 1024),), source
+            v_to = (v, digits.bytes, digits.gains, w.columns)
+            self.add(lambda: I.round8[blocks](*v_to, BLOCK=1024, num_warps=4))
+        tensors = (
+            digits.bytes.view(torch.int32), digits.gains, w.weight.view(torch.int32), to,
+            self.or_none(w.scale), self.or_none(w.bias),
+        )  # fmt: skip
+        kinds |= {"WORDS": w.columns // 4, "COUNT": count, "DP4A": self.device.type == "cuda"}
+        grid = (-(-count // kernel.rows),)
+        self.add(lambda: I.product8[grid](*tensors, factor, **kinds, num_warps=kernel.warps))
 
     def by_cublas(
         self,
@@ -265,15 +221,15 @@ class Launches:
         factor: float,
     ) -> None:
         if source is self.x:
-            source = self.normalise(norm, self.buffer(w.columns))
+            source = self.normalised(norm)
         out = to if mode == R.SET and not act else self.buffer(w.rows)
         self.add(lambda: multiply(source, w, out, factor))
         if mode == R.ADD:
             if self.pending is not None:
-                self.normalise(None, self.buffer(w.rows))
+                self.normalised(None)
             self.pending = out
             if self.only:  # timed alone, a product pays for its own addition
-                self.normalise(None, self.buffer(w.rows))
+                self.normalised(None)
         elif act or mode == R.GATED:
             gated, size = mode == R.GATED, to.shape[1]
             grid = (self.rows, -(-size // 1024))
@@ -285,28 +241,35 @@ class Launches:
         H, G, K = part.heads, part.kv_heads, part.head_dim
         if K % 2:
             raise Unknown("heads of odd size")
-        qkv, y = self.buffer((H + 2 * G) * K), self.buffer(H * K)
+        qkv, o = self.buffer((H + 2 * G) * K), self.matrices[part]["o"]
         self.product("qkv", self.matrices[part]["qkv"], source, norm, qkv, R.SET)
-        k, v = (
-            torch.zeros(self.rows, G, self.room, K, dtype=self.dtype, device=self.device) for _ in range(2)
-        )
+        k, v = (zeros(self.rows, G, self.room, K, dtype=self.kept, device=self.device) for _ in range(2))
         self.caches.append((k, v))
         cos, sin = self.turn(part.rotary, K)
-        self.current = "attend"
+        self.current, how, unit = "attend", self.attending, self.dtype
+        if self.kept != self.dtype:
+            unit = torch.float16  # 8-bit floats widen to it in one instruction, and exactly
         parts = torch.zeros(self.rows * H * self.splits * (K + 2), device=self.device)
+        y = self.buffer(H * K)
         tensors = (qkv, k, v, y, parts, self.past, self.first, cos, sin, self.or_none(self.slopes))
-        numbers = (self.room, H, G, K // 2, part.scale, part.window or 0, self.splits)
+        numbers = (self.room, H, G, part.scale * math.log2(math.e), part.window or 0, self.splits)
         kinds = {
-            "SHARED": power(H // G), "HALF": power(K // 2), "BLOCK": 64 if H == G else 16,
-            "SPLIT": self.splits > 1, "ROTARY": part.rotary is not None,
-            "ALIBI": self.slopes is not None, "WINDOW": part.window is not None,
+            "SIZE": K, "WIDE": max(A.LEAST, power(K)), "SHARED": max(A.LEAST, power(H // G)),
+            "BLOCK": how.block, "STAGES": how.stages, "SPLIT": self.splits > 1, "UNIT": A.UNITS[unit],
+            "ROTARY": part.rotary is not None, "ALIBI": self.slopes is not None,
+            "WINDOW": part.window is not None,
         }  # fmt: skip
         grid = (self.rows, G, self.splits)
-        self.add(lambda: R.attend[grid](*tensors, *numbers, **kinds, num_warps=4))
+        self.add(lambda: A.attend[grid](*tensors, *numbers, **kinds, num_warps=how.warps))
+        mixed: Tensor | Digits = y
         if self.splits > 1:
-            blocks = {"SPLITS": power(self.splits), "BLOCK": power(K)}
-            self.add(lambda: R.combine[(self.rows * H,)](parts, y, K, self.splits, **blocks, num_warps=1))
-        self.product("o", self.matrices[part]["o"], y, None, self.x, R.ADD)
+            if o.words and self.triton("o", o) and K % R.GROUP == 0:
+                mixed = self.digits(H * K)
+            to = (mixed.bytes, mixed.gains) if isinstance(mixed, Digits) else (y, self.none)
+            blocks = {"SPLITS": power(self.splits), "BLOCK": power(K), "DIGITS": isinstance(mixed, Digits)}
+            joined = (parts, *to, K, self.splits)
+            self.add(lambda: A.combine[(self.rows * H,)](*joined, **blocks, num_warps=1))
+        self.product("o", o, mixed, None, self.x, R.ADD)
 
     def turn(self, rotary: Rotary | None, size: int) -> tuple[Tensor, Tensor]:
         """cos and sin of every position there is room for."""
@@ -334,7 +297,7 @@ class Launches:
 
     def block(self, block: Part) -> None:
         if isinstance(block, ParallelBlock):  # both parts read the norm of what x was before
-            n = self.normalise(block.norm, self.buffer(self.x.shape[1]))
+            n = self.normalised(block.norm)
             for name in block.names:
                 self.part(block.part(name), n, None)
         elif isinstance(block, Block):
@@ -349,34 +312,3 @@ class Launches:
     def run(self) -> None:
         for launch in self.list:
             launch()
-
-
-def working(model: nn.Module) -> torch.dtype:
-    """What the model computes in: the type of its weights, scales of whole numbers apart."""
-    found = (p for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale"))
-    return next(found).dtype
-
-
-def described(norm: nn.Module | None) -> tuple[int, Tensor | None, Tensor | None, float]:
-    """Kind, γ, β and ε of a norm."""
-    if norm is None:
-        return R.PLAIN, None, None, 0.0
-    if isinstance(norm, LayerNorm):
-        return R.LAYER, norm.weight, norm.bias, norm.eps
-    if isinstance(norm, RMSNorm):
-        return R.RMS, norm.weight, None, norm.eps
-    raise Unknown(type(norm).__name__)
-
-
-def multiply(x: Tensor, w: Matrix, out: Tensor, factor: float) -> None:
-    """out = factor · x Wᵀ + b, by the vendor's library."""
-    weight = w.weight if w.scale is None else w.weight.to(x.dtype)
-    plain = w.scale is None and factor == 1.0
-    if plain and w.bias is not None:
-        torch.addmm(w.bias, x, weight.t(), out=out)
-        return
-    torch.mm(x, weight.t(), out=out)
-    if not plain:
-        out.mul_(factor if w.scale is None else w.scale * factor)
-        if w.bias is not None:
-            out.add_(w.bias)

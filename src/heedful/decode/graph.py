@@ -9,8 +9,19 @@ import torch
 from torch import Tensor
 
 from heedful.decode.fast import begins, caches
-from heedful.decode.fast_gpu import Choice, Kernel, Launches, Matrices, Unknown, candidates, usual
+from heedful.decode.fast_gpu import Launches
+from heedful.decode.gpu_matrices import (
+    Attending,
+    Choice,
+    Kernel,
+    Matrices,
+    Unknown,
+    attendings,
+    candidates,
+    usual,
+)
 from heedful.decode.stepper import Plain, resting
+from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import KV, Group, Rolling
@@ -49,38 +60,74 @@ def seconds(replay: Callable[[], None], times: int = 5) -> float:
     return sorted(start.elapsed_time(end) for start, end in marks)[times // 2] / 1e3
 
 
+def fair_choice(matrices: Matrices) -> Choice:
+    """Kernels for one row without measuring."""
+    found = {name: matrices.named(name) for name in NAMES}
+    return {name: usual(f[0][1].columns, f[0][1].scale is not None) for name, f in found.items() if f}
+
+
 def tune(matrices: Matrices, names: tuple[str, ...] = NAMES) -> tuple[Choice, dict[str, dict[str, float]]]:
     """The fastest kernel of each product for one row, and the terabytes per second of all that were tried.
 
     A trial goes over the matrices of all layers, so that none is found in the cache.
     """
     choice: Choice = {}
-    fair = {name: usual(matrices.named(name)[0][1].columns) for name in names}  # for the others: norms fuse
+    fair = fair_choice(matrices)  # for the others: norms fuse
     rates: dict[str, dict[str, float]] = {}
     for name in names:
         found = matrices.named(name)
         size = sum(m.weight.numel() * m.weight.element_size() for _, m in found)
         times: dict[Kernel, float] = {}
-        for kernel in candidates(found[0][1].columns):
-            if kernel.rows == 0 and found[0][1].scale is not None:
-                continue  # the library would widen the matrix first
-            launches = Launches(matrices, 1, 8, fair | {name: kernel}, only=name)
+        for kernel in candidates(found[0][1].columns, found[0][1].scale is not None):
+            launches = Launches(matrices, 1, 8, fair | {name: kernel}, Attending(), only=name)
             try:
                 times[kernel] = seconds(record(launches.run, launches.device))
             except Exception:  # a kernel that does not fit this device is not a choice
                 continue
-        choice[name] = min(times, key=lambda k: times[k]) if times else usual(found[0][1].columns)
+        choice[name] = min(times, key=lambda k: times[k]) if times else fair[name]
         rates[name] = {str(kernel): size / t / 1e12 for kernel, t in times.items()}
     return choice, rates
 
 
-def growing(state: PartState | None) -> PartState | None:
+def tune_attention(
+    matrices: Matrices, rows: int, room: int, kept: torch.dtype | None
+) -> tuple[Attending, dict[str, float]]:
+    """The fastest way over caches three quarters full, and the milliseconds of all that were tried."""
+    times: dict[Attending, float] = {}
+    choice = fair_choice(matrices)
+    for how in attendings(matrices, rows):
+        try:
+            launches = Launches(matrices, rows, room, choice, how, kept, only="attend")
+            launches.past.fill_(room * 3 // 4)
+            times[how] = seconds(record(launches.run, launches.device))
+        except Exception:  # one that does not fit this device is not a choice
+            continue
+    best = min(times, key=lambda how: times[how]) if times else Attending()
+    return best, {str(how): t * 1e3 for how, t in times.items()}
+
+
+class Narrow(KV):
+    """Keys and values kept in fewer bits than they are computed in: rounded when they are written."""
+
+    def append(self, k: Tensor, v: Tensor, past: int | Tensor) -> tuple[Tensor, Tensor]:
+        most = 448.0  # of an 8-bit float; torch would make more than that not a number
+        keys, values = super().append(k.clamp(-most, most), v.clamp(-most, most), past)
+        return keys.to(k.dtype), values.to(v.dtype)
+
+    def reorder(self, index: Tensor) -> None:
+        if self.k is not None and self.v is not None:  # indices know bytes, not every 8-bit float
+            kind = self.k.dtype
+            self.k = self.k.view(torch.uint8)[index].view(kind)
+            self.v = self.v.view(torch.uint8)[index].view(kind)
+
+
+def growing(state: PartState | None, kept: type[KV]) -> PartState | None:
     """The same state with all keys and values where a window's last ones would do: a graph's slots are
     positions.
     """
     if isinstance(state, Group):
-        return Group({name: growing(part) for name, part in state.parts.items()})
-    return KV() if isinstance(state, Rolling) else state
+        return Group({name: growing(part, kept) for name, part in state.parts.items()})
+    return kept() if isinstance(state, (KV, Rolling)) else state
 
 
 def held_whole(state: PartState | None) -> list[KV] | None:
@@ -93,32 +140,49 @@ class OnGPU(Plain):
     """Steps as replays of a graph, recorded once for a number of rows and a length.
 
     `why` says why a model is stepped plainly, None if it is not. `tuned` measures kernels first (seconds).
+    `kept` is the type keys and values are kept in, the model's own or float8_e4m3fn: half of what
+    many long rows read, and three bits of precision.
     """
 
     def __init__(
-        self, model: Model, chunk: int | None = None, *, tuned: bool = False, splits: int = 0
+        self,
+        model: Model,
+        chunk: int | None = None,
+        *,
+        tuned: bool = False,
+        attending: Attending | None = None,
+        kept: torch.dtype | None = None,
     ) -> None:
         super().__init__(model, chunk)
         self.why: str | None = None
         self.launches: Launches | None = None
         self.at = -1  # what the device's counter says
-        self.splits = splits
+        self.tuned, self.kept, self.attending = tuned, kept, attending
+        self.attention: dict[int, Attending] = {}  # by the number of rows
+        self.times: dict[int, dict[str, float]] = {}
+        if kept not in (None, torch.float8_e4m3fn):
+            raise InputError(
+                f"kept={kept}: keys and values are kept in torch.float8_e4m3fn, or None: as they are"
+            )
         try:
             if not isinstance(self.model, LM):
                 raise Unknown("an encoder-decoder")
             with resting(self.model):
                 self.matrices = Matrices(self.model)
-            self.choice: Choice = {n: usual(m[0][1].columns) for n in NAMES if (m := self.matrices.named(n))}
+            self.choice: Choice = fair_choice(self.matrices)
             if tuned:
                 self.choice, self.rates = tune(self.matrices)
-            Launches(self.matrices, 1, 8, self.choice)
+            Launches(self.matrices, 1, 8, self.choice, Attending())
         except Unknown as reason:
             self.why = str(reason)
 
     @torch.no_grad()
     def make(self, rows: int, room: int) -> Launches:
         """Buffers and graphs for so many rows and positions."""
-        launches = Launches(self.matrices, rows, room, self.choice, self.splits)
+        if self.tuned and self.attending is None and rows not in self.attention:
+            self.attention[rows], self.times[rows] = tune_attention(self.matrices, rows, room, self.kept)
+        how = self.attending or self.attention.get(rows, Attending())
+        launches = Launches(self.matrices, rows, room, self.choice, how, self.kept)
         self.launches = launches
         self.replay = record(launches.run, launches.device)
 
@@ -143,7 +207,7 @@ class OnGPU(Plain):
             launches = self.make(rows, -(-need // 64) * 64)
         with resting(self.model):
             state = self.model.new_state(rows, need)
-            state.parts = growing(state.parts)
+            state.parts = growing(state.parts, KV if self.kept is None else Narrow)
             self.hold(state.parts, launches)
             self.state = self.model.start(prompt, valid=valid, length=need, chunk=self.chunk, state=state)
         self.at = -1

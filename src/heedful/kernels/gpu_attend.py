@@ -1,0 +1,128 @@
+"""One step's attention on a GPU: rotary q and k, the newest key and value into the cache, and
+softmax(q kᵀ · scale + bias) v over what is written so far, for one row or many.
+
+    attend     one key head of one row with the query heads that share it, over one piece of the cache
+    combine    the pieces of a head as one
+
+Blocks of keys and values stream through a pipeline and meet the queries in matrix units, 16 queries at least:
+those that are not there cost nothing that memory would notice. Exponentials are powers of two, log₂e is in
+the scale. Caches may be narrower than q (8-bit floats): a block is widened when it is there.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton  # type: ignore[import-not-found, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+
+from heedful.kernels.gpu_rows import rounded
+
+LEAST = 16  # queries and head sizes that a matrix unit takes
+UNITS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+@triton.jit
+def turned(place, c, s, i, live, SIZE: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x_i cos − x_{i+K/2} sin in a head's first half, x_i cos + x_{i−K/2} sin in the second; s is signed"""
+    x = tl.load(place + i, mask=live, other=0.0).to(tl.float32)
+    if ROTARY:
+        partner = tl.where(i < SIZE // 2, i + SIZE // 2, i - SIZE // 2)
+        x = x * c + tl.load(place + partner, mask=live, other=0.0).to(tl.float32) * s
+    return x
+
+
+@triton.jit
+def attend(  # type: ignore[no-untyped-def]
+    qkv, keys, values, y, parts, past, first, cos, sin, slopes,
+    room, heads, kv_heads, scale, window, splits,
+    SIZE: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    ROTARY: tl.constexpr, ALIBI: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """The newest key and value come from qkv: piece 0 counts them and puts them into the cache.
+
+    `scale` has the factor log₂e; SIZE is that of a head, WIDE and SHARED are padded.
+    """
+    row, g, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    end, begin = tl.load(past), tl.load(first + row)
+    at = (end - begin) * (SIZE // 2)  # angles are by position, slots count padding too
+    if WINDOW:
+        begin = tl.maximum(begin, end + 1 - window)
+    i = tl.arange(0, WIDE)
+    live = i < SIZE
+    c = tl.full((WIDE,), 1.0, tl.float32)
+    s = tl.zeros((WIDE,), tl.float32)
+    if ROTARY:
+        c = tl.load(cos + at + i % (SIZE // 2), mask=live, other=0.0)
+        s = tl.load(sin + at + i % (SIZE // 2), mask=live, other=0.0) * tl.where(i < SIZE // 2, -1.0, 1.0)
+    shared = heads // kv_heads
+    h = tl.arange(0, SHARED)
+    line = qkv + row.to(tl.int64) * (heads + 2 * kv_heads) * SIZE
+    which, both = g * shared + h, (h < shared)[:, None] & live[None, :]
+    q = turned(line + which[:, None] * SIZE, c[None, :], s[None, :], i[None, :], both, SIZE, ROTARY)
+    slope = tl.zeros((SHARED,), tl.float32)
+    if ALIBI:
+        slope = tl.load(slopes + which, mask=h < shared, other=0.0) * 1.4426950408889634
+    cache = (row * kv_heads + g).to(tl.int64) * room * SIZE
+    m = tl.full((SHARED,), -1e30, tl.float32)
+    z = tl.zeros((SHARED,), tl.float32)
+    o = tl.zeros((SHARED, WIDE), tl.float32)
+    if piece == 0:
+        new = turned(line + (heads + g) * SIZE, c, s, i, live, SIZE, ROTARY).to(keys.dtype.element_ty)
+        worth = tl.load(line + (heads + kv_heads + g) * SIZE + i, mask=live, other=0.0)
+        worth = worth.to(values.dtype.element_ty)
+        slot = cache + end.to(tl.int64) * SIZE + i
+        tl.store(keys + slot, new, mask=live)
+        tl.store(values + slot, worth, mask=live)
+        m = tl.sum(q * new.to(tl.float32)[None, :], 1) * scale
+        z += 1.0
+        o += worth.to(tl.float32)[None, :]
+    q = q.to(UNIT)
+    span = tl.cdiv(tl.cdiv(end - begin, splits), BLOCK) * BLOCK
+    low = begin + piece * span
+    high = tl.minimum(low + span, end)
+    for start in tl.range(low, high, BLOCK, num_stages=STAGES):
+        j = start + tl.arange(0, BLOCK)
+        seen = j < high
+        slots = j[:, None] * SIZE + i[None, :]
+        mask = seen[:, None] & live[None, :]
+        k = tl.load(keys + cache + slots, mask=mask, other=0.0).to(UNIT)
+        u = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # (SHARED, BLOCK)
+        if ALIBI:
+            u -= slope[:, None] * (end - j).to(tl.float32)[None, :]
+        u = tl.where(seen[None, :], u, -1e30)
+        top = tl.maximum(m, tl.max(u, 1))
+        shrink = tl.exp2(m - top)
+        p = tl.where(seen[None, :], tl.exp2(u - top[:, None]), 0.0)
+        z = z * shrink + tl.sum(p, 1)
+        v = tl.load(values + cache + slots, mask=mask, other=0.0).to(UNIT)
+        o = tl.dot(p.to(UNIT), v, o * shrink[:, None], input_precision="ieee")
+        m = top
+    if SPLIT:
+        out = parts + ((row * heads + which) * splits + piece).to(tl.int64) * (SIZE + 2)
+        tl.store(out[:, None] + i[None, :], o, mask=both)
+        tl.store(out + SIZE, m, mask=h < shared)
+        tl.store(out + SIZE + 1, z, mask=h < shared)
+    else:
+        out = y + (row * heads + which).to(tl.int64) * SIZE
+        tl.store(out[:, None] + i[None, :], (o / z[:, None]).to(y.dtype.element_ty), mask=both)
+
+
+@triton.jit
+def combine(  # type: ignore[no-untyped-def]
+    parts, y, gains, size, splits,
+    SPLITS: tl.constexpr, BLOCK: tl.constexpr, DIGITS: tl.constexpr,
+):  # fmt: skip
+    """y = Σ_p 2^(m_p − m) o_p / Σ_p 2^(m_p − m) z_p, as it is or in digits"""
+    head = tl.program_id(0).to(tl.int64)
+    p, k = tl.arange(0, SPLITS), tl.arange(0, BLOCK)
+    here, inside = p < splits, k < size
+    line = parts + (head * splits + p) * (size + 2)
+    m = tl.load(line + size, mask=here, other=-1e30)
+    weight = tl.exp2(m - tl.max(m, 0))
+    z = tl.sum(weight * tl.load(line + size + 1, mask=here, other=0.0), 0)
+    o = tl.load(line[:, None] + k[None, :], mask=here[:, None] & inside[None, :], other=0.0)
+    value = tl.sum(o * weight[:, None], 0) / z
+    if DIGITS:
+        rounded(value, y, gains, head * size + k, tl.num_programs(0) * size, inside, BLOCK)
+    else:
+        tl.store(y + head * size + k, value.to(y.dtype.element_ty), mask=inside)

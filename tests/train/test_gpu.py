@@ -1,0 +1,200 @@
+"""Training on a GPU takes the steps it takes elsewhere: recorded, in float8, over NCCL, resumed, adapted.
+
+    pytest tests/train/test_gpu.py tests/decode/test_gpu.py
+
+HEED_TEST_DEVICE=cpu rehearses on the CPU what does not need the device.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from heedful.adapters import load_adapter, lora, save_adapter
+from heedful.models.base import Model
+from heedful.train.config import TrainConfig
+from heedful.train.crossentropy import linear_cross_entropy, reference
+from heedful.train.distributed import Processes, Together
+from heedful.train.fit import fit
+from tests.train import toys
+
+DEVICE = os.environ.get("HEED_TEST_DEVICE", "cuda")
+CUDA = torch.cuda.is_available()
+
+# Libraries of the device warn of what they like; only results count here.
+pytestmark = [
+    pytest.mark.skipif(DEVICE == "cuda" and not CUDA, reason="there is no GPU"),
+    pytest.mark.filterwarnings("ignore"),
+]
+Files = dict[str, Path]
+Found = tuple[list[float], dict[str, Tensor]]
+
+# With a larger eps a gradient that is rounding alone, as that of a key's bias, moves nothing.
+STEADY: dict[str, Any] = {"lr": 3e-3, "warmup": 3, "eps": 1e-4, "schedule": "constant"}
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[None]:
+    """This process as a group of one."""
+    backend = "cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def trained(
+    model: Model, purpose: str, files: Files, by: Processes | None = None, batch: int = 8, **settings: Any
+) -> Found:
+    """Losses and weights of a run on the device."""
+    model = model.to(DEVICE)
+    batches = toys.batches_of(purpose, files, model=model, batch=batch)
+    config = TrainConfig(**STEADY | settings)
+    losses = [step.loss for step in fit(model, purpose, batches, config, by)]
+    by = by or Processes()
+    weights = {n: by.whole(p.detach()).clone() for n, p in model.named_parameters()}
+    return losses, weights
+
+
+def furthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert set(a) == set(b)
+    return max(float((a[n].double() - b[n].double()).abs().max()) for n in a)
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimiser": "muon"}, {"optimiser": "adafactor"}], ids=str)
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_group_of_one_takes_the_plain_steps(
+    kind: str, settings: dict[str, Any], files: Files, group: None
+) -> None:
+    own = lambda: toys.tiny("llama").double()
+    plain, before = trained(own(), "next_token", files, steps=5, **settings)
+    losses, weights = trained(own(), "next_token", files, Together(kind), steps=5, **settings)
+    assert losses == pytest.approx(plain, rel=1e-6)
+    # Muon multiplies in bfloat16 on a GPU; the others stay in float64.
+    assert furthest(weights, before) < (1e-3 if "muon" in settings.values() else 1e-9)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "transformer"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_recorded_steps_equal_plain_ones(family: str, dtype: str, files: Files) -> None:
+    """Two of them have dropout: noise follows the seed of the step, recorded or not."""
+    purpose = "translate" if family == "transformer" else "next_token"
+    found = [
+        trained(toys.tiny(family), purpose, files, steps=10, dtype=dtype, graph=graph)
+        for graph in (False, True)
+    ]
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-4 if dtype == "float32" else 2e-2)
+    assert furthest(found[0][1], found[1][1]) < (1e-4 if dtype == "float32" else 2e-2)
+
+
+def test_recorded_muon_equals_the_plain_one(files: Files) -> None:
+    found = [
+        trained(toys.tiny("gpt2"), "next_token", files, steps=10, optimiser="muon", graph=graph)[0]
+        for graph in (False, True)
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-2)
+
+
+@pytest.mark.parametrize("purpose", ["next_token", "masked", "translate", "spans"])
+def test_losses_are_those_of_the_cpu(purpose: str, files: Files) -> None:
+    still = toys.still(purpose)
+    here, _ = trained(toys.model_of(purpose, **still), purpose, files, steps=6)
+    model = toys.model_of(purpose, **still)
+    batches = toys.batches_of(purpose, files, model=model)
+    there = [s.loss for s in fit(model, purpose, batches, TrainConfig(**STEADY | {"steps": 6}))]
+    assert here == pytest.approx(there, rel=2e-3)
+
+
+@pytest.mark.skipif(not CUDA or torch.cuda.get_device_capability() < (8, 9), reason="no GPU with float8")
+@pytest.mark.parametrize("graph", [False, True])
+def test_float8_learns_as_bfloat16_does(graph: bool, files: Files) -> None:
+    sizes = {"dim": 64, "heads": 4, "dropout": 0.0}
+    runs = [
+        trained(
+            toys.tiny("gpt2", **sizes), "next_token", files, batch=16, steps=30, dtype="bfloat16",
+            float8=float8, graph=graph,
+        )[0]
+        for float8 in (False, True)
+    ]  # fmt: skip
+    assert all(map(math.isfinite, runs[1]))
+    assert runs[1] == pytest.approx(runs[0], rel=0.05)
+    assert runs[1][-1] < 0.8 * runs[1][0]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_fused_loss_and_its_gradients_are_near_the_definition(
+    smoothing: float, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(512, 64, device=DEVICE), torch.randn(50_257, 64, device=DEVICE) * 0.1
+    labels = torch.randint(0, 50_257, (512,), device=DEVICE)
+    labels[::7] = -100
+    made = []
+    for use in (linear_cross_entropy, reference):
+        # The definition multiplies what the kernel multiplies, rounded as there, in float32.
+        kind = dtype if use is linear_cross_entropy else torch.float32
+        a, b = (t.to(dtype).to(kind).clone().requires_grad_() for t in (x, w))
+        loss = use(a, b, None, labels, smoothing)
+        (loss / 439).backward()
+        assert a.grad is not None
+        assert b.grad is not None
+        made.append((loss.detach().float(), a.grad.float(), b.grad.float()))
+    off = 1e-4 if dtype == torch.float32 else 2e-2
+    for fast, slow in zip(*made, strict=True):
+        assert float((fast - slow).norm() / slow.norm()) < off
+
+
+@pytest.mark.parametrize(
+    ("family", "purpose", "settings"),
+    [
+        ("gpt2", "next_token", {}),
+        ("gpt2", "next_token", {"dtype": "bfloat16", "ema": 0.9}),
+        ("gpt2", "next_token", {"optimiser": "muon"}),
+        ("lstm", "next_token", {}),
+        ("transformer", "translate", {"accumulate": 2}),
+    ],
+    ids=str,
+)
+def test_a_run_goes_on_exactly(
+    family: str, purpose: str, settings: dict[str, Any], files: Files, tmp_path: Path
+) -> None:
+    usual = settings | {"resume": True}
+    _, whole = trained(toys.tiny(family), purpose, files, steps=6, folder=tmp_path / "whole", **usual)
+    trained(toys.tiny(family), purpose, files, steps=3, folder=tmp_path / "parts", **usual)
+    losses, parts = trained(toys.tiny(family), purpose, files, steps=6, folder=tmp_path / "parts", **usual)
+    assert len(losses) == 3
+    assert furthest(whole, parts) == 0.0
+    ends = [tmp_path / name / "checkpoints" / "step-000006" for name in ("whole", "parts")]
+    for name in ("model.safetensors", "optimiser.safetensors"):
+        assert (ends[0] / name).read_bytes() == (ends[1] / name).read_bytes()
+
+
+def test_a_recorded_run_goes_on(files: Files, tmp_path: Path) -> None:
+    own = lambda: toys.tiny("gpt2")
+    _, whole = trained(own(), "next_token", files, steps=12, graph=True)
+    usual = {"graph": True, "folder": tmp_path / "parts", "resume": True}
+    trained(own(), "next_token", files, steps=6, **usual)
+    _, parts = trained(own(), "next_token", files, steps=12, **usual)
+    assert furthest(whole, parts) < 1e-4
+
+
+def test_adapters_learn_on_the_device_and_come_back(files: Files, tmp_path: Path) -> None:
+    model, base = toys.tiny("llama").to(DEVICE), toys.tiny("llama").to(DEVICE)
+    lora(model, rank=4)
+    fixed = {n: p.detach().clone() for n, p in model.named_parameters() if not p.requires_grad}
+    losses, after = trained(model, "next_token", files, steps=40, lr=1e-2, graph=DEVICE == "cuda")
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(torch.equal(after[n], value) for n, value in fixed.items())
+    save_adapter(model, tmp_path)
+    tokens = torch.arange(18, device=DEVICE).view(2, 9)
+    with torch.no_grad():
+        wanted = model.eval()(tokens)
+        torch.testing.assert_close(load_adapter(base, tmp_path).to(DEVICE).eval()(tokens), wanted)

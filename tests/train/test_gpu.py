@@ -180,7 +180,7 @@ def test_a_run_goes_on_exactly(
 def test_a_recorded_run_goes_on(files: Files, tmp_path: Path) -> None:
     own = lambda: toys.tiny("gpt2")
     _, whole = trained(own(), "next_token", files, steps=12, graph=True)
-    usual = {"graph": True, "folder": tmp_path / "parts", "resume": True}
+    usual: dict[str, Any] = {"graph": True, "folder": tmp_path / "parts", "resume": True}
     trained(own(), "next_token", files, steps=6, **usual)
     _, parts = trained(own(), "next_token", files, steps=12, **usual)
     assert furthest(whole, parts) < 1e-4

@@ -109,25 +109,31 @@ def tune_attention(
 class Narrow(KV):
     """Keys and values kept in fewer bits than they are computed in: rounded when they are written."""
 
+    def __init__(self, kept: torch.dtype, capacity: int = 0) -> None:
+        super().__init__(capacity)
+        self.kept, self.most = kept, torch.finfo(kept).max
+
     def append(self, k: Tensor, v: Tensor, past: int | Tensor) -> tuple[Tensor, Tensor]:
-        most = 448.0  # of an 8-bit float; torch would make more than that not a number
-        keys, values = super().append(k.clamp(-most, most), v.clamp(-most, most), past)
+        keys, values = super().append(self.rounded(k), self.rounded(v), past)
         return keys.to(k.dtype), values.to(v.dtype)
 
+    def rounded(self, x: Tensor) -> Tensor:
+        return x.clamp(-self.most, self.most).to(self.kept)  # beyond it there are no numbers
+
     def reorder(self, index: Tensor) -> None:
-        if self.k is not None and self.v is not None:  # indices know bytes, not every 8-bit float
-            kind = self.k.dtype
-            self.k = self.k.view(torch.uint8)[index].view(kind)
-            self.v = self.v.view(torch.uint8)[index].view(kind)
+        if self.k is not None and self.v is not None:  # not every index knows 8-bit floats; bytes it does
+            self.k, self.v = (t.view(torch.uint8)[index].view(self.kept) for t in (self.k, self.v))
 
 
-def growing(state: PartState | None, kept: type[KV]) -> PartState | None:
+def growing(state: PartState | None, kept: torch.dtype | None) -> PartState | None:
     """The same state with all keys and values where a window's last ones would do: a graph's slots are
-    positions.
+    positions. They are `kept` as they are, or narrower.
     """
     if isinstance(state, Group):
         return Group({name: growing(part, kept) for name, part in state.parts.items()})
-    return kept() if isinstance(state, (KV, Rolling)) else state
+    if not isinstance(state, (KV, Rolling)):
+        return state
+    return KV(state.capacity) if kept is None else Narrow(kept, state.capacity)
 
 
 def held_whole(state: PartState | None) -> list[KV] | None:
@@ -207,7 +213,7 @@ class OnGPU(Plain):
             launches = self.make(rows, -(-need // 64) * 64)
         with resting(self.model):
             state = self.model.new_state(rows, need)
-            state.parts = growing(state.parts, KV if self.kept is None else Narrow)
+            state.parts = growing(state.parts, self.kept)
             self.hold(state.parts, launches)
             self.state = self.model.start(prompt, valid=valid, length=need, chunk=self.chunk, state=state)
         self.at = -1

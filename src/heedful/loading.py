@@ -278,7 +278,8 @@ def save(model: Model, folder: str | Path) -> Path:
     _write_json(folder / "config.json", published)
     if model.generation:
         _write_json(folder / GENERATION, model.generation)
-    save_tokenizer(model.tokenizer, folder)
+    typed = "types" in model.config.known() and getattr(model.config, "types") > 1  # noqa: B009
+    save_tokenizer(model.tokenizer, folder, types=typed)
     write_pooling(model.pooling, folder, model.config.dim)
     save_adapter(model, folder) if adapter else forget_adapter(folder)
     return folder

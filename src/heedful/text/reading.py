@@ -166,14 +166,19 @@ def _chat_template(folder: Path, settings: Table) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def save_tokenizer(tokenizer: Tokenizer | None, folder: Path) -> None:
-    """Write a tokenizer beside the weights, as `transformers` reads it; nothing if there is none."""
+def save_tokenizer(tokenizer: Tokenizer | None, folder: Path, *, types: bool = False) -> None:
+    """Write a tokenizer beside the weights, as `transformers` reads it; nothing if there is none.
+
+    `types` tells it that the model reads token types too, where no class of its own says so.
+    """
     if tokenizer is None:
         return
     folder = Path(folder)
     tokenizer.backend.save(str(folder / "tokenizer.json"), pretty=False)
     settings = {k: v for k, v in tokenizer.settings.items() if k != "chat_template"}
     settings.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    if types and settings["tokenizer_class"] == "PreTrainedTokenizerFast":
+        settings.setdefault("model_input_names", ["input_ids", "token_type_ids", "attention_mask"])
     settings |= {f"{role}_token": token for role, token in tokenizer.roles.items()}
     text = json.dumps(settings, indent=2, ensure_ascii=False, sort_keys=True)
     (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")

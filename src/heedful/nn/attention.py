@@ -82,10 +82,15 @@ class Attention(Part):
     def new_state(self, batch: int, length: int) -> KV | Rolling:
         return KV(length) if self.window is None else Rolling(self.window, length)
 
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every position, the heads of each side by side."""
+        return self.q(x), self.k(x), self.v(x)
+
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         """With a window's state, keys stand in the order of its slots, and S counts those that are kept."""
-        q = split_heads(self.q(x), self.heads)  # (B, H, T, K)
-        k, v = (split_heads(p(x), self.kv_heads) for p in (self.k, self.v))  # (B, G, T, K)
+        q, k, v = self.project(x)
+        q = split_heads(q, self.heads)  # (B, H, T, K)
+        k, v = (split_heads(t, self.kv_heads) for t in (k, v))  # (B, G, T, K)
         # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
         late = self.rotary is not None and self.rotary.by_length
         if self.rotary is not None:

@@ -21,13 +21,13 @@ from torch.optim import Optimizer
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
 from heedful.errors import ConfigError, HeedfulError
-from heedful.kernels import float8
 from heedful.loading import load
 from heedful.models.base import Model
 from heedful.nn.adapt import recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
+from heedful.train.float8 import swap_in
 from heedful.train.graph import Replayed, Work
 from heedful.train.objectives import Objective, combine, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
@@ -146,7 +146,7 @@ class Run:
         self.model, self.config, self.processes, self.number = model, config, processes, 0
         self.device, self.batches = model.device, processes.share(batches)
         if config.float8:
-            float8.swap_in(model)
+            swap_in(model)
         if config.checkpointing:
             recompute(model)
         self.trained: Any = processes.wrap(Trained(model.train(), purpose), self.batches, self.device)

@@ -1,0 +1,57 @@
+"""Which parts of a model multiply in float8 while it is trained; `kernels/float8.py` has the products."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from heedful.kernels.float8 import ROWS, Float8Linear, fits, linear8, mlp8
+from heedful.nn.attention import Attention
+from heedful.nn.context import Context, PartState
+from heedful.nn.ffn import MLP, gelu_tanh
+
+
+class Attention8(Attention):
+    """Attention whose q, k and v are one product; their gradients are rounded into one tensor."""
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        layers = self.q, self.k, self.v
+        if not fits(x, *layers) or len({layer.bias is None for layer in layers}) > 1:
+            return super().project(x)
+        q, k, v = linear8(x, *layers)
+        return q, k, v
+
+
+class MLP8(MLP):
+    """down(gelu(up x)) whose hidden state is rounded as it is made, forward and back."""
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        plain = (
+            ctx.watches("hidden") or (self.training and self.dropout > 0) or not fits(x, self.up, self.down)
+        )
+        return super().forward(x, ctx, state) if plain else mlp8(x, self.up, self.down)
+
+
+class Head8(nn.Linear):
+    """An output matrix that the cross-entropy multiplies in float8; elsewhere a plain layer."""
+
+
+def swap_in(model: nn.Module) -> int:
+    """Make every linear layer of the blocks a float8 one, in place, where its sizes are multiples of 16.
+
+    How many there were is given back.
+    """
+    count = 0
+    for name, module in model.named_modules():
+        if type(module) is not nn.Linear or name.startswith("head"):
+            continue
+        if module.in_features % ROWS == 0 and module.out_features % ROWS == 0:
+            module.__class__ = Float8Linear
+            count += 1
+    for module in model.modules():
+        if type(module) is Attention and all(type(m) is Float8Linear for m in (module.q, module.k, module.v)):
+            module.__class__ = Attention8
+        if type(module) is MLP and module.act is gelu_tanh:
+            layers = (module.up, module.down)
+            if all(type(m) is Float8Linear and m.bias is not None for m in layers):
+                module.__class__ = MLP8
+    return count

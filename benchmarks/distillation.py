@@ -5,7 +5,8 @@
 
 The teacher is all-MiniLM-L6-v2 fine-tuned on SST-2 by finetuned.py (seed 0; trained here if --work has none).
 The student begins as every other layer of it, and learns from the teacher's softened answers, the labels and
-the teacher's hidden states (Sanh et al. 2019 §2, their weights); a tenth of the words is hidden from both.
+the teacher's hidden states (Sanh et al. 2019 §2, their weights), each of its layers from every other one of
+the teacher's (Sun et al. 2019, arXiv 1908.09355); a tenth of the words is hidden from both.
 
 Half of MiniLM's parameters are its table of 30,522 pieces, which no halving of layers touches. So the student
 keeps only some of its rows: those of all pieces that occur in the training text, of ASCII characters, and of
@@ -33,6 +34,7 @@ from typing import Any
 
 import tokenizers
 import torch
+import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the plans lie in bundle/, which is not installed
 
@@ -40,16 +42,19 @@ from bundle.plans import BASE, Plan, percent, rows, scored
 
 import heedful
 from finetuned import TASKS, hiding, learn, one, planned, settings
+from heedful.data.batch import Batch
 from heedful.loading import assemble
-from heedful.models.base import Model
+from heedful.models.base import LM, Model
+from heedful.nn.context import Watch
 from heedful.runs import ledger
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.vocabularies import frame
-from heedful.train.objectives import distil
+from heedful.train.objectives import Objective, Term, softened
 
 ROOT = Path(__file__).parents[1]
 SHARE = 0.59  # of the teacher's parameters
-TAUGHT: dict[str, Any] = {"epochs": 6, "lr": 2e-4, "batch": 64, "checks": 6}
+TAUGHT: dict[str, Any] = {"epochs": 10, "lr": 2e-4, "batch": 64, "checks": 8}
+LAYERS = "blocks.[0-9].output"
 
 
 def pieces(tokenizer: Tokenizer, texts: Sequence[str], more: int = 0) -> list[int]:
@@ -90,6 +95,30 @@ def smaller(model: Model, layers: Sequence[int], ids: Sequence[int], tokenizer: 
     return made.to(model.device)
 
 
+def by_layers(teacher: Model, temperature: float = 2.0) -> Objective:
+    """5 · KL(teacher_T ‖ student_T) T² + 2 · −log p(label) + Σ_l (1 − cos(h_l, h_teacher,2l))"""
+
+    def purpose(model: Model, batch: Batch) -> dict[str, Term]:
+        assert isinstance(model, LM)
+        assert isinstance(teacher, LM)
+        own, theirs = Watch(LAYERS), Watch(LAYERS)
+        given = {"valid": batch.valid, "types": batch.types}
+        got = model(batch.tokens, **given, watch=own)
+        with torch.no_grad():
+            wanted = teacher(batch.tokens, **given, watch=theirs)
+        many = len(list(theirs)) // len(list(own))
+        pairs = [(own[n], theirs[f"blocks.{many * i + many - 1}.output"]) for i, n in enumerate(own)]
+        far = torch.stack([1 - F.cosine_similarity(h, t, dim=-1) for h, t in pairs]).sum(0)  # (B, T)
+        far = far if batch.valid is None else far * batch.valid
+        return {
+            "soft": Term(softened(got, wanted, temperature), "row", 5.0),
+            "hard": Term(F.cross_entropy(got, batch.extra["label"], reduction="sum"), "row", 2.0),
+            "cosine": Term(far.sum(), "token", 1.0),
+        }
+
+    return purpose
+
+
 def size(model: Model) -> int:
     return sum(p.numel() for p in model.parameters())
 
@@ -127,7 +156,7 @@ def taught(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Model, fl
     how = replace(TASKS["sst2"], **TAUGHT)
     batches, held = plan.batches(a.data, tokenizer, how.batch), plan.held(a.data)
     config = settings(how, batches, a.seed, a.steps)
-    purpose = hiding(distil(alike), tokenizer, 0.1)
+    purpose = hiding(by_layers(alike), tokenizer, 0.1)
     check = lambda: float(scored(student, plan, held)[plan.score])
     return student, learn(student, purpose, batches, config, check, how.checks, "student")
 

@@ -2,7 +2,7 @@
 
     HEED_DATA=… python benchmarks/finetuned.py                      all; writes results/finetuned-*.json
     HEED_DATA=… python benchmarks/finetuned.py sst2 squad           some
-    HEED_DATA=… python benchmarks/finetuned.py sst2 --seeds 1 --part       one run; a later call writes the row
+    HEED_DATA=… python benchmarks/finetuned.py sst2 --seeds 1 --part    one run; a later call writes the row
     HEED_DATA=… python benchmarks/finetuned.py scratch-bilstm --json       prints the figure, writes nothing
 
 sst2        accuracy on dev, median of 3 seeds         clinc150   accuracy on test, in scope

@@ -57,7 +57,8 @@ class Measured:
 ROWS = {
     "lambada": Measured(
         "LAMBADA test: per cent of last words written greedily, and their perplexity",
-        "eval/lambada/test.jsonl.gz", benchmarks.lambada, "accuracy", 0.2, {"accuracy": 44.3, "perplexity": 16.07},
+        "eval/lambada/test.jsonl.gz", benchmarks.lambada, "accuracy", 0.2,
+        {"accuracy": 44.3, "perplexity": 16.07},
         "Mamba-130M, about as large, in Dao and Gu 2024, arXiv 2405.21060; the model's authors give none",
     ),
     "hellaswag": Measured(

@@ -238,6 +238,22 @@ def test_a_student_reads_training_text_as_its_teacher_does_and_is_smaller(made: 
     assert tokenizer.roles["unk"] not in tokenizer.tokens(tokenizer.encode("unheard"))
 
 
+def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(made: tuple[Path, Path]) -> None:
+    import torch
+
+    from heedful.data.batch import Batch
+    from heedful.loading import with_head
+
+    body = heedful.load(made[1] / "all-minilm-l6-v2")
+    teacher = with_head(body, "classify", ["a", "b"], seed=0).eval()
+    batch = Batch(torch.tensor([[2, 7, 9, 3]]), extra={"label": torch.tensor([1])})
+    with torch.no_grad():
+        terms = load("distillation").by_layers(teacher)(teacher, batch)
+    assert float(terms["soft"].total) == pytest.approx(0, abs=1e-5)
+    assert float(terms["cosine"].total) == pytest.approx(0, abs=1e-4)
+    assert float(terms["hard"].total) > 0.1
+
+
 def test_a_student_is_taught_and_measured_beside_its_teacher(run: Run, made: tuple[Path, Path]) -> None:
     figure = run("distillation", "--steps", "2", "--sentences", "3")["figure"]
     assert figure["parameters"] < 100

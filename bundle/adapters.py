@@ -1,6 +1,7 @@
 """Adapters on all-MiniLM-L6-v2 that come with heedful: what each learns, from what, and how well.
 
-    HEED_DATA=FOLDER python -m bundle.adapters sentiment [--out FOLDER] [--seed 0] [--threads 2]
+    HEED_DATA=FOLDER python -m bundle.adapters sentiment [--out FOLDER] [--seed 0] [--device cuda]
+        [--rank 16] [--epochs 4] [--lr 5e-4] [--batch 64]
 
 Each run trains LoRA and a head, keeps the best weights by a score on held-back data, measures the test data
 once, and writes adapter, config and card. Those whose data may not be passed on stay outside the package.
@@ -12,39 +13,43 @@ import argparse
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import heedful
-from bundle.cards import PACKAGE, hash_of, write_card
-from bundle.plans import BASE, PLANS, SCRATCH, Plan, percent, scored
+from bundle.cards import hash_of, write_card
+from bundle.plans import BASE, PLANS, SCRATCH, Plan, base_folder, percent, scored
+from bundle.timed import learn, options, places
 from heedful.loading import save_on_base, with_head
 from heedful.runs import ledger
 
 
-def train(name: str, plan: Plan, folder: Path, out: Path, seed: int, limit: int | None) -> dict[str, Any]:
+def train(name: str, plan: Plan, folder: Path, out: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Learn, choose, measure, write: the scores."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    began = time.perf_counter()
-    body = heedful.load(BASE)
+    began, seed = time.perf_counter(), given.seed
+    body = heedful.load(base_folder(BASE))
     batches = plan.batches(folder, body.tokenizer, plan.batch)
     labels = [plan.names.get(label, label) for label in batches.labels] if batches.labels else None
-    model = with_head(body, plan.head, labels, seed=seed)
+    model = with_head(body, plan.head, labels, seed=seed).to(given.device)
+    torch.manual_seed(seed)
     heedful.lora(model, rank=plan.rank, train=("head.*",))
-    steps = limit or int(plan.epochs * len(batches))
+    steps = given.steps or int(plan.epochs * len(batches))
     config = heedful.TrainConfig(
         steps=steps, lr=plan.lr, schedule="linear", final=0.0, warmup=steps // 16, weight_decay=0.01,
         betas=(0.9, 0.999), dtype="bfloat16", seed=seed,
     )  # fmt: skip
     best, kept = -1.0, dict[str, torch.Tensor]()
-    held = plan.held(folder)
-    for step in heedful.fit(model, plan.objective, batches, config):
+    held, until = plan.held(folder), None if given.seconds is None else began + given.seconds
+    for step in learn(model, plan.objective, batches, config, until):
+        over = step.number == steps or (until is not None and time.perf_counter() >= until)
         if step.number % 50 == 0:
             spent = time.perf_counter() - began
             print(f"{name} {step.number}/{steps} loss {step.loss:.4f} {spent:.0f} s", flush=True)
-        if step.number % max(1, steps // plan.checks) == 0 or step.number == steps:
+        if step.number % max(1, steps // plan.checks) == 0 or over:
             score = scored(model, plan, held, quickly=True)[plan.score]
             print(f"{name} {step.number}/{steps} held-back {plan.score} {score:.4f}", flush=True)
             if score >= best:
@@ -55,38 +60,53 @@ def train(name: str, plan: Plan, folder: Path, out: Path, seed: int, limit: int 
     save_on_base(model, out, BASE)
     told = {k: v for k, v in found.items() if isinstance(v, (int, float))}
     hashes = {one: hash_of(folder / one) for one in plan.files}
-    command = f"HEED_DATA=FOLDER python -m bundle.adapters {name} --seed {seed}"
+    words = [name, "--seed", str(seed), *changed(given)]
+    command = " ".join(["HEED_DATA=FOLDER python -m bundle.adapters", *words])
     spent = time.perf_counter() - began
     write_card(out, name, plan.card, told, plan.score, command, seed, hashes, BASE, spent)
-    record(name, plan, told[plan.score], folder, command, seed)
+    record(given.results, name, plan, told[plan.score], folder, command, words)
     return {"held": best, **told, "seconds": spent, "hashes": hashes}
 
 
-def record(name: str, plan: Plan, score: float, folder: Path, command: str, seed: int) -> None:
+CHANGES = ("rank", "epochs", "lr", "batch", "checks")  # of a plan, by options
+
+
+def changed(given: argparse.Namespace) -> list[str]:
+    """The options that differ from the plan, as they are typed."""
+    named = {name: getattr(given, name) for name in (*CHANGES, "seconds")}
+    return [w for name, value in named.items() if value is not None for w in (f"--{name}", f"{value:g}")]
+
+
+def record(
+    results: Path, name: str, plan: Plan, score: float, folder: Path, command: str, words: list[str]
+) -> None:
     """The row of the ledger."""
     claim = f"{plan.card.measure} × 100: all-minilm-l6-v2 with LoRA of rank {plan.rank}"
-    step = ["python", "-m", "bundle.adapters", name, "--seed", str(seed), "--out", "{work}/model"]
+    step = ["python", "-m", "bundle.adapters", *words, "--out", "{work}"]
     check = {"steps": [step], "read": "figure", "tolerance": 1.0, "data": list(plan.files)}
     row = ledger.row(
         claim, round(percent(plan, score), 2), command, published=plan.published, source=plan.source,
-        seed=seed, data_sha256=ledger.sha256(folder / one for one in plan.files), check=check,
+        seed=int(words[2]), data_sha256=ledger.sha256(folder / one for one in plan.files), check=check,
     )  # fmt: skip
-    ledger.record(Path(__file__).parents[1] / "results" / f"{name}.json", [row])
+    ledger.record(results / f"{name}.json", [row])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("name", choices=PLANS)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int)
+    options(parser)
+    for name in CHANGES:
+        parser.add_argument(
+            f"--{name}", type=float if name in ("epochs", "lr") else int, help="not as planned"
+        )
     parser.add_argument("--steps", type=int, help="stop so early, to try it")
     given = parser.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
     plan = PLANS[given.name]
-    out = given.out or (PACKAGE / given.name if plan.card.bundled else Path("models") / given.name)
-    found = train(given.name, plan, Path(os.environ["HEED_DATA"]), out, given.seed, given.steps)
+    plan = replace(plan, **{n: v for n in CHANGES if (v := getattr(given, n)) is not None})
+    out, given.results, _ = places(given.name, given.out, plan.card.bundled)
+    found = train(given.name, plan, Path(os.environ["HEED_DATA"]), out, given)
     print(json.dumps({"figure": round(percent(plan, found[plan.score]), 2), **found}))
 
 

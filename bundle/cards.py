@@ -8,6 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from heedful.runs.ledger import hardware
+
 PACKAGE = Path(__file__).parents[1] / "src" / "heedful" / "bundled"
 
 
@@ -48,7 +50,7 @@ def write_card(
     lines += [f"- data: {card.data}; licence of the data: {card.licence}"]
     files = ", ".join(f"{Path(f).parent.name}/{Path(f).name} {h}" for f, h in hashes.items())
     lines += [f"- files (SHA-256): {files}"]
-    lines += [f"- command: `{command}`, seed {seed}, {seconds / 60:.0f} minutes on 2 shared CPU cores"]
+    lines += [f"- command: `{command}`, seed {seed}, {seconds / 60:.0f} minutes on {hardware()}"]
     lines += [f"- {card.measure}: **{scores[best]:.4f}**"]
     lines += [f"- all scores: {', '.join(f'{k} {v:.4f}' for k, v in scores.items())}", ""]
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """The small GPT-2 that comes with heedful, and word vectors, both learnt from English novels.
 
-HEED_DATA=FOLDER python -m bundle.prose gpt [--steps 3000]
+HEED_DATA=FOLDER python -m bundle.prose gpt [--seconds 450] [--out FOLDER] [--device cuda]
+HEED_DATA=FOLDER python -m bundle.prose adapter [--seconds 120]     the same voice on SmolLM2-135M-Instruct
 HEED_DATA=FOLDER python -m bundle.prose words
 """
 
@@ -10,18 +11,32 @@ import argparse
 import gzip
 import json
 import lzma
+import math
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import heedful
-from bundle.cards import PACKAGE, Card, hash_of, write_card
+from bundle.cards import Card, hash_of, write_card
+from bundle.plans import base_folder
+from bundle.timed import learn, options, places, write_sample
 from heedful import data
+from heedful.data.batch import Batch
+from heedful.data.batches import Indices, Shuffled, generator
+from heedful.evaluate.perplexity import perplexity
 from heedful.evaluate.scores import spearman
+from heedful.loading import save_on_base
+from heedful.models.base import LM, Model
+from heedful.runs import ledger
 
 SCRATCH = Path(os.environ.get("TMPDIR", "/tmp")) / "heedful-bundle"
+CHAT = "smollm2-135m-instruct"
 NOVELS = "ELTeC English, 93 novels of 1840 to 1920 (COST Action CA16204)"
 LICENCE = "texts in the public domain, mark-up CC BY 4.0"
 FILES = {part: f"lm/eltec-eng/{part}.jsonl.xz" for part in ("train", "valid")}
@@ -36,52 +51,148 @@ def novels(folder: Path, part: str) -> Path:
     return made
 
 
-def gpt(folder: Path, out: Path, steps: int, seed: int) -> None:
-    """A decoder of 4 layers × 192 over 4,096 pieces, kept in 8 bits; its perplexity on three unseen books."""
+SIZES = dict(dim=128, layers=6, heads=4, context=256, dropout=0.0)
+VOCAB = 2048
+BEGINNINGS = (
+    "It was", "The old house stood", "I do not know,", "Mr. Thornton", "Once upon a time",
+    "The rain had not stopped for three days, and",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Rows of `length` tokens of one text, cut elsewhere every epoch; all of a batch are taken at once."""
+
+    flat: NDArray[np.uint16]
+    length: int
+    seed: int
+
+    def __len__(self) -> int:
+        return (len(self.flat) - 1) // self.length - 1
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        shift = int(generator(self.seed, int(epochs[-1])).integers(self.length))
+        place = (rows * self.length + shift)[:, None] + np.arange(self.length + 1)
+        ids = torch.from_numpy(self.flat[place].astype(np.int64))
+        return Batch(ids[:, :-1].contiguous(), labels=ids[:, 1:].contiguous())
+
+
+def windows(path: Path, tokenizer: Any, batch: int, seed: int) -> data.Batches:
+    """Batches of a text for next tokens."""
+    parts = path.read_text(encoding="utf-8").split("\n")
+    groups = ["\n".join(parts[i : i + 50]) + "\n" for i in range(0, len(parts), 50)]
+    flat = np.concatenate([np.asarray(i, np.uint16) for i in tokenizer.encode_all(groups, special=False)])
+    rows = Windows(flat, 256, seed)
+    return data.Batches(rows, Shuffled(len(rows), batch, seed), str(len(flat)))
+
+
+def measured(model: LM, held: Path, most: int = 600_000) -> dict[str, float]:
+    """The perplexity of the first part of unseen novels; by word it does not depend on the pieces."""
+    text = held.read_text(encoding="utf-8")[:most]
+    ids = model.tokenizer.encode(text, special=False)  # type: ignore[union-attr]
+    found = perplexity(model, ids, length=256, stride=128, batch=32)
+    words = len(text.split())
+    by_word = math.exp(found.nats / words)
+    return {"perplexity_by_word": by_word, "bits_per_character": found.per(len(text)), "loss": found.loss}
+
+
+def pages(model: Model, seed: int) -> str:
+    """How it goes on after a few words, drawn at two temperatures."""
+    draw = lambda text, t, k: heedful.generate(
+        model, text, max_tokens=160, temperature=t, top_p=0.95, seed=seed + k
+    )
+    every = [(text, t, draw(text, t, k)) for k, text in enumerate(BEGINNINGS) for t in (0.7, 0.9)]
+    return "\n\n".join(f"[temperature {t}] {text}{more}" for text, t, more in every)
+
+
+def written(
+    name: str, card: Card, model: LM, found: dict[str, float], folder: Path, given: argparse.Namespace,
+    began: float, base: str | None = None,
+) -> None:  # fmt: skip
+    """Card, row of the ledger and sample of a model that is saved."""
+    out, results, samples = places(name, given.out)
+    words = ["--seconds", f"{given.seconds:.0f}"] if given.seconds else ["--steps", str(given.steps)]
+    command = " ".join(["HEED_DATA=FOLDER python -m bundle.prose", given.what, *words])
+    hashes = {one: hash_of(folder / one) for one in FILES.values()}
+    spent = time.perf_counter() - began
+    write_card(out, name, card, found, "perplexity_by_word", command, given.seed, hashes, base, spent)
+    check = {
+        "steps": [["python", "-m", "bundle.prose", given.what, *words, "--out", "{work}"]],
+        "read": "figure", "tolerance": 3.0, "data": list(FILES.values()), "device": "cuda",
+    }  # fmt: skip
+    row = ledger.row(
+        f"{card.measure}: {name}, {'LoRA on ' + base if base else 'a GPT-2 of 1.5 M weights in 8 bits'}",
+        round(found["perplexity_by_word"], 2), command, seed=given.seed, check=check,
+        data_sha256=ledger.sha256(folder / one for one in FILES.values()),
+    )  # fmt: skip
+    ledger.record(results / f"{name}.json", [row])
+    print(json.dumps(found), flush=True)
+    write_sample(samples, name, f"{json.dumps(found)}\n\n{pages(model, given.seed)}")
+    print(json.dumps({"figure": round(found["perplexity_by_word"], 2), **found}))
+
+
+def gpt(folder: Path, given: argparse.Namespace) -> None:
+    """A GPT-2 of 6 layers × 128 over 2,048 pieces, kept in 8 bits; the perplexity is that of what is kept."""
     began = time.perf_counter()
     text, held = novels(folder, "train"), novels(folder, "valid")
-    tokenizer = heedful.train_tokenizer("bpe", [str(text)], vocab=4096, special=("eos",))
-    batches = data.text(text, tokenizer, length=128, batch=16, seed=seed)
-    unseen = data.text(held, tokenizer, length=128, batch=32, seed=0)
-    sizes = dict(dim=192, layers=4, heads=6, context=256, dropout=0.0)
-    model = heedful.build("gpt2", vocab=len(tokenizer), seed=seed, **sizes)
+    part = SCRATCH / "novels-part.txt"  # enough to find the pieces
+    part.write_text("\n".join(text.read_text(encoding="utf-8").split("\n")[::6]), encoding="utf-8")
+    tokenizer = heedful.train_tokenizer("bpe", [str(part)], vocab=VOCAB, special=("eos",))
+    batches = windows(text, tokenizer, given.batch, given.seed)
+    print(f"{len(batches)} batches an epoch, {time.perf_counter() - began:.0f} s", flush=True)
+    model = heedful.build("gpt2", vocab=len(tokenizer), seed=given.seed, device=given.device, **SIZES)
+    assert isinstance(model, LM)
     model.tokenizer = tokenizer
     config = heedful.TrainConfig(
-        steps=steps, lr=3e-3, warmup=steps // 15, schedule="linear", final=0.02, weight_decay=0.05,
-        dtype="bfloat16", seed=seed,
+        steps=given.steps, lr=given.lr, optimiser=given.optimiser, warmup=min(500, given.steps // 15),
+        schedule="linear", final=0.01, weight_decay=0.05, dtype="bfloat16", seed=given.seed,
+        graph=given.device.startswith("cuda"),
     )  # fmt: skip
-    for step in heedful.fit(model, "next_token", batches, config):
-        if step.number % 100 == 0:
-            print(f"{step.number}/{steps} {step.loss:.3f} {time.perf_counter() - began:.0f} s", flush=True)
-        if step.number % 1000 == 0:
-            print(
-                heedful.generate(model.eval(), "It was", max_tokens=60, temperature=0.8, seed=0), flush=True
-            )
-            model.train()
+    until = None if given.seconds is None else began + given.seconds
+    for step in learn(model, "next_token", batches, config, until):
+        if step.number % 500 == 0:
+            spent = time.perf_counter() - began
+            print(f"{step.number} {step.loss:.3f} lr {step.lr:.1e} {spent:.0f} s", flush=True)
     small = heedful.quantize(model.eval(), "int8")
-    loss, count = 0.0, 0
-    with torch.inference_mode():
-        for k in range(40):
-            batch = unseen[k]
-            assert batch.labels is not None
-            logits = small(batch.tokens)
-            kept = batch.labels >= 0
-            loss += float(
-                torch.nn.functional.cross_entropy(logits[kept], batch.labels[kept], reduction="sum")
-            )
-            count += int(kept.sum())
-    letters = len(held.read_text()[:2_000_000].split()) / len(tokenizer.encode(held.read_text()[:2_000_000]))
-    found = {"perplexity_by_word": float(torch.tensor(loss / count / letters).exp()), "loss": loss / count}
-    heedful.save(small, out)
+    assert isinstance(small, LM)
+    found = measured(small, held)
+    heedful.save(small, places("prose", given.out)[0])
     card = Card(
         "how a page of a Victorian novel may go on", "text-generation", NOVELS, LICENCE,
         "ELTeC valid, perplexity by word",
     )  # fmt: skip
-    hashes = {one: hash_of(folder / one) for one in FILES.values()}
-    command = f"HEED_DATA=FOLDER python -m bundle.prose gpt --steps {steps}"
-    spent = time.perf_counter() - began
-    write_card(out, "prose", card, found, "perplexity_by_word", command, seed, hashes, None, spent)
-    print(found, heedful.generate(small, "It was", max_tokens=80, temperature=0.8, seed=1))
+    written("prose", card, small, found, folder, given, began)
+
+
+def adapter(folder: Path, given: argparse.Namespace) -> None:
+    """The voice of the novels on SmolLM2-135M-Instruct: LoRA of rank 4 on queries and values."""
+    began = time.perf_counter()
+    text, held = novels(folder, "train"), novels(folder, "valid")
+    model = heedful.load(base_folder(CHAT), dtype=torch.float32, device=given.device)
+    assert isinstance(model, LM)
+    before = measured(model, held, 200_000)
+    print("without the adapter", json.dumps(before), flush=True)
+    part = SCRATCH / "novels-tenth.txt"
+    part.write_text("\n".join(text.read_text(encoding="utf-8").split("\n")[::10]), encoding="utf-8")
+    batches = data.text(part, model.tokenizer, length=256, batch=given.batch, seed=given.seed)
+    torch.manual_seed(given.seed)
+    heedful.lora(model, rank=4, targets=("q", "v"))
+    config = heedful.TrainConfig(
+        steps=given.steps, lr=given.lr, warmup=min(50, given.steps // 15), schedule="linear", final=0.0,
+        weight_decay=0.0, dtype="bfloat16", seed=given.seed,
+    )  # fmt: skip
+    until = None if given.seconds is None else began + given.seconds
+    for step in learn(model, "next_token", batches, config, until):
+        if step.number % 50 == 0:
+            print(f"{step.number} {step.loss:.3f} {time.perf_counter() - began:.0f} s", flush=True)
+    save_on_base(model.eval(), places("prose-adapter", given.out)[0], CHAT, torch.bfloat16)
+    heedful.merge(model)
+    found = measured(model.eval(), held) | {"perplexity_by_word_without": before["perplexity_by_word"]}
+    card = Card(
+        "how a page of a Victorian novel may go on", "text-generation", NOVELS, LICENCE,
+        "ELTeC valid, perplexity by word",
+    )  # fmt: skip
+    written("prose-adapter", card, model, found, folder, given, began, CHAT)
 
 
 def words(folder: Path, out: Path, seed: int) -> None:
@@ -113,18 +224,27 @@ def words(folder: Path, out: Path, seed: int) -> None:
     print(found, made.neighbours("king", 8), made.analogy("man", "king", "woman"))
 
 
+# What differs between the kinds: steps, rows of a batch, learning rate.
+USUAL = {"gpt": (60000, 128, 4e-3), "adapter": (600, 32, 1e-3), "words": (0, 0, 0.0)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["gpt", "words"])
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("what", choices=USUAL)
+    options(parser)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("--optimiser", default="adamw")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads or 1)
+    steps, batch, lr = USUAL[given.what]
+    given.steps, given.batch, given.lr = given.steps or steps, given.batch or batch, given.lr or lr
     folder = Path(os.environ["HEED_DATA"])
-    if given.what == "gpt":
-        gpt(folder, PACKAGE / "prose", given.steps, given.seed)
+    if given.what == "words":
+        words(folder, places("words", given.out)[0], given.seed)
     else:
-        words(folder, PACKAGE / "words", given.seed)
+        {"gpt": gpt, "adapter": adapter}[given.what](folder, given)
 
 
 if __name__ == "__main__":

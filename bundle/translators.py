@@ -1,7 +1,9 @@
 """Translators from English that come with heedful, learnt from Tatoeba's sentence pairs.
 
-    HEED_DATA=FOLDER python -m bundle.translators translate-en-de [--steps 3200]
-    HEED_DATA=FOLDER python -m bundle.translators rnnsearch-en-de        the first attention, on the same data
+    HEED_DATA=FOLDER python -m bundle.translators translate-en-de [--steps 3200] [--out FOLDER]
+    HEED_DATA=FOLDER python -m bundle.translators rnnsearch-en-de [--seconds 400] [--device cuda]
+
+The second is the first attention, on the same data and at a third of the size.
 
 Pairs are parted by their English sentence, so that no sentence of the test was read in training. Weights are
 kept in 8 bits, and the score is that of what is kept.
@@ -23,7 +25,8 @@ from typing import Any
 import torch
 
 import heedful
-from bundle.cards import PACKAGE, Card, hash_of, write_card
+from bundle.cards import Card, hash_of, write_card
+from bundle.timed import learn, options, places, write_sample
 from heedful import data
 from heedful.evaluate.generated import bleu
 from heedful.models.base import Model
@@ -42,15 +45,20 @@ class Plan:
     model: dict[str, Any]
     lr: float
     tokens: int = 3000  # rows × longest row of a batch
+    vocab: int = 5000
+    steps: int = 3200
+    dtype: str = "bfloat16"
 
 
 SMALL = dict(dim=192, layers=2, heads=6, hidden=768, dropout=0.0)
-RECURRENT = dict(dim=256, table_dim=160, dropout=0.0)
+RECURRENT = dict(dim=160, table_dim=64, align=64, maxout=96, dropout=0.1)
+# A recurrence waits for its launches, not for its products: float32 has fewer of them, and rows cost nothing.
+SEARCH: dict[str, Any] = dict(tokens=5000, vocab=2000, steps=14000, dtype="float32")
 PLANS = {
     "translate-en-de": Plan("transformer", "de", SMALL, 2e-3),
     "translate-en-fr": Plan("transformer", "fr", SMALL, 2e-3),
-    "rnnsearch-en-de": Plan("rnnsearch", "de", RECURRENT, 2e-3),
-    "rnnsearch-en-fr": Plan("rnnsearch", "fr", RECURRENT, 2e-3),
+    "rnnsearch-en-de": Plan("rnnsearch", "de", RECURRENT, 3e-3, **SEARCH),
+    "rnnsearch-en-fr": Plan("rnnsearch", "fr", RECURRENT, 3e-3, **SEARCH),
 }
 
 
@@ -79,92 +87,119 @@ def score(model: Model, pairs: list[tuple[str, str]], most: int, beams: int) -> 
 
     model.eval()
     sources, truths = one_each(pairs, most)
-    guesses: list[str] = []
-    for at in range(0, len(sources), 64):
-        guesses += heedful.generate(model, sources[at : at + 64], beams=beams, max_tokens=60)
+    guesses = [""] * len(sources)
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))  # alike lengths end together
+    for at in range(0, len(order), 64):
+        some = order[at : at + 64]
+        found = heedful.generate(model, [sources[i] for i in some], beams=beams, max_tokens=60)
+        for i, text in zip(some, found, strict=True):
+            guesses[i] = text
     model.train()
     widest = max(map(len, truths))
     padded = [[t[k] if k < len(t) else None for t in truths] for k in range(widest)]
     every = sacrebleu.corpus_bleu(guesses, padded).score
-    shown = [f"{s} → {g}" for s, g in zip(sources[:4], guesses[:4], strict=True)]
+    shown = [f"{s} → {g}" for s, g in zip(sources[:40], guesses[:40], strict=True)]
     return {**bleu([t[0] for t in truths], guesses), "bleu_all_references": every, "shown": shown}
 
 
-def record(name: str, found: dict[str, Any], path: Path, command: str, seed: int) -> None:
+def record(
+    results: Path, name: str, found: dict[str, Any], path: Path, command: str, words: list[str], seed: int
+) -> None:
     """The row of the ledger."""
-    step = ["python", "-m", "bundle.translators", *command.split()[4:], "--out", "{work}/model"]
     check = {
-        "steps": [step],
+        "steps": [["python", "-m", "bundle.translators", *words, "--out", "{work}"]],
         "read": "figure",
         "tolerance": 1.5,
         "data": [f"translation/tatoeba/{path.name}"],
-    }
+    } | ({"device": "cuda"} if "--seconds" in words else {})
     row = ledger.row(
         f"Tatoeba, 1,500 English sentences held out, {name} in 8 bits, sacreBLEU: first reference; all",
         {"first": round(found["bleu"], 2), "all": round(found["bleu_all_references"], 2)}, command,
         seed=seed, data_sha256=ledger.sha256([path]), check=check | {"figure": "first"},
     )  # fmt: skip
-    ledger.record(Path(__file__).parents[1] / "results" / f"{name}.json", [row])
+    ledger.record(results / f"{name}.json", [row])
+
+
+def read(
+    path: Path, name: str, given: argparse.Namespace, plan: Plan
+) -> tuple[Any, data.Batches, dict[str, Any]]:
+    """The tokenizer, learnt from the pairs to train on; their batches; all parts."""
+    pairs = parts(path)
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    table = SCRATCH / f"{name}.tsv"
+    table.write_text("en\tother\n" + "".join(f"{a}\t{b}\n" for a, b in pairs["train"]), encoding="utf-8")
+    tokenizer = heedful.train_tokenizer(
+        "bpe", [str(table)], vocab=given.vocab or plan.vocab, special=("bos", "eos", "pad"), lower=False
+    )
+    batches = data.parallel(
+        data.Table(table), tokenizer, columns=("en", "other"), length=64, batch=1000, max_tokens=plan.tokens,
+        seed=given.seed, truncate=True,
+    )  # fmt: skip
+    return tokenizer, batches, pairs
+
+
+def train(
+    model: Model, batches: data.Batches, held: Any, plan: Plan, given: argparse.Namespace, began: float
+) -> None:
+    """Learn from the pairs, by steps or by the clock."""
+    steps = given.steps or plan.steps
+    config = heedful.TrainConfig(
+        steps=steps, lr=plan.lr, schedule="linear", final=0.02, warmup=min(600, steps // 8),
+        weight_decay=0.01, betas=(0.9, 0.98), dtype=given.dtype or plan.dtype, seed=given.seed,
+    )  # fmt: skip
+    until = None if given.seconds is None else began + given.seconds
+    for step in learn(model, "translate", batches, config, until):
+        if step.number % 50 == 0:
+            spent, speed = time.perf_counter() - began, step.tokens_per_second
+            print(f"{step.number} {step.loss:.3f} {speed:.0f} tokens/s {spent:.0f} s", flush=True)
+        if step.number % 2000 == 0:
+            print(step.number, score(model, held, 128, beams=1)["bleu"], flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("name", choices=PLANS)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--steps", type=int, default=3200)
-    parser.add_argument("--vocab", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--dtype", default="bfloat16")
+    options(parser)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--vocab", type=int)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"))
+    parser.add_argument("--test", type=int, default=1500, help="sentences that are translated at the end")
     given = parser.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
+    torch.backends.cuda.matmul.allow_tf32 = True
     plan, began = PLANS[given.name], time.perf_counter()
-    out = given.out or PACKAGE / given.name
+    out, results, samples = places(given.name, given.out)
     code, language = LANGUAGES[plan.language]
     path = Path(os.environ["HEED_DATA"]) / "translation/tatoeba" / f"{code}-eng.tsv.gz"
-    pairs = parts(path)
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    table = SCRATCH / f"{given.name}.tsv"
-    table.write_text("en\tother\n" + "".join(f"{a}\t{b}\n" for a, b in pairs["train"]), encoding="utf-8")
-    tokenizer = heedful.train_tokenizer(
-        "bpe", [str(table)], vocab=given.vocab, special=("bos", "eos", "pad"), lower=False
+    tokenizer, batches, pairs = read(path, given.name, given, plan)
+    model = heedful.build(
+        plan.family, vocab=len(tokenizer), seed=given.seed, device=given.device, **plan.model
     )
-    batches = data.parallel(
-        data.Table(table), tokenizer, columns=("en", "other"), length=64, batch=400, max_tokens=plan.tokens,
-        seed=given.seed, truncate=True,
-    )  # fmt: skip
-    model = heedful.build(plan.family, vocab=len(tokenizer), seed=given.seed, **plan.model)
     model.tokenizer = tokenizer
-    steps = given.steps
-    config = heedful.TrainConfig(
-        steps=steps, lr=plan.lr, schedule="linear", final=0.02, warmup=min(600, steps // 8),
-        weight_decay=0.01, betas=(0.9, 0.98), dtype=given.dtype, seed=given.seed,
-    )  # fmt: skip
     print(f"{len(pairs['train'])} pairs, {len(batches)} batches an epoch", flush=True)
-    for step in heedful.fit(model, "translate", batches, config):
-        if step.number % 50 == 0:
-            spent = time.perf_counter() - began
-            speed = step.tokens_per_second
-            print(f"{step.number}/{steps} {step.loss:.3f} {speed:.0f} tokens/s {spent:.0f} s", flush=True)
-        if step.number % 800 == 0 and step.number < steps:
-            print(step.number, score(model, pairs["held"], 128, beams=1), flush=True)
-    model.eval()
-    small = heedful.quantize(model, "int8")
+    train(model, batches, pairs["held"], plan, given, began)
+    small = heedful.quantize(model.eval(), "int8", tables=plan.family == "rnnsearch")
     small.published |= {"languages": ["en", plan.language]}
-    found = score(small, pairs["test"], 1500, beams=4)
     heedful.save(small, out)
+    found = score(small, pairs["test"], given.test, beams=4)
     card = Card(
         f"what an English sentence is in {language}", f"translation_en_to_{plan.language}",
         "Tatoeba sentence pairs (tatoeba.org, through manythings.org/anki)", "CC BY 2.0 FR",
-        "Tatoeba, 1,500 held-out English sentences, sacreBLEU with the first reference",
+        f"Tatoeba, {given.test:,} held-out English sentences, sacreBLEU with the first reference",
     )  # fmt: skip
     told = {k: v for k, v in found.items() if isinstance(v, (int, float))}
-    command = f"HEED_DATA=FOLDER python -m bundle.translators {given.name} --steps {steps}"
+    words = (
+        ["--seconds", f"{given.seconds:.0f}"]
+        if given.seconds
+        else ["--steps", str(given.steps or plan.steps)]
+    )
+    command = " ".join(["HEED_DATA=FOLDER python -m bundle.translators", given.name, *words])
     spent, hashes = time.perf_counter() - began, {path.name: hash_of(path)}
     write_card(out, given.name, card, told, "bleu", command, given.seed, hashes, None, spent)
-    record(given.name, found, path, command, given.seed)
-    print(json.dumps({"figure": round(found["bleu"], 2), **found}, ensure_ascii=False))
+    record(results, given.name, found, path, command, [given.name, *words], given.seed)
+    write_sample(samples, given.name, "\n".join([f"{told}", *found["shown"]]))
+    print(json.dumps({"figure": round(found["bleu"], 2), **told}, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -114,6 +114,39 @@ def test_a_token_put_in_the_place_of_another_is_what_the_model_reads(visitor: Vi
     assert not visitor.faults
 
 
+def test_words_are_drawn_in_place_of_pieces(visitor: Visitor) -> None:
+    page = visitor.go("/attention?m=encoder&x=the catalogues sat")
+    before = page.get_by_role("grid").first.get_attribute("aria-rowcount")
+    page.get_by_label("Words, not pieces").check()
+    assert visitor.query()["words"] == "1"
+    assert "by words" in page.locator(".fig-title").first.inner_text()
+    after = page.get_by_role("grid").first.get_attribute("aria-rowcount")
+    assert int(after) < int(before)
+    page.get_by_label("Words, not pieces").uncheck()
+    assert page.get_by_role("grid").first.get_attribute("aria-rowcount") == before
+    assert not visitor.faults
+
+
+def test_one_text_of_a_pair_on_the_other_is_a_part_of_the_matrix(visitor: Visitor, tmp_path: Path) -> None:
+    page = visitor.go("/attention?m=encoder&x=the cat sat&y=on the mat")
+
+    def weights() -> list[list[str]]:
+        visitor.settled()
+        with page.expect_download() as waiting:
+            page.locator(".fig-exports").first.get_by_role("button", name="Save as CSV").click()
+        waiting.value.save_as(tmp_path / "x.csv")
+        return list(csv.reader(io.StringIO((tmp_path / "x.csv").read_text(encoding="utf-8"))))
+
+    whole = weights()
+    second = whole[0].index("on", 1) - 1  # the first word of the second text
+    page.get_by_label("Texts").select_option("ab")
+    assert visitor.query()["ab"] == "ab"
+    part = weights()
+    assert part == [[row[0], *row[1 + second :]] for row in whole[: 1 + second]]
+    assert "A → B" in page.locator(".fig-title").first.inner_text()
+    assert not visitor.faults
+
+
 def test_generated_tokens_can_be_stepped_through(visitor: Visitor) -> None:
     page = visitor.go(f"/attention?m=decoder&x={TEXT}&gen=3")
     slider = page.get_by_label("Written token")

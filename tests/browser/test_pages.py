@@ -85,7 +85,7 @@ STATES = [
     "attention?m=encoder&view=text",
     "attention?m=decoder&view=grid&fx=1", "play?m=tagger&x=the cat&go=1", "space?m=vectors&tab=analogy",
     "steps?m=rnn&all=1", "predict?m=tagger", "layers?m=tagger", "tokens?m=decoder&tour=1",
-    "play?m=encoder-decoder&x=the cat&beams=2&max=4&go=1",
+    "play?m=encoder-decoder&x=the cat&beams=2&max=4&go=1", "attention?m=encoder&x=the cat&y=a dog&ab=ba&words=1",
 ]  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def test_the_snippet_of_an_edited_run_edits(client: TestClient) -> None:
 @pytest.mark.parametrize("view", sorted(set(VIEWS) - {"ablate", "steps", "attribution", "effects"}))
 def test_every_view_has_lines_that_run(client: TestClient, view: str) -> None:
     found = traced(client, "decoder")
-    name = "blocks.0.attn" if view == "attention" else "blocks.0.output"
+    name = "blocks.0.attn" if view in ("attention", "words") else "blocks.0.output"
     said, _ = ran(get(client, f"/api/trace/{found['id']}/python", view=view, name=name)["python"])
     assert said
 

@@ -309,3 +309,41 @@ def test_positions_are_described_and_sent(client: TestClient, models: Path, kind
     if kind in ("rnn", "vectors"):
         assert found["tensors"] == {}
         assert "order" in found["note"]
+
+
+def test_two_texts_are_read_as_a_pair(client: TestClient, models: Path) -> None:
+    found = traced(client, "encoder", "the cat sat", pair="on the mat")
+    model = heedful.load(models / "encoder")
+    ids, types = model.tokenizer.encode_pair("the cat sat", "on the mat")
+    assert [t["id"] for t in found["tokens"]] == ids
+    assert found["second"] == types.index(1)
+    got = tensor(client, f"/api/trace/{found['id']}/tensor", name="blocks.1.attn.pattern", head=1)
+    seen = attention(model, ("the cat sat", "on the mat"))["blocks.1.attn"].values[1]
+    np.testing.assert_allclose(got, seen.numpy(), atol=1e-6)
+    refused = client.post("/api/trace", json={"model": "decoder", "text": "a", "pair": "b"})
+    assert "read by an encoder" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("edit", [None, {"tokens": {"1": 5}}, {"heads": {"blocks.0.attn": [0]}}])
+def test_the_python_of_a_pair_gives_its_numbers(client: TestClient, edit: dict[str, Any] | None) -> None:
+    found = traced(client, "encoder", "the cat sat", pair="on the mat", edit=edit)
+    names: dict[str, Any] = {}
+    exec(
+        compile(get(client, f"/api/trace/{found['id']}/python", view="output")["python"], "s", "exec"), names
+    )
+    path = f"/api/trace/{found['id']}/tensor"
+    if edit is None or "tokens" in edit:
+        python = get(client, f"/api/trace/{found['id']}/python", view="attention", name="blocks.1.attn")
+        exec(compile(python["python"], "s", "exec"), names)
+        got = tensor(client, path, name="blocks.1.attn.pattern", head=0)
+        np.testing.assert_allclose(names["seen"]["blocks.1.attn"].values[0].numpy(), got, atol=1e-6)
+
+
+def test_tokens_say_which_word_they_are_a_piece_of(client: TestClient) -> None:
+    found = traced(client, "encoder", "the catalogues sat")
+    pieces = [t["text"] for t in found["tokens"]]
+    words = [t["word"] for t in found["tokens"]]
+    assert words[0] == 0
+    for i, piece in enumerate(pieces[1:], 1):
+        assert words[i] == words[i - 1] + (not piece.startswith("##"))
+    assert any(piece.startswith("##") for piece in pieces)

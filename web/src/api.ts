@@ -22,14 +22,14 @@ export type Caps = {
   tokenizer: { kind: string; size: number; merges: boolean; special: Record<string, string> } | null;
   run: string | null; card: string | null; python: string; counts?: boolean; output?: boolean;
 };
-export type Token = { id: number; text: string; shown: string; start: number | null; end: number | null; special: boolean };
+export type Token = { id: number; text: string; shown: string; start: number | null; end: number | null; special: boolean; word?: number };
 export type Top = { id: number; text: string; shown: string; logit?: number; p: number };
 export type PredictionAt = {
   kind: "words" | "labels" | "tags" | "spans" | "vectors"; position: number; top: Top[];
   tags?: { token: number; label: string; p: number }[]; start?: number[]; end?: number[];
 };
 export type Trace = {
-  id: string; model: string; tokens: Token[]; target: Token[] | null; prompt: number; warnings: string[]; cut: number;
+  id: string; model: string; tokens: Token[]; target: Token[] | null; second?: number | null; prompt: number; warnings: string[]; cut: number;
   groups: TraceGroup[]; shapes: Record<string, number[]>; note: string; prediction: PredictionAt;
   generated: { text: string; logprobs: number[] } | null;
   change: { kl: number[]; kl_last: number; before: Top[]; after: Top[] } | null; edited: boolean; ms: number; python: string;
@@ -58,7 +58,7 @@ export function useExamples(): Resource<Examples> {
 
 /** What is asked of a trace: everything that changes what the model computes. */
 export type Asked = {
-  model: string; text: string; target?: string; generate?: number;
+  model: string; text: string; pair?: string; target?: string; generate?: number;
   sampling?: { temperature: number; seed: number };
   edit?: { heads?: Record<string, number[]>; tokens?: Record<string, string> };
 };
@@ -80,6 +80,7 @@ export function asked(caps: Caps): Asked {
   const { params } = place.value;
   const out: Asked = { model: caps.id, text: params.x ?? startText(caps) };
   if (params.y && caps.kind === "encoder-decoder") out.target = params.y;
+  if (params.y && caps.kind === "encoder") out.pair = params.y;
   const written = num("gen", 0);
   if (written > 0 && caps.kind !== "encoder" && caps.kind !== "vectors") out.generate = Math.min(written, 64);
   const off = parseOff(str("off"));

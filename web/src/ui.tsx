@@ -170,13 +170,14 @@ export function Ask({ caps, text, extra, plain }: { caps: Caps; text: string; ex
   const [draft, setDraft] = useDraft(text);
   const [aim, setAim] = useDraft(place.value.params.y ?? "");
   const examples = useExamples();
-  const pair = caps.kind === "encoder-decoder";
+  const pair = caps.kind === "encoder-decoder" ? t("ask.target") : caps.kind === "encoder" ? t("ask.second") : null;
+  const hint = t(caps.kind === "encoder" ? "ask.optional" : "ask.ownWriting");
   const send = (patch: Patch = {}) => set({ x: draft, y: pair ? aim : null, q: null, k: null, ...patch });
   return (
     <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
       <div class="row">
-        <TextField label={pair ? t("ask.source") : t("ask.text")} value={draft} onInput={setDraft} send={() => send()} first />
-        {pair ? <TextField label={t("ask.target")} value={aim} onInput={setAim} send={() => send()} placeholder={t("ask.ownWriting")} /> : null}
+        <TextField label={caps.kind === "encoder-decoder" ? t("ask.source") : t("ask.text")} value={draft} onInput={setDraft} send={() => send()} first />
+        {pair ? <TextField label={pair} value={aim} onInput={setAim} send={() => send()} placeholder={hint} /> : null}
       </div>
       <div class="row between">
         <div class="row">

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import InputError, nearest
-from heedful.models.base import LM, Model, Seq2Seq
+from heedful.models.base import LM, Model, Reading, Seq2Seq
 from heedful.nn.block import Stack
 from heedful.nn.context import Part, Watch
 from heedful.nn.head import Head, NoHead
 
-Text = str | Sequence[int] | Tensor
+Text = str | tuple[str, str] | Sequence[int] | Tensor  # two texts are read by encoders, as one sequence
 
 
 @contextmanager
@@ -38,6 +38,8 @@ class Input:
     tokens: tuple[str, ...]
     target: Tensor | None = None  # (1, T)
     target_tokens: tuple[str, ...] = ()
+    types: Tensor | None = None  # (1, S) which of two texts a token is of, if the model minds
+    second: int | None = None  # where the second text begins
 
     @property
     def read(self) -> Tensor:
@@ -58,18 +60,24 @@ class Input:
                 if isinstance(model.head, NoHead):
                     return model.hidden(ids, target, watch=watch)
                 return cast(Tensor, model(ids, target, watch=watch))
+            how: Reading = {"watch": watch}
+            if self.types is not None:
+                how["types"] = self.types.expand(repeat, -1)
             if isinstance(model.head, NoHead):
-                return cast(LM, model).encode(ids, watch=watch)
-            return cast(Tensor, model(ids, watch=watch))
+                return cast(LM, model).encode(ids, **how)
+            return cast(Tensor, model(ids, **how))
 
 
 def reading(model: Model, text: Text | Input, target: Text | None = None, *, write: int = 24) -> Input:
     """The input of `model` for a text or ids. An encoder-decoder without a target writes its own, greedily.
 
-    A target given as text gets the start token before it; ids are taken as the decoder reads them.
+    A target given as text gets the start token before it; ids are taken as the decoder reads them. A pair of
+    texts is read by an encoder as it was trained to: [CLS] first [SEP] second [SEP].
     """
     if isinstance(text, Input):
         return text
+    if is_pair(text):
+        return pair(model, *cast(tuple[str, str], text))
     ids = ids_of(model, text)
     if not isinstance(model, Seq2Seq):
         if target is not None:
@@ -82,6 +90,26 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
         if isinstance(target, str):
             written = torch.cat((written.new_full((1, 1), model.start_token), written), 1)
     return Input(ids, names_of(model, ids), written, names_of(model, written))
+
+
+def is_pair(text: Any) -> bool:
+    """Whether two texts are given."""
+    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(t, str) for t in text)
+
+
+def pair(model: Model, first: str, second: str) -> Input:
+    """Two texts as one sequence, with the types that tell them apart where the model has a table of them."""
+    if not isinstance(model, LM) or model.causal or model.tokenizer is None:
+        raise InputError("two texts at once are for an encoder with a tokenizer; join them into one")
+    found = model.tokenizer.backend.encode(first, second)
+    if 1 not in found.sequence_ids or 0 not in found.sequence_ids:
+        raise InputError("one of the two texts is empty; give a word to each, or one text alone")
+    ids = torch.tensor([found.ids], device=model.device)
+    known = 0 if model.embed.types is None else model.embed.types.num_embeddings
+    told = 0 < max(found.type_ids) < known
+    types = torch.tensor([found.type_ids], device=model.device) if told else None
+    begins = found.sequence_ids.index(1)
+    return Input(ids, names_of(model, ids), types=types, second=begins)
 
 
 def ids_of(model: Model, text: Text) -> Tensor:

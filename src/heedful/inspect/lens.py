@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -112,7 +112,7 @@ def _masked(model: LM, given: Input, mask: int | None) -> Surprisal:
             continue
         hidden = ids.clone()
         hidden[t] = hide
-        logits = Input(hidden[None], given.tokens).run(model).float()
+        logits = replace(given, ids=hidden[None]).run(model).float()
         bits.append(float(-F.log_softmax(logits[0, t], -1)[token] / math.log(2)))
     return Surprisal(given.tokens, tuple(bits))
 

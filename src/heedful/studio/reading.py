@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from heedful.studio.record import context, describe, groups_of, heads_of
 from heedful.studio.shelf import Held
 from heedful.studio.trace import Edits, Recorder, Trace
 from heedful.studio.work import Ticket
+from heedful.view.words import labels
+from heedful.view.wordwise import marks_of, words
 from heedful.word2vec import Word2Vec
 
 MOST = 1024  # tokens that are traced
@@ -80,8 +83,7 @@ class Reader:
         groups, heads = groups_of(model), self.heads()
         source = self.source(heads)
         plain = [t["id"] for t in source]
-        exact = self.cut == 0 and asked.get("ids") is None
-        exact = exact and plain == model.tokenizer.encode(tokens.tidy(asked["text"])[0])
+        exact = self.cut == 0 and asked.get("ids") is None and plain == self.alone()
         source = self.replaced(source, asked.get("tokens") or {})
         ids = [t["id"] for t in source]
         prompt, target = len(ids), None
@@ -92,20 +94,39 @@ class Reader:
             written = self.write(ids, asked["generate"])[: self.limit("tokens", heads) - len(ids)]
             source, plain = source + tokens.named(model, written), plain + written
             ids, exact = ids + written, exact and not written
-        given = self.input(ids, target)
+        given = self.input(ids, target, source)
         edits = Edits(asked.get("heads") or {}, asked.get("layers") or ())
         recorder = Recorder(edits.watch(model), self.ticket)
         with torch.no_grad():
             output = given.run(model, recorder)[0]
-        text = tokens.tidy(asked["text"])[0] if exact and ids == plain else None
+        read = self.texts() if exact and ids == plain else None
+        text = read[0] if read is not None and len(read) == 1 else read
+        source, target = self.worded(source), None if target is None else self.worded(target)
         trace = Trace(
             id, self.held.entry, text, given, edits, source, target, groups, recorder.shapes,
             dict(recorder.values), output,
         )  # fmt: skip
         trace.values.pop("head.logits", None)  # it is the output
-        change = self.change(given, plain, target, output) if edits.any or ids != plain else None
+        change = self.change(given, plain, output) if edits.any or ids != plain else None
         trace.answer = self.answer(trace, prompt, heads) | {"change": change, "edited": change is not None}
         return trace
+
+    def texts(self) -> tuple[str, ...]:
+        """The text, or the two of a pair."""
+        given = (self.asked["text"], self.asked.get("pair"))
+        return tuple(tokens.tidy(t)[0] for t in given if t is not None)
+
+    def alone(self) -> list[int]:
+        """The ids that the text alone gives, or the pair."""
+        return list(self.model.tokenizer.backend.encode(*self.texts()).ids)
+
+    def worded(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Each token with the word it is a piece of, counted from 0."""
+        memo = self.held.memo
+        if "mark" not in memo:
+            memo["mark"] = marks_of(self.model)
+        of = words(labels(self.model, [t["id"] for t in found]), memo["mark"])
+        return [token | {"word": word} for token, word in zip(found, of, strict=True)]
 
     def heads(self) -> dict[str, int]:
         memo = self.held.memo  # already in the model's thread
@@ -139,7 +160,14 @@ class Reader:
     def encoded(self, text: str, limit: int) -> tuple[list[dict[str, Any]], int]:
         text, said = tokens.tidy(text)
         self.warnings += said
-        return tokens.placed(self.model, text, most=limit)
+        pair = self.asked.get("pair")
+        if not pair:
+            return tokens.placed(self.model, text, most=limit)
+        if not isinstance(self.model, LM) or self.model.causal:
+            raise InputError("two texts at once are read by an encoder; put both into one text")
+        pair, said = tokens.tidy(pair)
+        self.warnings += said
+        return tokens.placed(self.model, text, most=limit, pair=pair)
 
     def framed(self, found: list[dict[str, Any]], count: int, limit: int) -> tuple[list[dict[str, Any]], int]:
         """A source as an encoder-decoder read it in training: with its end, if need be put there."""
@@ -210,20 +238,25 @@ class Reader:
         }  # fmt: skip
         return [p.token for p in written]
 
-    def input(self, ids: Sequence[int], target: list[dict[str, Any]] | None) -> Input:
+    def input(
+        self, ids: Sequence[int], target: list[dict[str, Any]] | None, source: list[dict[str, Any]]
+    ) -> Input:
         model = self.model
         read = torch.tensor([list(ids)], device=model.device)
         if target is None:
-            return Input(read, names_of(model, ids))
+            sides, told = [t.get("side") for t in source], [t.get("type", 0) for t in source]
+            table = model.tables["tokens"].types
+            minds = table is not None and 0 < max(told) < table.num_embeddings
+            types = torch.tensor([told], device=model.device) if minds else None
+            second = sides.index(1) if 1 in sides else None
+            return Input(read, names_of(model, ids), types=types, second=second)
         written = torch.tensor([[t["id"] for t in target]], device=model.device)
         return Input(read, names_of(model, ids), written, names_of(model, written))
 
-    def change(
-        self, given: Input, plain: Sequence[int], target: list[dict[str, Any]] | None, output: Tensor
-    ) -> dict[str, Any]:
+    def change(self, given: Input, plain: Sequence[int], output: Tensor) -> dict[str, Any]:
         """How the predictions moved: against the model with everything on, on the tokens as they were."""
         with torch.no_grad():
-            before = self.input(plain, target).run(self.model)[0]
+            before = replace(given, ids=given.ids.new_tensor([plain])).run(self.model)[0]
         moved = Ablation(output[None], before[None]).change
         at = predictions.default_position(self.model, given)
         kl = moved.reshape(-1).tolist()
@@ -247,6 +280,7 @@ class Reader:
             view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})
         return {
             "id": trace.id, "model": self.held.id, "tokens": trace.tokens, "target": trace.target,
+            "second": trace.given.second,
             "prompt": prompt, "warnings": self.warnings, "cut": self.cut, "groups": groups,
             "shapes": {name: list(shape) for name, shape in trace.shapes.items()}, "note": note,
             "prediction": predictions.at(model, output, at, 10), "generated": self.generated,

@@ -16,6 +16,10 @@ VIEWS: dict[str, tuple[str, str]] = {
         "from heedful.inspect.attention import attention",
         "seen = attention(model, {given})\nprint(seen[{name!r}].values[{head}])  # (queries, keys)",
     ),
+    "words": (
+        "import heedful.view",
+        "print(heedful.view.attention(model, {given}, {options}).to_csv())",
+    ),
     "heads": (
         "from heedful.inspect.attention import head_scores",
         "for score in head_scores(model, {given}):\n    print(score)",
@@ -88,17 +92,27 @@ def script(entry: Entry, lines: str, imports: str = "") -> str:
 
 def of_trace(trace: Trace, view: str, **options: Any) -> str:
     """A view of what a trace read; ids stand in place of the text where the text alone would not do."""
-    text = repr(trace.text) if trace.text is not None else repr(trace.given.ids[0].tolist())
+    text, first, needs = repr(trace.text), "", ""
+    if trace.text is None:
+        text = repr(trace.given.ids[0].tolist())
+        if trace.given.types is not None:  # ids alone do not say which of two texts a token is of
+            types = trace.given.types.tolist()
+            first, needs = f"given = Input(torch.tensor([{text}]), (), types=torch.tensor({types}))\n", _TYPED
+            text = "given"
     given = text if trace.given.target is None else f"{text}, {trace.given.target[0].tolist()!r}"
+    if trace.edits.any and view == "words":
+        view, options = "attention", {"name": options["layer"], "head": options["head"]}
     if trace.edits.any and view in ("attention", "tensor", "next_token", "output"):
-        return script(trace.entry, _edited(trace, view, given, options), _EDITED)
+        return script(trace.entry, first + _edited(trace, view, given, options), needs + _EDITED)
     imports, lines = VIEWS[view]
     spread = ", ".join(f"{k}={v!r}" for k, v in options.items() if v is not None)
     defaults: Mapping[str, Any] = {"name": "", "head": 0, "side": "", "count": 5, "position": -1}
     values = dict(defaults) | {"answer": None, "method": "integrated"} | options
-    return script(trace.entry, lines.format(given=given, text=text, options=spread, **values), imports)
+    lines = first + lines.format(given=given, text=text, options=spread, **values)
+    return script(trace.entry, lines, needs + imports)
 
 
+_TYPED = "import torch\nfrom heedful.inspect.inputs import Input\n"
 _EDITED = "from heedful.inspect.change import without\nfrom heedful.inspect.inputs import reading"
 
 

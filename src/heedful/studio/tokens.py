@@ -114,26 +114,31 @@ def named(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def placed(
-    model: Model, text: str, special: bool = True, most: int | None = None
+    model: Model, text: str, special: bool = True, most: int | None = None, pair: str | None = None
 ) -> tuple[list[dict[str, Any]], int]:
     """The tokens of a text with their places in it, and how many there are.
 
     Of more than `most` the first are named, and the last if it is one that ends every text: it stays.
+    A second text stands behind the first, as an encoder reads them; `type` and `side` tell the two apart.
     """
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer; give ids in place of a text")
-    found = model.tokenizer.backend.encode(text, add_special_tokens=special)
+    found = model.tokenizer.backend.encode(text, pair, add_special_tokens=special)
     ids, spans = found.ids, found.offsets  # each is made anew when asked for
     marks, spelled, count = special_ids(model), speller(model), len(ids)
     kept = list(range(count))
     if most is not None and count > most:
         kept = [*range(most - 1), count - 1] if ids[-1] in marks else list(range(most))
     names = model.tokenizer.tokens([ids[i] for i in kept])
-    return [
+    rows = [
         {"id": ids[i], "text": name, "shown": spelled(name), "start": spans[i][0], "end": spans[i][1],
          "special": ids[i] in marks}
         for i, name in zip(kept, names, strict=True)
-    ], count  # fmt: skip
+    ]  # fmt: skip
+    if pair is None:
+        return rows, count
+    types, sides = found.type_ids, found.sequence_ids
+    return [row | {"type": types[i], "side": sides[i]} for i, row in zip(kept, rows, strict=True)], count
 
 
 def tokenized(model: Model, text: str, special: bool, most: int) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Trace:
 
     id: str
     entry: Entry
-    text: str | None  # where the text alone gives the same input
+    text: str | tuple[str, ...] | None  # where the text alone, or two of them, gives the same input
     given: Input
     edits: Edits
     tokens: list[dict[str, Any]]

@@ -80,9 +80,7 @@ def grown(hunts: Sequence[Hunt], wide: Beams) -> Tree:
     out: list[Branch] = []
     found: list[int] = []
     for g, hunt in enumerate(hunts):
-        running: list[tuple[int, tuple[int, ...]]] = [
-            (-1, ())
-        ]  # place and text of each that runs
+        running: list[tuple[int, tuple[int, ...]]] = [(-1, ())]  # place and text of each that runs
         kept = {tuple(ids) for _, ids in hunt.finished}
         for t, tried in enumerate(hunt.steps):
             last, before, running = t + 1 == len(hunt.steps), running, []

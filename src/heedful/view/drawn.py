@@ -136,12 +136,12 @@ def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: 
 
 
 def _attention(data: Data) -> tuple[list[Shape], float, float]:
-    values, queries, keys, first = picked(data)
-    pattern = data["patterns"][data["pattern"]]
-    causal = not pattern["cross"] and len(queries) > 1 and not np.triu(pattern["values"], 1).any()
+    found, pattern = picked(data), data["patterns"][data["pattern"]]
+    causal = not pattern["cross"] and len(found.queries) > 1 and not np.triu(pattern["values"], 1).any()
     return matrix(
-        values, queries, keys, signed=pattern["kind"] == "effective", scale=data["scale"],
-        palette=data["palette"], axes="query ↓   key →", masked=first if causal else None,
+        found.values, found.queries, found.keys, signed=pattern["kind"] == "effective", scale=data["scale"],
+        palette=data["palette"], axes="query ↓   key →",
+        masked=found.key_at[0] if causal and not data["between"] else None,
     )  # fmt: skip
 
 

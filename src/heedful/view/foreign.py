@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from heedful.errors import InputError
+from heedful.inspect.inputs import is_pair
 from heedful.view.words import spelled
+from heedful.view.wordwise import marks, words
 
 WRITE = 24  # tokens an encoder-decoder writes where no target is given
 
@@ -26,8 +28,14 @@ def entry(
     *,
     cross: bool = False,
     kind: str = "",
+    mark: str | None = None,
+    second: int | None = None,
 ) -> dict[str, Any]:
-    """One layer's pattern (H, T, S) as a figure holds it."""
+    """One layer's pattern (H, T, S) as a figure holds it.
+
+    `mark` is how the vocabulary marks words, by default as these tokens do; `second` is where the second of
+    two texts begins.
+    """
     array = np.asarray(torch.as_tensor(values).detach().float().cpu().numpy())
     if array.ndim == 4 and len(array) == 1:
         array = array[0]
@@ -39,9 +47,11 @@ def entry(
     if not np.isfinite(array).all():
         raise InputError(f"{name} has entries that are no finite numbers; mask with 0, not with nan")
     kind = kind or ("effective" if array.min(initial=0.0) < 0 else "softmax")
+    told = marks([*queries, *keys]) if mark is None else mark
     return {
         "name": name, "kind": kind, "cross": cross, "queries": list(queries), "keys": list(keys),
-        "values": array,
+        "values": array, "query_words": words(queries, told), "key_words": words(keys, told),
+        "second": None if cross else second,
     }  # fmt: skip
 
 
@@ -69,16 +79,21 @@ def inputs_of(model: Any, text: Any, tokenizer: Any) -> dict[str, Any]:
     """What the model is called with: a text through its tokenizer, ids, or inputs as they are."""
     if isinstance(text, Mapping):
         return dict(text)
-    if isinstance(text, str):
+    if isinstance(text, str) or is_pair(text):
         if tokenizer is None:
             raise InputError("a text needs the model's tokenizer: view.attention(model, text, tokenizer=tok)")
-        found = dict(tokenizer(text, return_tensors="pt"))
+        found = dict(tokenizer(*([text] if isinstance(text, str) else text), return_tensors="pt"))
         if not found["input_ids"].numel():
             raise InputError("the text is empty; give at least one token")
     else:
         found = {"input_ids": torch.atleast_2d(torch.as_tensor(text)).long()}
     device = getattr(model, "device", torch.device("cpu"))
     return {name: value.to(device) for name, value in found.items()}
+
+
+def second_of(text: Any, tokenizer: Any) -> int | None:
+    """Where the second of two texts begins."""
+    return list(tokenizer(*text).sequence_ids(0)).index(1) if is_pair(text) else None
 
 
 def names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
@@ -126,7 +141,8 @@ def patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[st
         found += layers(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)
         found += layers(getattr(out, "cross_attentions", None), "decoder.{}.cross", mine, source, cross=True)
     else:
-        found += layers(getattr(out, "attentions", None), "layers.{}", source, source)
+        second = second_of(text, tokenizer)
+        found += layers(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
     if not found:
         raise InputError(
             f"{type(model).__name__} gave no attentions; load it with attn_implementation='eager', "
@@ -136,11 +152,17 @@ def patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[st
 
 
 def layers(
-    values: Any, name: str, queries: Sequence[str], keys: Sequence[str], *, cross: bool = False
+    values: Any,
+    name: str,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    *,
+    cross: bool = False,
+    second: int | None = None,
 ) -> list[dict[str, Any]]:
     """The patterns of a stack; a layer without attention has None."""
     return [
-        entry(name.format(i), layer, queries, keys, cross=cross)
+        entry(name.format(i), layer, queries, keys, cross=cross, second=second)
         for i, layer in enumerate(values or ())
         if layer is not None
     ]

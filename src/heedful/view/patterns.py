@@ -12,12 +12,13 @@ import torch
 from heedful.errors import InputError, nearest
 from heedful.inspect.attention import attention as attended
 from heedful.inspect.attention import head_scores
-from heedful.inspect.inputs import Input, ids_of, reading
+from heedful.inspect.inputs import Input, ids_of, is_pair, reading
 from heedful.models.base import Model
 from heedful.view import foreign
 from heedful.view.colour import RAMPS, SCALES
 from heedful.view.figure import Figure
 from heedful.view.words import cut, labels
+from heedful.view.wordwise import SIDES, marks_of, side
 
 LONGEST = 4096  # tokens whose patterns are drawn at all
 WEIGHTS = 1 << 27  # and how many weights together
@@ -37,28 +38,34 @@ class Collected:
     tokens: list[str] = field(default_factory=list)
     note: str = ""
     scores: list[dict[str, Any]] = field(default_factory=list)
+    pair: tuple[str, str] | None = None
 
 
 def attention(
     model: Any = None, text: Text = None, target: Text = None, *, tokens: Sequence[str] | None = None,
     keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, layer: int | str = 0,
     head: int | str = 0, scale: str = "linear", hide_first: bool = False, palette: str = "blue",
-    only: Sequence[str] = ("*",),
+    words: bool = False, between: str = "", second: int | None = None, only: Sequence[str] = ("*",),
 ) -> Figure:  # fmt: skip
-    """Attention of a model on a text; an encoder-decoder without a target writes its own.
+    """Attention of a model on a text; an encoder-decoder without a target writes its own. A pair of texts,
+    ("How old are you?", "I am six."), is read by an encoder as it was trained to.
 
     `layer` is a name ("blocks.3.attn") or its place, `head` a number, "mean" or "max" over heads: what is
     drawn first, and by .svg, .png and .csv. `scale` is linear, sqrt or log. `hide_first` leaves the first
-    token out and makes the rows what they were. A model that attends to nothing gives a figure of its states.
+    token out and makes the rows what they were. `words` draws words in place of pieces: what a word is given
+    is summed over its pieces, what it gives is their mean. `between` shows one of two texts on the other:
+    "A→A", "A→B", "B→A", "B→B", weights as they are. A model that attends to nothing gives a figure of its
+    states.
 
     `tokens` and `pattern` draw weights you have: (T, S), (H, T, S), (L, H, T, S) or a list of layers, such as
-    `outputs.attentions`; `keys` names the columns where they are another sequence. A live model of
-    `transformers` works with its tokenizer.
+    `outputs.attentions`; `keys` names the columns where they are another sequence, `second` is where a second
+    text begins. A live model of `transformers` works with its tokenizer.
     """
-    given = _collected(model, text, target, tokens, keys, pattern, tokenizer, only)
+    given = _collected(model, text, target, tokens, keys, pattern, tokenizer, only, second=second)
     if not given.patterns:
         return states_of(given)
-    return _figure("attention", given, layer, head, scale, hide_first, palette, "matrix")
+    look = {"scale": scale, "hide_first": hide_first, "palette": palette, "words": words, "view": "matrix"}
+    return _figure("attention", given, layer, head, look | {"between": side(between)})
 
 
 def heads(
@@ -73,34 +80,34 @@ def heads(
     given = _collected(model, text, target, tokens, keys, pattern, tokenizer, only, scored=True)
     if not given.patterns:
         return states_of(given)
-    return _figure("heads", given, 0, 0, scale, False, palette, "grid")
+    look = {"scale": scale, "hide_first": False, "palette": palette, "words": False, "view": "grid"}
+    return _figure("heads", given, 0, 0, look | {"between": ""})
 
 
-def _figure(
-    kind: str, given: Collected, layer: int | str, head: int | str, scale: str, hide: bool, palette: str,
-    view: str,
-) -> Figure:  # fmt: skip
+def _figure(kind: str, given: Collected, layer: int | str, head: int | str, look: dict[str, Any]) -> Figure:
     at, head = _chosen(given.patterns, layer, head)
+    scale, palette, between = look["scale"], look["palette"], look["between"]
     if scale not in SCALES:
         raise InputError(f"scale={scale!r} is unknown; choose {', '.join(SCALES)}")
     if palette not in RAMPS:
         raise InputError(f"palette={palette!r} is unknown; choose {', '.join(RAMPS)}")
     one = given.patterns[at]
-    data = {
-        "patterns": given.patterns, "scores": given.scores, "pattern": at, "head": head, "view": view,
-        "scale": scale, "hide_first": hide, "palette": palette,
-    }  # fmt: skip
+    if between and one["second"] is None:
+        raise InputError(f"between={between!r} needs two texts: give a pair, or second= with your weights")
+    data = {"patterns": given.patterns, "scores": given.scores, "pattern": at, "head": head, **look}
     about: dict[str, Any] = {"model": given.name, "text": given.text}
     title = f"Attention of {given.name}" if given.name else "Attention"
     if kind == "attention":
         about |= {"layer": one["name"], "head": head, "scale": scale}
         which = f"{head} of heads" if isinstance(head, str) else f"head {head}"
         parts = [one["name"], which, "signed" if one["kind"] == "effective" else "", scale]
-        parts += ["first token hidden, rows renormalised"] * (hide and not one["cross"])
+        parts += ["first token hidden, rows renormalised"] * (look["hide_first"] and not one["cross"])
+        parts += ["by words"] * look["words"] + ([SIDES[between]] if between else [])
         python = f"layer={one['name']!r}, head={head!r}, scale={scale!r}"
+        python += ", words=True" * look["words"] + f", between={between!r}" * bool(between)
     else:
         parts, python = [f"{len(given.patterns)} layers, all heads"], f"scale={scale!r}"
-    source = f"model, {given.text!r}" if given.name else "tokens=tokens, pattern=pattern"
+    source = f"model, {given.pair or given.text!r}" if given.name else "tokens=tokens, pattern=pattern"
     call = f"heedful.view.{kind}({source}, {python})"
     return Figure(kind, f"{title}: {', '.join(filter(None, parts))}", about, data, given.note, call)
 
@@ -129,12 +136,12 @@ def _chosen(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -
 
 def _collected(
     model: Any, text: Text, target: Text, tokens: Sequence[str] | None, keys: Sequence[str] | None,
-    pattern: Any, tokenizer: Any, only: Sequence[str], scored: bool = False,
+    pattern: Any, tokenizer: Any, only: Sequence[str], scored: bool = False, second: int | None = None,
 ) -> Collected:  # fmt: skip
     if pattern is not None or tokens is not None:
         if pattern is None or tokens is None or model is not None:
             raise InputError("weights you have take both tokens= and pattern=, and no model")
-        found = given_patterns(tokens, keys, pattern)
+        found = given_patterns(tokens, keys, pattern, second)
         return Collected("", "", found, scores=_scored(found) if scored else [])
     if model is None or text is None:
         raise InputError(
@@ -143,11 +150,21 @@ def _collected(
     if isinstance(model, Model):
         return _ours(model, text, target, only, scored)
     found = foreign.patterns(model, text, target, tokenizer)
-    said = cut(text) if isinstance(text, str) else " ".join(found[0]["keys"])
-    return Collected(type(model).__name__, said, found, scores=_scored(found) if scored else [])
+    said = _said(text, found[0]["keys"])
+    pair = text if is_pair(text) else None
+    return Collected(type(model).__name__, said, found, scores=_scored(found) if scored else [], pair=pair)
 
 
-def given_patterns(tokens: Sequence[str], keys: Sequence[str] | None, pattern: Any) -> list[dict[str, Any]]:
+def _said(text: Text, tokens: Sequence[str]) -> str:
+    """What was read, for a caption."""
+    if isinstance(text, str):
+        return cut(text)
+    return cut(" | ".join(text) if is_pair(text) else " ".join(tokens))
+
+
+def given_patterns(
+    tokens: Sequence[str], keys: Sequence[str] | None, pattern: Any, second: int | None = None
+) -> list[dict[str, Any]]:
     """Weights of any depth as layers of heads."""
     if isinstance(pattern, list | tuple) and pattern and isinstance(pattern[0], torch.Tensor | np.ndarray):
         layers = list(pattern)
@@ -164,11 +181,12 @@ def given_patterns(tokens: Sequence[str], keys: Sequence[str] | None, pattern: A
     if isinstance(tokens, str):
         raise InputError("tokens is one string; give the list of its pieces: tokens=text.split()")
     names, columns = [str(t) for t in tokens], [str(k) for k in (tokens if keys is None else keys)]
+    if second is not None and not 0 < second < len(names):
+        raise InputError(f"second={second} is where a second text begins: 1 … {len(names) - 1}")
     depth = lambda layer: layer if torch.as_tensor(layer).dim() > 2 else torch.as_tensor(layer)[None]
     name = lambda i: f"layer {i}" if len(layers) > 1 else "pattern"
-    return [
-        foreign.entry(name(i), depth(x), names, columns, cross=keys is not None) for i, x in enumerate(layers)
-    ]
+    more: dict[str, Any] = {"cross": keys is not None, "second": second}
+    return [foreign.entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)]
 
 
 def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: bool) -> Collected:
@@ -176,7 +194,7 @@ def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: b
     seen = attended(model, given, only=only)
     source = labels(model, given.ids)
     mine = source if given.target is None else labels(model, given.target)
-    found, note = [], ""
+    found, note, mark = [], "", marks_of(model)
     for pattern in seen.patterns.values():
         if pattern.heads > CHANNELS:
             note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
@@ -185,6 +203,7 @@ def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: b
             foreign.entry(
                 pattern.name.removesuffix(".pattern"), pattern.values[:CHANNELS], queries,
                 source if pattern.keys is given.tokens else mine, cross=pattern.cross, kind=pattern.kind,
+                mark=mark, second=given.second,
             )
         )  # fmt: skip
     states = {k: _flat(v) for k, v in seen.states.items()}
@@ -195,8 +214,9 @@ def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: b
             name = score.name.removesuffix(".pattern")
             if name in names and score.head < CHANNELS:
                 scores.append(score.to_dict() | {"name": name})
-    said = cut(text) if isinstance(text, str) else cut(" ".join(source))
-    return Collected(model.family.name, said, found, states, mine, seen.note or note, scores)
+    said = _said(text, source)
+    pair = text if is_pair(text) else None
+    return Collected(model.family.name, said, found, states, mine, seen.note or note, scores, pair)
 
 
 def _flat(state: torch.Tensor) -> np.ndarray:
@@ -207,7 +227,8 @@ def checked(model: Model, text: Text, target: Text = None) -> Input:
     """The input of a model, refused where its patterns would fill the memory."""
     if isinstance(text, Input):
         return text
-    ids = ids_of(model, text)
+    given = reading(model, text) if is_pair(text) else None
+    ids = ids_of(model, text) if given is None else given.ids
     T = ids.shape[1]
     weights = T * T * model.config.layers * int(getattr(model.config, "heads", None) or 1)
     if T > LONGEST or weights > WEIGHTS:
@@ -215,7 +236,7 @@ def checked(model: Model, text: Text, target: Text = None) -> Input:
             f"the text is {T:,} tokens, {weights:,} weights to draw; shorten it to "
             f"{min(LONGEST, int(T * (WEIGHTS / weights) ** 0.5)):,} tokens or fewer"
         )
-    return reading(model, ids, target)
+    return reading(model, ids, target) if given is None else given
 
 
 def states_of(given: Collected) -> Figure:

@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from heedful.view.wordwise import by_words, named, within
 
 Data = Mapping[str, Any]
 Rows = Iterator[list[Any]]
 
 
-def picked(data: Data) -> tuple[np.ndarray, list[str], list[str], int]:
-    """The matrix an attention figure shows (T, S), its queries and keys, and which key is the first."""
+@dataclass(frozen=True)
+class Picked:
+    """The matrix an attention figure shows (T, S), what its rows and columns are, and where these stand:
+    places of tokens, or of words where it is drawn by words.
+    """
+
+    values: np.ndarray
+    queries: list[str]
+    keys: list[str]
+    query_at: list[int]
+    key_at: list[int]
+
+
+def picked(data: Data) -> Picked:
+    """One head, or the mean or greatest of all; as `data` says without the first key, cut to one of two texts
+    on the other, by words.
+    """
     pattern = data["patterns"][data["pattern"]]
-    values, head = pattern["values"], data["head"]
+    values, head, second = pattern["values"], data["head"], pattern["second"]
     if head == "mean":
         matrix = values.mean(0)
     elif head == "max":
         matrix = np.take_along_axis(values, np.abs(values).argmax(0)[None], 0)[0]
     else:
         matrix = values[head]
-    queries, keys = pattern["queries"], pattern["keys"]
-    if data["hide_first"] and not pattern["cross"] and len(keys) > 1:
-        return without_first(matrix), queries, keys[1:], 1
-    return matrix, queries, keys, 0
+    rows, columns = (list(range(n)) for n in matrix.shape)
+    if data["hide_first"] and not pattern["cross"] and len(columns) > 1:
+        matrix, columns = without_first(matrix), columns[1:]
+    if data["between"] and second is not None:
+        asks, seen = (within(n, second, s) for n, s in zip(values.shape[1:], data["between"], strict=True))
+        seen = [c for c in seen if c in columns]
+        matrix = matrix[np.ix_(asks, [columns.index(c) for c in seen])]
+        rows, columns = asks, seen
+    queries, keys = [pattern["queries"][i] for i in rows], [pattern["keys"][i] for i in columns]
+    if not data["words"]:
+        return Picked(matrix, queries, keys, rows, columns)
+    asking, asked = [pattern["query_words"][i] for i in rows], [pattern["key_words"][i] for i in columns]
+    whole = by_words(matrix, asking, asked)
+    return Picked(whole, named(queries, asking), named(keys, asked), sorted(set(asking)), sorted(set(asked)))
 
 
 def without_first(matrix: np.ndarray) -> np.ndarray:
@@ -36,12 +64,12 @@ def without_first(matrix: np.ndarray) -> np.ndarray:
 
 
 def _attention(data: Data) -> tuple[list[str], Rows]:
-    matrix, queries, keys, first = picked(data)
+    found = picked(data)
     name, head = data["patterns"][data["pattern"]]["name"], data["head"]
     rows = (
-        [name, head, t, query, s + first, key, matrix[t, s]]
-        for t, query in enumerate(queries)
-        for s, key in enumerate(keys)
+        [name, head, found.query_at[t], query, found.key_at[s], key, found.values[t, s]]
+        for t, query in enumerate(found.queries)
+        for s, key in enumerate(found.keys)
     )
     return ["layer", "head", "query_at", "query", "key_at", "key", "weight"], rows
 

@@ -31,6 +31,8 @@ export interface AttentionData {
   view: "matrix" | "grid";
   scale: "linear" | "sqrt" | "log";
   hide_first: boolean;
+  words?: boolean;
+  between?: string;
   palette: "blue" | "cividis";
 }
 

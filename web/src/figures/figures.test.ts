@@ -4,7 +4,7 @@ import { moved, said } from "./Matrix";
 import { ordered } from "./HeadGrid";
 import { fromBase64, halves, unpack, unpackAll } from "./packed";
 import { drawMatrix, legendTicks, cellAt } from "./paint";
-import { edges, isCausal, pool, rank, withoutFirst } from "./patterns";
+import { arranged, edges, groupNames, isCausal, pool, rank, withoutFirst } from "./patterns";
 import { LIGHT, svg } from "./pen";
 import { drawCurves, drawScatter, smoothed, ticks } from "./plots";
 import { chain, draw, uniform } from "./sampling";
@@ -99,6 +99,22 @@ describe("patterns", () => {
   it("lose the first token and keep their sums", () => {
     const left = withoutFirst(values, 3, 3);
     [0, 0, 1, 0, 0.4, 0.6].forEach((v, i) => expect(left[i]).toBeCloseTo(v, 6));
+  });
+  it("are summed over the pieces of a word and averaged over its rows", () => {
+    const found = arranged(values, 3, 3, { words: true, queryWords: [0, 1, 1], keyWords: [0, 1, 1] });
+    expect(found.rows).toEqual([[0], [1, 2]]);
+    [1, 0, 0.55, 0.45].forEach((v, i) => expect(found.values[i]).toBeCloseTo(v, 6));
+    expect(groupNames(["the", "un", "##able"], found.rows)).toEqual(["the", "unable"]);
+  });
+  it("are cut to one text on the other, weights as they are", () => {
+    const found = arranged(values, 3, 3, { between: "ba", second: 1 });
+    expect(found.rows).toEqual([[1], [2]]);
+    expect(found.columns).toEqual([[0]]);
+    [0.6, 0.5].forEach((v, i) => expect(found.values[i]).toBeCloseTo(v, 6));
+    expect(arranged(values, 3, 3, {}).values).toBe(values);
+    const hidden = arranged(values, 3, 3, { hideFirst: true, between: "bb", second: 1, words: true, queryWords: [0, 1, 1], keyWords: [0, 1, 1] });
+    expect(hidden.values[0]).toBeCloseTo(1, 6);
+    expect(hidden.columns).toEqual([[1, 2]]);
   });
   it("know ranks, edges and masks", () => {
     expect(rank(values, 3, { row: 2, column: 2 })).toBe(2);

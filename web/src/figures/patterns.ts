@@ -47,6 +47,62 @@ export function withoutFirst(values: Numbers, T: number, S: number): Float32Arra
   return out;
 }
 
+/** Two texts A and B: which of them asks and which is looked at. */
+export const SIDES = ["aa", "ab", "ba", "bb"] as const;
+
+export interface Arrangement {
+  hideFirst?: boolean;
+  between?: string; // one of SIDES, or "" for all
+  second?: number | null; // where B begins
+  words?: boolean;
+  queryWords?: readonly number[];
+  keyWords?: readonly number[];
+}
+
+/** A matrix as it is shown, and the tokens each row and column stands for. */
+export interface Arranged {
+  values: Numbers;
+  rows: number[][];
+  columns: number[][];
+}
+
+/** Without the first key, of one text on the other, by words: in that order, as the reader asks. */
+export function arranged(values: Numbers, T: number, S: number, how: Arrangement): Arranged {
+  const hide = how.hideFirst && S > 1;
+  const all = hide ? withoutFirst(values, T, S) : values;
+  const first = hide ? 1 : 0;
+  const places = (from: number, to: number, side: string | undefined) =>
+    Array.from({ length: Math.max(0, to - from) }, (_, i) => from + i).filter((i) => !side || how.second == null || i < how.second === (side === "a"));
+  const rows = grouped(places(0, T, how.between?.[0]), how.words ? how.queryWords : undefined);
+  const columns = grouped(places(first, S, how.between?.[1]), how.words ? how.keyWords : undefined);
+  if (rows.length === T && columns.length === S - first) return { values: all, rows, columns };
+  const out = new Float32Array(rows.length * columns.length);
+  rows.forEach((row, r) =>
+    columns.forEach((column, c) => {
+      let sum = 0;
+      for (const t of row) for (const s of column) sum += all[t * (S - first) + s - first];
+      out[r * columns.length + c] = sum / row.length;
+    }),
+  );
+  return { values: out, rows, columns };
+}
+
+/** Neighbours that are pieces of one word, together. */
+function grouped(places: number[], words: readonly number[] | undefined): number[][] {
+  const out: number[][] = [];
+  for (const i of places) {
+    const last = out[out.length - 1];
+    if (words && last && words[last[0]] === words[i]) last.push(i);
+    else out.push([i]);
+  }
+  return out;
+}
+
+/** The names of groups of tokens: pieces put together. */
+export function groupNames(names: readonly string[], groups: readonly number[][]): string[] {
+  return groups.map((g) => g.map((i, k) => (k ? names[i].replace(/^##/, "") : names[i])).join(""));
+}
+
 /** Where a cell stands in its row, 1 the greatest. */
 export function rank(values: ArrayLike<number>, S: number, { row, column }: Cell): number {
   const mine = Math.abs(values[row * S + column]);

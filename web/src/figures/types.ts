@@ -47,6 +47,9 @@ export interface Pattern {
   queries: string[];
   keys: string[];
   values: Numbers;
+  query_words?: number[]; // the word each token is a piece of
+  key_words?: number[];
+  second?: number | null; // where the second of two texts begins
 }
 
 /** A head drawn as lines; several are told apart by colour and dash. */

@@ -1,7 +1,7 @@
 // Attention: who looks at whom. One pass feeds the grid, the matrix, the lines and the text.
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { aligns, asked, topicsOf, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Tensor, type Trace, type TraceGroup } from "../api";
-import { drawGrid, drawLines, drawMatrix, HeadGrid, Lines, Matrix, rank, TextView, withoutFirst, type Cell, type GridLayer, type Palette, type Scale, type ScoreName } from "../figures";
+import { arranged, drawGrid, drawLines, drawMatrix, groupNames, HeadGrid, Lines, Matrix, rank, SIDES, TextView, type Arranged, type Cell, type GridLayer, type Palette, type Scale, type ScoreName } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
 import { say } from "../live";
 import { t } from "../strings";
@@ -18,7 +18,8 @@ export function located(trace: Trace): At {
   return { group, layer, head, path: group.layers[layer] };
 }
 
-export const names = (trace: Trace, side: "tokens" | "target") => (side === "target" ? (trace.target ?? []) : trace.tokens).map((x) => x.shown);
+const side = (trace: Trace, which: "tokens" | "target") => (which === "target" ? (trace.target ?? []) : trace.tokens);
+export const names = (trace: Trace, which: "tokens" | "target") => side(trace, which).map((x) => x.shown);
 
 export function AttentionPage({ caps }: { caps: Caps }) {
   const question = asked(caps);
@@ -60,7 +61,7 @@ function Views({ caps, trace }: { caps: Caps; trace: Trace }) {
   return (
     <>
       <Controls at={at} trace={trace} view={view} />
-      <Scrubber at={at} trace={trace} />
+      {byWords(at, trace) || between(at, trace) ? null : <Scrubber at={at} trace={trace} />}
       {view === "grid" ? <Grid at={at} trace={trace} /> : <OneHead key={view} caps={caps} at={at} trace={trace} view={view} />}
     </>
   );
@@ -86,7 +87,7 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
           <Select label={t("attention.over")} value={over(at)} onChange={(v) => set({ over: v === "head" ? null : v })}
             choices={["head", "mean", "max", ...(rollable(at.group) ? ["rollout"] : [])].map((v) => ({ value: v, label: t(`attention.overs.${v}`) }))} />
         )}
-        {view === "matrix" && over(at) === "head" && at.group.kind === "softmax" ? (
+        {view === "matrix" && over(at) === "head" && at.group.kind === "softmax" && !byWords(at, trace) ? (
           <Select label={t("attention.numbers")} value={str("of", "pattern")} onChange={(v) => set({ of: v === "pattern" ? null : v })}
             choices={["pattern", "scores", "effect"].map((v) => ({ value: v, label: t(`attention.of.${v}`) }))} />
         ) : null}
@@ -95,6 +96,11 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
         <Select label={t("attention.palette")} value={paletteOf()} onChange={(v) => set({ palette: v === "blue" ? null : v }, "replace")}
           choices={["blue", "cividis"].map((v) => ({ value: v, label: t(`attention.palettes.${v}`) }))} />
         {view === "grid" ? null : <Check label={t("attention.hideFirst")} checked={str("hide") === "first"} onChange={(on) => set({ hide: on ? "first" : null }, "replace")} />}
+        {view === "grid" || !pieces(at, trace) ? null : <Check label={t("attention.words")} checked={byWords(at, trace)} onChange={(words) => set({ words, q: null }, "replace")} />}
+        {view === "grid" || !paired(at, trace) ? null : (
+          <Select label={t("attention.between")} value={between(at, trace)} onChange={(ab) => set({ ab, q: null }, "replace")}
+            choices={[{ value: "", label: t("attention.betweenAll") }, ...SIDES.map((s) => ({ value: s, label: sideName(s) }))]} />
+        )}
       </div>
     </div>
   );
@@ -103,6 +109,18 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
 const scaleOf = () => str("scale", "linear") as Scale;
 const paletteOf = () => str("palette", "blue") as Palette;
 const rollable = (group: TraceGroup) => group.kind === "softmax" && !group.cross && group.queries === group.keys;
+
+const wordsOf = (trace: Trace, which: "tokens" | "target") => side(trace, which).map((x, i) => x.word ?? i);
+
+/** Whether any word is in pieces, so that there is something to put together. */
+function pieces(at: At, trace: Trace): boolean {
+  return [at.group.queries, at.group.keys].some((which) => wordsOf(trace, which).some((w, i, all) => i > 0 && w === all[i - 1]));
+}
+
+const byWords = (at: At, trace: Trace) => str("words") === "1" && pieces(at, trace);
+const paired = (at: At, trace: Trace) => trace.second != null && !at.group.cross;
+const between = (at: At, trace: Trace) => (paired(at, trace) && SIDES.some((s) => s === str("ab")) ? str("ab") : "");
+const sideName = (ab: string) => [...ab.toUpperCase()].join(" → ");
 
 function over(at: At): string {
   const value = str("over", "head");
@@ -196,7 +214,7 @@ const WHOLE = 2_000_000; // entries of a layer that are fetched at once, so that
 function useHead(at: At, trace: Trace): { data?: Float32Array; error?: ReturnType<typeof useTensor>["error"]; loading: boolean } {
   const rows = names(trace, at.group.queries).length;
   const columns = names(trace, at.group.keys).length;
-  const what = over(at) === "head" ? str("of", "pattern") : "pattern";
+  const what = numbersOf(at, trace);
   const kind = over(at);
   const whole = rows * columns * at.group.heads[at.layer] <= WHOLE && what === "pattern";
   const one = { name: `${at.path}.${what}`, head: whole ? undefined : at.head };
@@ -212,41 +230,53 @@ function useHead(at: At, trace: Trace): { data?: Float32Array; error?: ReturnTyp
   return { data: data.length === size ? data : undefined, loading: found.loading };
 }
 
+/** Which numbers are shown: scores and effects are of pieces, not of words. */
+function numbersOf(at: At, trace: Trace): string {
+  return over(at) === "head" && !byWords(at, trace) ? str("of", "pattern") : "pattern";
+}
+
 function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; view: string }) {
-  const queries = names(trace, at.group.queries);
-  const all = names(trace, at.group.keys);
+  const [all, allKeys] = [names(trace, at.group.queries), names(trace, at.group.keys)];
   const head = useHead(at, trace);
-  const python = useOf<{ python: string }>(trace, "python", over(at) === "rollout" ? { view: "rollout" } : { view: "attention", name: `${at.path}.pattern`, head: at.head });
+  const what = numbersOf(at, trace);
+  const hidden = str("hide") === "first" && what === "pattern" && allKeys.length > 1;
+  const [words, ab] = [byWords(at, trace), between(at, trace)];
+  const shown = useMemo(
+    () => head.data && arranged(clean(head.data), all.length, allKeys.length, {
+      hideFirst: hidden, between: ab, second: trace.second, words, queryWords: wordsOf(trace, at.group.queries), keyWords: wordsOf(trace, at.group.keys),
+    }),
+    [head.data, hidden, ab, words, trace, at.group.name],
+  );
+  const one = { name: `${at.path}.pattern`, head: at.head };
+  const python = useOf<{ python: string }>(trace, "python", over(at) === "rollout" ? { view: "rollout" } : words || ab ? { view: "words", ...one, words: String(words), between: ab } : { view: "attention", ...one });
   const [cell, setCell] = useState<Cell | null>(null);
-  const what = over(at) === "head" ? str("of", "pattern") : "pattern";
-  const hidden = str("hide") === "first" && what === "pattern" && all.length > 1;
-  const pinned = str("q") === "" ? null : Math.min(num("q", 0), queries.length - 1);
+  const count = shown?.rows.length ?? all.length;
+  const pinned = str("q") === "" ? null : Math.min(num("q", 0), count - 1);
   const pin = (row: number | null) => set({ q: row }, "replace");
   return (
     <div class="cols side">
       <Panel>
-        <Await of={head}>{(values) => {
-          const keys = hidden ? all.slice(1) : all;
-          const shown = hidden ? withoutFirst(values, queries.length, all.length) : clean(values);
+        <Await of={{ ...head, data: shown }}>{({ values, rows, columns }) => {
+          const [queries, keys] = [groupNames(all, rows), groupNames(allKeys, columns)];
           const signed = at.group.kind === "effective" || what === "scores";
-          const causal = at.group.causal && !at.group.cross && !hidden;
+          const causal = at.group.causal && !at.group.cross && !hidden && !ab;
           const title = titleOf(at, trace, hidden, what);
           const look = { scale: signed ? undefined : scaleOf(), palette: paletteOf(), signed };
-          const lines = [{ label: t("attention.headName", { head: at.head }), values: shown }];
-          const drawing = () => view === "lines" ? drawLines({ queries, keys, heads: lines, pinned }) : drawMatrix({ rows: queries, columns: keys, values: shown, causal, ...look });
+          const lines = [{ label: t("attention.headName", { head: at.head }), values }];
+          const drawing = () => view === "lines" ? drawLines({ queries, keys, heads: lines, pinned }) : drawMatrix({ rows: queries, columns: keys, values, causal, ...look });
           return (
-            <Figure title={title} name={`attention-${at.path}-${at.head}`} model={trace.model} drawing={drawing} python={python.data?.python} csv={() => matrixCsv(queries, keys, shown)}
-              html={what === "pattern" ? saved(at, queries, keys, shown, view) : heat(title, queries, keys, shown, signed, t("attention.query"), t("attention.key"))}>
+            <Figure title={title} name={`attention-${at.path}-${at.head}`} model={trace.model} drawing={drawing} python={python.data?.python} csv={() => matrixCsv(queries, keys, values)}
+              html={what === "pattern" ? saved(at, queries, keys, Float32Array.from(values), view) : heat(title, queries, keys, Float32Array.from(values), signed, t("attention.query"), t("attention.key"))}>
               {view === "lines" ? <Lines queries={queries} keys={keys} heads={lines} title={title} pinned={pinned} onPin={pin} />
-                : view === "text" ? <TextView queries={queries} keys={keys} values={shown} title={title} {...look} pinned={pinned ?? 0} onPin={pin} />
-                : <Matrix rows={queries} columns={keys} values={shown} title={title} {...look} causal={causal} rowTitle={t("attention.query")} columnTitle={t("attention.key")}
+                : view === "text" ? <TextView queries={queries} keys={keys} values={values} title={title} {...look} pinned={pinned ?? 0} onPin={pin} />
+                : <Matrix rows={queries} columns={keys} values={values} title={title} {...look} causal={causal} rowTitle={t("attention.query")} columnTitle={t("attention.key")}
                     cell={cell} onCell={setCell} pinned={pinned} onPin={pin} />}
             </Figure>
           );
         }}</Await>
       </Panel>
       <div class="stack">
-        {view === "matrix" && head.data ? <Inspector at={at} trace={trace} values={head.data} what={what} cell={cell} hidden={hidden} pinned={pinned} keys={all} queries={queries} caps={caps} /> : null}
+        {view === "matrix" && shown ? <Inspector at={at} trace={trace} shown={shown} what={what} cell={cell} pinned={pinned} keys={allKeys} queries={all} caps={caps} /> : null}
         <Switch at={at} trace={trace} />
         <Replace trace={trace} />
       </div>
@@ -268,39 +298,41 @@ function clean(values: Float32Array): Float32Array {
 function titleOf(at: At, trace: Trace, hidden: boolean, what: string): string {
   const kind = over(at);
   const who = kind === "head" ? t("attention.titleHead", { path: at.path, head: at.head }) : kind === "rollout" ? t("attention.titleRollout") : t(`attention.title_${kind}`, { path: at.path });
-  const parts = [who, what === "pattern" ? "" : t(`attention.of.${what}`), scaleOf() === "linear" ? "" : t(`attention.scales.${scaleOf()}`), hidden ? t("attention.renormalised") : "", trace.edited ? t("attention.modified") : ""];
+  const parts = [who, what === "pattern" ? "" : t(`attention.of.${what}`), scaleOf() === "linear" ? "" : t(`attention.scales.${scaleOf()}`), hidden ? t("attention.renormalised") : "", byWords(at, trace) ? t("attention.byWords") : "", sideName(between(at, trace)), trace.edited ? t("attention.modified") : ""];
   return parts.filter(Boolean).join(", ");
 }
 
 /** The chosen pair in numbers. */
-function Inspector(props: { at: At; trace: Trace; values: Float32Array; what: string; cell: Cell | null; hidden: boolean; pinned: number | null; keys: string[]; queries: string[]; caps: Caps }) {
+function Inspector(props: { at: At; trace: Trace; shown: Arranged; what: string; cell: Cell | null; pinned: number | null; keys: string[]; queries: string[]; caps: Caps }) {
   const { at, trace, cell } = props;
-  const more = over(at) === "head" && at.group.kind === "softmax";
-  const scores = useTensor(trace, more ? { name: `${at.path}.scores`, head: at.head } : null);
-  const effect = useTensor(trace, more ? { name: `${at.path}.effect`, head: at.head } : null);
-  const S = props.keys.length;
+  const { values, rows, columns } = props.shown;
+  const softmax = over(at) === "head" && at.group.kind === "softmax";
+  const scores = useTensor(trace, softmax ? { name: `${at.path}.scores`, head: at.head } : null);
+  const effect = useTensor(trace, softmax ? { name: `${at.path}.effect`, head: at.head } : null);
+  const S = columns.length;
   const row = cell?.row ?? props.pinned;
-  if (row === null || row === undefined || row >= props.queries.length) return <Panel title={t("attention.pair")}><p class="muted">{t("attention.hover")}</p></Panel>;
-  const column = cell ? cell.column + (props.hidden ? 1 : 0) : strongest(props.values, row, S);
-  const i = row * S + column;
+  if (row === null || row === undefined || row >= rows.length || S === 0) return <Panel title={t("attention.pair")}><p class="muted">{t("attention.hover")}</p></Panel>;
+  const column = Math.min(cell ? cell.column : strongest(values, row, S), S - 1);
+  const more = softmax && rows[row].length === 1 && columns[column].length === 1; // of words there is no one score
+  const i = rows[row][0] * props.keys.length + columns[column][0];
   const topic = aligns(props.caps, at.path) ? "alignment" : "attention";
   return (
     <Panel title={t("attention.pair")}>
-      <p><span class="mono" dir="auto">{props.queries[row]}</span> → <span class="mono" dir="auto">{props.keys[column]}</span></p>
+      <p><span class="mono" dir="auto">{groupNames(props.queries, [rows[row]])[0]}</span> → <span class="mono" dir="auto">{groupNames(props.keys, [columns[column]])[0]}</span></p>
       <dl class="facts">
-        <dt>{t(`attention.of.${props.what}`)}</dt><dd>{figure(props.values[i])}</dd>
-        <dt>{t("attention.rank")}</dt><dd>{rank(props.values, S, { row, column })}</dd>
+        <dt>{t(`attention.of.${props.what}`)}</dt><dd>{figure(values[row * S + column])}</dd>
+        <dt>{t("attention.rank")}</dt><dd>{rank(values, S, { row, column })}</dd>
         {scores.data && more ? (<><dt>{t("attention.of.scores")}</dt><dd>{figure(scores.data.values[i])}</dd></>) : null}
         {effect.data && more ? (<><dt>{t("attention.of.effect")}</dt><dd>{figure(effect.data.values[i])}</dd></>) : null}
       </dl>
       {topicsOf(props.caps).includes(topic) ? (
-        <Go to="steps" with={{ topic, g: at.group.name, l: at.layer, h: at.head, q: row }}>{t("attention.work")}</Go>
+        <Go to="steps" with={{ topic, g: at.group.name, l: at.layer, h: at.head, q: rows[row][0] }}>{t("attention.work")}</Go>
       ) : null}
     </Panel>
   );
 }
 
-function strongest(values: Float32Array, row: number, S: number): number {
+function strongest(values: ArrayLike<number>, row: number, S: number): number {
   let best = 0;
   for (let s = 1; s < S; s++) if (Math.abs(values[row * S + s]) > Math.abs(values[row * S + best])) best = s;
   return best;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.inspect.gradients import attribution, gradient_by_distance
-from heedful.inspect.inputs import Input, names_of
+from heedful.inspect.inputs import names_of
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
 from heedful.models.base import Model
 from heedful.studio import predictions, snippets, tokens
@@ -212,7 +213,7 @@ def _shuffled(model: Model, trace: Trace, seed: int) -> dict[str, Any]:
         moved = free[1:] + free[:1]
     new = ids.clone()
     new[free] = ids[moved]
-    given = Input(new[None], names_of(model, new), trace.given.target, trace.given.target_tokens)
+    given = replace(trace.given, ids=new[None], tokens=names_of(model, new))
     with torch.no_grad():
         before, after = trace.given.run(model)[0].float(), given.run(model)[0].float()
         vectors = [model.encode(i)[0].float().mean(0) for i in (trace.given.ids, new[None])]  # type: ignore[operator]

@@ -50,6 +50,7 @@ class Run(BaseModel):
 
     model: str
     text: str | None = None
+    pair: str | None = None
     ids: list[int] | None = None
     target: str | list[int] | None = None
     generate: int = Field(default=0, ge=0, le=512)
@@ -202,9 +203,15 @@ def _output(look: Look) -> Tensor:
 
 
 @router.get("/api/trace/{id}/python")
-def python(look: Seen, view: str, name: str | None = None, head: int | None = None) -> Response:
+def python(
+    look: Seen, view: str, name: str | None = None, head: int | None = None, words: bool = False,
+    between: str = "",
+) -> Response:  # fmt: skip
     """The lines that give a view's numbers."""
     if view not in snippets.VIEWS:
         raise InputError(f"no view {view!r}; there are {', '.join(snippets.VIEWS)}")
-    options = {k: v for k, v in (("name", name), ("head", head)) if v is not None}
+    options: dict[str, Any] = {k: v for k, v in (("name", name), ("head", head)) if v is not None}
+    if view == "words":
+        options = {"layer": (name or "").removesuffix(".pattern"), "head": head or 0, "words": words}
+        options |= {"between": between} if between else {}
     return Json({"python": snippets.of_trace(look.trace, view, **options)})

@@ -1,0 +1,102 @@
+"""Patterns by words in place of pieces, and of one of two texts on the other."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+from heedful.errors import InputError
+from heedful.models.base import Model
+from heedful.view.words import labels
+
+SPECIAL = re.compile(r"\[[A-Z0-9]+\]|<[^<>\s]+>|\S*endoftext\S*")
+PART = re.compile(r"<[0-9A-F]{2}( [0-9A-F]{2})*>")  # bytes that are no whole letter
+MARKS = {"##": re.compile(r"##\w"), "</w>": re.compile(r".*</w>$"), " ": re.compile("[Ġ▁ ]")}
+STARTS = ("Ġ", "▁", " ")
+SAMPLE = 5000  # names of a vocabulary that show how it marks words
+SIDES = {"aa": "A → A", "ab": "A → B", "ba": "B → A", "bb": "B → B"}
+
+
+def marks(names: Sequence[str]) -> str:
+    """How a vocabulary tells a word's first piece: "##" before the others, "</w>" behind the last, a space
+    before the first; "" where every token is a word.
+    """
+    enough = max(1, len(names) // 100)  # a large vocabulary has "###" as well
+    return next((m for m, look in MARKS.items() if sum(bool(look.match(n)) for n in names) >= enough), "")
+
+
+def marks_of(model: Model) -> str:
+    """Those of a model's vocabulary."""
+    if model.tokenizer is None:
+        return ""
+    return marks(labels(model, range(min(SAMPLE, model.tables["tokens"].vocab, len(model.tokenizer)))))
+
+
+def words(names: Sequence[str], mark: str) -> list[int]:
+    """The word each token belongs to, counted from 0. A special token is a word of its own; so are marks of
+    punctuation, and letters of scripts that put no spaces between words.
+    """
+    out: list[int] = []
+    for i, name in enumerate(names):
+        out.append(0 if i == 0 else out[-1] + (not mark or not continues(names[i - 1], name, mark)))
+    return out
+
+
+def continues(before: str, name: str, mark: str) -> bool:
+    """Whether a token goes on with the word of the one before it."""
+    if PART.fullmatch(name) and PART.fullmatch(before):
+        return True
+    if SPECIAL.fullmatch(name) or SPECIAL.fullmatch(before):
+        return False
+    if mark == "##":
+        return name.startswith("##")
+    if mark == "</w>":
+        return not before.endswith("</w>")
+    last, first = before[-1:], name[:1]
+    wide = unicodedata.east_asian_width(first or "x") in "WF"
+    return not name.startswith(STARTS) and not wide and last.isalnum() and first.isalnum()
+
+
+def joined(names: Sequence[str]) -> str:
+    """The pieces of a word as one; bytes that are a letter together as that letter."""
+    if all(map(PART.fullmatch, names)) and len(names) > 1:
+        return bytes.fromhex("".join(names).replace("<", "").replace(">", " ")).decode(errors="replace")
+    first, *rest = names
+    return first.removesuffix("</w>") + "".join(n.removeprefix("##").removesuffix("</w>") for n in rest)
+
+
+def named(names: Sequence[str], words: Sequence[int]) -> list[str]:
+    """The name of each word."""
+    return [
+        joined([n for n, w in zip(names, words, strict=True) if w == word]) for word in sorted(set(words))
+    ]
+
+
+def by_words(values: np.ndarray, rows: Sequence[int], columns: Sequence[int]) -> np.ndarray:
+    """p(i, j) = mean over the pieces t of word i of Σ over the pieces s of word j of p(t, s)
+
+    What a word is given is the sum of what its pieces are given, what it gives is their mean, so that rows
+    add up to what they did (Clark et al. 2019 §4).
+    """
+    take = np.array(rows)[None] == np.array(sorted(set(rows)))[:, None]  # (words, T)
+    give = np.array(columns)[None] == np.array(sorted(set(columns)))[:, None]  # (words, S)
+    mean = take / take.sum(-1, keepdims=True)
+    return np.asarray(mean @ values @ give.T.astype(values.dtype), dtype=values.dtype)
+
+
+def side(between: str) -> str:
+    """ "A→B" in any spelling as "ab"; an error names the four."""
+    short = re.sub(r"[^ab]", "", between.lower())
+    if between and short not in SIDES:
+        raise InputError(f"between={between!r} is unknown; choose A→A, A→B, B→A or B→B")
+    return short
+
+
+def within(length: int, second: int | None, letter: str) -> list[int]:
+    """The places of one of two texts; the marks around it count with it: A ends before B's first word."""
+    if second is None:
+        return list(range(length))
+    return list(range(second)) if letter == "a" else list(range(second, length))

@@ -57,7 +57,7 @@ def translator(*words: str) -> Stage:
 
 
 def model(*words: str) -> Stage:
-    return Stage(("-m", *words), spare=60)
+    return Stage(("-m", *words), spare=90)
 
 
 TRANSLATORS = {f"transformer-{seed}": translator("transformer", "--seeds", str(seed)) for seed in (0, 1, 2)}
@@ -195,7 +195,7 @@ class Session:
         first, *words = stage.words
         told = [] if stage.spare is None else ["--seconds", f"{max(20.0, left - stage.spare):.0f}"]
         if first == "-m":
-            told += ["--out", str(a.models / name), *([] if a.device is None else ["--device", a.device])]
+            told += ["--out", str(a.models), *([] if a.device is None else ["--device", a.device])]
             return [sys.executable, "-m", *words, *told, *a.extra]
         kind = first.removesuffix(".py")
         place = "finetuned" if kind == "distillation" else kind
@@ -309,7 +309,7 @@ def pack_all(a: argparse.Namespace) -> None:
     found += [(path, f"runs/{path.relative_to(a.work)}") for path in kept]
     try:
         pack(a.out, "ledger.tar.gz", a.work, found)
-        made = sorted(path for path in a.models.glob("*/*") if path.is_file())
+        made = sorted(path for path in a.models.rglob("*") if path.is_file())
         if made:
             files = [(path, str(path.relative_to(a.models))) for path in made]
             pack(a.out, "models.tar.gz", a.work, files)

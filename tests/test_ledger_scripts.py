@@ -358,7 +358,7 @@ def test_the_driver_runs_what_fits_and_goes_on_later(
     with tarfile.open(tmp_path / "out/ledger.tar.gz") as archive:
         assert {"results/finetuned-quick.json", "runs/logs/wrong.log"} <= set(archive.getnames())
     with tarfile.open(tmp_path / "out/models.tar.gz") as archive:
-        assert archive.getnames() == ["model/finetuned-quick.json"]
+        assert archive.getnames() == ["finetuned-quick.json"]
     monkeypatch.setattr(sys, "argv", ["all_gpu", "first", *given])
     with pytest.raises(SystemExit) as again:
         driver.main()

@@ -98,7 +98,7 @@ def cross_entropies() -> dict[str, Any]:
     found: dict[str, Any] = {"copy (one read, one write)": clock(lambda: held.copy_(logits))}
     for shape in SHAPES:
         held.copy_(logits)
-        work = partial(crossentropy.loss_and_slope_, held, labels, VOCAB, 0.0, IGNORE, shape)
+        work = partial(crossentropy.loss_and_slope, held, held, labels, VOCAB, 0.0, IGNORE, 1.0, shape)
         found[str(tuple(shape))] = attempt(partial(clock, work))
     return found
 
@@ -219,6 +219,30 @@ def product(K: int, N: int) -> dict[str, Any]:
     }
 
 
+def roundings() -> dict[str, Any]:
+    """Rounding to float8 both ways, plain and through a GELU and its slope, in several tiles."""
+    from heedful.kernels import float8, gpu_float8
+
+    x = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
+    up, weight = torch.randn_like(x) * 1e-5, torch.randn(4 * DIM, DIM, device="cuda")
+    small = x.to(float8.BACKWARD)
+    found: dict[str, Any] = {"copy": clock(lambda: torch.empty_like(x).copy_(x))}
+    found["flip"] = attempt(lambda: clock(lambda: gpu_float8.flipped(small)))
+    found["a weight"] = attempt(lambda: clock(lambda: float8.rounded_both(weight)))
+    for tile in ((64, 64, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8), (64, 128, 4)):
+        for name, what, gradient in (
+            ("plain", 0, False),
+            ("plain, summed", 0, True),
+            ("GELU", 1, False),
+            ("slope", 2, True),
+        ):
+            kind = float8.BACKWARD if gradient else float8.FORWARD
+            shape = gpu_float8.Tile(*tile)
+            work = partial(gpu_float8.turned, [x], up, what, kind, float8.ROOM[kind], gradient, shape)
+            found[f"{name} {tile}"] = attempt(partial(clock, work))
+    return found
+
+
 def attempt(work: Callable[[], Any]) -> Any:
     """What `work` gives, or what went wrong, in a line."""
     try:
@@ -231,7 +255,7 @@ def attempt(work: Callable[[], Any]) -> Any:
 def parts() -> dict[str, Any]:
     """Every part timed alone; one that fails says so and the others go on."""
     found: dict[str, Any] = {}
-    for work in (cross_entropies, attention, optimiser, tables, heads, products):
+    for work in (cross_entropies, attention, optimiser, tables, heads, products, roundings):
         found[work.__name__] = attempt(work)
         torch.cuda.empty_cache()
         print(json.dumps({work.__name__: found[work.__name__]}, indent=1), flush=True)

@@ -4,10 +4,11 @@
     slope_r = softmax(u_r) − (1−ε) onehot(label) − ε/V,   0 where the label is ignored
 
 `heedful.train.crossentropy` has the definition and a test that equates them. The slope is written over the
-logits. A row of 50,304 numbers in bfloat16 is 100 KB. It is read twice, the second time from cache if all
-rows under way fit there: so a row has many warps, and few rows are under way (2 on each of 132 processors
-are 26 MB). Numbers are read 16 bytes at a time, which masks allow only where they end at a multiple of 16:
-whole blocks need none, and the last one reads up to the row's end and hides what is beyond V afterwards.
+logits, or beside them in 8 bits. A row of 50,304 numbers in bfloat16 is 100 KB. It is read twice, the second
+time from cache if all rows under way fit there: so a row has many warps, and few rows are under way (2 on
+each of 132 processors are 26 MB). Numbers are read 16 bytes at a time, which masks allow only where they end
+at a multiple of 16: whole blocks need none, and the last one reads up to the row's end and hides what is
+beyond V afterwards.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def kernel() -> Any:
     import triton.language as tl
 
     @triton.jit
-    def rows(logits, labels, losses, V, stride, smoothing, ignore, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    def rows(logits, out, labels, losses, V, stride, smoothing, ignore, gain, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
         LOG2E: tl.constexpr = 1.4426950408889634
         row = tl.program_id(0).to(tl.int64)
         base = logits + row * stride
+        goal = out + row * stride
         label = tl.load(labels + row)
         counts = label != ignore
         hit = tl.load(base + tl.where(counts, label, 0)).to(tl.float32)
@@ -65,26 +67,31 @@ def kernel() -> Any:
         z = tl.where(counts, z * LOG2E, float("inf"))  # an ignored row: e^−∞ = 0
         even = tl.where(counts, smoothing / V, 0.0)
         for start in range(0, whole, BLOCK):
-            here = base + start + tl.arange(0, BLOCK)
-            u = tl.load(here, eviction_policy="evict_first").to(tl.float32)
-            tl.store(here, (tl.exp2(u * LOG2E - z) - even).to(logits.dtype.element_ty))
+            here = start + tl.arange(0, BLOCK)
+            u = tl.load(base + here, eviction_policy="evict_first").to(tl.float32)
+            slope = (tl.exp2(u * LOG2E - z) - even) * gain
+            tl.store(goal + here, slope.to(out.dtype.element_ty))
         last = tl.load(base + index, mask=index < stride, other=0.0).to(tl.float32)
         slope = tl.where(index < V, tl.exp2(last * LOG2E - z) - even, 0.0)
-        tl.store(base + index, slope.to(logits.dtype.element_ty), mask=index < stride)
+        tl.store(goal + index, (slope * gain).to(out.dtype.element_ty), mask=index < stride)
         tl.debug_barrier()  # the label's slope is written last, by whichever thread
-        slope = tl.exp2(hit * LOG2E - z) - even - (1.0 - smoothing)
-        tl.store(base + tl.where(counts, label, 0), slope.to(logits.dtype.element_ty), mask=counts)
+        slope = (tl.exp2(hit * LOG2E - z) - even - (1.0 - smoothing)) * gain
+        tl.store(goal + tl.where(counts, label, 0), slope.to(out.dtype.element_ty), mask=counts)
 
     return rows
 
 
-def loss_and_slope_(
-    logits: Tensor, labels: Tensor, vocab: int, smoothing: float, ignore: int, shape: Shape = SHAPE
-) -> Tensor:
-    """The loss of every row; `logits` (rows, at least V columns) become their own slope."""
+def loss_and_slope(
+    logits: Tensor, out: Tensor, labels: Tensor, vocab: int, smoothing: float, ignore: int, gain: float = 1.0,
+    shape: Shape = SHAPE,
+) -> Tensor:  # fmt: skip
+    """The loss of every row; `gain` times the slope goes to `out`, which may be the logits themselves.
+
+    `logits` are (rows, at least V columns).
+    """
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
     kernel()[(len(logits),)](
-        logits, labels, losses, vocab, logits.stride(0), smoothing, ignore,
+        logits, out, labels, losses, vocab, logits.stride(0), smoothing, ignore, gain,
         BLOCK=shape.block, num_warps=shape.warps, maxnreg=shape.registers,
     )  # fmt: skip
     return losses

@@ -84,16 +84,32 @@ def _(parts: list[Tensor], up: Tensor | None, what: int, gradient: bool) -> tupl
     return new(rows, wide, dtype=kind), new(wide, rows, dtype=kind), new(), new(stripes, wide)
 
 
+def rounded_both(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x · s in e4m3 as it stands and on its side, and 1/s"""
+    flat, turned, back, _ = _turn([x], None, PLAIN, False)
+    return flat, turned, back
+
+
+def flipped(x: Tensor) -> Tensor:
+    """xᵀ in memory too"""
+    if not x.is_cuda:
+        return x.t().contiguous()
+    from heedful.kernels import gpu_float8
+
+    return gpu_float8.flipped(x)
+
+
 def product(
     a: Tensor, sa: Tensor, b: Tensor, sb: Tensor, dtype: torch.dtype, bias: Tensor | None = None,
     fast: bool = True,
 ) -> Tensor:  # fmt: skip
     """a (M, K) times bᵀ, b (N, K), both with rows whole; `fast` sums with fewer digits, for shorter sums."""
     if a.is_cuda:
+        fused = bias if dtype == torch.bfloat16 else None  # the library adds no bias to wider sums
         out: Tensor = torch._scaled_mm(
-            a, b.t(), scale_a=sa, scale_b=sb, bias=bias, out_dtype=dtype, use_fast_accum=fast
+            a, b.t(), scale_a=sa, scale_b=sb, bias=fused, out_dtype=dtype, use_fast_accum=fast
         )
-        return out
+        return out if fused is bias else out + bias
     with torch.autocast("cpu", enabled=False):
         exact = (a.float() @ b.float().t()) * (sa * sb)
         return (exact if bias is None else exact + bias.float()).to(dtype)
@@ -110,8 +126,8 @@ class _Linear8(Function):
     def forward(ctx: Any, x: Tensor, biased: bool, *given: Tensor) -> tuple[Tensor, ...]:
         weights = given[: len(given) // 2] if biased else given
         bias = _joined(given[len(weights) :]).to(x.dtype) if biased else None
-        a, at, sa, _ = _turn([x], None, PLAIN, False)
-        b, bt, sb, _ = _turn([_joined(weights)], None, PLAIN, False)
+        a, at, sa = rounded_both(x)
+        b, bt, sb = rounded_both(_joined(weights))
         ctx.save_for_backward(at, sa, bt, sb)
         ctx.sizes, ctx.biased, ctx.kinds = [len(w) for w in weights], biased, [t.dtype for t in given]
         y = product(a, sa, b, sb, x.dtype, bias)
@@ -132,11 +148,11 @@ class _MLP8(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-        a, at, sa, _ = _turn([x], None, PLAIN, False)
-        b, bt, sb, _ = _turn([w1], None, PLAIN, False)
+        a, at, sa = rounded_both(x)
+        b, bt, sb = rounded_both(w1)
         u = product(a, sa, b, sb, x.dtype, b1.to(x.dtype))
         h, ht, sh, _ = _turn([u], None, GELU, False)
-        c, ct, sc, _ = _turn([w2], None, PLAIN, False)
+        c, ct, sc = rounded_both(w2)
         ctx.save_for_backward(at, sa, bt, sb, u, ht, sh, ct, sc)
         ctx.kinds = [t.dtype for t in (w1, b1, w2, b2)]
         return product(h, sh, c, sc, x.dtype, b2.to(x.dtype))
@@ -186,3 +202,7 @@ class Float8Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear8(x, self)[0] if fits(x, self) else super().forward(x)
+
+
+class Head8(nn.Linear):
+    """An output matrix that the cross-entropy multiplies in float8; elsewhere a plain layer."""

@@ -7,6 +7,7 @@ is multiplied, its loss and its gradient are taken, and the logits are let go (a
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from heedful.data.batch import IGNORE
-from heedful.kernels.crossentropy import loss_and_slope_
+from heedful.kernels.crossentropy import loss_and_slope
+from heedful.kernels.float8 import BACKWARD, flipped, product, rounded_both
+from heedful.kernels.float8 import ROWS as ROWS8
 
 ROWS = 16384  # positions in a chunk: large enough for full speed, small enough to be forgotten
 
@@ -86,32 +89,87 @@ def _chunk(
     return (loss * keep).sum(), slope.to(x.dtype)
 
 
+@functools.cache
+def _sums_wide(device: torch.device) -> bool:
+    """Whether bfloat16 products can be added to a float32 sum as they are made; older torch cannot."""
+    a, total = torch.zeros(16, 16, device=device, dtype=torch.bfloat16), torch.zeros(16, 16, device=device)
+    try:
+        torch.addmm(total, a, a, out_dtype=torch.float32, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
 @torch.library.custom_op("heedful::fused_cross_entropy", mutates_args=())
 def _fused(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int, eight: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss and gradients by the GPU kernel, a chunk of rows at a time; opaque to the compiler."""
     V, D = weight.shape
     wide = -(-V // 64) * 64  # rows of logits start at aligned addresses: products are faster and need no copy
-    w = x.new_zeros(wide, D)
-    w[:V] = weight
+    w = x.new_empty(wide, D)
+    w[:V], w[V:] = weight, 0
     b = None if bias is None else F.pad(bias.to(x.dtype), (0, wide - V))
     losses, gx, gw = [], torch.empty_like(x), x.new_zeros(wide, D, dtype=torch.float32)
     gb = torch.zeros(wide if bias is not None else 0, device=x.device)
+    chunk = _Chunk8(x, w, b, gx, gw) if eight and x.shape[0] % ROWS8 == 0 else _Chunk16(x, w, b, gx, gw)
     for start in range(0, len(x), rows):
         span = slice(start, start + rows)
-        slope = F.linear(x[span], w, b)
-        losses.append(loss_and_slope_(slope, labels[span], V, smoothing, IGNORE).sum())
-        torch.mm(slope, w, out=gx[span])
-        gw += slope.t() @ x[span]
-        if bias is not None:
-            gb += slope.sum(0, dtype=torch.float32)
+        losses.append(chunk(span, labels[span], V, smoothing, gb if bias is not None else None).sum())
     return torch.stack(losses).sum(), gx, gw[:V].to(weight.dtype), gb[: V if bias is not None else 0]
+
+
+class _Chunk16:
+    """A chunk's losses; its gradients are written to gx and added to gw: the products in x's own type."""
+
+    def __init__(self, x: Tensor, w: Tensor, bias: Tensor | None, gx: Tensor, gw: Tensor) -> None:
+        self.x, self.w, self.bias, self.gx, self.gw = x, w, bias, gx, gw
+        self.sums = x.dtype == torch.bfloat16 and _sums_wide(x.device)
+
+    def __call__(self, span: slice, labels: Tensor, V: int, smoothing: float, gb: Tensor | None) -> Tensor:
+        x, slope = self.x[span], F.linear(self.x[span], self.w, self.bias)
+        losses = loss_and_slope(slope, slope, labels, V, smoothing, IGNORE)
+        torch.mm(slope, self.w, out=self.gx[span])
+        if self.sums:
+            torch.addmm(self.gw, slope.t(), x, out_dtype=torch.float32, out=self.gw)
+        else:
+            self.gw += slope.t() @ x
+        if gb is not None:
+            gb += slope.sum(0, dtype=torch.float32)
+        return losses
+
+
+class _Chunk8:
+    """The same with all three products in float8.
+
+    A slope lies between −1 and 1, so its scale is known and it never exists in more than 8 bits; most of it
+    is far below 1, which e5m2's range bears down to 2⁻³¹.
+    """
+
+    gain = 2.0**15
+
+    def __init__(self, x: Tensor, w: Tensor, bias: Tensor | None, gx: Tensor, gw: Tensor) -> None:
+        self.bias, self.gx, self.gw = bias, gx, gw
+        self.x, self.xt, self.sx = rounded_both(x)
+        self.w, self.wt, self.sw = rounded_both(w)
+        self.back = torch.full((), 1 / self.gain, device=x.device)
+
+    def __call__(self, span: slice, labels: Tensor, V: int, smoothing: float, gb: Tensor | None) -> Tensor:
+        logits = product(self.x[span], self.sx, self.w, self.sw, self.gx.dtype, self.bias)
+        slope = torch.empty_like(logits, dtype=BACKWARD)
+        losses = loss_and_slope(logits, slope, labels, V, smoothing, IGNORE, self.gain)
+        del logits
+        self.gx[span] = product(slope, self.back, self.wt, self.sw, self.gx.dtype, fast=False)
+        turned = flipped(slope)
+        self.gw += product(turned, self.back, self.xt[:, span], self.sx, self.gx.dtype, fast=False)
+        if gb is not None:
+            gb += turned.float().sum(1) / self.gain
+        return losses
 
 
 @_fused.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int, eight: bool
 ) -> tuple[Tensor, ...]:
     bias_size = 0 if bias is None else len(bias)
     return (
@@ -130,23 +188,27 @@ def _fused_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
 
 def _fused_backward(ctx: Any, up: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     gx, gw, gb = ctx.saved_tensors
-    return gx * up.to(gx.dtype), gw * up, gb * up if ctx.biased else None, None, None, None
+    return gx * up.to(gx.dtype), gw * up, gb * up if ctx.biased else None, *[None] * 4
 
 
 _fused.register_autograd(_fused_backward, setup_context=_fused_setup)
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0, rows: int = ROWS
-) -> Tensor:
-    """Σ −log softmax(x Wᵀ + b)[label] over positions whose label is not IGNORE; equals `reference`."""
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0, rows: int = ROWS,
+    float8: bool = False,
+) -> Tensor:  # fmt: skip
+    """Σ −log softmax(x Wᵀ + b)[label] over positions whose label is not IGNORE; equals `reference`.
+
+    `float8` rounds what is multiplied, on a GPU and where there are enough positions to gain from it.
+    """
     x, labels = x.reshape(-1, x.shape[-1]), labels.reshape(-1)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     if x.dtype == torch.float64 or len(x) <= rows // 8:  # small, or meant to be exact: nothing to save
         return _exact(x, weight, bias, labels, smoothing)
     if x.is_cuda:
-        total: Tensor = _fused(x, weight, bias, labels, smoothing, rows)[0]
+        total: Tensor = _fused(x, weight, bias, labels, smoothing, rows, float8)[0]
         return total
     chunked: Tensor = _Chunked.apply(x, weight, bias, labels, smoothing, rows)
     return chunked

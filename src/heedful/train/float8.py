@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from heedful.kernels.float8 import ROWS, Float8Linear, fits, linear8, mlp8
+from heedful.kernels.float8 import ROWS, Float8Linear, Head8, fits, linear8, mlp8
 from heedful.nn.attention import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
+from heedful.nn.head import LMHead, MLMHead
 
 
 class Attention8(Attention):
@@ -31,10 +32,6 @@ class MLP8(MLP):
         return super().forward(x, ctx, state) if plain else mlp8(x, self.up, self.down)
 
 
-class Head8(nn.Linear):
-    """An output matrix that the cross-entropy multiplies in float8; elsewhere a plain layer."""
-
-
 def swap_in(model: nn.Module) -> int:
     """Make every linear layer of the blocks a float8 one, in place, where its sizes are multiples of 16.
 
@@ -48,6 +45,8 @@ def swap_in(model: nn.Module) -> int:
             module.__class__ = Float8Linear
             count += 1
     for module in model.modules():
+        if isinstance(module, LMHead | MLMHead) and type(module.out) is nn.Linear:
+            module.out.__class__ = Head8
         if type(module) is Attention and all(type(m) is Float8Linear for m in (module.q, module.k, module.v)):
             module.__class__ = Attention8
         if type(module) is MLP and module.act is gelu_tanh:

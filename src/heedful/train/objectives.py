@@ -17,6 +17,7 @@ from torch import Tensor
 
 from heedful.data.batch import IGNORE, Batch
 from heedful.errors import InputError, nearest
+from heedful.kernels.float8 import Head8
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.head import LMHead, PretrainHead
 from heedful.train.crossentropy import linear_cross_entropy
@@ -76,7 +77,8 @@ def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> T
     bias: Tensor | None = head.out.bias
     if isinstance(head, LMHead) and isinstance(head.shift, Tensor):
         bias = head.shift if bias is None else bias + head.shift
-    return linear_cross_entropy(head.features(x), head.out.weight, bias, labels, smoothing)
+    eight = isinstance(head.out, Head8)
+    return linear_cross_entropy(head.features(x), head.out.weight, bias, labels, smoothing, float8=eight)
 
 
 def wide(x: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ def product(
         out: Tensor = torch._scaled_mm(
             a, b.t(), scale_a=sa, scale_b=sb, bias=fused, out_dtype=dtype, use_fast_accum=fast
         )
-        return out if fused is bias else out + bias
+        return out if bias is None or fused is not None else out + bias
     with torch.autocast("cpu", enabled=False):
         exact = (a.float() @ b.float().t()) * (sa * sb)
         return (exact if bias is None else exact + bias.float()).to(dtype)

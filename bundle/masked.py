@@ -194,7 +194,7 @@ class Pairs:
         """BERT's masks: of the chosen 80 % hidden, 10 % random, 10 % as they are."""
         chosen = (rng.random(tokens.shape) < self.rate) & ~self.special[tokens]
         chosen &= (rng.random(len(tokens)) >= self.plain)[:, None]
-        kind, any_word = rng.random(tokens.shape), rng.integers(1000, len(self.special), tokens.shape)
+        kind, any_word = rng.random(tokens.shape), rng.choice(np.flatnonzero(~self.special), tokens.shape)
         hidden = np.where(chosen & (kind < 0.8), self.tokenizer.mask, tokens)
         hidden = np.where(chosen & (kind >= 0.9), any_word, hidden)
         return hidden, np.where(chosen, tokens, IGNORE)

@@ -225,7 +225,7 @@ def words(folder: Path, out: Path, seed: int) -> None:
 
 
 # What differs between the kinds: steps, rows of a batch, learning rate.
-USUAL = {"gpt": (60000, 128, 4e-3), "adapter": (600, 32, 1e-3), "words": (0, 0, 0.0)}
+USUAL = {"gpt": (60000, 128, 3e-3), "adapter": (600, 32, 1e-3), "words": (0, 0, 0.0)}
 
 
 def main() -> None:

@@ -57,8 +57,8 @@ SEARCH: dict[str, Any] = dict(tokens=5000, vocab=2000, steps=14000, dtype="float
 PLANS = {
     "translate-en-de": Plan("transformer", "de", SMALL, 2e-3),
     "translate-en-fr": Plan("transformer", "fr", SMALL, 2e-3),
-    "rnnsearch-en-de": Plan("rnnsearch", "de", RECURRENT, 3e-3, **SEARCH),
-    "rnnsearch-en-fr": Plan("rnnsearch", "fr", RECURRENT, 3e-3, **SEARCH),
+    "rnnsearch-en-de": Plan("rnnsearch", "de", RECURRENT, 2e-3, **SEARCH),
+    "rnnsearch-en-fr": Plan("rnnsearch", "fr", RECURRENT, 2e-3, **SEARCH),
 }
 
 

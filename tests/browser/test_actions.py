@@ -99,6 +99,23 @@ def test_a_head_switched_off_changes_the_prediction_and_can_be_switched_on_again
     assert not visitor.faults
 
 
+def test_a_head_that_is_off_may_say_its_mean(visitor: Visitor) -> None:
+    page = visitor.go(f"/attention?m=decoder&x={TEXT}&off=blocks.0.attn:0")
+    kl = lambda: page.locator("text=/KL .* nats/").first.inner_text()
+    seen = [kl()]
+    for choice in ("mean", "ref"):
+        page.get_by_label("In its place").select_option(choice)
+        visitor.settled()
+        seen.append(kl())
+    assert len(set(seen)) == 3
+    assert visitor.query()["by"] == "mean"
+    assert visitor.query()["ref"]
+    page.get_by_role("button", name="Reset").click()
+    visitor.settled()
+    assert "by" not in visitor.query()
+    assert not visitor.faults
+
+
 def test_a_token_put_in_the_place_of_another_is_what_the_model_reads(visitor: Visitor) -> None:
     page = visitor.go("/attention?m=decoder&x=the cat sat")
     page.get_by_label("Instead of").select_option("1")

@@ -81,11 +81,12 @@ def test_each_page_shows_this_kind_of_model_without_a_fault(visitor: Visitor, ax
 
 
 STATES = [
-    "attention?m=decoder&off=blocks.0.attn:0", "attention?m=encoder&view=lines",
+    "attention?m=decoder&off=blocks.0.attn:0&by=mean&ref=a dog", "attention?m=encoder&view=lines",
     "attention?m=encoder&view=text",
     "attention?m=decoder&view=grid&fx=1", "play?m=tagger&x=the cat&go=1", "space?m=vectors&tab=analogy",
     "steps?m=rnn&all=1", "predict?m=tagger", "layers?m=tagger", "tokens?m=decoder&tour=1",
-    "play?m=encoder-decoder&x=the cat&beams=2&max=4&go=1", "attention?m=encoder&x=the cat&y=a dog&ab=ba&words=1",
+    "play?m=encoder-decoder&x=the cat&beams=2&max=4&go=1",
+    "attention?m=encoder&x=the cat&y=a dog&ab=ba&words=1",
 ]  # fmt: skip
 
 

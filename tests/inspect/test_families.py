@@ -76,6 +76,29 @@ def with_zeroed_columns(model: Model, part: nn.Module, head: int, text: Input) -
 
 @pytest.mark.parametrize("family", ALL)
 @torch.no_grad()
+def test_a_head_at_its_mean_adds_a_constant(family: str) -> None:
+    """Σ_h W_h mean_h is one vector for every position: o without the head's columns, and that vector."""
+    model = tiny(family)
+    text = given(model)
+    for name, pattern in attention(model, text).patterns.items():
+        path, head = name.removesuffix(".pattern"), pattern.heads - 1
+        part = part_at(model, path)
+        if not isinstance(part, Attention | CrossAttention) or family == "albert":
+            continue
+        watch = Watch(f"{path}.heads")
+        text.run(model, watch)
+        usual = watch[f"{path}.heads"][0, head].mean(0)
+        K = part.head_dim
+        constant = part.o.weight[:, head * K : (head + 1) * K] @ usual
+        hook = part.o.register_forward_hook(lambda module, given, out, add=constant: out + add)
+        expected = with_zeroed_columns(model, part, head, text)
+        hook.remove()
+        got = ablate(model, text, heads={path: [head]}, mean=text)
+        assert (got.logits - expected).abs().max() <= 2e-5, name
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
 def test_pruned_equals_ablated_with_fewer_parameters(family: str) -> None:
     model = tiny(family)
     text = given(model)

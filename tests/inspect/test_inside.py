@@ -21,6 +21,7 @@ from heedful.inspect.change import ablate, causal_trace, head_effects, patch, pr
 from heedful.inspect.gradients import attribution, gradient_by_distance
 from heedful.inspect.inputs import reading
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
+from heedful.nn.context import Watch
 from tests.properties.tiny import ids, source_ids, tiny
 
 
@@ -122,6 +123,30 @@ def test_the_lens_gives_ranks_and_probabilities_of_every_layer() -> None:
     best = int(lens.logits[-1, -1].argmax())
     assert int(lens.ranks(best)[-1, -1]) == 0
     assert lens.top(1)[-1][-1][0][0] == str(best)
+
+
+def test_what_never_changes_may_be_put_at_its_mean() -> None:
+    """Over one token the mean is the value itself: heads and layers at it leave everything as it was."""
+    model = tiny("gpt2", layers=2)
+    one = reading(model, [5])
+    same = ablate(model, one, heads={"blocks.0.attn": [0, 1]}, layers=["blocks.1"], mean=one)
+    assert (same.logits - same.plain).abs().max() <= 1e-6
+    text = reading(model, ids(model, 1, 6))
+    zero, mean = (ablate(model, text, layers=["blocks.1"], mean=m) for m in (None, text))
+    assert (zero.logits - mean.logits).abs().max() > 1e-4
+
+
+def test_a_layer_at_its_mean_adds_the_mean_of_what_it_adds() -> None:
+    model = tiny("gpt2", layers=2)
+    text, other = reading(model, ids(model, 1, 6)), reading(model, ids(model, 1, 9))
+    watch = Watch("blocks.1.input", "blocks.1.output")
+    other.run(model, watch)
+    usual = (watch["blocks.1.output"] - watch["blocks.1.input"])[0].mean(0)
+    seen = Watch("blocks.0.output")
+    text.run(model, seen)
+    expected = text.run(model, Watch(edit={"blocks.1.output": lambda x: seen["blocks.0.output"] + usual}))
+    got = ablate(model, text, layers=["blocks.1"], mean=other)
+    assert (got.logits - expected).abs().max() <= 1e-5
 
 
 def test_a_layer_that_is_switched_off_is_as_if_it_were_not_there() -> None:

@@ -248,6 +248,29 @@ def test_a_head_switched_off_changes_the_prediction_as_ablation_does(
     assert [r["id"] for r in found["change"]["before"]] == want.plain[0, at].topk(10).indices.tolist()
 
 
+@pytest.mark.parametrize("kind", SEQUENCES)
+@pytest.mark.parametrize("reference", [None, "a dog and a king"])
+def test_a_head_at_its_mean_is_that_of_the_library(
+    client: TestClient, models: Path, kind: str, reference: str | None
+) -> None:
+    plain = traced(client, kind)
+    target = None if plain["target"] is None else [t["id"] for t in plain["target"]]
+    layer = plain["groups"][-1]["layers"][0]
+    edit = {"heads": {layer: [0]}, "mean": True, "reference": reference}
+    found = traced(client, kind, target=target, edit=edit)
+    model, given = same_input(models, found)
+    want = ablate(model, given, heads={layer: [0]}, mean=reference or given)
+    assert found["change"]["kl"] == pytest.approx(want.change.tolist(), abs=1e-7)
+    names: dict[str, Any] = {}
+    exec(compile(found["python"], "snippet", "exec"), names)
+    assert names["changed"].change.tolist() == pytest.approx(want.change.tolist(), abs=1e-6)
+    group = plain["groups"][-1]["name"]
+    effects = get(client, f"/api/trace/{plain['id']}/effects", group=group, mean=True)["effects"]
+    assert effects[layer][0] == pytest.approx(
+        float(ablate(model, given, heads={layer: [0]}, mean=given).change.mean()), abs=1e-7
+    )
+
+
 def test_a_replaced_token_is_read_in_place_of_the_other(client: TestClient, models: Path) -> None:
     found = traced(client, "decoder", "the cat sat", edit={"tokens": {"1": "Ġdog"}})
     model = heedful.load(models / "decoder")

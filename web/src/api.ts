@@ -60,7 +60,7 @@ export function useExamples(): Resource<Examples> {
 export type Asked = {
   model: string; text: string; pair?: string; target?: string; generate?: number;
   sampling?: { temperature: number; seed: number };
-  edit?: { heads?: Record<string, number[]>; tokens?: Record<string, string> };
+  edit?: { heads?: Record<string, number[]>; mean?: boolean; reference?: string; tokens?: Record<string, string> };
 };
 
 export function useTrace(asked: Asked | null): Resource<Trace> {
@@ -84,7 +84,7 @@ export function asked(caps: Caps): Asked {
   const written = num("gen", 0);
   if (written > 0 && caps.kind !== "encoder" && caps.kind !== "vectors") out.generate = Math.min(written, 64);
   const off = parseOff(str("off"));
-  if (Object.keys(off).length) out.edit = { heads: off };
+  if (Object.keys(off).length) out.edit = { heads: off, ...(str("by") === "mean" ? { mean: true, reference: str("ref") || undefined } : {}) };
   const sub = parseSub(str("sub"));
   if (Object.keys(sub).length) out.edit = { ...out.edit, tokens: sub };
   return out;

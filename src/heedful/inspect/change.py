@@ -22,35 +22,59 @@ Heads = Mapping[str, Sequence[int]]  # path of a part → its heads: {"blocks.0.
 Edit = Callable[[Tensor], Tensor]
 
 
-def without(model: Model, heads: Heads | None = None, layers: Sequence[str] = ()) -> Watch:
+def without(
+    model: Model, heads: Heads | None = None, layers: Sequence[str] = (), *, mean: Text | Input | None = None
+) -> Watch:
     """A watch that switches heads and layers off in any call that takes it.
 
-    A head's output (`heads`) becomes zero; a layer ("blocks.3") hands on what it was given.
+    A head's output (`heads`) becomes zero; a layer ("blocks.3") hands on what it was given. With `mean`, a
+    reference text, they say what they say on average there in place of nothing: a head its mean output over
+    all positions of that text, a layer what it was given plus the mean of what it adds. Zero is a value that
+    later layers may never have seen; the mean takes away only what the head knew of this input (the knockout
+    of Wang et al. 2023, arXiv 2211.00593). The text itself may be the reference: then a causal model's early
+    tokens hear of later ones.
     """
-    edits: dict[str, Edit] = {}
-    for path, which in (heads or {}).items():
-        if part_at(model, path).pattern_kind is None:
+    for path in (*(heads or {}), *layers):
+        if part_at(model, path).pattern_kind is None and path not in layers:
             raise InputError(f"{path!r} has no heads; switch the layer off with layers=[{path!r}]")
-        edits[f"{path}.heads"] = _silence(path, which)
+    usual = {} if mean is None else means(model, mean, list(heads or ()), layers)
+    edits = {f"{p}.heads": _silence(p, which, usual.get(f"{p}.heads")) for p, which in (heads or {}).items()}
     for path in layers:
-        part_at(model, path)
-        edits |= _skip(path)
+        edits |= _skip(path, usual.get(path))
     return Watch(edit=edits)
 
 
-def _silence(path: str, which: Sequence[int]) -> Edit:
+@torch.no_grad()
+def means(
+    model: Model, reference: Text | Input, heads: Sequence[str] = (), layers: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """The means over all positions of a text, special tokens too: of every head of a part, (H, 1, K), under
+    "PATH.heads"; of what a layer adds, output − input, (D,), under its path.
+    """
+    ends = [f"{path}.{end}" for path in layers for end in ("input", "output")]
+    names = [f"{path}.heads" for path in heads]
+    watch = Watch(*names, *ends)
+    reading(model, reference).run(model, watch)
+    out = {name: watch[name][0].mean(1, keepdim=True) for name in names}
+    for path in layers:
+        first, last = watch[f"{path}.input"][0], watch[f"{path}.output"][0]
+        out[path] = (last - first).mean(0) if first.shape == last.shape else last.new_zeros(())
+    return out
+
+
+def _silence(path: str, which: Sequence[int], mean: Tensor | None) -> Edit:
     def edit(heads: Tensor) -> Tensor:  # (B, H, T, K)
         bad = [h for h in which if not 0 <= h < heads.shape[1]]
         if bad:
             raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}; there is no head {bad[0]}")
-        keep = torch.ones(heads.shape[1], dtype=heads.dtype, device=heads.device)
-        keep[list(which)] = 0.0
-        return heads * keep[:, None, None]
+        keep = torch.ones(heads.shape[1], dtype=torch.bool, device=heads.device)
+        keep[list(which)] = False
+        return torch.where(keep[:, None, None], heads, heads.new_zeros(()) if mean is None else mean)
 
     return edit
 
 
-def _skip(path: str) -> dict[str, Edit]:
+def _skip(path: str, mean: Tensor | None) -> dict[str, Edit]:
     held: list[Tensor] = []
 
     def remember(x: Tensor) -> Tensor:
@@ -60,7 +84,7 @@ def _skip(path: str) -> dict[str, Edit]:
     def put_back(x: Tensor) -> Tensor:
         if not held or held[0].shape != x.shape:
             raise InputError(f"{path} turns vectors of one size into another; such a layer cannot be skipped")
-        return held[0]
+        return held[0] if mean is None else held[0] + mean
 
     return {f"{path}.input": remember, f"{path}.output": put_back}
 
@@ -85,21 +109,27 @@ class Ablation:
 @torch.no_grad()
 def ablate(
     model: Model, text: Text | Input, target: Text | None = None, *, heads: Heads | None = None,
-    layers: Sequence[str] = (),
+    layers: Sequence[str] = (), mean: Text | Input | None = None,
 ) -> Ablation:  # fmt: skip
-    """The logits without these heads and layers: ablate(model, text, heads={"blocks.0.attn": [1]})."""
+    """The logits without these heads and layers: ablate(model, text, heads={"blocks.0.attn": [1]}).
+
+    `mean` is a reference text: its mean takes their place, not zero (see `without`).
+    """
     given = reading(model, text, target)
-    return Ablation(given.run(model, without(model, heads, layers)), given.run(model))
+    return Ablation(given.run(model, without(model, heads, layers, mean=mean)), given.run(model))
 
 
-def head_effects(model: Model, text: Text | Input, target: Text | None = None) -> dict[str, list[float]]:
-    """How much the predictions move, in nats, when each head alone is switched off."""
+def head_effects(
+    model: Model, text: Text | Input, target: Text | None = None, *, mean: Text | Input | None = None
+) -> dict[str, list[float]]:
+    """How much the predictions move, in nats, when each head alone is switched off, or says its mean."""
     given = reading(model, text, target)
     effects = {}
     for name, pattern in attention(model, given).patterns.items():
         path = name.removesuffix(".pattern")
         effects[path] = [
-            float(ablate(model, given, heads={path: [h]}).change.mean()) for h in range(pattern.heads)
+            float(ablate(model, given, heads={path: [h]}, mean=mean).change.mean())
+            for h in range(pattern.heads)
         ]
     return effects
 

@@ -15,7 +15,7 @@ from heedful.data.tokens import ended, frame
 from heedful.decode.loop import stream
 from heedful.errors import InputError
 from heedful.inspect.change import Ablation
-from heedful.inspect.inputs import Input, names_of, token_id
+from heedful.inspect.inputs import Input, names_of, reading, token_id
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.studio import predictions, snippets, tokens
 from heedful.studio.record import context, describe, groups_of, heads_of
@@ -95,7 +95,7 @@ class Reader:
             source, plain = source + tokens.named(model, written), plain + written
             ids, exact = ids + written, exact and not written
         given = self.input(ids, target, source)
-        edits = Edits(asked.get("heads") or {}, asked.get("layers") or ())
+        edits = self.edits(given)
         recorder = Recorder(edits.watch(model), self.ticket)
         with torch.no_grad():
             output = given.run(model, recorder)[0]
@@ -110,6 +110,15 @@ class Reader:
         change = self.change(given, plain, output) if edits.any or ids != plain else None
         trace.answer = self.answer(trace, prompt, heads) | {"change": change, "edited": change is not None}
         return trace
+
+    def edits(self, given: Input) -> Edits:
+        """What is switched off, and what is put in its place."""
+        heads, layers = self.asked.get("heads") or {}, self.asked.get("layers") or ()
+        if not self.asked.get("mean"):
+            return Edits(heads, layers)
+        said = self.asked.get("reference") or None
+        usual = given if said is None else reading(self.model, tokens.tidy(said)[0])
+        return Edits(heads, layers, usual, said)
 
     def texts(self) -> tuple[str, ...]:
         """The text, or the two of a pair."""
@@ -275,7 +284,7 @@ class Reader:
             groups.append(describe(group, dict(heads)) | {"shape": list(shape)})
         at = predictions.default_position(model, trace.given)
         note = "" if groups else f"{model.family.name} attends to nothing: look at its states"
-        view, more = ("ablate", {"heads": dict(trace.edits.heads), "layers": list(trace.edits.layers)})
+        view, more = ("ablate", snippets.edits_of(trace))
         if not trace.edits.any:
             view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})
         return {

@@ -30,7 +30,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     ),
     "effects": (
         "from heedful.inspect.change import head_effects",
-        "print(head_effects(model, {given}))",
+        "print(head_effects(model, {given}{mean}))",
     ),
     "tensor": (
         "from heedful.inspect.inputs import reading",
@@ -72,7 +72,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     ),
     "ablate": (
         "from heedful.inspect.change import ablate",
-        "changed = ablate(model, {given}, {options})\nprint(changed.change)  # nats, at each position",
+        "changed = ablate(model, {given}, {options}{mean})\nprint(changed.change)  # nats, at each position",
     ),
 }  # fmt: skip
 
@@ -103,22 +103,40 @@ def of_trace(trace: Trace, view: str, **options: Any) -> str:
     if trace.edits.any and view == "words":
         view, options = "attention", {"name": options["layer"], "head": options["head"]}
     if trace.edits.any and view in ("attention", "tensor", "next_token", "output"):
-        return script(trace.entry, first + _edited(trace, view, given, options), needs + _EDITED)
+        return script(trace.entry, first + _edited(trace, view, (given, text), options), needs + _EDITED)
     imports, lines = VIEWS[view]
-    spread = ", ".join(f"{k}={v!r}" for k, v in options.items() if v is not None)
+    spread = ", ".join(f"{k}={v!r}" for k, v in options.items() if v is not None and k != "mean")
     defaults: Mapping[str, Any] = {"name": "", "head": 0, "side": "", "count": 5, "position": -1}
     values = dict(defaults) | {"answer": None, "method": "integrated"} | options
+    values["mean"] = _mean(trace, text) if options.get("mean") else ""
+    needs += "from heedful.inspect.inputs import reading\n" * values["mean"].startswith(", mean=reading")
     lines = first + lines.format(given=given, text=text, options=spread, **values)
     return script(trace.entry, lines, needs + imports)
+
+
+def edits_of(trace: Trace) -> dict[str, Any]:
+    """What was switched off, as keywords."""
+    edits = trace.edits
+    return {"heads": dict(edits.heads), "layers": list(edits.layers), "mean": edits.mean is not None}
+
+
+def _mean(trace: Trace, text: str) -> str:
+    """The keyword that puts a mean in the place of what is off: over a reference, or over what was read."""
+    if trace.edits.reference is not None:
+        return f", mean={trace.edits.reference!r}"
+    target = trace.given.target
+    return f", mean={text}" if target is None else f", mean=reading(model, {text}, {target[0].tolist()!r})"
 
 
 _TYPED = "import torch\nfrom heedful.inspect.inputs import Input\n"
 _EDITED = "from heedful.inspect.change import without\nfrom heedful.inspect.inputs import reading"
 
 
-def _edited(trace: Trace, view: str, given: str, options: Mapping[str, Any]) -> str:
+def _edited(trace: Trace, view: str, read: tuple[str, str], options: Mapping[str, Any]) -> str:
+    given, text = read
     heads, layers = dict(trace.edits.heads), list(trace.edits.layers)
-    watch = f"watch = without(model, heads={heads!r}, layers={layers!r})"
+    usual = _mean(trace, text) if trace.edits.mean is not None else ""
+    watch = f"watch = without(model, heads={heads!r}, layers={layers!r}{usual})"
     run = f"logits = reading(model, {given}).run(model, watch)"
     if view in ("next_token", "output"):
         return f"{watch}\n{run}\nprint(logits[0, {options.get('position', -1)}])"

@@ -33,17 +33,21 @@ SHARE = 224 * 2**20  # bytes that one pass may keep
 
 @dataclass(frozen=True)
 class Edits:
-    """Heads and layers that are switched off. Tokens that were replaced are already in the input."""
+    """Heads and layers that are switched off; with `mean` they say what they say on average in that input.
+    Tokens that were replaced are already in the input.
+    """
 
     heads: Mapping[str, Sequence[int]] = field(default_factory=dict)
     layers: Sequence[str] = ()
+    mean: Input | None = None
+    reference: str | None = None  # the text of `mean`; None where it is the input itself
 
     @property
     def any(self) -> bool:
         return bool(self.heads) or bool(self.layers)
 
     def watch(self, model: Model) -> Watch:
-        return without(model, self.heads, self.layers)
+        return without(model, self.heads, self.layers, mean=self.mean)
 
 
 class Recorder(Watch):

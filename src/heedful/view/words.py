@@ -13,6 +13,7 @@ from torch import Tensor
 from heedful.inspect.inputs import names_of
 from heedful.models.base import Model
 
+WIDE = "ABCDEFGHIJKLMNOPQRSTUVWXYZmw@%"
 CONTROL = re.compile(
     "[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
@@ -63,9 +64,12 @@ def short(token: str, letters: int = 14) -> str:
 
 def width(text: str, size: float = 12.0) -> float:
     """About how wide a text is when it is drawn, in pixels."""
-    wide = lambda c: (
-        1.0 if unicodedata.east_asian_width(c) in "WF" else 0.33 if c in "il.,:;|'!()[]·" else 0.57
-    )
+
+    def wide(letter: str) -> float:
+        if unicodedata.east_asian_width(letter) in "WF":
+            return 1.0
+        return 0.33 if letter in "il.,:;|'!()[]·" else 0.72 if letter in WIDE else 0.57
+
     return sum(map(wide, text)) * size
 
 

@@ -53,7 +53,7 @@ export const BOLD = "600 13px system-ui, sans-serif";
 /** About how wide a text is, without a canvas to ask. */
 export function textWidth(text: string, size = 12): number {
   let width = 0;
-  for (const c of text) width += c.codePointAt(0)! > 0x2e80 ? size : "il.,:;|'!()[]·".includes(c) ? size * 0.33 : size * 0.57;
+  for (const c of text) width += c.codePointAt(0)! > 0x2e80 ? size : "il.,:;|'!()[]·".includes(c) ? size * 0.33 : /[A-Zmw@%]/.test(c) ? size * 0.72 : size * 0.57;
   return width;
 }
 

@@ -5,8 +5,8 @@ import { arranged, drawGrid, drawLines, drawMatrix, groupNames, HeadGrid, Lines,
 import { Figure, heat, matrixCsv } from "../figure";
 import { say } from "../live";
 import { t } from "../strings";
-import { Ask, Await, Check, CopyPython, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, Warnings, Scroll } from "../ui";
-import { formatOff, formatSub, num, parseOff, parseSub, set, str } from "../url";
+import { Ask, Await, Check, CopyPython, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, useDraft, Warnings, Scroll } from "../ui";
+import { formatOff, formatSub, num, parseOff, parseSub, place, set, str } from "../url";
 
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
 
@@ -188,14 +188,14 @@ function scoreTable(scores: Scores[]): (string | number | null)[][] {
 /** Which heads the prediction leans on: each switched off alone. Asked for, since it is one run per head. */
 function Effects({ at, trace }: { at: At; trace: Trace }) {
   const wanted = str("fx") === "1";
-  const effects = useOf<{ effects: Record<string, number[]>; python: string }>(trace, wanted ? "effects" : null, { group: at.group.name });
+  const effects = useOf<{ effects: Record<string, number[]>; python: string }>(trace, wanted ? "effects" : null, { group: at.group.name, mean: str("by") === "mean" ? "true" : undefined });
   if (!wanted) return <div class="row"><button type="button" onClick={() => set({ fx: true })}>{t("attention.effects")}</button><span class="muted small">{t("attention.effectsCost")}</span></div>;
   return (
     <Await of={effects}>{({ effects, python }) => {
       const rows = Object.entries(effects).flatMap(([path, values]) => values.map((kl, head) => ({ path, head, kl }))).sort((a, b) => b.kl - a.kl);
       return (
         <div class="stack tight">
-          <h3>{t("attention.effectsTitle")}</h3>
+          <h3>{t("attention.effectsTitle")}{str("by") === "mean" ? ` · ${t("attention.insteads.mean")}` : ""}</h3>
           <Scroll label={t("attention.effectsTitle")}><table>
             <thead><tr><th>{t("attention.layer")}</th><th class="n">{t("attention.head")}</th><th class="n">KL</th></tr></thead>
             <tbody>{rows.slice(0, 8).map((r) => (
@@ -353,6 +353,7 @@ function Switch({ at, trace }: { at: At; trace: Trace }) {
         </button>
         <button type="button" onClick={() => flip(mine.length === layer.length ? [] : layer)}>{t(mine.length === layer.length ? "attention.layerOn" : "attention.layerOff")}</button>
       </div>
+      <Instead />
       {Object.entries(off).length ? <ul class="small">{Object.entries(off).map(([path, heads]) => <li key={path}>{path}: {heads.join(", ")}</li>)}</ul> : <p class="muted small">{t("attention.switchLede")}</p>}
       {trace.change ? (
         <>
@@ -361,6 +362,25 @@ function Switch({ at, trace }: { at: At; trace: Trace }) {
         </>
       ) : trace.prediction.top?.length ? <><h3>{t("attention.predicts")}</h3><TopList top={trace.prediction.top.slice(0, 8)} /></> : null}
     </Panel>
+  );
+}
+
+/** What takes the place of a head that is off: nothing, or what it says on average. */
+function Instead() {
+  const [draft, setDraft] = useDraft(str("ref"));
+  const by = str("by") !== "mean" ? "zero" : place.value.params.ref === undefined ? "mean" : "ref";
+  const choose = (v: string) => set({ by: v === "zero" ? null : "mean", ref: v === "ref" ? draft || t("attention.someText") : null });
+  return (
+    <div class="stack tight">
+      <Select label={t("attention.instead")} value={by} onChange={choose} choices={["zero", "mean", "ref"].map((v) => ({ value: v, label: t(`attention.insteads.${v}`) }))} />
+      {by === "ref" ? (
+        <form class="row" onSubmit={(e) => { e.preventDefault(); set({ ref: draft }); }}>
+          <TextField label={t("attention.reference")} value={draft} onInput={setDraft} rows={2} send={() => set({ ref: draft })} />
+          <button type="submit">{t("attention.useReference")}</button>
+        </form>
+      ) : null}
+      {by === "zero" ? null : <p class="muted small">{t("attention.meanNote")}</p>}
+    </div>
   );
 }
 

@@ -37,10 +37,12 @@ class Sampled(BaseModel):
 
 
 class Edit(BaseModel):
-    """What is changed: heads and layers off, tokens replaced."""
+    """Changes: heads and layers off, or at their mean over this text or another; tokens replaced."""
 
     heads: dict[str, list[int]] = {}
     layers: list[str] = []
+    mean: bool = False
+    reference: str | None = None
     tokens: dict[str, int | str] = {}
     target_tokens: dict[str, int | str] = {}
 
@@ -162,19 +164,20 @@ def rolled(look: Seen, side: str = "") -> Response:
 
 
 @router.get("/api/trace/{id}/effects")
-def effects(look: Seen, group: str) -> Response:
-    """How far the predictions move when each head alone is switched off."""
+def effects(look: Seen, group: str, mean: bool = False) -> Response:
+    """How far the predictions move when each head alone is switched off, or says its mean over this text."""
     trace, layers = look.trace, look.trace.group(group).layers
 
     def work(held: Held) -> dict[str, list[float]]:
         model, out = held.sequence, {}
         for path in layers:
             heads = trace.shapes[f"{path}.pattern"][0]
-            moved = [ablate(model, trace.given, heads={path: [h]}).change for h in range(heads)]
+            usual = trace.given if mean else None
+            moved = [ablate(model, trace.given, heads={path: [h]}, mean=usual).change for h in range(heads)]
             out[path] = [float(m.mean()) for m in moved]
         return out
 
-    return Json({"effects": look.run(work), "python": snippets.of_trace(trace, "effects")})
+    return Json({"effects": look.run(work), "python": snippets.of_trace(trace, "effects", mean=mean)})
 
 
 @router.get("/api/trace/{id}/logits")

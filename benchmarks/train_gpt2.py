@@ -98,8 +98,13 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=10)
     parser.add_argument("--where", action="store_true", help="where a step's time goes, and its parts alone")
     parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
+    parser.add_argument("--inductor", default="", help="settings of torch._inductor.config to turn on, a,b")
     parser.add_argument("--variants", default="recorded,float8")
     a = parser.parse_args()
+    import torch._inductor.config as inductor
+
+    for name in filter(None, a.inductor.split(",")):
+        setattr(inductor, name, True)
     if a.where:  # a profiler that stops and starts again would otherwise lose sight of recorded steps
         os.environ |= {"DISABLE_CUPTI_LAZY_REINIT": "1", "TEARDOWN_CUPTI": "0"}
         with torch.profiler.profile():

@@ -199,8 +199,8 @@ def product(K: int, N: int) -> dict[str, Any]:
     rows = torch.ones(ROWS, 1, device="cuda")
     across = lambda n: torch.ones(1, n, device="cuda")
 
-    def times(a: Any, b: Any, sa: Any, sb: Any, fast: bool = True) -> Any:
-        work = lambda: torch._scaled_mm(a, b, sa, sb, out_dtype=torch.bfloat16, use_fast_accum=fast)
+    def times(a: Any, b: Any, sa: Any, sb: Any, fast: bool = True, out: Any = torch.bfloat16) -> Any:
+        work = lambda: torch._scaled_mm(a, b, sa, sb, out_dtype=out, use_fast_accum=fast)
         return attempt(lambda: clock(work))
 
     return {
@@ -215,13 +215,15 @@ def product(K: int, N: int) -> dict[str, Any]:
         "float8, gradient of x, a scale a row": times(up8, w8t.t(), rows, across(K)),
         "float8, gradient of w": times(upt, xt.t(), one, one),
         "float8, gradient of w, exact sums": times(upt, xt.t(), one, one, False),
+        "float8, gradient of w, exact sums, float32": times(upt, xt.t(), one, one, False, torch.float32),
+        "float8, gradient of w, float32": times(upt, xt.t(), one, one, True, torch.float32),
         "float8, turning up and x": clock(lambda: (up8.t().contiguous(), x8.t().contiguous())),
     }
 
 
 def roundings() -> dict[str, Any]:
     """Rounding to float8 both ways, plain and through a GELU and its slope, in several tiles."""
-    from heedful.kernels import float8, gpu_float8
+    from heedful.kernels import float8, gelu, gpu_float8
 
     x = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, weight = torch.randn_like(x) * 1e-5, torch.randn(4 * DIM, DIM, device="cuda")
@@ -229,6 +231,7 @@ def roundings() -> dict[str, Any]:
     found: dict[str, Any] = {"copy": clock(lambda: torch.empty_like(x).copy_(x))}
     found["flip"] = attempt(lambda: clock(lambda: gpu_float8.flipped(small)))
     found["a weight"] = attempt(lambda: clock(lambda: float8.rounded_both(weight)))
+    found["GELU back in bfloat16"] = attempt(lambda: clock(lambda: gelu.launched(up, x)))
     for tile in ((64, 64, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8), (64, 128, 4)):
         for name, what, gradient in (
             ("plain", 0, False),

@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from heedful.data.batch import IGNORE
 from heedful.kernels.crossentropy import loss_and_slope
-from heedful.kernels.float8 import BACKWARD, flipped, product, rounded_both
+from heedful.kernels.float8 import BACKWARD, LONG_SUMS_FAST, flipped, product, rounded_both
 from heedful.kernels.float8 import ROWS as ROWS8
 
 ROWS = 16384  # positions in a chunk: large enough for full speed, small enough to be forgotten
@@ -159,9 +159,9 @@ class _Chunk8:
         slope = torch.empty_like(logits, dtype=BACKWARD)
         losses = loss_and_slope(logits, slope, labels, V, smoothing, IGNORE, self.gain)
         del logits
-        self.gx[span] = product(slope, self.back, self.wt, self.sw, self.gx.dtype, fast=False)
+        self.gx[span] = product(slope, self.back, self.wt, self.sw, self.gx.dtype, fast=LONG_SUMS_FAST)
         turned = flipped(slope)
-        self.gw += product(turned, self.back, self.xt[:, span], self.sx, self.gx.dtype, fast=False)
+        self.gw += product(turned, self.back, self.xt[:, span], self.sx, self.gx.dtype, fast=LONG_SUMS_FAST)
         if gb is not None:
             gb += turned.float().sum(1) / self.gain
         return losses

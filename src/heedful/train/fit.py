@@ -28,6 +28,7 @@ from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.float8 import swap_in
+from heedful.train.fused import fuse
 from heedful.train.graph import Replayed, Work
 from heedful.train.objectives import Objective, combine, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
@@ -147,6 +148,8 @@ class Run:
         self.device, self.batches = model.device, processes.share(batches)
         if config.float8:
             swap_in(model)
+        if config.compile and self.device.type == "cuda":
+            fuse(model)
         if config.checkpointing:
             recompute(model)
         self.trained: Any = processes.wrap(Trained(model.train(), purpose), self.batches, self.device)

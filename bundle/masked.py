@@ -261,7 +261,7 @@ def train(model: LM, told: Told, unseen: Told, given: argparse.Namespace, began:
 def judged(model: LM, held: Batches, most: int) -> dict[str, float]:
     """Masked words that were first, or among the first five; pairs told apart."""
     model.eval()
-    head, mask = model.head, model.tokenizer.mask  # type: ignore[union-attr]
+    head, mask = model.head, model.tokenizer.mask
     assert isinstance(head, PretrainHead)
     first = five = words = right = pairs = 0
     for k in range(most):

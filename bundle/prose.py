@@ -51,7 +51,7 @@ def novels(folder: Path, part: str) -> Path:
     return made
 
 
-SIZES = dict(dim=128, layers=6, heads=4, context=256, dropout=0.0)
+SIZES: dict[str, Any] = dict(dim=128, layers=6, heads=4, context=256, dropout=0.0)
 VOCAB = 2048
 BEGINNINGS = (
     "It was", "The old house stood", "I do not know,", "Mr. Thornton", "Once upon a time",
@@ -89,7 +89,7 @@ def windows(path: Path, tokenizer: Any, batch: int, seed: int) -> data.Batches:
 def measured(model: LM, held: Path, most: int = 600_000) -> dict[str, float]:
     """The perplexity of the first part of unseen novels; by word it does not depend on the pieces."""
     text = held.read_text(encoding="utf-8")[:most]
-    ids = model.tokenizer.encode(text, special=False)  # type: ignore[union-attr]
+    ids = model.tokenizer.encode(text, special=False)
     found = perplexity(model, ids, length=256, stride=128, batch=32)
     words = len(text.split())
     by_word = math.exp(found.nats / words)

@@ -58,13 +58,17 @@ OTHERS = (
 )
 
 
-def abstracts(path: Path, limit: int | None) -> list[tuple[list[str], list[str]]]:
+Rows = list[tuple[list[str], list[str]]]  # the sentences of each abstract, and its summaries
+Parts = dict[str, Rows]
+
+
+def abstracts(path: Path, limit: int | None) -> Rows:
     """The sentences of each abstract, and its summaries."""
     rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
     return [([s.strip() for s in r["source"]], [t.strip() for t in r["target"]]) for r in rows][:limit]
 
 
-def pairs(rows: Sequence[tuple[list[str], list[str]]]) -> Examples:
+def pairs(rows: Rows) -> Examples:
     """Every summary with its abstract."""
     held = [(" ".join(source), one) for source, targets in rows for one in targets if one]
     return Examples(held, [str(i) for i in range(len(held))])
@@ -141,6 +145,54 @@ def record(results: Path, found: dict[str, float], folder: Path, command: str, a
     ledger.record(results / "summaries.json", [row])
 
 
+def taught(rows: Parts, a: argparse.Namespace, began: float) -> tuple[Model, Summarize, float]:
+    """The base with a trained adapter, what it was asked, and its loss on dev."""
+    model, task = heedful.load(base_folder(BASE), dtype=torch.float32, device=a.device), Summarize()
+    model, _ = task.dress(model, a.seed)
+    torch.manual_seed(a.seed)
+    heedful.lora(model, rank=a.rank, targets=TARGETS)
+    loss = train(task, model, {part: pairs(rows[part]) for part in ("train", "dev")}, a, began)
+    task.finish(model)
+    return model.eval(), task, loss
+
+
+def untaught(texts: Sequence[str], a: argparse.Namespace) -> list[str]:
+    """What the base writes as it is."""
+    plain = torch.bfloat16 if a.device.startswith("cuda") else torch.float32
+    model, task = heedful.load(base_folder(BASE), dtype=plain, device=a.device), Summarize()
+    model, _ = task.dress(model, a.seed)
+    return written(task, model, texts, a)
+
+
+def made(a: argparse.Namespace, began: float) -> None:
+    """Train, write, score, and everything that is kept of it."""
+    folder, (out, results, samples) = Path(os.environ["HEED_DATA"]), places("summaries", a.out)
+    rows = {part: abstracts(folder / path, a.limit) for part, path in FILES.items()}
+    sources, truths = [" ".join(s) for s, _ in rows["test"]], [t for _, t in rows["test"]]
+    model, task, loss = taught(rows, a, began)
+    save_on_base(model, out, BASE, torch.bfloat16)
+    heedful.merge(model)
+    model.to(torch.bfloat16 if a.device.startswith("cuda") else torch.float32)
+    after = written(task, model, [*OTHERS, *sources], a)
+    print(
+        f"after: {best_rouge(truths, after[len(OTHERS) :])} {time.perf_counter() - began:.0f} s", flush=True
+    )
+    before = untaught([*OTHERS, *sources], a)
+    score = lambda texts: best_rouge(truths, texts)["rougeL"]
+    lead = {f"lead{k}_rougeL": score([" ".join(s[:k]) for s, _ in rows["test"]]) for k in (1, 3)}
+    found = best_rouge(truths, after[len(OTHERS) :]) | {"before_rougeL": score(before[len(OTHERS) :])}
+    found |= lead | {"loss": loss}
+    said = f"--epochs {a.epochs:g}" + ("" if a.seconds is None else f" --seconds {a.seconds:.0f}")
+    command = f"HEED_DATA=FOLDER python -m bundle.summaries {said}"
+    hashes, spent = {one: hash_of(folder / one) for one in FILES.values()}, time.perf_counter() - began
+    write_card(out, "summaries", CARD, found, "rougeL", command, a.seed, hashes, BASE, spent)
+    record(results, found, folder, command, a)
+    shown = [*zip([*OTHERS, *sources], before, after, strict=True)][:15]
+    text = "\n\n".join(f"TEXT {t}\nBEFORE {b}\nAFTER {c}" for t, b, c in shown)
+    write_sample(samples, "summaries", f"{json.dumps(found)}\n\n{text}")
+    print(json.dumps({"figure": round(found["rougeL"], 2), **found}))
+
+
 def main() -> None:
     began = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -157,39 +209,7 @@ def main() -> None:
     a = parser.parse_args()
     if a.threads:
         torch.set_num_threads(a.threads)
-    folder, (out, results, samples) = Path(os.environ["HEED_DATA"]), places("summaries", a.out)
-    rows = {part: abstracts(folder / path, a.limit) for part, path in FILES.items()}
-    sources, truths = [" ".join(s) for s, _ in rows["test"]], [t for _, t in rows["test"]]
-    model, task = heedful.load(base_folder(BASE), dtype=torch.float32, device=a.device), Summarize()
-    model, _ = task.dress(model, a.seed)
-    plain = torch.bfloat16 if a.device.startswith("cuda") else torch.float32
-    before = written(task, model.to(plain), sources, a)
-    others = written(task, model, OTHERS, a)
-    print(f"before: {best_rouge(truths, before)} {time.perf_counter() - began:.0f} s", flush=True)
-    model = heedful.load(base_folder(BASE), dtype=torch.float32, device=a.device)
-    torch.manual_seed(a.seed)
-    heedful.lora(model, rank=a.rank, targets=TARGETS)
-    loss = train(task, model, {part: pairs(rows[part]) for part in ("train", "dev")}, a, began)
-    task.finish(model)
-    save_on_base(model.eval(), out, BASE, torch.bfloat16)
-    model = heedful.merge(model).to(plain).eval()  # type: ignore[assignment]
-    after = written(task, model, sources, a)
-    lead = {k: [" ".join(s[:k]) for s, _ in rows["test"]] for k in (1, 3)}
-    found = best_rouge(truths, after) | {
-        "before_rougeL": best_rouge(truths, before)["rougeL"],
-        "lead1_rougeL": best_rouge(truths, lead[1])["rougeL"],
-        "lead3_rougeL": best_rouge(truths, lead[3])["rougeL"], "loss": loss,
-    }  # fmt: skip
-    said = [f"--epochs {a.epochs:g}"] if a.seconds is None else [f"--seconds {a.seconds:.0f}"]
-    command = " ".join(["HEED_DATA=FOLDER python -m bundle.summaries", *said])
-    hashes, spent = {one: hash_of(folder / one) for one in FILES.values()}, time.perf_counter() - began
-    write_card(out, "summaries", CARD, found, "rougeL", command, a.seed, hashes, BASE, spent)
-    record(results, found, folder, command, a)
-    shown = [*zip(OTHERS, others, written(task, model, OTHERS, a), strict=True)]
-    shown += [*zip(sources[:12], before[:12], after[:12], strict=True)]
-    text = "\n\n".join(f"TEXT {t}\nBEFORE {b}\nAFTER {c}" for t, b, c in shown)
-    write_sample(samples, "summaries", f"{json.dumps(found)}\n\n{text}")
-    print(json.dumps({"figure": round(found["rougeL"], 2), **found}))
+    made(a, began)
 
 
 if __name__ == "__main__":

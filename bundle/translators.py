@@ -97,7 +97,7 @@ def score(model: Model, pairs: list[tuple[str, str]], most: int, beams: int) -> 
     model.train()
     widest = max(map(len, truths))
     padded = [[t[k] if k < len(t) else None for t in truths] for k in range(widest)]
-    every = sacrebleu.corpus_bleu(guesses, padded).score
+    every = sacrebleu.corpus_bleu(guesses, padded).score  # type: ignore[arg-type]
     shown = [f"{s} → {g}" for s, g in zip(sources[:40], guesses[:40], strict=True)]
     return {**bleu([t[0] for t in truths], guesses), "bleu_all_references": every, "shown": shown}
 

@@ -172,3 +172,11 @@ def test_a_saved_tokenizer_has_no_needless_white_space(tmp_path: Path, tokenizer
     assert isinstance(again, LM)
     assert again.tokenizer is not None
     assert again.tokenizer.encode(TEXT[0]) == tokenizer.encode(TEXT[0])
+
+
+def test_tables_that_no_head_shares_stay_as_they_are_unless_asked_for() -> None:
+    model = heedful.quantize(heedful.build("rnnsearch", vocab=60, dim=16, table_dim=12, seed=0), "int8")
+    assert [n for n, p in model.named_parameters() if p.is_floating_point() and p.ndim > 1] == [
+        "embed.token.weight",
+        "target_embed.token.weight",
+    ]

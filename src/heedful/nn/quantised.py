@@ -159,15 +159,15 @@ def swap_in(model: nn.Module, kind: str, group: int = GROUP, tables: bool = Fals
     """
     if kind not in KINDS:
         raise ConfigError(f"quantize: {kind!r} is unknown; choose {', '.join(KINDS)}")
-    count, tables = 0, {id(m.weight): m for m in model.modules() if type(m) is nn.Embedding}
+    count, held = 0, {id(m.weight): m for m in model.modules() if type(m) is nn.Embedding}
     rounded: dict[int, Int8Embedding] = {}
     for part in [m for m in model.modules() if isinstance(m, PARTS)]:
         for name, layer in list(part.named_children()):
             if type(layer) is not nn.Linear:
                 continue
-            if isinstance(part, LMHead) and id(layer.weight) in tables:
+            if isinstance(part, LMHead) and id(layer.weight) in held:
                 if layer.bias is None:
-                    table = rounded.setdefault(id(layer.weight), Int8Embedding(tables[id(layer.weight)]))
+                    table = rounded.setdefault(id(layer.weight), Int8Embedding(held[id(layer.weight)]))
                     part.tied, part.out = False, TiedLinear(table)
                     count += 1
                 continue

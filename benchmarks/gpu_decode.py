@@ -5,8 +5,9 @@
     TRITON_INTERPRET=1 python benchmarks/gpu_decode.py --tiny --device cpu      a dry run
 
 Sections: read (a plain read), llama (7B shape, batch 1, bfloat16), int8 (the same, weight-only), gpt2 (124M),
-batch (7B, 64 prompts of 512 tokens, 256 new ones), peer (transformers with static cache on that batch), peer1
-(and on one prompt). Each stands alone: one that fails says why and the next begins. The last line is JSON.
+batch (7B, 64 prompts of 512 tokens, 256 new ones), batch8 (keys and values in 8-bit floats), peer
+(transformers with static cache on that batch), peer1 (and on one prompt). Each stands alone: one that fails
+says why and the next begins. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from typing import Any
 import torch
 
 import heedful
-from heedful.decode.fast_gpu import CUBLAS, Launches
+from heedful.decode.fast_gpu import Launches
+from heedful.decode.gpu_matrices import CUBLAS, Attending
 from heedful.decode.graph import NAMES, OnGPU, record, seconds
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import Plain
 
-TINY = {"vocab": 128, "dim": 32, "layers": 2, "heads": 4, "context": 128}
+TINY = {"vocab": 32, "dim": 32, "layers": 1, "heads": 2, "context": 384, "hidden": 32}
 RESULTS: dict[str, Any] = {}
+MODELS: dict[str, Any] = {}
 
 
 def wait() -> None:
@@ -52,6 +55,13 @@ def say(*words: object) -> None:
 def make(name: str, a: argparse.Namespace) -> Any:
     model = heedful.build(name, device=a.device, dtype=a.dtype, seed=0, **(TINY if a.tiny else {}))
     return model.eval().requires_grad_(False)
+
+
+def shared(name: str, a: argparse.Namespace) -> Any:
+    """The same for sections that change nothing in it: made once."""
+    if name not in MODELS:
+        MODELS[name] = make(name, a)
+    return MODELS[name]
 
 
 def weight_bytes(model: Any) -> int:
@@ -77,18 +87,19 @@ def read(a: argparse.Namespace) -> None:
     say(f"a plain read: {best:.2f} TB/s")
 
 
-def agreement(model: Any, stepper: OnGPU, a: argparse.Namespace) -> str:
-    """How far steps of the graph are from the plain ones."""
-    prompt = torch.randint(model.config.vocab, (1, 16), device=a.device)
+def agreement(model: Any, stepper: OnGPU, rows: int, length: int, a: argparse.Namespace) -> str:
+    """How far steps of the graph are from the plain ones. `length` is that of the measurements to come."""
+    steps = 3 if a.tiny else 16
+    prompt = torch.randint(model.config.vocab, (rows, 16), device=a.device)
     plain, same, worst = Plain(model), 0, 0.0
-    logits = plain.prefill(prompt, None, 64)
-    stepper.prefill(prompt, None, 64)
-    for _ in range(16):
+    logits = plain.prefill(prompt, None, 16 + steps)
+    stepper.prefill(prompt, None, length)
+    for _ in range(steps):
         tokens = logits.argmax(-1)
         got, logits = stepper.step(tokens), plain.step(tokens)
-        same += int(got.argmax(-1) == logits.argmax(-1))
+        same += int((got.argmax(-1) == logits.argmax(-1)).sum())
         worst = max(worst, float((got - logits).abs().max() / logits.abs().max()))
-    return f"same argmax {same} of 16, largest difference {worst:.1e} of the largest logit"
+    return f"same argmax {same} of {rows * steps}, largest difference {worst:.1e} of the largest logit"
 
 
 def one_row(key: str, model: Any, a: argparse.Namespace) -> None:
@@ -97,38 +108,41 @@ def one_row(key: str, model: Any, a: argparse.Namespace) -> None:
     stepper = OnGPU(model, tuned=a.device == "cuda")
     if stepper.why:
         raise RuntimeError(f"stepped plainly: {stepper.why}")
+    count = 3 if a.tiny else 256
+    prompt = torch.randint(model.config.vocab, (1, 32), device=a.device)
+    agrees = agreement(model, stepper, 1, 32 + count, a)
     out: dict[str, Any] = {"tuning_s": round(time.perf_counter() - began, 1)}
     if a.device == "cuda":
         for name in NAMES:
             rates = sorted(stepper.rates[name].items(), key=lambda r: -r[1])
-            say(f"  {name:5}", "  ".join(f"{kernel} {rate:.2f}" for kernel, rate in rates), "TB/s")
+            say(f"  {name:6}", "  ".join(f"{kernel} {rate:.2f}" for kernel, rate in rates), "TB/s")
         out["kernels"] = {name: str(kernel) for name, kernel in stepper.choice.items()}
-    say(" ", agreement(model, stepper, a))
-    count = 3 if a.tiny else 256
-    prompt = torch.randint(model.config.vocab, (1, 32), device=a.device)
+        say_attention(stepper, 1)
+    say(" ", agrees)
     limit = RESULTS.get("read_TB_s", 4.5) * 1e12 / weight_bytes(model)
-    tried = (1, 2, 4, 8) if a.device == "cuda" else (1, 2)
-    rates = {splits: rate(stepper, prompt, count, splits) for splits in tried}
-    best = max(rates, key=lambda s: rates[s])
-    rate(stepper, prompt, count, best)
-    out |= {"tokens_per_s": round(rates[best], 1), "share_of_limit": round(rates[best] / limit, 3),
-            "limit": round(limit, 1), "by_splits": {s: round(r, 1) for s, r in rates.items()}}  # fmt: skip
+    tokens = rate(stepper, prompt, count)
+    out |= {"tokens_per_s": round(tokens, 1), "share_of_limit": round(tokens / limit, 3),
+            "limit": round(limit, 1), "agreement": agrees}  # fmt: skip
+    RESULTS[key] = out
+    say(f"  {key}: {out['tokens_per_s']} tokens/s, {out['share_of_limit']:.0%} of {out['limit']}")
     out["stepped_by_host"] = round(by_host(stepper, prompt, count), 1)
     if a.device == "cuda":
-        out["ms"] = where_time_goes(stepper)
-        stepper.choice = dict.fromkeys(NAMES, CUBLAS)
+        out["ms"] = where_time_goes(stepper, 1, 320, 160)
+        stepper.step(stepper.prefill(prompt, None, 32 + count).argmax(-1))
+        profile("a step", stepper.replay_fed, 4)
+        stepper.choice, stepper.launches = dict.fromkeys(NAMES, CUBLAS), None
         if not any("int8" in str(p.dtype) for p in model.parameters()):
-            out["all_cublas"] = round(rate(stepper, prompt, count, best), 1)
-    RESULTS[key] = out
-    say(
-        f"  {key}: {out['tokens_per_s']} tokens/s, {out['share_of_limit']:.0%} of {out['limit']}",
-        json.dumps(out),
-    )
+            out["all_cublas"] = round(rate(stepper, prompt, count), 1)
+    say(" ", json.dumps(out))
 
 
-def rate(stepper: OnGPU, prompt: torch.Tensor, count: int, splits: int) -> float:
+def say_attention(stepper: OnGPU, rows: int) -> None:
+    times = sorted(stepper.times.get(rows, {}).items(), key=lambda t: t[1])
+    say("  attend", "  ".join(f"{how} {ms:.3f}" for how, ms in times), "ms")
+
+
+def rate(stepper: OnGPU, prompt: torch.Tensor, count: int) -> float:
     """Tokens per second of steps fed on the device; the prompt's reading is taken off."""
-    stepper.splits, stepper.launches = splits, None
     stepper.greedy(prompt, count)
     whole = min(timed(lambda: stepper.greedy(prompt, count)) for _ in range(3))
     reading = min(timed(lambda: stepper.greedy(prompt, 1)) for _ in range(3))
@@ -149,20 +163,38 @@ def by_host(stepper: OnGPU, prompt: torch.Tensor, count: int) -> float:
     return count / timed(work)
 
 
-def where_time_goes(stepper: OnGPU) -> dict[str, float]:
-    """Milliseconds of a step at position 160, each kind of kernel alone and all together."""
+def where_time_goes(stepper: OnGPU, rows: int, room: int, past: int) -> dict[str, float]:
+    """Milliseconds of a step at position `past`, each kind of kernel alone and all together."""
     out = {}
+    how = stepper.attention.get(rows, Attending())
     for name in ("", *NAMES, "attend"):
-        launches = Launches(stepper.matrices, 1, 320, stepper.choice, stepper.splits, only=name)
-        launches.past.fill_(160)
+        # Products alone need no room for keys.
+        space = room if name in ("", "attend") else 8
+        launches = Launches(stepper.matrices, rows, space, stepper.choice, how, stepper.kept, only=name)
+        launches.past.fill_(past if space == room else 1)
         out[name or "whole"] = round(seconds(record(launches.run, launches.device)) * 1e3, 4)
-        launches.past.fill_(160)
+        del launches
     out["rest"] = round(out["whole"] - sum(v for k, v in out.items() if k != "whole"), 4)
     return out
 
 
+def profile(what: str, work: Callable[[], Any], times: int, most: int = 15) -> None:
+    """The kernels that take longest, in microseconds of one call."""
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+            for _ in range(times):
+                work()
+            wait()
+        rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)[:most]
+    except Exception as reason:  # a table less is no reason to stop measuring
+        return say(f"  no profile of {what}: {reason}")
+    say(f"  {what}, by kernel: µs in all, launches")
+    for row in rows:
+        say(f"    {row.self_device_time_total / times:10.1f} {row.count / times:7.1f}  {row.key[:90]}")
+
+
 def llama(a: argparse.Namespace) -> None:
-    one_row("llama-7b bf16", make("llama-7b", a), a)
+    one_row("llama-7b bf16", shared("llama-7b", a), a)
 
 
 def int8(a: argparse.Namespace) -> None:
@@ -174,25 +206,46 @@ def gpt2(a: argparse.Namespace) -> None:
 
 
 def batch(a: argparse.Namespace) -> None:
+    many("batch 64", None, a)
+
+
+def batch8(a: argparse.Namespace) -> None:
+    many("batch 64, float8 keys", torch.float8_e4m3fn, a)
+
+
+def many(key: str, kept: torch.dtype | None, a: argparse.Namespace) -> None:
     """64 rows at once: cuBLAS for the products, the attention kernel over what is written so far."""
-    model = make("llama-7b", a)
+    model = shared("llama-7b", a)
     rows, length, count = (2, 16, 4) if a.tiny else (64, 512, 256)
     prompt = torch.randint(model.config.vocab, (rows, length), device=a.device)
-    stepper = OnGPU(model, splits=1)
+    began = time.perf_counter()
+    stepper = OnGPU(model, tuned=a.device == "cuda", kept=kept)
+    agrees = agreement(model, stepper, rows, length + count, a)
+    tuning = time.perf_counter() - began
+    say_attention(stepper, rows)
+    say(" ", agrees)
     stepper.greedy(prompt, count)
     whole = min(timed(lambda: stepper.greedy(prompt, count)) for _ in range(2))
     reading = timed(lambda: stepper.prefill(prompt, None, length + count))
-    kept = rows * model.config.layers * 2 * model.config.kv_heads * model.config.head_dim * model_size(model)
-    moved = weight_bytes(model) + kept * (length + count / 2)
+    size = model_size(model) if kept is None else kept.itemsize
+    held = rows * model.config.layers * 2 * model.config.kv_heads * model.config.head_dim * size
+    moved = weight_bytes(model) + held * (length + count / 2)
     step = (whole - reading) / (count - 1)
     limit = moved / RESULTS.get("read_TB_s", 4.5) / 1e12
-    RESULTS["batch 64"] = {
+    RESULTS[key] = {
         "tokens_per_s": round(rows * count / whole, 1), "decoding_only": round(rows / step, 1),
         "reading_s": round(reading, 3), "ms_per_step": round(step * 1e3, 3),
-        "share_of_limit": round(limit / step, 3),
+        "share_of_limit": round(limit / step, 3), "tuning_s": round(tuning, 1), "agreement": agrees,
     }  # fmt: skip
-    say(" ", json.dumps(RESULTS["batch 64"]))
+    say(" ", json.dumps(RESULTS[key]))
     compare()
+    if a.device == "cuda":
+        profile("reading the prompts", lambda: stepper.prefill(prompt, None, length + count), 1)
+        stepper.step(prompt[:, 0])
+        profile("a step", stepper.replay_fed, 4)
+        stepper.launches = None  # its caches make room
+        RESULTS[key]["ms"] = where_time_goes(stepper, rows, 768, 640)
+        say(" ", json.dumps(RESULTS[key]["ms"]))
 
 
 def model_size(model: Any) -> int:
@@ -233,8 +286,9 @@ def transformers_static(key: str, sizes: tuple[int, int, int], a: argparse.Names
             return model.generate(prompt, max_new_tokens=n, min_new_tokens=n, **settings)
 
     first = timed(lambda: write(count))
-    whole = timed(lambda: write(count))
-    assert write(count).shape[1] == length + count
+    written: list[Any] = []
+    whole = timed(lambda: written.append(write(count)))
+    assert written[0].shape[1] == length + count
     RESULTS[key] = {
         "tokens_per_s": round(rows * count / whole, 1),
         "s": round(whole, 2),
@@ -244,13 +298,14 @@ def transformers_static(key: str, sizes: tuple[int, int, int], a: argparse.Names
 
 
 def compare() -> None:
-    if "batch 64" in RESULTS and "transformers batch 64" in RESULTS:
-        pair = RESULTS["batch 64"]["tokens_per_s"], RESULTS["transformers batch 64"]["tokens_per_s"]
-        RESULTS["batch ratio"] = round(pair[0] / pair[1], 3)
-        say(f"  batch 64: {RESULTS['batch ratio']} × transformers")
+    theirs = RESULTS.get("transformers batch 64")
+    for key in ("batch 64", "batch 64, float8 keys"):
+        if theirs is not None and key in RESULTS:
+            RESULTS[f"{key}: ratio"] = round(RESULTS[key]["tokens_per_s"] / theirs["tokens_per_s"], 3)
+            say(f"  {key}: {RESULTS[f'{key}: ratio']} × transformers")
 
 
-SECTIONS = {f.__name__: f for f in (read, llama, int8, gpt2, batch, peer, peer1)}
+SECTIONS = {f.__name__: f for f in (read, llama, int8, gpt2, batch, batch8, peer, peer1)}
 
 
 def main() -> None:

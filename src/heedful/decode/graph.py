@@ -145,9 +145,9 @@ def held_whole(state: PartState | None) -> list[KV] | None:
 class OnGPU(Plain):
     """Steps as replays of a graph, recorded once for a number of rows and a length.
 
-    `why` says why a model is stepped plainly, None if it is not. `tuned` measures kernels first (seconds).
-    `kept` is the type keys and values are kept in, the model's own or float8_e4m3fn: half of what
-    many long rows read, and three bits of precision.
+    `why` says why a model is stepped plainly, None if it is not. `tuned` measures kernels when it meets a number
+    of rows for the first time (seconds). `kept` is the type of the keys and values that are kept: the model's
+    own, or float8_e4m3fn with half of what many long rows read and three bits of precision.
     """
 
     def __init__(
@@ -166,6 +166,7 @@ class OnGPU(Plain):
         self.tuned, self.kept, self.attending = tuned, kept, attending
         self.attention: dict[int, Attending] = {}  # by the number of rows
         self.times: dict[int, dict[str, float]] = {}
+        self.rates: dict[str, dict[str, float]] = {}
         if kept not in (None, torch.float8_e4m3fn):
             raise InputError(
                 f"kept={kept}: keys and values are kept in torch.float8_e4m3fn, or None: as they are"
@@ -176,8 +177,6 @@ class OnGPU(Plain):
             with resting(self.model):
                 self.matrices = Matrices(self.model)
             self.choice: Choice = fair_choice(self.matrices)
-            if tuned:
-                self.choice, self.rates = tune(self.matrices)
             Launches(self.matrices, 1, 8, self.choice, Attending())
         except Unknown as reason:
             self.why = str(reason)
@@ -185,6 +184,8 @@ class OnGPU(Plain):
     @torch.no_grad()
     def make(self, rows: int, room: int) -> Launches:
         """Buffers and graphs for so many rows and positions."""
+        if self.tuned and rows == 1 and not self.rates:
+            self.choice, self.rates = tune(self.matrices)
         if self.tuned and self.attending is None and rows not in self.attention:
             self.attention[rows], self.times[rows] = tune_attention(self.matrices, rows, room, self.kept)
         how = self.attending or self.attention.get(rows, Attending())

@@ -291,6 +291,18 @@ def test_words_have_neighbours_and_analogies(visitor: Visitor) -> None:
     assert not visitor.faults
 
 
+def test_a_map_may_be_made_by_tsne(visitor: Visitor) -> None:
+    pytest.importorskip("sklearn")
+    page = visitor.go("/space?m=vectors&count=50")
+    page.get_by_label("Map by").select_option("tsne")
+    visitor.settled()
+    assert visitor.query()["map"] == "tsne"
+    assert "t-SNE" in page.locator(".fig-title").first.inner_text()
+    assert page.locator("[role=alert]").count() == 0
+    assert "says little" in visitor.text()
+    assert not visitor.faults
+
+
 def test_a_run_that_is_being_written_is_drawn(visitor: Visitor) -> None:
     page = visitor.go("/train?m=vectors&run=first")
     page.wait_for_selector(".fig canvas")

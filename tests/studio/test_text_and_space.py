@@ -180,6 +180,31 @@ def test_the_map_is_the_exact_projection(client: TestClient, studio: Studio, kin
     assert [p["text"].strip("Ġ") for p in some["points"]] == ["cat", "dog", "the"]
 
 
+def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio) -> None:
+    pytest.importorskip("sklearn")
+    from heedful.view.maps import placed
+
+    asked = {"method": "tsne", "perplexity": 4, "seed": 2, "count": 14, "dims": 2}
+    found = get(client, "/api/models/vectors/space/map", **asked)
+    rows = np.asarray(studio.shelf.get("vectors").vectors.input[:14], dtype=np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    want = placed(rows, "tsne", 2, perplexity=4, seed=2).points
+    np.testing.assert_allclose([[p["x"], p["y"]] for p in found["points"]], want, atol=1e-3)
+    assert (found["method"], found["explained"]) == ("tsne", [])
+    compile(found["python"], "snippet", "exec")
+
+
+def test_a_method_whose_package_is_missing_is_told(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "umap", None)
+    answer = client.get("/api/models/vectors/space/map", params={"method": "umap", "count": 14})
+    assert answer.status_code == 422
+    assert "pip install umap-learn" in answer.json()["error"]["message"]
+
+
 def test_an_analogy_shows_its_arithmetic_and_what_the_inputs_would_say(
     client: TestClient, studio: Studio
 ) -> None:

@@ -44,9 +44,9 @@ export function plotted(metric: string, curves: Curve[]): Json {
 }
 
 /** Points as the widget takes them; neighbours stay with the server. */
-export function points(names: string[], xy: Float32Array, explained: number[]): Json {
+export function points(names: string[], xy: Float32Array, axes: string[]): Json {
   const none = { array: new Float32Array(0), shape: [names.length, 0] };
-  return { kind: "embeddings", data: { names, points: { array: xy, shape: [names.length, 2] }, explained, words: [], near: none, cosines: none, selected: null } };
+  return { kind: "embeddings", data: { names, points: { array: xy, shape: [names.length, 2] }, axes, words: [], near: none, cosines: none, selected: null } };
 }
 
 export function matrixCsv(rows: string[], columns: string[], values: ArrayLike<number>): Rows {

@@ -6,6 +6,7 @@ Neighbours are always found in the full space, never in the picture.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -20,9 +21,11 @@ from heedful.nn.context import Watch
 from heedful.studio import tokens
 from heedful.studio.record import stacks_of
 from heedful.studio.shelf import Held
+from heedful.view.maps import methods, pca, placed
 from heedful.word2vec import Word2Vec
 
 POINTS = 20_000
+SLOW = 3_000  # points of t-SNE and UMAP, which take seconds
 
 
 def table_of(held: Held, name: str) -> Word2Vec:
@@ -96,30 +99,24 @@ def neighbours(held: Held, table: Word2Vec, word: str, count: int, metric: str) 
     return ranked(held, [(table.words[i], float(far[i])) for i in best])
 
 
-def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
-    """Coordinates along the directions of largest variance, and each one's share of it; exact, by SVD."""
-    centred = rows - rows.mean(0)
-    if len(centred) < 2:
-        return np.zeros((len(centred), dims)), [0.0] * dims
-    left, sizes, right = np.linalg.svd(centred, full_matrices=False)
-    signs = np.sign(
-        right[np.arange(len(right)), np.abs(right).argmax(1)]
-    )  # a direction has two signs: take one
-    found = (left * sizes * signs)[:, :dims]
-    total = float((sizes**2).sum()) or 1.0
-    share = (sizes[:dims] ** 2 / total).tolist()
-    missing = dims - found.shape[1]
-    return np.pad(found, ((0, 0), (0, max(0, missing)))), share + [0.0] * missing
+@dataclass(frozen=True)
+class Map:
+    """How vectors are put on a map."""
+
+    method: str = "pca"
+    dims: int = 3
+    perplexity: float = 30.0
+    seed: int = 0
 
 
 def map_of(
-    held: Held, table: Word2Vec, words: Sequence[str], count: int, axis: tuple[str, str] | None, dims: int
+    held: Held, table: Word2Vec, words: Sequence[str], count: int, axis: tuple[str, str] | None, how: Map
 ) -> dict[str, Any]:
-    """PCA of some words' vectors, each made one long first."""
+    """A map of some words' vectors, each made one long first."""
     rows = [table.row(find(held, table, w)) for w in words] if words else list(range(min(count, len(table))))
     vectors = np.asarray(table.input[rows], dtype=np.float64)
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    at, share = pca(vectors, dims)
+    made = placed(vectors, how.method, how.dims, perplexity=how.perplexity, seed=how.seed)
     along = None
     if axis is not None:
         a, b = (table.unit(find(held, table, w)) for w in axis)
@@ -127,11 +124,14 @@ def map_of(
         along = vectors @ direction
     points = []
     for i, row in enumerate(rows):
-        place = dict(zip("xyz", map(float, at[i]), strict=False))
+        place = dict(zip("xyz", map(float, made.points[i]), strict=False))
         word = table.words[row]
         extra = {} if along is None else {"axis": float(along[i])}
         points.append({"id": row, "text": word, "shown": shown(held, word), **place, **extra})
-    return {"points": points, "explained": share, "method": "pca", "normalised": True}
+    return {
+        "points": points, "explained": made.share, "method": how.method, "methods": methods(),
+        "axes": [made.axis(i) for i in range(how.dims)], "note": made.note, "normalised": True,
+    }  # fmt: skip
 
 
 @torch.no_grad()

@@ -254,10 +254,10 @@ def _embeddings(data: Data) -> tuple[list[Shape], float, float]:
         if spot is not None:
             taken.append((*spot, long))
             shapes.append(Text(*spot, short(name), 11))
-    axis = lambda i: f"principal component {i + 1} ({percent(data['explained'][i])} of the variance) →"
+    across, up = data["axes"]
     shapes += [
-        Text(w / 2, h + 10, axis(0), 11, "middle", SOFT),
-        Text(12, h / 2, axis(1), 11, "middle", SOFT, -90),
+        Text(w / 2, h + 10, f"{across} →", 11, "middle", SOFT),
+        Text(12, h / 2, f"{up} →", 11, "middle", SOFT, -90),
     ]
     return shapes, w + 40, h + 26
 

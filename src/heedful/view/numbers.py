@@ -20,6 +20,7 @@ from heedful.inspect.render import Style
 from heedful.inspect.worked import Worked
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.view.figure import Figure
+from heedful.view.maps import placed
 from heedful.view.patterns import Text, checked
 from heedful.view.words import cut, labels
 from heedful.word2vec.vectors import Word2Vec
@@ -146,23 +147,21 @@ def _chain(logits: Tensor, asked: rules.Sampling) -> dict[str, Tensor]:
 def embeddings(
     subject: Any, *, words: Sequence[str | int] | None = None, names: Sequence[str] | None = None,
     table: str = "tokens", count: int = 300, neighbours: int = 10, select: str | None = None,
+    method: str = "pca", perplexity: float = 30.0, seed: int = 0,
 ) -> Figure:  # fmt: skip
     """A map of vectors by their first two principal components, and the nearest of each in the full space.
 
     `subject` is a model (its `table` of tokens, or "target"), a `Word2Vec`, or vectors (V, D) with their
     `names`. Without `words` the first `count` whole words of the vocabulary are drawn. Nearness is the cosine
-    among all V vectors, never what the map shows.
+    among all V vectors, never what the map shows. `method` "tsne" (scikit-learn) or "umap" (umap-learn) draws
+    another map: `perplexity` is about how many neighbours count, and they begin as `seed` says.
     """
     vectors, known, label = _vectors(subject, names, table)
     chosen = _words(subject, known, words, count)
     if len(chosen) < 2:
         raise InputError(f"a map needs at least 2 words; there are {len(chosen)}")
     X = vectors[chosen]
-    centred = X.double() - X.double().mean(0)
-    _, s, V = torch.linalg.svd(centred, full_matrices=False)
-    points = F.pad(centred @ V[:2].T, (0, max(0, 2 - len(V))))
-    flip = points.gather(0, points.abs().argmax(0, keepdim=True)).sign()  # an SVD leaves the signs open
-    share = F.pad(s**2 / (s**2).sum().clamp(min=1e-30), (0, 2))[:2].tolist()
+    made = placed(X.numpy(), method, perplexity=perplexity, seed=seed)
     close = F.normalize(X, dim=-1) @ F.normalize(vectors, dim=-1).T
     close[torch.arange(len(chosen)), torch.tensor(chosen)] = -torch.inf
     near = close.topk(min(neighbours, len(known) - 1), -1)
@@ -172,16 +171,18 @@ def embeddings(
     if select is not None and select not in shown:
         raise InputError(f"select={select!r} is not among the words drawn; name it in words=")
     data = {
-        "names": shown, "points": (points * flip).float().numpy(), "explained": share,
+        "names": shown, "points": made.points.astype(np.float32), "explained": made.share,
+        "axes": [made.axis(0), made.axis(1)],
         "words": [known[i] for i in used], "cosines": near.values.float().numpy(),
         "near": np.array([[place[i] for i in row] for row in near.indices.tolist()], dtype=np.int32),
         "selected": None if select is None else shown.index(select),
     }  # fmt: skip
     title = f"Vectors of {label}: {len(chosen)} of {len(known):,} words"
-    said = f"both axes hold {100 * sum(share):.1f} % of the variance"
-    note = f"On this map {said}; neighbours are those of all {X.shape[1]} dimensions."
-    about = {"model": label, "words": len(chosen), "dimensions": X.shape[1]}
-    return Figure("embeddings", title, about, data, note, f"heedful.view.embeddings(model, count={count})")
+    note = f"On this map {made.note}. Neighbours are those of all {X.shape[1]} dimensions."
+    about = {"model": label, "words": len(chosen), "dimensions": X.shape[1], "method": method}
+    more = "" if method == "pca" else f", method={method!r}, perplexity={perplexity}, seed={seed}"
+    call = f"heedful.view.embeddings(model, count={count}{more})"
+    return Figure("embeddings", title, about, data, note, call)
 
 
 def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Tensor, list[str], str]:

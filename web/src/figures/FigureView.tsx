@@ -135,13 +135,13 @@ function Search({ figure }: { figure: FigureJson }) {
 }
 
 function Space({ figure }: { figure: FigureJson }) {
-  const data = figure.data as unknown as { names: string[]; points: Array_; explained: number[]; words: string[]; near: Array_; cosines: Array_; selected: number | null };
+  const data = figure.data as unknown as { names: string[]; points: Array_; axes: string[]; words: string[]; near: Array_; cosines: Array_; selected: number | null };
   const [selected, select] = useState<number | null>(data.selected);
   const k = data.near.shape[1];
   const at = useMemo(() => new Map(data.names.map((n, i) => [n, i])), [data]);
   const found = selected === null ? [] : Array.from({ length: k }, (_, j) => ({ label: data.words[data.near.values[selected * k + j]], value: data.cosines.values[selected * k + j] }));
   const near = useMemo(() => found.map((r) => at.get(r.label)).filter((i): i is number => i !== undefined), [selected]);
-  const axis = (i: number) => `PC ${i + 1} (${(100 * data.explained[i]).toFixed(1)} %)`;
+  const [xTitle, yTitle] = data.axes;
   const P = data.points.values;
   return (
     <Frame
@@ -149,12 +149,12 @@ function Space({ figure }: { figure: FigureJson }) {
       exports={{
         name: "embeddings",
         python: figure.python,
-        draw: () => drawScatter({ points: P, names: data.names, selected, near, xTitle: axis(0), yTitle: axis(1) }),
+        draw: () => drawScatter({ points: P, names: data.names, selected, near, xTitle, yTitle }),
         csv: () => csv([["word", "x", "y"], ...data.names.map((n, i) => [n, P[2 * i], P[2 * i + 1]])]),
       }}
     >
       <div class="fig-two">
-        <Scatter points={P} names={data.names} title={figure.title} selected={selected} onSelect={select} near={near} xTitle={axis(0)} yTitle={axis(1)} />
+        <Scatter points={P} names={data.names} title={figure.title} selected={selected} onSelect={select} near={near} xTitle={xTitle} yTitle={yTitle} />
         <div>
           <h3 class="fig-subtitle">{say("neighbours")}</h3>
           {found.length ? <Bars rows={found} title={say("neighbours")} label={say("word")} value="cosine" format={(v) => number(v, 3)} /> : <p class="fig-note">{say("pick")}</p>}

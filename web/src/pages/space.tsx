@@ -6,12 +6,14 @@ import { Figure, points as pointed } from "../figure";
 import { get, post, queried } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Await, CopyPython, figure, Panel, percent, Segments, Select, Slider, TextField, Title, useDraft, Scroll } from "../ui";
+import { Await, CopyPython, figure, NumberField, Panel, Segments, Select, Slider, TextField, Title, useDraft, Scroll } from "../ui";
 import { num, set, str } from "../url";
 
-type Point = { id: number; text: string; shown: string; x: number; y: number; z: number };
-type Map_ = { points: Point[]; explained: number[]; method: string; normalised: boolean; python: string };
+type Point = { id: number; text: string; shown: string; x: number; y: number; z?: number };
+type Map_ = { points: Point[]; explained: number[]; axes: string[]; note: string; method: string; methods: string[]; normalised: boolean; python: string };
 type Near = { text: string; shown?: string; score: number };
+
+const METHODS = ["pca", "tsne", "umap"];
 
 export function SpacePage({ caps }: { caps: Caps }) {
   const tables = caps.embeddings?.length ? caps.embeddings : ["input"];
@@ -42,7 +44,9 @@ export function SpacePage({ caps }: { caps: Caps }) {
 function MapView({ caps, table }: { caps: Caps; table: string }) {
   const words = str("words");
   const most = Math.min(num("count", 300), 5000);
-  const path = `${modelPath(caps.id)}/space/map${queried({ count: most, words, table, dims: 3 })}`;
+  const method = METHODS.includes(str("map")) ? str("map") : "pca";
+  const slow = method === "pca" ? {} : { method, perplexity: num("perp", 30), seed: num("seed", 0) };
+  const path = `${modelPath(caps.id)}/space/map${queried({ count: most, words, table, dims: method === "pca" ? 3 : 2, ...slow })}`;
   const map = useResource<Map_>(`map ${path}`, () => get(path));
   const [word, setWord] = useDraft(str("w"));
   const [listed, setListed] = useDraft(words);
@@ -57,10 +61,18 @@ function MapView({ caps, table }: { caps: Caps; table: string }) {
         <div class="row">
           <button type="submit" class="primary">{t("space.look")}</button>
           {words ? null : <Slider label={t("space.count")} value={most} min={50} max={2000} step={50} onChange={(n) => set({ count: n }, "replace")} />}
+          <Select label={t("space.map")} value={method} onChange={(v) => set({ map: v === "pca" ? null : v })}
+            choices={METHODS.filter((v) => v !== "umap" || method === v || map.data?.methods.includes(v)).map((v) => ({ value: v, label: t(`space.maps.${v}`) }))} />
+          {method === "pca" ? null : (
+            <>
+              <NumberField label={t("space.perplexity")} value={num("perp", 30)} min={2} max={200} onChange={(n) => set({ perp: n === 30 ? null : n }, "replace")} />
+              <NumberField label={t("predict.seed")} value={num("seed", 0)} min={0} onChange={(n) => set({ seed: n || null }, "replace")} />
+            </>
+          )}
         </div>
       </form>
       <div class="cols side">
-        <Panel><Await of={map}>{(map) => <Picture map={map} caps={caps} />}</Await></Panel>
+        <Panel><Await of={map} wait={method === "pca" ? undefined : t("space.slow")}>{(map) => <Picture map={map} caps={caps} />}</Await></Panel>
         <Neighbours caps={caps} table={table} />
       </div>
     </>
@@ -68,20 +80,21 @@ function MapView({ caps, table }: { caps: Caps; table: string }) {
 }
 
 function Picture({ map, caps }: { map: Map_; caps: Caps }) {
-  const third = str("axes") === "13";
-  const points = Float32Array.from(map.points.flatMap((p) => [p.x, third ? p.z : p.y]));
+  const exact = map.method === "pca";
+  const third = exact && str("axes") === "13";
+  const points = Float32Array.from(map.points.flatMap((p) => [p.x, third ? (p.z ?? 0) : p.y]));
   const names = map.points.map((p) => p.shown);
   const w = str("w");
   const found = map.points.findIndex((p) => p.text === w || p.shown === w || p.shown === `·${w}`);
   const selected = found < 0 ? null : found;
-  const title = t("space.title", { n: names.length });
-  const axis = (k: number) => t("space.axis", { k: k + 1, share: percent(map.explained[k] ?? 0) });
-  const spec = { points, names, title, xTitle: axis(0), yTitle: axis(third ? 2 : 1), selected };
+  const title = t("space.title", { n: names.length, map: t(`space.maps.${map.method}`) });
+  const axes = [map.axes[0], map.axes[third ? 2 : 1]];
+  const spec = { points, names, title, xTitle: axes[0], yTitle: axes[1], selected };
   return (
-    <Figure title={title} note={t("space.note")} name="embeddings" model={caps.id} python={map.python} drawing={() => drawScatter(spec)} html={pointed(names, points, map.explained)}
-      csv={() => [["id", "token", "x", "y", "z"], ...map.points.map((p) => [p.id, p.text, p.x, p.y, p.z])]}>
+    <Figure title={title} note={exact ? t("space.note") : `${t("space.note")} ${map.note}.`} name="embeddings" model={caps.id} python={map.python} drawing={() => drawScatter(spec)} html={pointed(names, points, axes)}
+      csv={() => [["id", "token", "x", "y", "z"], ...map.points.map((p) => [p.id, p.text, p.x, p.y, p.z ?? null])]}>
       <Scatter {...spec} onSelect={(i) => set({ w: i === null ? null : map.points[i].text }, "replace")} />
-      <Segments label={t("space.axes")} value={third ? "13" : "12"} onChange={(v) => set({ axes: v === "12" ? null : v }, "replace")} choices={[{ value: "12", label: "1 × 2" }, { value: "13", label: "1 × 3" }]} />
+      {exact ? <Segments label={t("space.axes")} value={third ? "13" : "12"} onChange={(v) => set({ axes: v === "12" ? null : v }, "replace")} choices={[{ value: "12", label: "1 × 2" }, { value: "13", label: "1 × 3" }]} /> : null}
     </Figure>
   );
 }
@@ -187,7 +200,7 @@ function Contextual({ caps }: { caps: Caps }) {
         return (
           <Panel>
             <Slider label={t("attention.layer")} value={at} min={0} max={r.layers.length - 1} shown={r.layers[at]} onChange={setLayer} />
-            <Figure title={title} name="contextual" model={caps.id} python={r.python} drawing={() => drawScatter(spec)} html={pointed(names, points, [0, 0])} csv={() => [["sentence", "token", "x", "y"], ...r.items.map((item, i) => [item.context, item.token, r.map[at][i][0], r.map[at][i][1]])]}>
+            <Figure title={title} name="contextual" model={caps.id} python={r.python} drawing={() => drawScatter(spec)} html={pointed(names, points, ["1", "2"])} csv={() => [["sentence", "token", "x", "y"], ...r.items.map((item, i) => [item.context, item.token, r.map[at][i][0], r.map[at][i][1]])]}>
               <Scatter {...spec} />
             </Figure>
             <div class="scroll" tabIndex={0} role="group" aria-label={t("space.cosines")}><table>

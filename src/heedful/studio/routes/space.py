@@ -30,25 +30,29 @@ def _python(held: Held, lines: str) -> str:
 @router.get("/api/models/{id}/space/map")
 def space_map(
     id: str, studio: Here, count: int = 1000, words: str = "", table: Table = "input", axis: str = "",
-    dims: int = 3,
+    dims: int = 3, method: Literal["pca", "tsne", "umap"] = "pca", perplexity: float = 30.0, seed: int = 0,
 ) -> Response:  # fmt: skip
     held = studio.shelf.get(id)
-    if not 2 <= dims <= 3 or not 2 <= count <= space.POINTS:
-        raise InputError(f"dims is 2 or 3, and count between 2 and {space.POINTS}")
+    most = space.POINTS if method == "pca" else space.SLOW
+    if not 2 <= dims <= 3 or not 2 <= count <= most:
+        raise InputError(f"dims is 2 or 3, and count of {method} between 2 and {most}")
     ends = tuple(w.strip() for w in axis.split(":")) if axis else None
     if ends is not None and len(ends) != 2:
         raise InputError(f"axis={axis!r} must name two words: man:woman")
     rows = space.table_of(held, table)
     asked = [w.strip() for w in words.split(",") if w.strip()]
-    found = held.run(lambda: space.map_of(held, rows, asked, count, ends, dims))
+    how = space.Map(method, dims, perplexity, seed)
+    key = f"map {table} {asked} {count} {ends} {how}"
+    make = lambda: space.map_of(held, rows, asked, count, ends, how)
+    found = held.run(make) if method == "pca" else held.once(key, make)
     chosen = (
         f"[vectors.row(w) for w in {[p['text'] for p in found['points']]!r}]" if asked else f"slice({count})"
     )
     lines = (
         f"import numpy as np\nrows = vectors.input[{chosen}]\n"
         "rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)\n"
-        "left, sizes, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)\n"
-        f"print((left * sizes)[:, :{dims}])  # up to the signs of the axes"
+        "from heedful.view.maps import placed\n"
+        f"print(placed(rows, {method!r}, {dims}, perplexity={perplexity}, seed={seed}).points)"
     )
     return Json(found | {"table": table, "python": _python(held, lines)})
 

@@ -1,6 +1,6 @@
 """Does float8 learn as bfloat16 does? GPT-2 124M on real text, three runs of 500 steps on the same batches.
 
-They are bfloat16, float8 from the same first weights, and bfloat16 from others, to see what chance alone does.
+They are bfloat16, float8 from the same first weights, and bfloat16 from others, to see what chance does.
 
     HEED_DATA=… python benchmarks/train_curves.py --out curves.json     also writes curves.svg
     HEED_DATA=… python benchmarks/train_curves.py --tiny --device cpu   a dry run

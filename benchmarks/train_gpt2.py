@@ -98,9 +98,12 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=10)
     parser.add_argument("--where", action="store_true", help="where a step's time goes, and its parts alone")
     parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
+    parser.add_argument("--blas", help="cublas or cublaslt, for products that leave a choice")
     parser.add_argument("--inductor", default="", help="settings of torch._inductor.config to turn on, a,b")
     parser.add_argument("--variants", default="recorded,float8")
     a = parser.parse_args()
+    if a.blas:
+        torch.backends.cuda.preferred_blas_library(a.blas)
     import torch._inductor.config as inductor
 
     for name in filter(None, a.inductor.split(",")):

@@ -188,6 +188,19 @@ def products() -> dict[str, Any]:
     return {f"{ROWS} × {K} × {N}": attempt(lambda: product(K, N)) for K, N in sizes}  # noqa: B023
 
 
+def by_lt(work: Callable[[], Any]) -> Any:
+    """The same with the other of the two libraries."""
+
+    def other() -> float:
+        torch.backends.cuda.preferred_blas_library("cublaslt")
+        try:
+            return clock(work)
+        finally:
+            torch.backends.cuda.preferred_blas_library("default")
+
+    return attempt(other)
+
+
 def product(K: int, N: int) -> dict[str, Any]:
     x = torch.randn(ROWS, K, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(N, K, device="cuda", dtype=torch.bfloat16)
@@ -203,11 +216,13 @@ def product(K: int, N: int) -> dict[str, Any]:
         work = lambda: torch._scaled_mm(a, b, sa, sb, out_dtype=out, use_fast_accum=fast)
         return attempt(lambda: clock(work))
 
+    plain = {
+        "forward": lambda: x @ w.t(), "forward with bias": lambda: F.linear(x, w, bias),
+        "gradient of x": lambda: up @ w, "gradient of w": lambda: up.t() @ x,
+    }  # fmt: skip
     return {
-        "forward": clock(lambda: x @ w.t()),
-        "forward with bias": clock(lambda: F.linear(x, w, bias)),
-        "gradient of x": clock(lambda: up @ w),
-        "gradient of w": clock(lambda: up.t() @ x),
+        **{name: clock(work) for name, work in plain.items()},
+        **{f"{name}, cublaslt": by_lt(work) for name, work in plain.items()},
         "sum of up over rows": clock(lambda: up.sum(0)),
         "float8, forward": times(x8, w8.t(), one, one),
         "float8, forward, a scale a row": times(x8, w8.t(), rows, across(N)),

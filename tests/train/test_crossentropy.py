@@ -92,3 +92,19 @@ def test_the_kernel_equals_the_definition(bias: bool, smoothing: float) -> None:
     x, w, b, labels = case(bias, "cuda", N=300, V=5003)
     fast = linear_cross_entropy(x, w, b, labels, smoothing, rows=128)
     close(fast, reference(x, w, b, labels, smoothing), [x, w, b], rtol=1e-3, atol=1e-2)
+
+
+@GPU
+@pytest.mark.parametrize("bias", [True, False])
+def test_float8_stays_near_the_definition(bias: bool) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(512, 64, device="cuda"), torch.randn(5003, 64, device="cuda") / 4
+    b = torch.randn(5003, device="cuda") if bias else None
+    labels = torch.randint(0, 5003, (512,), device="cuda")
+    labels[::7] = IGNORE
+    leaves = [t.requires_grad_() for t in (x, w, b) if t is not None]
+    fast = linear_cross_entropy(x.to(torch.bfloat16), w, b, labels, rows=128, float8=True)
+    slow = reference(x, w, b, labels)
+    torch.testing.assert_close(fast, slow, rtol=1e-2, atol=0)
+    for got, wanted in zip(torch.autograd.grad(fast, leaves), torch.autograd.grad(slow, leaves), strict=True):
+        assert float((got - wanted).norm() / wanted.norm()) < 0.12

@@ -2,8 +2,8 @@
 
     h = ½ u (1 + tanh t),  t = √(2/π) (u + 0.044715 u³);   d = up · dh/du;   Σ_rows d
 
-h is wanted by the product below, d by the product above and the sums by its bias; kept is u alone. `reference`
-is the definition.
+h is wanted by the product below, d by the product above and the sums by its bias; kept is u alone.
+`reference` is the definition.
 """
 
 from __future__ import annotations

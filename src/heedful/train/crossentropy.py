@@ -92,12 +92,12 @@ def _chunk(
 @functools.cache
 def _sums_wide(device: torch.device) -> bool:
     """Whether bfloat16 products can be added to a float32 sum as they are made; older torch cannot."""
-    a, total = torch.zeros(16, 16, device=device, dtype=torch.bfloat16), torch.zeros(16, 16, device=device)
+    a, total = torch.ones(16, 16, device=device, dtype=torch.bfloat16), torch.ones(16, 16, device=device)
     try:
         torch.addmm(total, a, a, out_dtype=torch.float32, out=total)
     except (RuntimeError, TypeError):
         return False
-    return True
+    return bool((total == 17).all())
 
 
 @torch.library.custom_op("heedful::fused_cross_entropy", mutates_args=())

@@ -156,6 +156,7 @@ class Run:
         if config.compile:
             self.trained = torch.compile(self.trained)
         # After wrapping: weights that are shared out are other parameters.
+        self.weights = list(model.parameters())
         self.optimisers: list[Optimizer] = make_optimisers(model, config)
         self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
         self.saved: int | None = None  # the step of the checkpoint written last
@@ -166,7 +167,7 @@ class Run:
         """Read the next batch and change the weights once."""
         c, k, began = self.config, self.number, time.perf_counter()
         # Step k draws the same noise whether or not the run was interrupted; each process its own.
-        torch.manual_seed(_mix(c.seed, k) + self.processes.rank)
+        seed(_mix(c.seed, k) + self.processes.rank, self.device)
         batch, rate = self.batches[k], learning_rate(k, c)
         if self.device.type == "cuda" and len(batch):  # on the CPU the model looks at its input itself
             for name, table in self.model.tables.items():
@@ -191,7 +192,7 @@ class Run:
             loss.backward()
             losses.append(loss.detach())
             shown.append(terms)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), math.inf if c.clip is None else c.clip)
+        norm = nn.utils.clip_grad_norm_(self.weights, math.inf if c.clip is None else c.clip)
         norm = self.processes.whole(norm)
         for optimiser in self.optimisers:
             optimiser.step()
@@ -350,6 +351,15 @@ def differs(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:
                 f"{where} was trained with {name}={old.get(name)!r} and is to go on with {new.get(name)!r}; "
                 f"set it back, or use a new folder"
             )
+
+
+def seed(value: int, device: torch.device) -> None:
+    """Seed what a step on this device draws from. torch.manual_seed seeds all devices: those not in use are
+    noted for later, each with a written-out call stack, which takes longer than a small batch's loss."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(value)
+    else:
+        torch.manual_seed(value)
 
 
 def _mix(seed: int, step: int) -> int:

@@ -30,8 +30,9 @@ def fuse(model: nn.Module) -> int:
     """Swap in, in place, what is faster; how many parts there were is given back."""
     count = 0
     for module in model.modules():
-        if type(module) is MLP and module.act is gelu_tanh:
-            if all(type(m) is nn.Linear and m.bias is not None for m in (module.up, module.down)):
-                module.__class__ = FusedMLP
-                count += 1
+        if type(module) is not MLP or module.act is not gelu_tanh:
+            continue
+        if all(type(m) is nn.Linear and m.bias is not None for m in (module.up, module.down)):
+            module.__class__ = FusedMLP
+            count += 1
     return count

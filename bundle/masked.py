@@ -359,7 +359,7 @@ def main() -> None:
     write_card(out, "masked", CARD, found, "top5", command, given.seed, hashes, BASE, spent)
     record(results, found, folder, command, words, given.seed)
     heedful.merge(model.eval())
-    write_sample(samples, "masked", sample(model))
+    write_sample(samples, "masked", lambda: sample(model))
     print(json.dumps({"figure": round(100 * found["top5"], 2), **found}))
 
 

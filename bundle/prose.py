@@ -127,7 +127,7 @@ def written(
     )  # fmt: skip
     ledger.record(results / f"{name}.json", [row])
     print(json.dumps(found), flush=True)
-    write_sample(samples, name, f"{json.dumps(found)}\n\n{pages(model, given.seed)}")
+    write_sample(samples, name, lambda: f"{json.dumps(found)}\n\n{pages(model, given.seed)}")
     print(json.dumps({"figure": round(found["perplexity_by_word"], 2), **found}))
 
 

@@ -189,7 +189,7 @@ def made(a: argparse.Namespace, began: float) -> None:
     record(results, found, folder, command, a)
     shown = [*zip([*OTHERS, *sources], before, after, strict=True)][:15]
     text = "\n\n".join(f"TEXT {t}\nBEFORE {b}\nAFTER {c}" for t, b, c in shown)
-    write_sample(samples, "summaries", f"{json.dumps(found)}\n\n{text}")
+    write_sample(samples, "summaries", lambda: f"{json.dumps(found)}\n\n{text}")
     print(json.dumps({"figure": round(found["rougeL"], 2), **found}))
 
 

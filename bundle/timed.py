@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,8 +78,12 @@ def places(name: str, out: Path | None, bundled: bool = True) -> tuple[Path, Pat
     return (PACKAGE if bundled else root / "models") / name, root / "results", root / "models" / "samples"
 
 
-def write_sample(folder: Path, name: str, text: str) -> None:
-    """What the model makes of a few inputs, to be read."""
+def write_sample(folder: Path, name: str, write: Callable[[], str]) -> None:
+    """What the model makes of a few inputs, to be read. It comes last; if it fails the model stays."""
+    try:
+        text = write()
+    except Exception as error:
+        text = f"no sample: {type(error).__name__}: {error}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.txt").write_text(text.rstrip() + "\n", encoding="utf-8")
     print(text, flush=True)

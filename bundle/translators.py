@@ -198,7 +198,7 @@ def main() -> None:
     spent, hashes = time.perf_counter() - began, {path.name: hash_of(path)}
     write_card(out, given.name, card, told, "bleu", command, given.seed, hashes, None, spent)
     record(results, given.name, found, path, command, [given.name, *words], given.seed)
-    write_sample(samples, given.name, "\n".join([f"{told}", *found["shown"]]))
+    write_sample(samples, given.name, lambda: "\n".join([f"{told}", *found["shown"]]))
     print(json.dumps({"figure": round(found["bleu"], 2), **told}, ensure_ascii=False))
 
 

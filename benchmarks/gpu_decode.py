@@ -102,6 +102,14 @@ def agreement(model: Any, stepper: OnGPU, rows: int, length: int, a: argparse.Na
     return f"same argmax {same} of {rows * steps}, largest difference {worst:.1e} of the largest logit"
 
 
+def same_reading(model: Any, stepper: OnGPU, prompt: torch.Tensor, length: int) -> str:
+    """How far the logits after whole prompts are from the plain ones."""
+    want, got = Plain(model).prefill(prompt), stepper.prefill(prompt, None, length)
+    same = int((got.argmax(-1) == want.argmax(-1)).sum())
+    worst = float((got - want).abs().max() / want.abs().max())
+    return f"same argmax {same} of {len(prompt)}, largest difference {worst:.1e} of the largest logit"
+
+
 def one_row(key: str, model: Any, a: argparse.Namespace) -> None:
     """Batch 1: tuned kernels, tokens per second, where the time goes."""
     began = time.perf_counter()
@@ -224,6 +232,7 @@ def many(key: str, kept: torch.dtype | None, a: argparse.Namespace) -> None:
     tuning = time.perf_counter() - began
     say_attention(stepper, rows)
     say(" ", agrees)
+    say("  prompts:", same_reading(model, stepper, prompt, length + count))
     stepper.greedy(prompt, count)
     whole = min(timed(lambda: stepper.greedy(prompt, count)) for _ in range(2))
     reading = timed(lambda: stepper.prefill(prompt, None, length + count))

@@ -150,6 +150,37 @@ def test_keys_kept_in_eight_bits_are_the_plain_ones_rounded() -> None:
                 stepper.reorder(torch.tensor([1, 0], device=DEVICE))
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
+def test_prompts_read_with_merged_matrices_are_read_as_the_plain_pass_reads_them(family: str) -> None:
+    from heedful.decode.gpu_matrices import Attending
+    from heedful.decode.gpu_reading import read, reads
+    from heedful.decode.graph import OnGPU
+    from heedful.models.base import LM
+    from heedful.nn.attention import Attention
+
+    model = tiny(family).to(DEVICE)
+    assert isinstance(model, LM)
+    for part in model.modules():
+        if isinstance(part, Attention):
+            part.window = None
+    assert reads(model) == (family != "gpt2")  # learned positions are for the plain pass
+    if family == "gpt2":
+        return
+    prompt = ids(model, 2, 7).to(DEVICE)
+    quick = OnGPU(model, attending=Attending(16, splits=1))
+    want = quick.prefill(prompt, None, 12)
+    assert quick.launches is not None
+    held = [(k.clone(), v.clone()) for k, v in quick.launches.caches]
+    for cache in quick.launches.caches:
+        for tensor in cache:
+            tensor.zero_()
+    with torch.no_grad():
+        assert (read(quick.launches, prompt) - want).abs().max() < 1e-4
+    for old, new in zip(held, quick.launches.caches, strict=True):
+        for a, b in zip(old, new, strict=True):
+            assert (a - b)[:, :, :7].abs().max() < 1e-5
+
+
 def test_a_type_that_keys_are_not_kept_in_is_named() -> None:
     from heedful.decode.graph import OnGPU
 

@@ -20,6 +20,7 @@ from heedful.decode.gpu_matrices import (
     candidates,
     usual,
 )
+from heedful.decode.gpu_reading import read, reads
 from heedful.decode.stepper import Plain, resting
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
@@ -27,6 +28,7 @@ from heedful.nn.context import PartState, Watch
 from heedful.nn.state import KV, Group, Rolling
 
 NAMES = ("qkv", "o", "up", "down", "head")
+READ_FROM = 2048  # tokens of prompts; fewer are read soon enough by the plain pass
 
 
 def record(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
@@ -145,9 +147,9 @@ def held_whole(state: PartState | None) -> list[KV] | None:
 class OnGPU(Plain):
     """Steps as replays of a graph, recorded once for a number of rows and a length.
 
-    `why` says why a model is stepped plainly, None if it is not. `tuned` measures kernels when it meets a number
-    of rows for the first time (seconds). `kept` is the type of the keys and values that are kept: the model's
-    own, or float8_e4m3fn with half of what many long rows read and three bits of precision.
+    `why` says why a model is stepped plainly, None if it is not. `tuned` measures kernels when it meets a
+    number of rows for the first time (seconds). `kept` is the type of the keys and values that are kept: the
+    model's own, or float8_e4m3fn with half of what many long rows read and three bits of precision.
     """
 
     def __init__(
@@ -216,7 +218,12 @@ class OnGPU(Plain):
             state = self.model.new_state(rows, need)
             state.parts = growing(state.parts, self.kept)
             self.hold(state.parts, launches)
-            self.state = self.model.start(prompt, valid=valid, length=need, chunk=self.chunk, state=state)
+            if valid is None and self.chunk is None and prompt.numel() >= READ_FROM and reads(self.model):
+                self.model.check(prompt, self.model.embed, None)
+                state.logits, state.past = read(launches, prompt), prompt.shape[1]
+                self.state = state
+            else:
+                self.state = self.model.start(prompt, valid=valid, length=need, chunk=self.chunk, state=state)
         self.at = -1
         assert self.state.logits is not None
         return self.state.logits

@@ -3,6 +3,7 @@ softmax(q kᵀ · scale + bias) v over what is written so far, for one row or ma
 
     attend     one key head of one row with the query heads that share it, over one piece of the cache
     combine    the pieces of a head as one
+    spread     rotary q and k of whole prompts; their keys and values into the cache
 
 Blocks of keys and values stream through a pipeline and meet the queries in matrix units, 16 queries at least:
 those that are not there cost nothing that memory would notice. Exponentials are powers of two, log₂e is in
@@ -126,3 +127,36 @@ def combine(  # type: ignore[no-untyped-def]
         rounded(value, y, gains, head * size + k, tl.num_programs(0) * size, inside, BLOCK)
     else:
         tl.store(y + head * size + k, value.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def spread(  # type: ignore[no-untyped-def]
+    qkv, turned_qkv, keys, values, cos, sin, length, room, heads, kv_heads,
+    SIZE: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, ROTARY: tl.constexpr,
+):  # fmt: skip
+    """MANY heads of one position, of q, k and v side by side: into the cache, and as attention over the
+    prompt reads them. That is keys and values as they are kept.
+    """
+    at = tl.program_id(0)
+    row, t = at // length, at % length
+    h, i = tl.program_id(1) * MANY + tl.arange(0, MANY), tl.arange(0, WIDE)
+    live = (h < heads + 2 * kv_heads)[:, None] & (i < SIZE)[None, :]
+    new, worth = (h >= heads) & (h < heads + kv_heads), h >= heads + kv_heads
+    c = tl.full((WIDE,), 1.0, tl.float32)
+    s = tl.zeros((WIDE,), tl.float32)
+    if ROTARY:
+        place = t * (SIZE // 2) + i % (SIZE // 2)
+        c = tl.load(cos + place, mask=i < SIZE, other=0.0)
+        s = tl.load(sin + place, mask=i < SIZE, other=0.0) * tl.where(i < SIZE // 2, -1.0, 1.0)
+    c = tl.where(worth[:, None], 1.0, c[None, :])
+    s = tl.where(worth[:, None], 0.0, s[None, :])
+    line = at.to(tl.int64) * (heads + 2 * kv_heads) * SIZE
+    offsets = h[:, None] * SIZE
+    x = turned(qkv + line + offsets, c, s, i[None, :], live, SIZE, ROTARY)
+    kept = x.to(keys.dtype.element_ty)
+    g = tl.where(worth, h - heads - kv_heads, h - heads)
+    slot = ((row * kv_heads + g).to(tl.int64) * room + t)[:, None] * SIZE + i[None, :]
+    tl.store(keys + slot, kept, mask=live & new[:, None])
+    tl.store(values + slot, kept, mask=live & worth[:, None])
+    x = tl.where((h < heads)[:, None], x, kept.to(tl.float32))
+    tl.store(turned_qkv + line + offsets + i[None, :], x.to(qkv.dtype.element_ty), mask=live)

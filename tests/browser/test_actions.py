@@ -318,6 +318,19 @@ def test_two_models_stand_side_by_side(visitor: Visitor) -> None:
     assert not visitor.faults
 
 
+def test_two_models_are_measured_side_by_side(visitor: Visitor) -> None:
+    page = visitor.go("/compare?m=decoder&a=decoder&b=large&win=16")
+    assert page.locator("h2", has_text="Loss by place in the context").count() == 1
+    assert "windows of 16" in visitor.text()
+    page.get_by_role("button", name="Measure now").click()
+    page.wait_for_selector("text=Writing: tokens one by one")
+    visitor.settled()
+    assert page.locator("h2", has_text="Reading: one pass").count() == 1
+    page.get_by_role("button", name="View as table").last.click()
+    assert page.locator(".fig-table").last.locator("tbody tr").count() >= 2
+    assert not visitor.faults
+
+
 def test_the_tour_leads_from_tokens_to_the_next_word(visitor: Visitor) -> None:
     page = visitor.go("/tour?m=decoder")
     page.get_by_role("link", name="Start", exact=True).click()

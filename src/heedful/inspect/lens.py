@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -97,6 +98,34 @@ def surprisal(
     logp = F.log_softmax(given.run(model).float(), -1)[0]
     said = logp[:-1].gather(-1, given.read[0, 1:, None])[:, 0] / -math.log(2)
     return Surprisal(given.names, (None, *said.tolist()))
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Mean −log p by place, in nats: `loss[t]` is over `count[t]` texts; None where nothing predicts."""
+
+    loss: tuple[float | None, ...]
+    count: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"loss": list(self.loss), "count": list(self.count)}
+
+
+def loss_by_position(model: Model, texts: Sequence[Text | Input]) -> Losses:
+    """What a model gains from what came before: the mean over texts of −log p(x_t | x_<t), for each place t
+
+    (Kaplan et al. 2020 §4.) A model that uses its context gets surer with t; one that forgets stays as it is.
+    """
+    sums: dict[int, list[float]] = {}
+    longest = 0
+    for text in texts:
+        bits = surprisal(model, text).bits
+        longest = max(longest, len(bits))
+        for t, value in enumerate(bits):
+            if value is not None:
+                sums.setdefault(t, []).append(value * math.log(2))
+    mean = lambda t: math.fsum(sums[t]) / len(sums[t]) if t in sums else None
+    return Losses(tuple(map(mean, range(longest))), tuple(len(sums.get(t, ())) for t in range(longest)))
 
 
 def _masked(model: LM, given: Input, mask: int | None) -> Surprisal:

@@ -1,11 +1,11 @@
 // Compare: two models, or one model at two moments, on one input: the same text, both answers, and the difference.
-import { asked, startText, useCaps, useModels, useOf, useTensor, type Caps, type ModelRow, type Top, type Trace, type TraceGroup } from "../api";
+import { asked, modelPath, startText, useCaps, useModels, useOf, useTensor, type Caps, type ModelRow, type Top, type Trace, type TraceGroup } from "../api";
 import { Curves, drawCurves, drawMatrix, Matrix } from "../figures";
 import { Figure, heat, matrixCsv, plotted } from "../figure";
-import { post } from "../http";
-import { useResource } from "../resource";
+import { get, post } from "../http";
+import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
-import { Ask, Await, count, CopyPython, figure, Panel, percent, Select, Title, TopList, Warnings, Scroll } from "../ui";
+import { Ask, Await, count, CopyPython, figure, Panel, percent, Select, TextField, Title, TopList, useDraft, Warnings, Wrong, Scroll } from "../ui";
 import { num, set, str } from "../url";
 import { names } from "./attention";
 import { Other } from "./predict";
@@ -65,6 +65,8 @@ function Both({ caps, second }: { caps: Caps; second: string }) {
           </div>
           {r.shared_top?.length ? <Shared rows={r.shared_top} kl={r.kl} /> : null}
           {r.difference.length ? <Difference of={r} /> : null}
+          {capsB.data && capsB.data.id === second ? <Losses a={caps} b={capsB.data} text={text} target={question.target} /> : null}
+          <Speeds a={caps.id} b={second} />
           <Reaches a={r.a} b={r.b} />
           <CopyPython python={r.python} />
         </>
@@ -144,6 +146,85 @@ function Difference({ of }: { of: Compared }) {
         <Matrix rows={rows} columns={columns} values={values} title={title} signed />
       </Figure>
     </Panel>
+  );
+}
+
+type Loss = { model: string; position: number[]; loss: number[]; count: number[]; windows: number; length: number; hidden: boolean; python: string };
+
+const PASSAGE = t("compare.passage");
+
+function useLoss(caps: Caps, text: string, target: string | undefined): Resource<Loss> {
+  const writes = caps.kind === "encoder-decoder";
+  const can = caps.predicts === "words" && caps.tokenizer !== null && (!writes || !!target);
+  const body = { model: caps.id, text: writes ? text : str("lx", PASSAGE), target: writes ? target : undefined, window: num("win", 32) };
+  return useResource<Loss>(can ? `losses ${JSON.stringify(body)}` : null, () => post("/api/losses", body));
+}
+
+/** How sure each is by its place in the context: what it gains from having read more. */
+function Losses({ a, b, text, target }: { a: Caps; b: Caps; text: string; target: string | undefined }) {
+  const found = [useLoss(a, text, target), useLoss(b, text, target)];
+  const [draft, setDraft] = useDraft(str("lx", PASSAGE));
+  const both = [a, b].every((c) => c.kind === "encoder-decoder");
+  const send = () => set({ lx: draft === PASSAGE ? null : draft }, "replace");
+  const known = found.flatMap((r, i) => (r.data ? [{ ...r.data, name: `${"AB"[i]}: ${r.data.model}` }] : []));
+  const curves = known.map((r) => ({ name: r.name, x: r.position, y: r.loss }));
+  const error = found.find((r) => r.error)?.error;
+  const title = t("compare.losses");
+  const spec = { curves, xTitle: t("compare.place"), yTitle: t("compare.nats") };
+  const notes = [...known.map((r) => t("compare.lossOf", { name: r.name, n: r.windows, length: r.length })), known.some((r) => r.hidden) ? t("compare.lossHidden") : "", t("compare.lossNote")];
+  return (
+    <Panel>
+      {both ? null : (
+        <form class="row" onSubmit={(e) => { e.preventDefault(); send(); }}>
+          <TextField label={t("compare.lossText")} value={draft} onInput={setDraft} rows={3} />
+          <Select label={t("compare.window")} value={String(num("win", 32))} onChange={(win) => set({ win: win === "32" ? null : win }, "replace")} choices={["8", "16", "32", "64", "128", "1024"].map((v) => ({ value: v, label: v === "1024" ? t("compare.whole") : v }))} />
+          <button type="submit">{t("ask.run")}</button>
+        </form>
+      )}
+      {error ? <Wrong error={error} /> : null}
+      {curves.length ? (
+        <Figure title={title} note={notes.filter(Boolean).join(" ")} name="loss-by-position" python={known.map((r) => r.python).join("\n\n")} drawing={() => drawCurves(spec)} html={plotted(spec.yTitle, curves)}
+          csv={() => [["name", "place", "nats", "windows"], ...known.flatMap((r) => r.position.map((p, i) => [r.name, p, r.loss[i], r.count[i]]))]}>
+          <Curves {...spec} title={title} />
+        </Figure>
+      ) : <><h2>{title}</h2><p class="muted">{t(both ? "compare.lossTarget" : "compare.lossNone")}</p></>}
+    </Panel>
+  );
+}
+
+type Rates = { length: number[]; rate: number[] };
+type Speed = { model: string; read: Rates; write: Rates | null; threads: number; device: string; python: string };
+
+/** Tokens a second by length, measured when asked for: one model after the other, so that they do not share the machine. */
+function Speeds({ a, b }: { a: string; b: string }) {
+  const wanted = str("speed");
+  const one = useResource<Speed>(wanted ? `speed ${wanted} ${a}` : null, () => get(`${modelPath(a)}/speed`));
+  const two = useResource<Speed>(wanted && one.data?.model === a ? `speed ${wanted} ${b}` : null, () => get(`${modelPath(b)}/speed`));
+  const again = () => set({ speed: Number(wanted || 0) + 1 }, "replace");
+  return (
+    <Panel title={t("compare.speed")}>
+      <div class="row"><button type="button" onClick={again}>{t(wanted ? "compare.measureAgain" : "compare.measure")}</button><span class="muted small">{t("compare.measureNote")}</span></div>
+      {wanted ? (
+        <Await of={one} wait={t("compare.measuring")}>{(first) => (
+          <Await of={two} wait={t("compare.measuring")}>{(second) => (
+            <>{(["read", "write"] as const).map((what) => <Rate key={what} what={what} speeds={[first, second]} />)}</>
+          )}</Await>
+        )}</Await>
+      ) : null}
+    </Panel>
+  );
+}
+
+function Rate({ what, speeds }: { what: "read" | "write"; speeds: Speed[] }) {
+  const curves = speeds.flatMap((s, i) => (s[what] ? [{ name: `${"AB"[i]}: ${s.model}`, x: s[what]!.length, y: s[what]!.rate }] : []));
+  if (!curves.length) return null;
+  const title = t(`compare.rate_${what}`);
+  const spec = { curves, xTitle: t("compare.length"), yTitle: t("compare.rate"), logY: true };
+  return (
+    <Figure title={title} note={t("compare.rateNote", { device: speeds[0].device, threads: speeds[0].threads })} name={`speed-${what}`} python={speeds.map((s) => s.python).join("\n\n")} drawing={() => drawCurves(spec)} html={plotted(spec.yTitle, curves)}
+      csv={() => [["name", "tokens", "tokens per second"], ...curves.flatMap((c) => c.x.map((v, i) => [c.name, v, c.y[i]]))]}>
+      <Curves {...spec} title={title} />
+    </Figure>
   );
 }
 

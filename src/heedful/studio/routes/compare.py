@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.inspect.change import Ablation
-from heedful.studio import predictions, snippets
+from heedful.studio import measuring, predictions, snippets
 from heedful.studio.answers import Json
 from heedful.studio.routes.trace import Edit, Run, traced
 from heedful.studio.state import Client, Here, Studio
 from heedful.studio.trace import Trace
+from heedful.studio.work import Ticket
 
 router = APIRouter()
 
@@ -46,6 +47,29 @@ def compare(asked: Both, studio: Here, client: Client = None) -> Response:
         )
     a, b = runs
     return Json({"a": a.answer, "b": b.answer, **_beside(studio, a, b), "python": _python(a, b)})
+
+
+class Text(BaseModel):
+    """One model and a text that is cut into windows."""
+
+    model: str
+    text: str
+    target: str | None = None
+    window: int = Field(default=64, ge=2, le=1024)
+
+
+@router.post("/api/losses")
+def losses(asked: Text, studio: Here) -> Response:
+    """Mean −log p by place in a window of the text."""
+    held = studio.shelf.get(asked.model)
+    return Json(held.run(lambda: measuring.losses(held, asked.text, asked.target, asked.window)))
+
+
+@router.get("/api/models/{id}/speed")
+def speed(id: str, studio: Here) -> Response:
+    """Tokens a second by length, measured now; nothing is remembered."""
+    held, ticket = studio.shelf.get(id), Ticket()
+    return Json(held.run(lambda: measuring.speeds(held, ticket)))
 
 
 def _writes(model: Any) -> bool:

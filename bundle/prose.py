@@ -86,7 +86,7 @@ def windows(path: Path, tokenizer: Any, batch: int, seed: int) -> data.Batches:
     return data.Batches(rows, Shuffled(len(rows), batch, seed), str(len(flat)))
 
 
-def measured(model: LM, held: Path, most: int = 600_000) -> dict[str, float]:
+def measured(model: LM, held: Path, most: int) -> dict[str, float]:
     """The perplexity of the first part of unseen novels; by word it does not depend on the pieces."""
     text = held.read_text(encoding="utf-8")[:most]
     ids = model.tokenizer.encode(text, special=False)
@@ -155,7 +155,7 @@ def gpt(folder: Path, given: argparse.Namespace) -> None:
             print(f"{step.number} {step.loss:.3f} lr {step.lr:.1e} {spent:.0f} s", flush=True)
     small = heedful.quantize(model.eval(), "int8")
     assert isinstance(small, LM)
-    found = measured(small, held)
+    found = measured(small, held, given.held)
     heedful.save(small, places("prose", given.out)[0])
     card = Card(
         "how a page of a Victorian novel may go on", "text-generation", NOVELS, LICENCE,
@@ -170,7 +170,7 @@ def adapter(folder: Path, given: argparse.Namespace) -> None:
     text, held = novels(folder, "train"), novels(folder, "valid")
     model = heedful.load(base_folder(CHAT), dtype=torch.float32, device=given.device)
     assert isinstance(model, LM)
-    before = measured(model, held, 200_000)
+    before = measured(model, held, given.held // 3)
     print("without the adapter", json.dumps(before), flush=True)
     part = SCRATCH / "novels-tenth.txt"
     part.write_text("\n".join(text.read_text(encoding="utf-8").split("\n")[::10]), encoding="utf-8")
@@ -187,7 +187,7 @@ def adapter(folder: Path, given: argparse.Namespace) -> None:
             print(f"{step.number} {step.loss:.3f} {time.perf_counter() - began:.0f} s", flush=True)
     save_on_base(model.eval(), places("prose-adapter", given.out)[0], CHAT, torch.bfloat16)
     heedful.merge(model)
-    found = measured(model.eval(), held) | {"perplexity_by_word_without": before["perplexity_by_word"]}
+    found = measured(model.eval(), held, given.held) | {"perplexity_by_word_without": before["perplexity_by_word"]}
     card = Card(
         "how a page of a Victorian novel may go on", "text-generation", NOVELS, LICENCE,
         "ELTeC valid, perplexity by word",
@@ -236,6 +236,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--lr", type=float)
     parser.add_argument("--optimiser", default="adamw")
+    parser.add_argument("--held", type=int, default=600_000, help="characters of unseen novels to measure on")
     given = parser.parse_args()
     torch.set_num_threads(given.threads or 1)
     steps, batch, lr = USUAL[given.what]

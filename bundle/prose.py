@@ -170,7 +170,7 @@ def adapter(folder: Path, given: argparse.Namespace) -> None:
     text, held = novels(folder, "train"), novels(folder, "valid")
     model = heedful.load(base_folder(CHAT), dtype=torch.float32, device=given.device)
     assert isinstance(model, LM)
-    before = measured(model, held, given.held // 3)
+    before = measured(model, held, given.held)
     print("without the adapter", json.dumps(before), flush=True)
     part = SCRATCH / "novels-tenth.txt"
     part.write_text("\n".join(text.read_text(encoding="utf-8").split("\n")[::10]), encoding="utf-8")
@@ -187,7 +187,8 @@ def adapter(folder: Path, given: argparse.Namespace) -> None:
             print(f"{step.number} {step.loss:.3f} {time.perf_counter() - began:.0f} s", flush=True)
     save_on_base(model.eval(), places("prose-adapter", given.out)[0], CHAT, torch.bfloat16)
     heedful.merge(model)
-    found = measured(model.eval(), held, given.held) | {"perplexity_by_word_without": before["perplexity_by_word"]}
+    found = measured(model.eval(), held, given.held)
+    found["perplexity_by_word_without"] = before["perplexity_by_word"]
     card = Card(
         "how a page of a Victorian novel may go on", "text-generation", NOVELS, LICENCE,
         "ELTeC valid, perplexity by word",

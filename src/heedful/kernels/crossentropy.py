@@ -70,7 +70,7 @@ def kernel() -> Any:
             here = start + tl.arange(0, BLOCK)
             u = tl.load(base + here, eviction_policy="evict_first").to(tl.float32)
             slope = (tl.exp2(u * LOG2E - z) - even) * gain
-            tl.store(goal + here, slope.to(out.dtype.element_ty))
+            tl.store(goal + here, slope.to(out.dtype.element_ty), eviction_policy="evict_first")
         last = tl.load(base + index, mask=index < stride, other=0.0).to(tl.float32)
         slope = tl.where(index < V, tl.exp2(last * LOG2E - z) - even, 0.0)
         tl.store(goal + index, (slope * gain).to(out.dtype.element_ty), mask=index < stride)

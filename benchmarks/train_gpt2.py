@@ -10,6 +10,7 @@ A step is everything `heedful.fit` does: forward, loss, backward, clipping, Adam
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import time
@@ -98,10 +99,17 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=10)
     parser.add_argument("--where", action="store_true", help="where a step's time goes, and its parts alone")
     parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
+    parser.add_argument(
+        "--set", action="append", default=[], help="a constant: heedful.train.float8.WORDS=False"
+    )
     parser.add_argument("--blas", help="cublas or cublaslt, for products that leave a choice")
     parser.add_argument("--inductor", default="", help="settings of torch._inductor.config to turn on, a,b")
     parser.add_argument("--variants", default="recorded,float8")
     a = parser.parse_args()
+    for given in a.set:
+        name, _, value = given.partition("=")
+        module, _, name = name.rpartition(".")
+        setattr(importlib.import_module(module), name, eval(value, vars(importlib.import_module(module))))
     if a.blas:
         torch.backends.cuda.preferred_blas_library(a.blas)
     import torch._inductor.config as inductor

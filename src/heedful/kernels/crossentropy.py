@@ -83,12 +83,13 @@ def kernel() -> Any:
 
 def loss_and_slope(
     logits: Tensor, out: Tensor, labels: Tensor, vocab: int, smoothing: float, ignore: int, gain: float = 1.0,
-    shape: Shape = SHAPE,
+    shape: Shape | None = None,
 ) -> Tensor:  # fmt: skip
     """The loss of every row; `gain` times the slope goes to `out`, which may be the logits themselves.
 
     `logits` are (rows, at least V columns).
     """
+    shape = shape or SHAPE
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
     kernel()[(len(logits),)](
         logits, out, labels, losses, vocab, logits.stride(0), smoothing, ignore, gain,

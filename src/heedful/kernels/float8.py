@@ -27,7 +27,7 @@ ROOM = {FORWARD: 16.0, BACKWARD: 256.0}  # how far above the rows looked at a va
 LOOKED_AT = 256
 ROWS = 16  # what a product's sizes must be multiples of
 PLAIN, GELU, SLOPE = 0, 1, 2
-LONG_SUMS_FAST = False  # whether sums over many thousand products, too, may be kept with fewer digits
+LONG_SUMS_FAST = False  # whether those, too, may be kept with fewer digits
 
 
 def scale_of(x: Tensor, kind: torch.dtype) -> Tensor:
@@ -116,6 +116,11 @@ def product(
         return (exact if bias is None else exact + bias.float()).to(dtype)
 
 
+def long_product(a: Tensor, sa: Tensor, b: Tensor, sb: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same for sums over many thousand products."""
+    return product(a, sa, b, sb, dtype, fast=LONG_SUMS_FAST)
+
+
 def _joined(tensors: tuple[Tensor, ...]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
@@ -139,7 +144,7 @@ class _Linear8(Function):
         at, sa, bt, sb = ctx.saved_tensors
         g, gt, sg, sums = _turn(list(ups), None, PLAIN, True)
         gx = product(g, sg, bt, sb, ups[0].dtype)
-        gw = product(gt, sg, at, sa, torch.float32, fast=LONG_SUMS_FAST).split(ctx.sizes)
+        gw = long_product(gt, sg, at, sa, torch.float32).split(ctx.sizes)
         gb = sums.sum(0).split(ctx.sizes) if ctx.biased else ()
         return gx, None, *(t.to(kind) for t, kind in zip((*gw, *gb), ctx.kinds, strict=True))
 
@@ -162,9 +167,9 @@ class _MLP8(Function):
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor, ...]:
         at, sa, bt, sb, u, ht, sh, ct, sc = ctx.saved_tensors
         g, gt, sg, over = _turn([up], None, PLAIN, True)
-        gw2 = product(gt, sg, ht, sh, torch.float32, fast=LONG_SUMS_FAST)
+        gw2 = long_product(gt, sg, ht, sh, torch.float32)
         d, dt, sd, under = _turn([u], product(g, sg, ct, sc, up.dtype), SLOPE, True)
-        gw1 = product(dt, sd, at, sa, torch.float32, fast=LONG_SUMS_FAST)
+        gw1 = long_product(dt, sd, at, sa, torch.float32)
         slopes = zip((gw1, under.sum(0), gw2, over.sum(0)), ctx.kinds, strict=True)
         return product(d, sd, bt, sb, up.dtype), *(t.to(kind) for t, kind in slopes)
 

@@ -104,9 +104,10 @@ def turned(
     kind: torch.dtype,
     room: float,
     sums: bool,
-    tile: Tile = TILE,
+    tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The kernels over tensors (M, N) that stand side by side in what they give."""
+    tile = tile or TILE
     fast = not triton.knobs.runtime.interpret
     rows, wide = len(parts[0]), sum(part.shape[1] for part in parts)
     made = lambda *size, dtype=torch.float32: torch.empty(size, device=parts[0].device, dtype=dtype)
@@ -133,9 +134,9 @@ def turned(
     return flat, side, back, total
 
 
-def stripes(rows: int, tile: Tile = TILE) -> int:
+def stripes(rows: int, tile: Tile | None = None) -> int:
     """How many partial sums a column has."""
-    return -(-rows // tile.rows)
+    return -(-rows // (tile or TILE).rows)
 
 
 def flipped(x: Tensor) -> Tensor:

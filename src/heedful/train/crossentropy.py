@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from heedful.data.batch import IGNORE
 from heedful.kernels.crossentropy import loss_and_slope
-from heedful.kernels.float8 import BACKWARD, LONG_SUMS_FAST, flipped, product, rounded_both
+from heedful.kernels.float8 import BACKWARD, flipped, long_product, product, rounded_both
 from heedful.kernels.float8 import ROWS as ROWS8
 
 ROWS = 16384  # positions in a chunk: large enough for full speed, small enough to be forgotten
@@ -159,9 +159,9 @@ class _Chunk8:
         slope = torch.empty_like(logits, dtype=BACKWARD)
         losses = loss_and_slope(logits, slope, labels, V, smoothing, IGNORE, self.gain)
         del logits
-        self.gx[span] = product(slope, self.back, self.wt, self.sw, self.gx.dtype, fast=LONG_SUMS_FAST)
+        self.gx[span] = long_product(slope, self.back, self.wt, self.sw, self.gx.dtype)
         turned = flipped(slope)
-        self.gw += product(turned, self.back, self.xt[:, span], self.sx, self.gx.dtype, fast=LONG_SUMS_FAST)
+        self.gw += long_product(turned, self.back, self.xt[:, span], self.sx, self.gx.dtype)
         if gb is not None:
             gb += turned.float().sum(1) / self.gain
         return losses
@@ -195,14 +195,14 @@ _fused.register_autograd(_fused_backward, setup_context=_fused_setup)
 
 
 def linear_cross_entropy(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0, rows: int = ROWS,
-    float8: bool = False,
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0,
+    rows: int | None = None, float8: bool = False,
 ) -> Tensor:  # fmt: skip
     """Σ −log softmax(x Wᵀ + b)[label] over positions whose label is not IGNORE; equals `reference`.
 
     `float8` rounds what is multiplied, on a GPU and where there are enough positions to gain from it.
     """
-    x, labels = x.reshape(-1, x.shape[-1]), labels.reshape(-1)
+    x, labels, rows = x.reshape(-1, x.shape[-1]), labels.reshape(-1), rows or ROWS
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     if x.dtype == torch.float64 or len(x) <= rows // 8:  # small, or meant to be exact: nothing to save

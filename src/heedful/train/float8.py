@@ -10,6 +10,8 @@ from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
 from heedful.nn.head import LMHead, MLMHead
 
+WORDS = True  # whether the word head's products join in
+
 
 class Attention8(Attention):
     """Attention whose q, k and v are one product; their gradients are rounded into one tensor."""
@@ -45,7 +47,7 @@ def swap_in(model: nn.Module) -> int:
             module.__class__ = Float8Linear
             count += 1
     for module in model.modules():
-        if isinstance(module, LMHead | MLMHead) and type(module.out) is nn.Linear:
+        if WORDS and isinstance(module, LMHead | MLMHead) and type(module.out) is nn.Linear:
             module.out.__class__ = Head8
         if type(module) is Attention and all(type(m) is Float8Linear for m in (module.q, module.k, module.v)):
             module.__class__ = Attention8

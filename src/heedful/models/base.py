@@ -165,9 +165,20 @@ class LM(Model):
     def tie(self) -> None:
         self.head.tie(self.embed.table)
 
-    def forward(self, tokens: Tensor, **how: Unpack[Reading]) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        valid: Tensor | None = None,
+        types: Tensor | None = None,
+        documents: Tensor | None = None,
+        watch: Watch | None = None,
+        backend: str = "auto",
+    ) -> Tensor:
         """Logits: (B, T, V) of a language model, else as the head says."""
-        hidden, ctx = self.read(tokens, **how)
+        hidden, ctx = self.read(
+            tokens, valid=valid, types=types, documents=documents, watch=watch, backend=backend
+        )
         logits: Tensor = ctx.at("head").see("logits", self.head(hidden, ctx))
         return logits
 
@@ -315,7 +326,8 @@ class Seq2Seq(Model):
         *,
         valid: Tensor | None = None,
         target_valid: Tensor | None = None,
-        **how: Unpack[Looking],
+        watch: Watch | None = None,
+        backend: str = "auto",
     ) -> Tensor:
         """Logits (B, T, V): position t predicts what follows target[:, :t+1].
 
@@ -323,7 +335,7 @@ class Seq2Seq(Model):
         """
         if target is None:
             target, target_valid = self.shifted(source, valid), valid
-        hidden, ctx = self._hidden(source, target, valid, target_valid, **how)
+        hidden, ctx = self._hidden(source, target, valid, target_valid, watch=watch, backend=backend)
         return ctx.at("head").see("logits", self.head(hidden, ctx))
 
     def shifted(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:

@@ -54,7 +54,7 @@ GPU = Setting(
     {"steps": 1500, "lr": 1.5e-3, "warmup": 100, "dtype": "bfloat16", "graph": True}, 50, "",
 )  # fmt: skip
 CPU = Setting(
-    {"dim": 128, "layers": 4, "heads": 4, "context": 64, "dropout": 0.0}, 12, 1.88,
+    {"dim": 128, "layers": 4, "heads": 4, "context": 64, "dropout": 0.0, "act": "gelu"}, 12, 1.88,
     {"steps": 1250, "lr": 4e-3, "warmup": 100}, 250,
     "--device=cpu --compile=False --eval_iters=20 --log_interval=250 --block_size=64 --batch_size=12"
     " --n_layer=4 --n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000 --dropout=0.0",

@@ -86,6 +86,8 @@ class Batch:
         """Micro-batches for accumulation: at most `parts`, none empty, sizes differing by at most one row."""
         if parts < 1:
             raise InputError(f"a batch cannot be split into {parts} parts")
+        if parts == 1:
+            return [self]
         bounds = np.linspace(0, len(self), min(parts, max(len(self), 1)) + 1).round().astype(int)
         return [self.rows(slice(int(a), int(b))) for a, b in pairwise(bounds)]
 

@@ -34,7 +34,7 @@ class Block(Part):
 
     def part(self, name: str) -> Part:
         """The part called `name`."""
-        return cast(Part, self.get_submodule(name))
+        return cast(Part, getattr(self, name))
 
     def new_state(self, batch: int, length: int) -> Group:
         return Group({name: self.part(name).new_state(batch, length) for name in self.names})
@@ -42,7 +42,7 @@ class Block(Part):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
         for name in self.names:
-            part, norm = self.part(name), self.get_submodule(f"{name}_norm")
+            part, norm = self.part(name), getattr(self, f"{name}_norm")
             here, memory = ctx.at(name), child(state, name)
             if self.order == "pre":
                 x = x + self._drop(part(norm(x), here, memory))
@@ -66,7 +66,7 @@ class ParallelBlock(Part):
 
     def part(self, name: str) -> Part:
         """The part called `name`."""
-        return cast(Part, self.get_submodule(name))
+        return cast(Part, getattr(self, name))
 
     def new_state(self, batch: int, length: int) -> Group:
         return Group({name: self.part(name).new_state(batch, length) for name in self.names})

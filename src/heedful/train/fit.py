@@ -354,8 +354,11 @@ def differs(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:
 
 
 def seed(value: int, device: torch.device) -> None:
-    """Seed what a step on this device draws from. torch.manual_seed seeds all devices: those not in use are
-    noted for later, each with a written-out call stack, which takes longer than a small batch's loss."""
+    """Seed what a step on this device draws from.
+
+    torch.manual_seed seeds all kinds of devices; one not in use yet is noted for later, each time with a
+    call stack written out, which a small step on the CPU feels.
+    """
     if device.type == "cpu":
         torch.default_generator.manual_seed(value)
     else:

@@ -256,6 +256,7 @@ class Launches:
         kinds = {
             "SIZE": K, "WIDE": max(A.LEAST, power(K)), "SHARED": max(A.LEAST, power(H // G)),
             "BLOCK": how.block, "STAGES": how.stages, "SPLIT": self.splits > 1, "UNIT": A.UNITS[unit],
+            "PAIRS": self.kept.itemsize == 1, "PACKED": self.device.type == "cuda",
             "ROTARY": part.rotary is not None, "ALIBI": self.slopes is not None,
             "WINDOW": part.window is not None,
         }  # fmt: skip

@@ -33,15 +33,43 @@ def turned(place, c, s, i, live, SIZE: tl.constexpr, ROTARY: tl.constexpr):  # t
 
 
 @triton.jit
+def widened(w, ODD: tl.constexpr, PACKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One of the two 8-bit floats in each 16 bits, as a float16 that is 2⁸ too small.
+
+    Both have a sign, an exponent and a mantissa in this order: shifted into place, only the exponent's zero
+    differs, by 8. PACKED does it for two at once in 32 bits, which an interpreter cannot.
+    """
+    if PACKED:
+        if ODD:
+            w = tl.inline_asm_elementwise(
+                "{ .reg .b32 a, b; and.b32 a, $1, 0x80008000; shr.b32 b, $1, 1; and.b32 b, b, 0x3f803f80; "
+                "or.b32 $0, a, b; }", "=r,r", [w], dtype=tl.int16, is_pure=True, pack=2,
+            )  # fmt: skip
+        else:
+            w = tl.inline_asm_elementwise(
+                "{ .reg .b32 a, b; shl.b32 a, $1, 8; and.b32 a, a, 0x80008000; shl.b32 b, $1, 7; "
+                "and.b32 b, b, 0x3f803f80; or.b32 $0, a, b; }", "=r,r", [w], dtype=tl.int16, is_pure=True,
+                pack=2,
+            )  # fmt: skip
+    else:
+        n = w.to(tl.int32)
+        n = n if ODD else n << 8
+        w = ((n & 0x8000) | ((n >> 1) & 0x3F80)).to(tl.int16)
+    return w.to(tl.float16, bitcast=True)
+
+
+@triton.jit
 def attend(  # type: ignore[no-untyped-def]
     qkv, keys, values, y, parts, past, first, cos, sin, slopes,
     room, heads, kv_heads, scale, window, splits,
     SIZE: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     ROTARY: tl.constexpr, ALIBI: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, UNIT: tl.constexpr,
+    PAIRS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """The newest key and value come from qkv: piece 0 counts them and puts them into the cache.
 
-    `scale` has the factor log₂e; SIZE is that of a head, WIDE and SHARED are padded.
+    `scale` has the factor log₂e; SIZE is that of a head, WIDE and SHARED are padded. PAIRS: values are 8-bit
+    floats and are read two at a time, since matrix units want 16 bits; o has the even and the odd ones apart.
     """
     row, g, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     end, begin = tl.load(past), tl.load(first + row)
@@ -66,17 +94,26 @@ def attend(  # type: ignore[no-untyped-def]
     cache = (row * kv_heads + g).to(tl.int64) * room * SIZE
     m = tl.full((SHARED,), -1e30, tl.float32)
     z = tl.zeros((SHARED,), tl.float32)
-    o = tl.zeros((SHARED, WIDE), tl.float32)
+    newest = m
+    worth = tl.zeros((WIDE,), tl.float32)
     if piece == 0:
         new = turned(line + (heads + g) * SIZE, c, s, i, live, SIZE, ROTARY).to(keys.dtype.element_ty)
-        worth = tl.load(line + (heads + kv_heads + g) * SIZE + i, mask=live, other=0.0)
-        worth = worth.to(values.dtype.element_ty)
+        value = tl.load(line + (heads + kv_heads + g) * SIZE + i, mask=live, other=0.0)
+        value = value.to(values.dtype.element_ty)
         slot = cache + end.to(tl.int64) * SIZE + i
         tl.store(keys + slot, new, mask=live)
-        tl.store(values + slot, worth, mask=live)
-        m = tl.sum(q * new.to(tl.float32)[None, :], 1) * scale
+        tl.store(values + slot, value, mask=live)
+        newest = tl.sum(q * new.to(tl.float32)[None, :], 1) * scale
         z += 1.0
-        o += worth.to(tl.float32)[None, :]
+        worth = value.to(tl.float32)
+    m = newest
+    if PAIRS:
+        two = tl.arange(0, WIDE // 2)
+        pairs = (values + cache).to(tl.pointer_type(tl.int16), bitcast=True)
+        o = tl.zeros((SHARED, WIDE // 2), tl.float32)
+        odd = tl.zeros((SHARED, WIDE // 2), tl.float32)
+    else:
+        o = tl.zeros((SHARED, WIDE), tl.float32)
     q = q.to(UNIT)
     span = tl.cdiv(tl.cdiv(end - begin, splits), BLOCK) * BLOCK
     low = begin + piece * span
@@ -95,9 +132,18 @@ def attend(  # type: ignore[no-untyped-def]
         shrink = tl.exp2(m - top)
         p = tl.where(seen[None, :], tl.exp2(u - top[:, None]), 0.0)
         z = z * shrink + tl.sum(p, 1)
-        v = tl.load(values + cache + slots, mask=mask, other=0.0).to(UNIT)
-        o = tl.dot(p.to(UNIT), v, o * shrink[:, None], input_precision="ieee")
+        if PAIRS:
+            inside = seen[:, None] & (two < SIZE // 2)[None, :]
+            v = tl.load(pairs + j[:, None] * (SIZE // 2) + two[None, :], mask=inside, other=0)
+            o = tl.dot(p.to(UNIT), widened(v, False, PACKED), o * shrink[:, None])
+            odd = tl.dot(p.to(UNIT), widened(v, True, PACKED), odd * shrink[:, None])
+        else:
+            v = tl.load(values + cache + slots, mask=mask, other=0.0).to(UNIT)
+            o = tl.dot(p.to(UNIT), v, o * shrink[:, None], input_precision="ieee")
         m = top
+    if PAIRS:
+        o = tl.interleave(o, odd) * 256.0
+    o += tl.exp2(newest - m)[:, None] * worth[None, :]
     if SPLIT:
         out = parts + ((row * heads + which) * splits + piece).to(tl.int64) * (SIZE + 2)
         tl.store(out[:, None] + i[None, :], o, mask=both)

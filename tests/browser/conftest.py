@@ -78,12 +78,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is being written: a curve, and half a line."""
+def runs(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
+    """A run that is being written: a curve, half a line, and three checkpoints, each surer than the last."""
     root = tmp_path_factory.mktemp("runs")
     (root / "first").mkdir()
     lines = [json.dumps({"train/global_step": s, "train/loss": 5.0 / (1 + s)}) for s in range(1, 40)]
     (root / "first" / "metrics.jsonl").write_text("\n".join(lines) + '\n{"train/glo', encoding="utf-8")
+    model = heedful.load(models / "decoder")
+    for step in (10, 20, 30):
+        with torch.no_grad():
+            model.embed.token.weight.mul_(1.5)
+        heedful.save(model, root / "first" / "checkpoints" / f"step-{step:06d}")
     return root
 
 

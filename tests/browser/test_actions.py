@@ -108,11 +108,11 @@ def test_a_head_that_is_off_may_say_its_mean(visitor: Visitor) -> None:
         visitor.settled()
         seen.append(kl())
     assert len(set(seen)) == 3
-    assert visitor.query()["by"] == "mean"
+    assert visitor.query()["abl"] == "mean"
     assert visitor.query()["ref"]
     page.get_by_role("button", name="Reset").click()
     visitor.settled()
-    assert "by" not in visitor.query()
+    assert "abl" not in visitor.query()
     assert not visitor.faults
 
 
@@ -307,6 +307,34 @@ def test_a_run_that_is_being_written_is_drawn(visitor: Visitor) -> None:
     page = visitor.go("/train?m=vectors&run=first")
     page.wait_for_selector(".fig canvas")
     assert "loss" in visitor.text()
+    assert not visitor.faults
+
+
+def test_the_slider_of_checkpoints_takes_every_page_to_that_moment(visitor: Visitor) -> None:
+    page = visitor.go("/train?run=first")
+    page.get_by_role("slider", name="step").fill("2")
+    visitor.settled()
+    assert visitor.query()["m"] == "first@30"
+    page = visitor.go(f"/predict?m=first@10&x={TEXT}")
+    slider = page.get_by_role("slider", name="Checkpoint", exact=True)
+    chances = [page.locator(".fig-bar-number").first.inner_text()]
+    for expected in ("first@20", "first@30"):
+        slider.focus()
+        page.keyboard.press("ArrowRight")
+        visitor.settled()
+        assert visitor.query()["m"] == expected
+        assert slider.get_attribute("aria-valuetext") == expected
+        assert page.locator("#model").input_value() == expected
+        chances.append(page.locator(".fig-bar-number").first.inner_text())
+    assert len(set(chances)) == 3  # each moment has numbers of its own
+    page.get_by_role("link", name="Attention").first.click()
+    visitor.settled()
+    assert visitor.query()["m"] == "first@30"
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    visitor.settled()
+    assert visitor.query()["m"] == "first@20"
+    assert page.inner_text("h1") == "Attention"
     assert not visitor.faults
 
 

@@ -96,6 +96,42 @@ def test_a_png_is_written(tmp_path: Path) -> None:
     assert figure.save(tmp_path / "x.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+def test_pictures_are_drawn_for_a_dark_page_too(tmp_path: Path) -> None:
+    for kind, figure in figures(tmp_path).items():
+        light, dark = figure.to_svg(), figure.to_svg(theme="dark")
+        assert 'height="100%" fill="#ffffff"' in light
+        assert 'height="100%" fill="#14171c"' in dark, kind
+        texts = [t.get("fill") for t in ET.fromstring(dark).iter("{http://www.w3.org/2000/svg}text")]
+        assert min(contrast(str(fill)) for fill in texts if fill not in ("#000000", "#ffffff")) >= 4.5, kind
+        assert "#1a1d21" not in dark, kind
+    figure = view.attention(tokens=["a", "b"], pattern=torch.eye(2))
+    assert '<html lang="en" data-theme="dark">' in figure.save(tmp_path / "x.html", theme="dark").read_text()
+    assert '<html lang="en">' in figure.to_html()
+    with pytest.raises(ConfigError, match="choose light or dark"):
+        figure.save(tmp_path / "x.svg", theme="black")
+
+
+def contrast(colour: str, background: str = "#14171c") -> float:
+    """The ratio of WCAG 2.2 between two colours."""
+
+    def light(code: str) -> float:
+        share = np.array([int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+        return float(linear @ (0.2126, 0.7152, 0.0722))
+
+    a, b = sorted((light(colour), light(background)))
+    return (b + 0.05) / (a + 0.05)
+
+
+def test_a_dark_png_is_dark(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    figure = view.attention(tokens=["a", "b"], pattern=torch.eye(2))
+    picture = imread(figure.save(tmp_path / "x.png", theme="dark"))
+    assert picture[0, 0, :3] * 255 == pytest.approx([0x14, 0x17, 0x1C], abs=1)
+
+
 def test_the_csv_gives_the_weights_back() -> None:
     figure = view.attention(tiny("gpt2"), IDS, layer=1, head=1)
     rows = list(csv.DictReader(io.StringIO(figure.to_csv())))

@@ -84,7 +84,7 @@ export function asked(caps: Caps): Asked {
   const written = num("gen", 0);
   if (written > 0 && caps.kind !== "encoder" && caps.kind !== "vectors") out.generate = Math.min(written, 64);
   const off = parseOff(str("off"));
-  if (Object.keys(off).length) out.edit = { heads: off, ...(str("by") === "mean" ? { mean: true, reference: str("ref") || undefined } : {}) };
+  if (Object.keys(off).length) out.edit = { heads: off, ...(str("abl") === "mean" ? { mean: true, reference: str("ref") || undefined } : {}) };
   const sub = parseSub(str("sub"));
   if (Object.keys(sub).length) out.edit = { ...out.edit, tokens: sub };
   return out;

@@ -205,7 +205,7 @@ function Modified() {
   return (
     <>
       <span class="badge warn" data-modified>{t(off ? "attention.modified" : "attention.replaced")}</span>
-      <button type="button" onClick={() => set({ off: null, by: null, ref: null, sub: null })}>{t("attention.reset")}</button>
+      <button type="button" onClick={() => set({ off: null, abl: null, ref: null, sub: null })}>{t("attention.reset")}</button>
     </>
   );
 }

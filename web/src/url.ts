@@ -9,7 +9,7 @@ export type Patch = Record<string, string | number | boolean | null | undefined>
 export const LONGEST = 2000;
 
 // What a link to another page takes along: the model, the texts and what was changed about the model.
-const CARRIED = ["m", "x", "y", "off", "by", "ref", "sub"];
+const CARRIED = ["m", "x", "y", "off", "abl", "ref", "sub"];
 
 const overflow = new Map<string, string>();
 

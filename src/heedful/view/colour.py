@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-RAMPS = {
+CIVIDIS = (
+    "#fee838", "#e1cc55", "#c3b369", "#a59c74", "#8a8779", "#707173", "#575d6d", "#3b496c", "#123570",
+    "#00224e",
+)  # fmt: skip
+# Each starts at its theme's background; "signed" has it in the middle (light: PuOr).
+LIGHT = {
     "blue": ("#ffffff", "#dce9f7", "#a6c8e8", "#5b99d1", "#2463a8", "#08306b"),
-    "cividis": (
-        "#fee838", "#e1cc55", "#c3b369", "#a59c74", "#8a8779", "#707173", "#575d6d", "#3b496c", "#123570",
-        "#00224e",
-    ),
-}  # fmt: skip
-SIGNED = ("#542788", "#998ec3", "#d8daeb", "#ffffff", "#fee0b6", "#f1a340", "#b35806")  # PuOr, zero is white
+    "cividis": CIVIDIS,
+    "signed": ("#542788", "#998ec3", "#d8daeb", "#ffffff", "#fee0b6", "#f1a340", "#b35806"),
+}
+DARK = {
+    "blue": ("#14171c", "#17324f", "#22608f", "#4b97cc", "#a8d3f0", "#fdf7dc"),
+    "cividis": CIVIDIS[::-1],
+    "signed": ("#9ad4f5", "#56b4e9", "#23506b", "#14171c", "#6b4c0a", "#e69f00", "#ffcf66"),
+}
+PALETTES = ("blue", "cividis")
 # Okabe and Ito's eight, the yellow darker so that it can be seen on white; dashes tell them apart as well.
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B8A900", "#777777")
 DASHES = ((), (6, 3), (2, 3), (8, 3, 2, 3), (12, 4), (4, 2, 1, 2), (1, 2), (10, 2, 2, 2))
@@ -23,6 +33,7 @@ def rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
+@functools.cache
 def table(stops: tuple[str, ...]) -> np.ndarray:
     """256 colours (256, 3) between stops that stand at equal distances."""
     known = np.array([rgb(s) for s in stops], dtype=np.float64)
@@ -41,14 +52,12 @@ def level(values: np.ndarray, limit: float, scale: str) -> np.ndarray:
     return share
 
 
-def colours(
-    values: np.ndarray, limit: float, *, scale: str = "linear", signed: bool = False, palette: str = "blue"
-) -> np.ndarray:
-    """A colour for each value: (…, 3) of uint8."""
+def rows(values: np.ndarray, limit: float, *, scale: str = "linear", signed: bool = False) -> np.ndarray:
+    """The row of each value in a table of 256 colours: 0 is a ramp's background, 128 that of "signed"."""
     size = level(np.nan_to_num(values), limit, scale)
     if signed:
-        return table(SIGNED)[np.rint(127.5 + np.sign(values) * size * 127.5).astype(int)]
-    return table(RAMPS[palette])[np.rint(size * 255).astype(int)]
+        return np.rint(127.5 + np.sign(values) * size * 127.5).astype(np.uint8)
+    return np.rint(size * 255).astype(np.uint8)
 
 
 def ink(colour: np.ndarray) -> str:

@@ -66,9 +66,9 @@ def matrix(
     turned = wide > cell - 6
     top = (wide * SIN + 14 if turned else 20.0) + 16
     limit = colour.greatest(values)
-    paint = colour.colours(values, limit, scale=scale, signed=signed, palette=palette)
+    ramp, paint = "signed" if signed else palette, colour.rows(values, limit, scale=scale, signed=signed)
     shapes: list[Shape] = [
-        Cells(left, top, S * cell, T * tall, paint),
+        Cells(left, top, S * cell, T * tall, paint, ramp),
         Box(left, top, S * cell, T * tall, stroke=FAINT),
         Text(12, 8, axes, 11, colour=SOFT),
     ]
@@ -84,7 +84,7 @@ def matrix(
         slanted = Text(x, top - 7, name, angle=-45)
         shapes.append(slanted if turned else Text(x, top - 10, name, anchor="middle"))
     if cell >= 29 and tall >= 18:
-        shapes += numbers(values, paint, left, top, cell, tall)
+        shapes += numbers(values, Cells(left, top, cell, tall, paint, ramp))
     bottom = top + T * tall + 16
     shapes += legend(left, bottom, limit, signed, scale, palette)
     right = max(left + S * cell + (wide * SIN if turned else 0.0), left + 240) + 16
@@ -105,25 +105,28 @@ def hatched(T: int, S: int, first: int, left: float, top: float, cell: float) ->
     return out
 
 
-def numbers(
-    values: np.ndarray, paint: np.ndarray, left: float, top: float, w: float, h: float
-) -> list[Shape]:
-    """The weights in their cells, black or white as reads better."""
+def numbers(values: np.ndarray, one: Cells) -> list[Shape]:
+    """The weights in their cells, black or white as reads better; `one` is the first cell, colours of all."""
     said = lambda v: "0" if abs(v) < 0.005 else f"{v:.2f}".replace("0.", ".", 1).replace("-", "−")
     return [
-        Text(left + (s + 0.5) * w, top + (t + 0.5) * h, said(v), 11, "middle", colour.ink(paint[t, s]))
+        Text(one.x + (s + 0.5) * one.w, one.y + (t + 0.5) * one.h, said(v), 11, "middle", on(one, t, s))
         for (t, s), v in np.ndenumerate(values)
         if v != 0
     ]
+
+
+def on(cells: Cells, row: int, column: int) -> str:
+    """The ink for a letter on a cell."""
+    return f"on {cells.ramp} {cells.rows[row, column]}"
 
 
 def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: str) -> list[Shape]:
     """What a colour means, in numbers."""
     back = {"linear": lambda s: s, "sqrt": lambda s: s * s, "log": lambda s: colour.FLOOR ** (1 - s)}[scale]
     shares = np.linspace(-1, 1, 64) if signed else np.linspace(0, 1, 64)
-    stops = colour.table(colour.SIGNED if signed else colour.RAMPS[palette])
-    bar = stops[np.linspace(0, 255, 64).round().astype(int)][None]
-    shapes: list[Shape] = [Cells(x, y, 220, 12, bar), Box(x, y, 220, 12, stroke=SOFT)]
+    bar = np.linspace(0, 255, 64).round().astype(np.uint8)[None]
+    ramp = "signed" if signed else palette
+    shapes: list[Shape] = [Cells(x, y, 220, 12, bar, ramp), Box(x, y, 220, 12, stroke=SOFT)]
     for at in (0.0, 0.25, 0.5, 0.75, 1.0):
         share = shares[0] + at * (shares[-1] - shares[0])
         value = (
@@ -166,11 +169,10 @@ def _heads(data: Data) -> tuple[list[Shape], float, float]:
         shapes.append(Text(left - 8, y + size / 2, short(pattern["name"], 20), 11, "end", SOFT))
         for h, head in enumerate(pattern["values"]):
             small, signed = pooled(head, 24), pattern["kind"] == "effective"
-            paint = colour.colours(
-                small, colour.greatest(small), scale=data["scale"], signed=signed, palette=data["palette"]
-            )
+            paint = colour.rows(small, colour.greatest(small), scale=data["scale"], signed=signed)
+            ramp = "signed" if signed else data["palette"]
             x = left + h * (size + gap)
-            shapes += [Cells(x, y, size, size, paint), Box(x, y, size, size, stroke=FAINT)]
+            shapes += [Cells(x, y, size, size, paint, ramp), Box(x, y, size, size, stroke=FAINT)]
     return shapes, left + most * (size + gap) + 12, top + len(data["patterns"]) * (size + gap) + 8
 
 

@@ -18,7 +18,7 @@ from heedful.errors import ConfigError, MissingPackage
 from heedful.view import packing
 from heedful.view.drawn import scene
 from heedful.view.rows import table
-from heedful.view.scene import png, svg
+from heedful.view.scene import png, svg, theme_of
 
 FORMATS = (".html", ".svg", ".png", ".csv", ".json")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -47,13 +47,19 @@ class Figure:
             "about": packing.tree(dict(self.about)), "data": packing.tree(dict(self.data), bytes_=many),
         }  # fmt: skip
 
-    def to_html(self) -> str:
-        """One file: the numbers, the code that draws them, and a rule that nothing may be fetched."""
+    def to_html(self, theme: str | None = None) -> str:
+        """One file: the numbers, the code that draws them, and a rule that nothing may be fetched.
+
+        Without a theme it follows the reader's system.
+        """
+        if theme is not None:
+            theme_of(theme)  # an error names the two
+        chosen = "" if theme is None else f' data-theme="{theme}"'
         code = (files("heedful.view") / "static" / "widget.js").read_text(encoding="utf-8")
         numbers = packing.for_script(self.to_dict())
         code = code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
         return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            f'<!doctype html>\n<html lang="en"{chosen}><head><meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             '<meta name="color-scheme" content="light dark">'
@@ -74,25 +80,30 @@ class Figure:
         writer.writerows([str(v) if isinstance(v, np.generic) else v for v in row] for row in rows)
         return out.getvalue()
 
-    def to_svg(self) -> str:
+    def to_svg(self, theme: str = "light") -> str:
         """Vectors and text."""
-        return svg(scene(self.kind, self.title, self.data), self.title, self._description())
+        return svg(scene(self.kind, self.title, self.data), self.title, self._description(), theme)
 
     def _description(self) -> str:
         said = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
         return f"{said}. {self.note}".strip(". ")
 
-    def save(self, path: str | Path) -> Path:
-        """Write .html, .svg, .png, .csv or .json, as the name ends."""
+    def save(self, path: str | Path, *, theme: str | None = None) -> Path:
+        """Write .html, .svg, .png, .csv or .json, as the name ends. `theme` is "light" or "dark": without it
+        pictures are light, and a page follows the reader's system.
+        """
         path = Path(path)
         kind = path.suffix.lower()
         if kind not in FORMATS:
             raise ConfigError(f"{path}: a figure is written as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
         if kind == ".png":
-            png(scene(self.kind, self.title, self.data), path)
+            png(scene(self.kind, self.title, self.data), path, theme or "light")
             return path
-        write = {".html": self.to_html, ".svg": self.to_svg, ".csv": self.to_csv}
-        text = json.dumps(self.to_dict(), allow_nan=False) if kind == ".json" else write[kind]()
+        write = {
+            ".html": lambda: self.to_html(theme), ".svg": lambda: self.to_svg(theme or "light"),
+            ".csv": self.to_csv, ".json": lambda: json.dumps(self.to_dict(), allow_nan=False),
+        }  # fmt: skip
+        text = write[kind]()
         path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
         return path
 

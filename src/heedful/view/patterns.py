@@ -15,7 +15,7 @@ from heedful.inspect.attention import head_scores
 from heedful.inspect.inputs import Input, ids_of, is_pair, reading
 from heedful.models.base import Model
 from heedful.view import foreign
-from heedful.view.colour import RAMPS, SCALES
+from heedful.view.colour import PALETTES, SCALES
 from heedful.view.figure import Figure
 from heedful.view.words import cut, labels
 from heedful.view.wordwise import SIDES, marks_of, side
@@ -89,8 +89,8 @@ def _figure(kind: str, given: Collected, layer: int | str, head: int | str, look
     scale, palette, between = look["scale"], look["palette"], look["between"]
     if scale not in SCALES:
         raise InputError(f"scale={scale!r} is unknown; choose {', '.join(SCALES)}")
-    if palette not in RAMPS:
-        raise InputError(f"palette={palette!r} is unknown; choose {', '.join(RAMPS)}")
+    if palette not in PALETTES:
+        raise InputError(f"palette={palette!r} is unknown; choose {', '.join(PALETTES)}")
     one = given.patterns[at]
     if between and one["second"] is None:
         raise InputError(f"between={between!r} needs two texts: give a pair, or second= with your weights")

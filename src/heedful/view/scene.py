@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,64 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from heedful.errors import MissingPackage
+from heedful.errors import ConfigError, MissingPackage
+from heedful.view.colour import DARK, LIGHT, ink, table
 from heedful.view.words import CONTROL
 
-INK, SOFT, FAINT, ACCENT, BAR = "#1a1d21", "#565d66", "#d5d9de", "#b3470b", "#2463a8"
+INK, SOFT, FAINT, ACCENT, BAR = "ink", "soft", "faint", "accent", "bar"  # what a theme has a colour for
 FONTS = {"sans": "system-ui, -apple-system, 'Segoe UI', sans-serif", "mono": "ui-monospace, Menlo, monospace"}
 
 
 @dataclass(frozen=True)
+class Theme:
+    """What colours are called, and what they are; `ramps` have a colour for each row of a table of 256."""
+
+    background: str
+    names: Mapping[str, str]
+    ramps: Mapping[str, tuple[str, ...]]
+
+    def colour(self, name: str) -> str:
+        """A colour by its name; "on blue 200" is black or white, as reads better on that row of a ramp."""
+        if name.startswith("on "):
+            _, ramp, row = name.split()
+            return ink(self.table(ramp)[int(row)])
+        return self.names.get(name, name)
+
+    def table(self, ramp: str) -> np.ndarray:
+        return table(self.ramps[ramp])
+
+
+THEMES = {
+    "light": Theme(
+        "#ffffff",
+        {INK: "#1a1d21", SOFT: "#565d66", FAINT: "#d5d9de", ACCENT: "#b3470b", BAR: "#2463a8"},
+        LIGHT,
+    ),
+    "dark": Theme(
+        "#14171c",
+        {INK: "#e8eaed", SOFT: "#a3abb5", FAINT: "#3a4048", ACCENT: "#ffb454", BAR: "#4b97cc"},
+        DARK,
+    ),
+}
+
+
+def theme_of(name: str) -> Theme:
+    """A theme by its name."""
+    if name not in THEMES:
+        raise ConfigError(f"theme={name!r} is unknown; choose {' or '.join(THEMES)}")
+    return THEMES[name]
+
+
+@dataclass(frozen=True)
 class Cells:
-    """A grid of coloured rectangles; colours (R, C, 3)."""
+    """A grid of coloured rectangles: the rows (R, C) of a ramp's table."""
 
     x: float
     y: float
     w: float
     h: float
-    colours: np.ndarray
+    rows: np.ndarray
+    ramp: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +125,7 @@ Shape = Cells | Text | Stroke | Box | Dot
 
 @dataclass(frozen=True)
 class Scene:
-    """Shapes on a white page, in the order they are painted."""
+    """Shapes on a page, in the order they are painted."""
 
     width: float
     height: float
@@ -95,14 +137,15 @@ def said(text: str) -> str:
     return escape(CONTROL.sub(" ", text), {'"': "&quot;"})
 
 
-def svg(drawing: Scene, title: str, description: str) -> str:
+def svg(drawing: Scene, title: str, description: str, theme: str = "light") -> str:
     """The drawing as an SVG file with a title and a description."""
     size = f'width="{_n(drawing.width)}" height="{_n(drawing.height)}"'
     view = f'viewBox="0 0 {_n(drawing.width)} {_n(drawing.height)}"'
     start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img" font-family="{FONTS["sans"]}">'
     head = f"<title>{said(title)}</title><desc>{said(description)}</desc>"
-    page = '<rect width="100%" height="100%" fill="#ffffff"/>'
-    body = "\n".join(_svg(shape) for shape in drawing.shapes)
+    look = theme_of(theme)
+    page = f'<rect width="100%" height="100%" fill="{look.background}"/>'
+    body = "\n".join(_svg(shape, look) for shape in drawing.shapes)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{start}\n{head}\n{page}\n{body}\n</svg>\n'
 
 
@@ -110,45 +153,51 @@ def _n(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _svg(shape: Shape) -> str:
+def _svg(shape: Shape, theme: Theme) -> str:
+    hue = theme.colour
     match shape:
         case Cells():
-            return _svg_cells(shape)
+            return _svg_cells(shape, theme)
         case Text(x, y, text, size, anchor, colour, angle, bold, font):
             turn = f' transform="rotate({_n(angle)} {_n(x)} {_n(y)})"' if angle else ""
             weight = ' font-weight="600"' if bold else ""
             family = f' font-family="{FONTS["mono"]}" xml:space="preserve"' if font == "mono" else ""
-            place = f'x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" text-anchor="{anchor}" fill="{colour}"'
+            place = f'x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" text-anchor="{anchor}"'
+            place += f' fill="{hue(colour)}"'
             return f'<text {place} dominant-baseline="central"{weight}{family}{turn}>{said(text)}</text>'
         case Stroke(points, colour, width, dash, alpha):
             d = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
             dashes = f' stroke-dasharray="{" ".join(map(str, dash))}"' if dash else ""
             faint = f' opacity="{_n(alpha)}"' if alpha < 1 else ""
-            return f'<path d="{d}" fill="none" stroke="{colour}" stroke-width="{_n(width)}"{dashes}{faint}/>'
+            line = f'stroke="{hue(colour)}" stroke-width="{_n(width)}"'
+            return f'<path d="{d}" fill="none" {line}{dashes}{faint}/>'
         case Box(x, y, w, h, fill, stroke):
             place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(w)}" height="{_n(h)}"'
-            return f'<rect {place} fill="{fill}" stroke="{stroke}"/>'
+            return f'<rect {place} fill="{hue(fill)}" stroke="{hue(stroke)}"/>'
         case Dot(x, y, r, colour, alpha):
-            return f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(r)}" fill="{colour}" opacity="{_n(alpha)}"/>'
+            place = f'cx="{_n(x)}" cy="{_n(y)}" r="{_n(r)}"'
+            return f'<circle {place} fill="{hue(colour)}" opacity="{_n(alpha)}"/>'
 
 
-def _svg_cells(cells: Cells) -> str:
-    """One rectangle for each run of equal colour in a row; what is white is left out."""
-    R, C = cells.colours.shape[:2]
+def _svg_cells(cells: Cells, theme: Theme) -> str:
+    """One rectangle for each run of equal colour in a row; what is as the background is left out."""
+    R, C = cells.rows.shape
     w, h = cells.w / C, cells.h / R
     out = ['<g shape-rendering="crispEdges">']
-    codes = cells.colours.astype(np.uint32) @ np.array([65536, 256, 1], dtype=np.uint32)
+    colours = theme.table(cells.ramp)[cells.rows]
+    codes = colours.astype(np.uint32) @ np.array([65536, 256, 1], dtype=np.uint32)
+    background = int(theme.background[1:], 16)
     for r, row in enumerate(codes):
         edges = [0, *(np.flatnonzero(np.diff(row)) + 1).tolist(), C]
         for start, end in itertools.pairwise(edges):
-            if row[start] != 0xFFFFFF:
+            if row[start] != background:
                 place = f'x="{_n(cells.x + start * w)}" y="{_n(cells.y + r * h)}"'
                 size = f'width="{_n((end - start) * w)}" height="{_n(h)}"'
                 out.append(f'<rect {place} {size} fill="#{row[start]:06x}"/>')
     return "".join(out) + "</g>"
 
 
-def png(drawing: Scene, path: Path, scale: float = 2.0) -> None:
+def png(drawing: Scene, path: Path, theme: str = "light", scale: float = 2.0) -> None:
     """The drawing as a picture of twice as many pixels."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -159,24 +208,28 @@ def png(drawing: Scene, path: Path, scale: float = 2.0) -> None:
         ) from None
     import warnings
 
-    figure = Figure(figsize=(drawing.width / 72, drawing.height / 72), dpi=72 * scale, facecolor="white")
+    look = theme_of(theme)
+    size = (drawing.width / 72, drawing.height / 72)
+    figure = Figure(figsize=size, dpi=72 * scale, facecolor=look.background)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_xlim(0, drawing.width)
     axes.set_ylim(drawing.height, 0)
     axes.axis("off")
     for shape in drawing.shapes:
-        _paint(axes, shape)
+        _paint(axes, shape, look)
     canvas = FigureCanvasAgg(figure)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a letter that no font here has is drawn as a box
         canvas.print_png(str(path))
 
 
-def _paint(axes: Any, shape: Shape) -> None:
+def _paint(axes: Any, shape: Shape, theme: Theme) -> None:
     from matplotlib.patches import Rectangle
 
+    hue = theme.colour
     match shape:
-        case Cells(x, y, w, h, colours):
+        case Cells(x, y, w, h, rows, ramp):
+            colours = theme.table(ramp)[rows]
             axes.imshow(
                 colours, extent=(x, x + w, y + h, y), interpolation="nearest", aspect="auto", zorder=1
             )
@@ -187,18 +240,18 @@ def _paint(axes: Any, shape: Shape) -> None:
             # A dollar sign would open a formula.
             axes.text(
                 x, y, CONTROL.sub(" ", text), fontsize=size * 0.94, ha=across, va="center_baseline",
-                color=colour, rotation=-angle, rotation_mode="anchor", weight=weight, family=family,
+                color=hue(colour), rotation=-angle, rotation_mode="anchor", weight=weight, family=family,
                 parse_math=False, zorder=4,
             )  # fmt: skip
         case Stroke(points, colour, width, dash, alpha):
             style: Any = (0, tuple(d / max(width, 1.0) for d in dash)) if dash else "-"
             xs, ys = zip(*points, strict=True)
-            axes.plot(xs, ys, color=colour, linewidth=width, linestyle=style, alpha=alpha, zorder=2)
+            axes.plot(xs, ys, color=hue(colour), linewidth=width, linestyle=style, alpha=alpha, zorder=2)
         case Box(x, y, w, h, fill, stroke):
             line = 0.0 if stroke == "none" else 1.0
             axes.add_patch(
-                Rectangle((x, y), w, h, facecolor=fill, edgecolor=stroke, linewidth=line, zorder=2)
+                Rectangle((x, y), w, h, facecolor=hue(fill), edgecolor=hue(stroke), linewidth=line, zorder=2)
             )
         case Dot(x, y, r, colour, alpha):
-            axes.scatter([x], [y], s=(2 * r) ** 2, color=colour, alpha=alpha, linewidths=0, zorder=3)
+            axes.scatter([x], [y], s=(2 * r) ** 2, color=hue(colour), alpha=alpha, linewidths=0, zorder=3)
     axes.set_aspect("auto")

@@ -188,14 +188,14 @@ function scoreTable(scores: Scores[]): (string | number | null)[][] {
 /** Which heads the prediction leans on: each switched off alone. Asked for, since it is one run per head. */
 function Effects({ at, trace }: { at: At; trace: Trace }) {
   const wanted = str("fx") === "1";
-  const effects = useOf<{ effects: Record<string, number[]>; python: string }>(trace, wanted ? "effects" : null, { group: at.group.name, mean: str("by") === "mean" ? "true" : undefined });
+  const effects = useOf<{ effects: Record<string, number[]>; python: string }>(trace, wanted ? "effects" : null, { group: at.group.name, mean: str("abl") === "mean" ? "true" : undefined });
   if (!wanted) return <div class="row"><button type="button" onClick={() => set({ fx: true })}>{t("attention.effects")}</button><span class="muted small">{t("attention.effectsCost")}</span></div>;
   return (
     <Await of={effects}>{({ effects, python }) => {
       const rows = Object.entries(effects).flatMap(([path, values]) => values.map((kl, head) => ({ path, head, kl }))).sort((a, b) => b.kl - a.kl);
       return (
         <div class="stack tight">
-          <h3>{t("attention.effectsTitle")}{str("by") === "mean" ? ` · ${t("attention.insteads.mean")}` : ""}</h3>
+          <h3>{t("attention.effectsTitle")}{str("abl") === "mean" ? ` · ${t("attention.insteads.mean")}` : ""}</h3>
           <Scroll label={t("attention.effectsTitle")}><table>
             <thead><tr><th>{t("attention.layer")}</th><th class="n">{t("attention.head")}</th><th class="n">KL</th></tr></thead>
             <tbody>{rows.slice(0, 8).map((r) => (
@@ -368,8 +368,8 @@ function Switch({ at, trace }: { at: At; trace: Trace }) {
 /** What takes the place of a head that is off: nothing, or what it says on average. */
 function Instead() {
   const [draft, setDraft] = useDraft(str("ref"));
-  const by = str("by") !== "mean" ? "zero" : place.value.params.ref === undefined ? "mean" : "ref";
-  const choose = (v: string) => set({ by: v === "zero" ? null : "mean", ref: v === "ref" ? draft || t("attention.someText") : null });
+  const by = str("abl") !== "mean" ? "zero" : place.value.params.ref === undefined ? "mean" : "ref";
+  const choose = (v: string) => set({ abl: v === "zero" ? null : "mean", ref: v === "ref" ? draft || t("attention.someText") : null });
   return (
     <div class="stack tight">
       <Select label={t("attention.instead")} value={by} onChange={choose} choices={["zero", "mean", "ref"].map((v) => ({ value: v, label: t(`attention.insteads.${v}`) }))} />

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,17 @@ SCALE = 20.0
 
 # By the kind of head. The first is transformers' own; cosines are better with the subject named as such.
 TEMPLATES = {"classify": "This example is {}.", "none": "This text is about {}."}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Hypotheses, one for each label; that of no label; whether each label is judged alone; how to read."""
+
+    hypotheses: list[str]
+    blank: str
+    alone: bool
+    truncation: Any
+    batch_size: int
 
 
 class ZeroShot(Pipeline):
@@ -64,49 +76,33 @@ class ZeroShot(Pipeline):
         """
         named, template = _named(candidate_labels), hypothesis_template or TEMPLATES[self.model.config.head]
         hypotheses = [_hypothesis(template, label) for label in named]
-        blank = _hypothesis(template, "")
         alone = multi_label or len(named) == 1
+        asked = Asked(hypotheses, _hypothesis(template, ""), alone, truncation, batch_size)
         judge = self.entailed if self.model.config.head == "classify" else self.near
 
         def answers(texts: list[str]) -> list[dict[str, Any]]:
-            p = judge(texts, hypotheses, blank, alone, truncation, batch_size)  # (texts, labels)
+            p = judge(texts, asked)  # (texts, labels)
             return [_ranked(text, named, row) for text, row in zip(texts, p, strict=True)]
 
         return spread(sequences, answers, batch_size)
 
-    def entailed(
-        self,
-        texts: list[str],
-        hypotheses: list[str],
-        blank: str,
-        alone: bool,
-        truncation: Any,
-        batch_size: int,
-    ) -> Tensor:
+    def entailed(self, texts: list[str], asked: Asked) -> Tensor:
         """By a classifier of entailment."""
-        pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
-        readings = fitted(self.model, self.tokenizer, pairs, truncation=truncation)
-        logits = torch.stack(run(self.model, self.tokenizer, readings, batch_size=batch_size))
-        logits = logits.unflatten(0, (len(texts), len(hypotheses)))
+        pairs = [(text, hypothesis) for text in texts for hypothesis in asked.hypotheses]
+        readings = fitted(self.model, self.tokenizer, pairs, truncation=asked.truncation)
+        logits = torch.stack(run(self.model, self.tokenizer, readings, batch_size=asked.batch_size))
+        logits = logits.unflatten(0, (len(texts), len(asked.hypotheses)))
         yes = entailment(self.model)
         assert yes is not None
         no = -1 if yes == 0 else 0  # where every published classifier of entailment keeps contradiction
-        return logits[..., [no, yes]].softmax(-1)[..., 1] if alone else logits[..., yes].softmax(-1)
+        return logits[..., [no, yes]].softmax(-1)[..., 1] if asked.alone else logits[..., yes].softmax(-1)
 
-    def near(
-        self,
-        texts: list[str],
-        hypotheses: list[str],
-        blank: str,
-        alone: bool,
-        truncation: Any,
-        batch_size: int,
-    ) -> Tensor:
+    def near(self, texts: list[str], asked: Asked) -> Tensor:
         """By the cosines of a sentence encoder."""
-        given = [*texts, *hypotheses, blank]
-        x = vectors(self.model, self.tokenizer, given, truncation=bool(truncation), batch_size=batch_size)
+        given, cut = [*texts, *asked.hypotheses, asked.blank], bool(asked.truncation)
+        x = vectors(self.model, self.tokenizer, given, truncation=cut, batch_size=asked.batch_size)
         cosines = x[: len(texts)] @ x[len(texts) :].T * SCALE
-        if alone:
+        if asked.alone:
             return (cosines[:, :-1] - cosines[:, -1:]).sigmoid()
         return cosines[:, :-1].softmax(-1)
 

@@ -2,6 +2,9 @@
 them:
 
 TRITON_INTERPRET=1 pytest tests/decode/test_fast_gpu.py
+
+It knows no machine instructions (dp4a, two 8-bit floats at once: their twins in plain arithmetic are tested
+instead) and multiplies matrices of bfloat16 as if they were whole numbers, so models here are float32.
 """
 
 from __future__ import annotations

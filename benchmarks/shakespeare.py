@@ -6,8 +6,8 @@
 
 Sizes and batches are nanoGPT's (on the CPU its exact GELU too), the schedule is ours: on the CPU 1,250 steps
 at 4e-3, chosen from five by this very validation loss, against its README's 2,000 at 1e-3, which was not
-tuned. A step of ours is no faster there (small_step.py), and with its schedule ours needs as many. Our loss is
-that of the whole validation text, nanoGPT's that of random rows.
+tuned. A step of ours is no faster there (small_step.py), and with its schedule ours needs as many. Our loss
+is that of the whole validation text, nanoGPT's that of random rows.
 
 HEED_DATA is a folder with lm/tinyshakespeare/. The first 90 % are trained on, the rest validates.
 """

@@ -8,7 +8,7 @@ folder.py     what a run leaves on disk
 progress.py   what it shows meanwhile
 rehearsal.py  one batch, measured: sizes, memory, time
 launch.py     several processes on this machine
-evaluate.py   a trained model, measured
+evaluate.py   a trained model, measured; evaluate_written.py: by what it writes
 finetune/     a trained model, taught one's own file; `heed finetune`
 cards.py      the card beside a checkpoint
 ledger.py     results/*.json and the page made from them

@@ -68,7 +68,8 @@ def evaluate(
     options = {one.path: one.value for one in map(assignment, settings or [])}
     wanted = task or usual(loaded)
     expected = "score" if wanted == "regress" else "label"  # what the builder of its data calls it
-    options |= {name: value for name, value in (("text", text), (expected, label)) if value is not None}
+    named = {name: value for name, value in (("text", text), (expected, label)) if value is not None}
+    options |= {name: int(value) if value.isdigit() else value for name, value in named.items()}
     asked = Asked(files, batch, length, stride, limit, options, quiet=json)
     found = measure(loaded, wanted, asked)
     told: dict[str, Any] = {"model": model, "task": wanted, "data": files} | found

@@ -43,7 +43,7 @@ STEADY: dict[str, Any] = {"lr": 3e-3, "warmup": 3, "eps": 1e-4, "schedule": "con
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """This process as a group of one, for one test: a step cannot be recorded while NCCL watches the device."""
+    """This process as a group of one, for one test: no step is recorded while NCCL watches the device."""
     backend = "cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     yield

@@ -6,8 +6,6 @@ Everything is made once per worker. Where there is no Chromium the tests are ski
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -15,22 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import heedful
-from heedful.word2vec import Word2Vec
+from tests.browser.chromium import chromium
+from tests.studio.made import LINES, made, save_vectors
 
-LINES = [
-    "the cat sat on the mat .", "the dog sat on the log .", "a cat and a dog sat .",
-    "king queen man woman car",
-    "the quick brown fox jumps over the lazy dog .", "an apple and an orange .",
-]  # fmt: skip
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--no-first-run",
-]  # fmt: skip
 PATIENCE = 60_000  # milliseconds; a shared machine may be slow, a broken page waits for ever
 
 # Settled: nothing is being fetched, and it stayed so for a few frames, as one answer may lead to a question.
@@ -40,18 +29,6 @@ SETTLED = """() => {
   window.calmFor = calm ? (window.calmFor ?? 0) + 1 : 0;
   return window.calmFor > 5;
 }"""
-
-
-def made(family: str, tokenizer: Any, **sizes: Any) -> Any:
-    """A random model whose predictions differ enough to be told apart."""
-    torch.manual_seed(1)
-    model = heedful.build(family, **{"vocab": len(tokenizer), "dim": 16, "layers": 2, **sizes}, seed=1).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(4)
-    model.tokenizer = tokenizer
-    return model
 
 
 @pytest.fixture(scope="session")
@@ -68,12 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heedful.save(made("gpt2", bpe, heads=12, layers=12, dim=48, context=160), root / "large")
     heedful.save(made("transformer", bpe, heads=2), root / "encoder-decoder")
     heedful.save(made("rnnsearch", bpe, layers=1), root / "rnn")
-    draw = np.random.default_rng(0)
-    words = sorted({w for line in LINES for w in line.split()})
-    tables = [draw.normal(size=(len(words), 8)).astype(np.float32) for _ in range(2)]
-    (root / "vectors").mkdir()
-    counts = draw.integers(1, 50, len(words))
-    Word2Vec(words, tables[0], tables[1], counts).save(root / "vectors" / "words.safetensors")
+    save_vectors(root / "vectors")
     return root
 
 
@@ -144,19 +116,8 @@ def server(models: Path, runs: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not found:
-        pytest.skip("no Chromium here; install it (apt-get install chromium) or name it in CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        try:
-            running = playwright.chromium.launch(executable_path=found, args=FLAGS)
-            running.new_page().close()
-        except sync_api.Error as error:
-            pytest.skip(f"{found} does not start here: {str(error).splitlines()[0]}")
-        yield running
-        running.close()
+def browser() -> Any:
+    return chromium()
 
 
 @dataclass

@@ -8,33 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from fastapi.testclient import TestClient
 
 import heedful
 from heedful.studio.app import create_app
 from heedful.studio.state import Studio
-from heedful.word2vec import Word2Vec
+from tests.studio.made import LINES, made, save_vectors
 
-LINES = [
-    "the cat sat on the mat .", "the dog sat on the log .", "a cat and a dog sat .", "king queen man woman",
-    "the quick brown fox jumps over the lazy dog .", "an apple and an orange .",
-]  # fmt: skip
-SIZES: dict[str, Any] = {"vocab": 400, "dim": 16, "layers": 2}
 KINDS = ["encoder", "decoder", "encoder-decoder", "rnn", "vectors"]
 SEQUENCES = KINDS[:4]
 TEXT = "the cat sat on the mat ."
-
-
-def made(family: str, tokenizer: Any, **sizes: Any) -> Any:
-    torch.manual_seed(1)
-    model = heedful.build(family, **{**SIZES, "vocab": len(tokenizer), **sizes}, seed=1).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # large enough that predictions differ
-            if parameter.dim() > 1:
-                parameter.mul_(4)
-    model.tokenizer = tokenizer
-    return model
 
 
 @pytest.fixture(scope="session")
@@ -54,12 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heedful.save(made("transformer", bpe, heads=2), root / "encoder-decoder")
     heedful.save(made("rnnsearch", bpe, layers=1, table_dim=12), root / "rnn")
     heedful.save(made("lstm", bpe), root / "lstm")
-    draw = np.random.default_rng(0)
-    words = sorted({w for line in LINES for w in line.split()})
-    counts = draw.integers(1, 50, len(words))
-    vectors = [draw.normal(size=(len(words), 8)).astype(np.float32) for _ in range(2)]
-    (root / "vectors").mkdir()
-    Word2Vec(words, vectors[0], vectors[1], counts).save(root / "vectors" / "words.safetensors")
+    save_vectors(root / "vectors")
     return root
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,9 @@ import pytest
 import torch
 
 from heedful import view
+from tests.browser.chromium import chromium
 from tests.properties.tiny import tiny
 from tests.view.test_figures import HOSTILE, IDS, figures
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs Chromium: make browser, or your system's package"
-)
 
 
 class Opened:
@@ -55,16 +40,8 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-    with sync_api.sync_playwright() as play:
-        try:
-            started = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-            started.new_page().close()
-        except sync_api.Error as error:
-            pytest.skip(f"{CHROMIUM} does not start here: {str(error).splitlines()[0]}")
-        yield started
-        started.close()
+def browser() -> Any:
+    return chromium()
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from heedful.view import branches, colour
+from heedful.view import colour
 from heedful.view.rows import picked
 from heedful.view.scene import ACCENT, BAR, FAINT, INK, SOFT, Box, Cells, Dot, Scene, Shape, Stroke, Text
 from heedful.view.words import brief, percent, short, shown, width
@@ -18,9 +18,9 @@ Point = tuple[float, float]
 SIN = math.sqrt(0.5)
 
 
-def scene(kind: str, title: str, data: Data) -> Scene:
-    """The drawing of a figure."""
-    shapes, right, bottom = SCENES[kind](data)
+def scene(title: str, drawn: tuple[list[Shape], float, float]) -> Scene:
+    """The drawing of a figure: its shapes, how wide and how high they are, under its title."""
+    shapes, right, bottom = drawn
     lines = wrapped(title, max(right, 420.0) - 24, 14)
     head = [Text(12, 18 + 19 * i, line, 14, bold=True) for i, line in enumerate(lines)]
     down = 19.0 * len(lines) + 14
@@ -138,7 +138,7 @@ def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: 
     return shapes
 
 
-def _attention(data: Data) -> tuple[list[Shape], float, float]:
+def attention(data: Data) -> tuple[list[Shape], float, float]:
     found, pattern = picked(data), data["patterns"][data["pattern"]]
     causal = not pattern["cross"] and len(found.queries) > 1 and not np.triu(pattern["values"], 1).any()
     return matrix(
@@ -158,7 +158,7 @@ def pooled(values: np.ndarray, size: int) -> np.ndarray:
     return values
 
 
-def _heads(data: Data) -> tuple[list[Shape], float, float]:
+def heads(data: Data) -> tuple[list[Shape], float, float]:
     shapes: list[Shape] = []
     size, gap, top = 58.0, 6.0, 22.0
     left = min(max(longest([p["name"] for p in data["patterns"]]) + 22, 60), 150)
@@ -176,7 +176,7 @@ def _heads(data: Data) -> tuple[list[Shape], float, float]:
     return shapes, left + most * (size + gap) + 12, top + len(data["patterns"]) * (size + gap) + 8
 
 
-def _panels(data: Data) -> tuple[list[Shape], float, float]:
+def panels(data: Data) -> tuple[list[Shape], float, float]:
     shapes: list[Shape] = []
     right = down = 0.0
     for panel in data["panels"]:
@@ -194,7 +194,7 @@ def _panels(data: Data) -> tuple[list[Shape], float, float]:
     return shapes, right, down
 
 
-def _steps(data: Data) -> tuple[list[Shape], float, float]:
+def steps(data: Data) -> tuple[list[Shape], float, float]:
     """Its text, in lines of one hundred letters."""
     out: list[str] = []
     for line in data["text"]:
@@ -210,7 +210,7 @@ def _steps(data: Data) -> tuple[list[Shape], float, float]:
     return list(shapes), 12 + 7.1 * max(map(len, out)) + 16, 17.0 * len(out) + 12
 
 
-def _next_token(data: Data) -> tuple[list[Shape], float, float]:
+def next_token(data: Data) -> tuple[list[Shape], float, float]:
     names = [data["names"][i] for i in data["shown"]]
     final, before = data["chain"]["final"], data["chain"]["p"]
     left = min(max(longest(names) + 30, 70), 150)
@@ -239,7 +239,7 @@ def crowded(x: float, y: float, long: float, taken: Sequence[tuple[float, float,
     return any(abs(y - b) < 12 and x < a + c and a < x + long for a, b, c in taken)
 
 
-def _embeddings(data: Data) -> tuple[list[Shape], float, float]:
+def embeddings(data: Data) -> tuple[list[Shape], float, float]:
     points, w, h = data["points"].astype(float), 720.0, 520.0
     low, high = points.min(0), points.max(0)
     # One unit is as long across as up, so that distances in the picture are those of the two axes.
@@ -302,18 +302,5 @@ def curves(
     return shapes, 70 + across + 24, top + up + 44
 
 
-def _training(data: Data) -> tuple[list[Shape], float, float]:
+def training(data: Data) -> tuple[list[Shape], float, float]:
     return curves([(c["name"], c["x"], c["y"]) for c in data["curves"]], "step", data["metric"])
-
-
-SCENES: dict[str, Callable[[Data], tuple[list[Shape], float, float]]] = {
-    "attention": _attention,
-    "heads": _heads,
-    "states": _panels,
-    "positions": _panels,
-    "steps": _steps,
-    "next_token": _next_token,
-    "beams": branches.shapes,
-    "embeddings": _embeddings,
-    "training": _training,
-}

@@ -6,7 +6,7 @@ import csv
 import html
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -15,12 +15,22 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import ConfigError, MissingPackage
-from heedful.view import packing
-from heedful.view.drawn import scene
-from heedful.view.rows import table
-from heedful.view.scene import png, svg, theme_of
+from heedful.view import branches, drawn, packing, rows
+from heedful.view.scene import Scene, png, svg, theme_of
 
 FORMATS = (".html", ".svg", ".png", ".csv", ".json")
+# A kind of figure → how it is drawn, and its numbers as rows of a table.
+KINDS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[list[str], rows.Rows]]]] = {
+    "attention": (drawn.attention, rows.attention),
+    "heads": (drawn.heads, rows.heads),
+    "states": (drawn.panels, rows.panels),
+    "positions": (drawn.panels, rows.panels),
+    "steps": (drawn.steps, rows.steps),
+    "next_token": (drawn.next_token, rows.next_token),
+    "beams": (branches.shapes, rows.beams),
+    "embeddings": (drawn.embeddings, rows.embeddings),
+    "training": (drawn.training, rows.training),
+}
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -73,16 +83,19 @@ class Figure:
 
     def to_csv(self) -> str:
         """The numbers that are shown, one row each."""
-        head, rows = table(self.kind, self.data)
+        head, listed = KINDS[self.kind][1](self.data)
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(head)
-        writer.writerows([str(v) if isinstance(v, np.generic) else v for v in row] for row in rows)
+        writer.writerows([str(v) if isinstance(v, np.generic) else v for v in row] for row in listed)
         return out.getvalue()
 
     def to_svg(self, theme: str = "light") -> str:
         """Vectors and text."""
-        return svg(scene(self.kind, self.title, self.data), self.title, self._description(), theme)
+        return svg(self._scene(), self.title, self._description(), theme)
+
+    def _scene(self) -> Scene:
+        return drawn.scene(self.title, KINDS[self.kind][0](self.data))
 
     def _description(self) -> str:
         said = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
@@ -97,7 +110,7 @@ class Figure:
         if kind not in FORMATS:
             raise ConfigError(f"{path}: a figure is written as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
         if kind == ".png":
-            png(scene(self.kind, self.title, self.data), path, theme or "light")
+            png(self._scene(), path, theme or "light")
             return path
         write = {
             ".html": lambda: self.to_html(theme), ".svg": lambda: self.to_svg(theme or "light"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ def without_first(matrix: np.ndarray) -> np.ndarray:
     return np.asarray(matrix[:, 1:] * kept)
 
 
-def _attention(data: Data) -> tuple[list[str], Rows]:
+def attention(data: Data) -> tuple[list[str], Rows]:
     found = picked(data)
     name, head = data["patterns"][data["pattern"]]["name"], data["head"]
     rows = (
@@ -77,12 +77,12 @@ def _attention(data: Data) -> tuple[list[str], Rows]:
 SCORES = ("entropy", "distance", "previous", "first", "induction")
 
 
-def _heads(data: Data) -> tuple[list[str], Rows]:
+def heads(data: Data) -> tuple[list[str], Rows]:
     rows = ([s["name"], s["head"], *(s.get(k) for k in SCORES)] for s in data["scores"])
     return ["layer", "head", *SCORES], rows
 
 
-def _panels(data: Data) -> tuple[list[str], Rows]:
+def panels(data: Data) -> tuple[list[str], Rows]:
     rows = (
         [panel["title"], row, column, panel["values"][t, s]]
         for panel in data["panels"]
@@ -92,14 +92,14 @@ def _panels(data: Data) -> tuple[list[str], Rows]:
     return ["panel", "row", "column", "value"], rows
 
 
-def _steps(data: Data) -> tuple[list[str], Rows]:
+def steps(data: Data) -> tuple[list[str], Rows]:
     return ["section", "step", "formula", "numbers", "result"], (list(row) for row in data["rows"])
 
 
 CHAIN = ("p", "heated", "top_k", "top_p", "final")
 
 
-def _next_token(data: Data) -> tuple[list[str], Rows]:
+def next_token(data: Data) -> tuple[list[str], Rows]:
     rows = (
         [
             data["names"][i],
@@ -116,34 +116,16 @@ def _next_token(data: Data) -> tuple[list[str], Rows]:
 BRANCH = ("step", "rank", "group", "name", "token", "parent", "logprob", "score", "final", "fate")
 
 
-def _beams(data: Data) -> tuple[list[str], Rows]:
+def beams(data: Data) -> tuple[list[str], Rows]:
     return ["at", *BRANCH], ([i, *(b[k] for k in BRANCH)] for i, b in enumerate(data["branches"]))
 
 
-def _embeddings(data: Data) -> tuple[list[str], Rows]:
+def embeddings(data: Data) -> tuple[list[str], Rows]:
     near = lambda i: " ".join(data["words"][j] for j in data["near"][i])
     rows = ([name, *data["points"][i], near(i)] for i, name in enumerate(data["names"]))
     return ["word", "x", "y", "nearest"], rows
 
 
-def _training(data: Data) -> tuple[list[str], Rows]:
+def training(data: Data) -> tuple[list[str], Rows]:
     rows = ([c["name"], int(x), y] for c in data["curves"] for x, y in zip(c["x"], c["y"], strict=True))
     return ["curve", "step", data["metric"]], rows
-
-
-TABLES: dict[str, Callable[[Data], tuple[list[str], Rows]]] = {
-    "attention": _attention,
-    "heads": _heads,
-    "states": _panels,
-    "positions": _panels,
-    "steps": _steps,
-    "next_token": _next_token,
-    "beams": _beams,
-    "embeddings": _embeddings,
-    "training": _training,
-}
-
-
-def table(kind: str, data: Data) -> tuple[list[str], Rows]:
-    """The names of the columns, and the rows."""
-    return TABLES[kind](data)

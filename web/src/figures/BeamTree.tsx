@@ -1,6 +1,6 @@
 // What a search weighed: the tree, the texts it found, and every branch as a table.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Canvas } from "./Canvas";
+import { Stage } from "./Canvas";
 import { useTheme } from "./hooks";
 import { say } from "./say";
 import { number, shown } from "./text";
@@ -31,14 +31,18 @@ export function BeamTree({ tree, title }: BeamTreeProps) {
     const { x } = drawing.layout.at(selected);
     if (x < box.scrollLeft || x + drawing.layout.column > box.scrollLeft + box.clientWidth) box.scrollLeft = x - box.clientWidth / 2;
   }, [selected]);
-  const pick = (e: MouseEvent) => {
-    const box = (e.currentTarget as HTMLElement).getBoundingClientRect();
-    const [x, y] = [e.clientX - box.left, e.clientY - box.top];
+  const pick = ({ x, y }: { x: number; y: number }) => {
     const found = branches.findIndex((_, i) => {
       const at = drawing.layout.at(i);
       return x >= at.x - 6 && x < at.x + drawing.layout.column - 20 && y >= at.y - 12 && y < at.y + 22;
     });
     select(found < 0 || found === selected ? null : found);
+  };
+  const keyed = (e: KeyboardEvent) => {
+    if (e.key === "Escape") select(null);
+    else if (e.key.startsWith("Arrow")) select(stepped(branches, selected, e.key));
+    else return false;
+    return true;
   };
   const b = selected === null ? null : branches[selected];
   const words = b === null ? say("treeHint") : say("branch", {
@@ -61,16 +65,7 @@ export function BeamTree({ tree, title }: BeamTreeProps) {
           </table>
         </div>
       ) : (
-        <div ref={scroll} class="fig-scroll" tabIndex={0} role="application" aria-label={`${title}. ${say("treeHint")}`} onKeyDown={(e) => {
-          if (e.key === "Escape") select(null);
-          else if (e.key.startsWith("Arrow")) select(stepped(branches, selected, e.key));
-          else return;
-          e.preventDefault();
-        }}>
-          <div role="presentation" class="fig-stage fig-pointer" style={{ width: `${drawing.width}px`, height: `${drawing.height}px` }} onClick={pick}>
-            <Canvas drawing={drawing} theme={theme} />
-          </div>
-        </div>
+        <Stage scroll={scroll} label={`${title}. ${say("treeHint")}`} drawing={drawing} theme={theme} onKey={keyed} onClick={pick} />
       )}
       <div class="fig-scroll" tabIndex={0} role="group" aria-label={say("texts")}>
         <table class="fig-table">

@@ -1,5 +1,5 @@
 // A canvas that shows a drawing, and the buttons that save it.
-import type { ComponentChildren } from "preact";
+import type { ComponentChildren, Ref } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { theme as themeNow } from "./hooks";
 import { onCanvas, png, svg, type Drawing, type Theme } from "./pen";
@@ -12,6 +12,34 @@ export function Canvas({ drawing, theme }: { drawing: Drawing; theme: Theme }) {
     if (ref.current) onCanvas(ref.current, drawing, theme);
   }, [drawing, theme]);
   return <canvas ref={ref} class="fig-canvas" aria-hidden="true" />;
+}
+
+export interface StageProps {
+  label: string;
+  drawing: Drawing;
+  theme: Theme;
+  onKey: (e: KeyboardEvent) => boolean; // whether the key meant something here
+  onClick?: (at: { x: number; y: number }) => void;
+  onMove?: (at: { x: number; y: number } | null) => void;
+  scroll?: Ref<HTMLDivElement>;
+  children?: ComponentChildren;
+}
+
+/** A drawing that scrolls, takes the keyboard, and tells where it is pointed at. */
+export function Stage({ label, drawing, theme, onKey, onClick, onMove, scroll, children }: StageProps) {
+  const at = (e: MouseEvent) => {
+    const box = (e.currentTarget as HTMLElement).getBoundingClientRect();
+    return { x: e.clientX - box.left, y: e.clientY - box.top };
+  };
+  return (
+    <div ref={scroll} class="fig-scroll" tabIndex={0} role="application" aria-label={label} onKeyDown={(e) => onKey(e) && e.preventDefault()}>
+      <div role="presentation" class={onClick ? "fig-stage fig-pointer" : "fig-stage"} style={{ width: `${drawing.width}px`, height: `${drawing.height}px` }}
+        onClick={onClick && ((e) => onClick(at(e)))} onMouseMove={onMove && ((e) => onMove(at(e)))} onMouseLeave={onMove && (() => onMove(null))}>
+        <Canvas drawing={drawing} theme={theme} />
+        {children}
+      </div>
+    </div>
+  );
 }
 
 export interface Exports {

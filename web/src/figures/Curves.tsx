@@ -1,6 +1,6 @@
 // Curves over steps: raw values faint, their running mean over them, the numbers where the pointer is.
 import { useMemo, useState } from "preact/hooks";
-import { Canvas } from "./Canvas";
+import { Stage } from "./Canvas";
 import { useTheme, useWidth } from "./hooks";
 import { drawCurves } from "./plots";
 import { say } from "./say";
@@ -50,6 +50,13 @@ export function Curves({ curves, title, xTitle, yTitle, controls = true, ...star
     const i = at === null ? (by > 0 ? -1 : longest.x.length) : nearest(longest.x, at);
     setAt(longest.x[Math.min(Math.max(i + by, 0), longest.x.length - 1)]);
   };
+  const keyed = (e: KeyboardEvent) => {
+    if (e.key === "ArrowRight") step(1);
+    else if (e.key === "ArrowLeft") step(-1);
+    else if (e.key === "Escape") setAt(null);
+    else return false;
+    return true;
+  };
   const words = at === null ? "" : [`${xTitle} ${brief(at)}`, ...curves.filter((c) => c.x.length).map((c) => `${c.name} ${number(c.y[nearest(c.x, at)], 4)}`)].join(", ");
   return (
     <div ref={ref} class="fig-curves">
@@ -66,23 +73,9 @@ export function Curves({ curves, title, xTitle, yTitle, controls = true, ...star
       {table ? (
         <CurveTable curves={curves} title={title} xTitle={xTitle} />
       ) : (
-        <div class="fig-scroll" tabIndex={0} role="application" aria-label={title} onKeyDown={(e) => {
-          if (e.key === "ArrowRight") step(1);
-          else if (e.key === "ArrowLeft") step(-1);
-          else if (e.key === "Escape") setAt(null);
-          else return;
-          e.preventDefault();
-        }}>
-          <div role="presentation" class="fig-stage" style={{ width: `${drawing.width}px`, height: `${drawing.height}px` }}
-            onMouseMove={(e) => {
-              const px = e.clientX - e.currentTarget.getBoundingClientRect().left;
-              setAt(px < box.x || px > box.x + box.w ? null : drawing.layout.fromX(px));
-            }}
-            onMouseLeave={() => setAt(null)}>
-            <Canvas drawing={drawing} theme={theme} />
-            {at !== null && <div class="fig-hair" style={{ left: `${drawing.layout.toX(at)}px`, top: `${box.y}px`, height: `${box.h}px` }} />}
-          </div>
-        </div>
+        <Stage label={title} drawing={drawing} theme={theme} onKey={keyed} onMove={(p) => setAt(!p || p.x < box.x || p.x > box.x + box.w ? null : drawing.layout.fromX(p.x))}>
+          {at !== null && <div class="fig-hair" style={{ left: `${drawing.layout.toX(at)}px`, top: `${box.y}px`, height: `${box.h}px` }} />}
+        </Stage>
       )}
     </div>
   );

@@ -1,6 +1,6 @@
 // The greatest edges between queries and keys, with how much of the weight they are.
 import { useMemo } from "preact/hooks";
-import { Canvas } from "./Canvas";
+import { Stage } from "./Canvas";
 import { DASHES, OKABE_ITO } from "./colour";
 import { useHeld, useTheme, useWidth } from "./hooks";
 import { drawLines } from "./plots";
@@ -26,18 +26,17 @@ export function Lines(props: LinesProps) {
   const [top, setTop] = useHeld(props.top, 5, props.onTop);
   const [pinned, pin] = useHeld<number | null>(props.pinned, null, props.onPin);
   const drawing = useMemo(() => drawLines({ queries, keys, heads, top, pinned }, width), [queries, keys, heads, top, pinned, width]);
-  const row = (e: MouseEvent) => {
-    const y = e.clientY - (e.currentTarget as HTMLElement).getBoundingClientRect().top;
+  const pick = ({ y }: { y: number }) => {
     const t = Math.floor((y - drawing.layout.top) / drawing.layout.step);
-    return t >= 0 && t < queries.length ? t : null;
+    pin(t >= 0 && t < queries.length && t !== pinned ? t : null);
   };
   const key = (e: KeyboardEvent) => {
     const last = queries.length - 1;
     if (e.key === "ArrowDown") pin(pinned === null ? 0 : Math.min(pinned + 1, last));
     else if (e.key === "ArrowUp") pin(pinned === null ? last : Math.max(pinned - 1, 0));
     else if (e.key === "Escape") pin(null);
-    else return;
-    e.preventDefault();
+    else return false;
+    return true;
   };
   const line = say("edges", { shown: drawing.shown.toLocaleString("en"), total: drawing.total.toLocaleString("en"), mass: percent(drawing.mass) });
   return (
@@ -62,14 +61,7 @@ export function Lines(props: LinesProps) {
           ))}
         </ul>
       )}
-      <div class="fig-scroll" tabIndex={0} role="application" aria-label={`${props.title}. ${line}. ${say("gridHint")}`} onKeyDown={key}>
-        <div role="presentation" class="fig-stage fig-pointer" style={{ width: `${drawing.width}px`, height: `${drawing.height}px` }} onClick={(e) => {
-          const t = row(e);
-          pin(t === pinned ? null : t);
-        }}>
-          <Canvas drawing={drawing} theme={theme} />
-        </div>
-      </div>
+      <Stage label={`${props.title}. ${line}. ${say("gridHint")}`} drawing={drawing} theme={theme} onKey={key} onClick={pick} />
     </div>
   );
 }

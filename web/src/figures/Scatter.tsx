@@ -1,6 +1,6 @@
 // A map of points with names; distances that count are those of the full space, given as `near`.
 import { useMemo } from "preact/hooks";
-import { Canvas } from "./Canvas";
+import { Stage } from "./Canvas";
 import { useHeld, useTheme, useWidth } from "./hooks";
 import { drawScatter } from "./plots";
 import { say } from "./say";
@@ -28,16 +28,22 @@ export function Scatter(props: ScatterProps) {
     () => drawScatter({ points, names, xTitle, yTitle, selected, near, groups }, width),
     [points, names, xTitle, yTitle, selected, near, groups, width],
   );
-  const pick = (e: MouseEvent) => {
-    const box = (e.currentTarget as HTMLElement).getBoundingClientRect();
+  const pick = ({ x, y }: { x: number; y: number }) => {
     let best: number | null = null;
     let far = 14 ** 2;
     for (let i = 0; i < names.length; i++) {
       const at = drawing.layout.at(i);
-      const d = (at.x - e.clientX + box.left) ** 2 + (at.y - e.clientY + box.top) ** 2;
+      const d = (at.x - x) ** 2 + (at.y - y) ** 2;
       if (d < far) [best, far] = [i, d];
     }
     select(best);
+  };
+  const keyed = (e: KeyboardEvent) => {
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[e.key];
+    if (e.key === "Escape") select(null);
+    else if (by && names.length) select(((selected ?? (by > 0 ? -1 : 0)) + by + names.length) % names.length);
+    else return false;
+    return true;
   };
   return (
     <div ref={ref} class="fig-scatter">
@@ -51,17 +57,7 @@ export function Scatter(props: ScatterProps) {
         </label>
         <span class="fig-read" role="status">{selected === null ? say("pick") : shown(names[selected].slice(0, 80))}</span>
       </div>
-      <div class="fig-scroll" tabIndex={0} role="application" aria-label={title} onKeyDown={(e) => {
-        const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[e.key];
-        if (e.key === "Escape") select(null);
-        else if (by && names.length) select(((selected ?? (by > 0 ? -1 : 0)) + by + names.length) % names.length);
-        else return;
-        e.preventDefault();
-      }}>
-        <div role="presentation" class="fig-stage fig-pointer" style={{ width: `${drawing.width}px`, height: `${drawing.height}px` }} onClick={pick}>
-          <Canvas drawing={drawing} theme={theme} />
-        </div>
-      </div>
+      <Stage label={title} drawing={drawing} theme={theme} onKey={keyed} onClick={pick} />
     </div>
   );
 }

@@ -370,3 +370,21 @@ def test_tokens_say_which_word_they_are_a_piece_of(client: TestClient) -> None:
     for i, piece in enumerate(pieces[1:], 1):
         assert words[i] == words[i - 1] + (not piece.startswith("##"))
     assert any(piece.startswith("##") for piece in pieces)
+
+
+def test_every_look_at_a_pair_knows_its_two_texts(client: TestClient, models: Path) -> None:
+    found = traced(client, "encoder", "the cat sat", pair="on the mat")
+    base = f"/api/trace/{found['id']}"
+    model, given = heedful.load(models / "encoder"), ("the cat sat", "on the mat")
+    bits = get(client, f"{base}/surprisal")["bits"]
+    assert bits[1:3] == pytest.approx(list(surprisal(model, given).bits[1:3]), abs=1e-5)
+    scores = get(client, f"{base}/attribution", method="gradient")["scores"]
+    assert scores == pytest.approx(attribution(model, given, method="gradient").scores.tolist(), abs=1e-5)
+    norms = get(client, f"{base}/reach")["norms"]
+    assert norms == pytest.approx(list(gradient_by_distance(model, given).norms), abs=1e-5)
+    lens = get(client, f"{base}/lens")
+    best = logit_lens(model, given).logits[-1].argmax(-1).tolist()
+    assert [top[0]["id"] for top in lens["top"][-1]] == best
+    assert get(client, f"{base}/explain", topic="attention", part="blocks.1.attn", token=-2)["checked"]["ok"]
+    assert get(client, f"{base}/order")["kl"] > 0
+    assert get(client, f"{base}/neighbours", count=2)["near"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.inspect.inputs import Input, Text, ids_of, quiet, reading, token_id
+from heedful.inspect.inputs import Input, Text, ids_of, is_pair, quiet, reading, token_id
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 
@@ -193,11 +193,13 @@ def gradient_by_distance(
     or bursts (Bengio et al. 1994; Pascanu et al. 2013); attention has a path of length one to every token.
     Without a text, on random tokens. Of an encoder-decoder, the encoder.
     """
-    draw = torch.Generator().manual_seed(seed)
+    draw, types = torch.Generator().manual_seed(seed), None
     if text is None:
         ids = torch.randint(0, model.tables["tokens"].vocab, (1, length), generator=draw).to(model.device)
     else:
-        ids = text.ids if isinstance(text, Input) else ids_of(model, text)
+        given = reading(model, text) if is_pair(text) else text
+        ids = given.ids if isinstance(given, Input) else ids_of(model, given)
+        types = given.types if isinstance(given, Input) else None
     assert isinstance(model, (LM, Seq2Seq))
     with torch.enable_grad(), quiet(model):
         held: list[Tensor] = []
@@ -206,7 +208,12 @@ def gradient_by_distance(
             held[:] = [x.detach().requires_grad_()]
             return held[0]
 
-        last = model.encode(ids, watch=Watch(edit={"embed.output": leaf}))[0, -1]
+        watch = Watch(edit={"embed.output": leaf})
+        if isinstance(model, LM):
+            hidden = model.encode(ids, types=types, watch=watch)
+        else:
+            hidden = model.encode(ids, watch=watch)
+        last = hidden[0, -1]
         total = torch.zeros(ids.shape[1], dtype=torch.float64)
         for _ in range(samples):
             u = torch.randn(last.shape, generator=draw).to(last)

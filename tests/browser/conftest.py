@@ -153,6 +153,7 @@ class Visitor:
         return self.settled()
 
     def settled(self) -> Any:
+        self.page.evaluate("window.calmFor = 0")  # what was calm before an action says nothing of after it
         self.page.wait_for_function(SETTLED)
         return self.page
 

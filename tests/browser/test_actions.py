@@ -295,6 +295,7 @@ def test_a_map_may_be_made_by_tsne(visitor: Visitor) -> None:
     pytest.importorskip("sklearn")
     page = visitor.go("/space?m=vectors&count=50")
     page.get_by_label("Map by").select_option("tsne")
+    page.wait_for_selector("text=says little")
     visitor.settled()
     assert visitor.query()["map"] == "tsne"
     assert "t-SNE" in page.locator(".fig-title").first.inner_text()

@@ -194,6 +194,22 @@ def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio
     compile(found["python"], "snippet", "exec")
 
 
+def test_a_slow_map_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heedful.studio import space
+    from heedful.view.maps import placed
+
+    made: list[str] = []
+
+    def counted(rows: np.ndarray, method: str, *rest: int, **how: float) -> object:
+        made.append(method)
+        return placed(rows, "pca", 2)
+
+    monkeypatch.setattr(space, "placed", counted)
+    for seed in (71, 71, 72, *range(80, 80 + space.MAPS), 71):
+        get(client, "/api/models/vectors/space/map", method="tsne", count=9, seed=seed, dims=2)
+    assert len(made) == 2 + space.MAPS + 1  # the repeated one is remembered, and let go when others came
+
+
 def test_a_method_whose_package_is_missing_is_told(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

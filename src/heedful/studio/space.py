@@ -5,7 +5,7 @@ Neighbours are always found in the full space, never in the picture.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from heedful.view.maps import methods, pca, placed
 from heedful.word2vec import Word2Vec
 
 POINTS = 20_000
+MAPS = 8  # slow maps that are remembered
 SLOW = 3_000  # points of t-SNE and UMAP, which take seconds
 
 
@@ -97,6 +98,19 @@ def neighbours(held: Held, table: Word2Vec, word: str, count: int, metric: str) 
     far[row] = np.inf
     best = np.argsort(far, kind="stable")[:count]
     return ranked(held, [(table.words[i], float(far[i])) for i in best])
+
+
+def remembered(held: Held, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A map that took seconds, kept while it is among the last few."""
+
+    def found() -> dict[str, Any]:
+        maps: dict[str, dict[str, Any]] = held.memo.setdefault("maps", {})
+        maps[key] = maps.pop(key) if key in maps else make()
+        while len(maps) > MAPS:
+            maps.pop(next(iter(maps)))
+        return maps[key]
+
+    return held.run(found)
 
 
 @dataclass(frozen=True)

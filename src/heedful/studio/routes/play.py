@@ -51,11 +51,11 @@ def play(asked: Task, studio: Here, client: Client = None) -> Response:
 
 
 @router.post("/api/beams")
-def beams(asked: Task, studio: Here) -> Response:
-    """The search behind an answer: every text that was weighed. It cancels nothing, being asked beside it."""
-    held, ticket = studio.shelf.get(asked.model), Ticket()
-    held.sequence  # noqa: B018
-    return Json(held.run(lambda: searching.trees(held, asked.task, asked.inputs, asked.parameters, ticket)))
+def beams(asked: Task, studio: Here, client: Client = None) -> Response:
+    """The search behind an answer: every text that was weighed."""
+    held, ticket = studio.shelf.get(asked.model), studio.clients.ticket(client)
+    work = lambda: searching.trees(held, asked.task, asked.inputs, asked.parameters, ticket)
+    return Json(held.run(work, ticket))
 
 
 def _streamed(held: Held, asked: Task, ticket: Ticket) -> Iterator[str]:

@@ -44,7 +44,7 @@ def space_map(
     how = space.Map(method, dims, perplexity, seed)
     key = f"map {table} {asked} {count} {ends} {how}"
     make = lambda: space.map_of(held, rows, asked, count, ends, how)
-    found = held.run(make) if method == "pca" else held.once(key, make)
+    found = held.run(make) if method == "pca" else space.remembered(held, key, make)
     chosen = (
         f"[vectors.row(w) for w in {[p['text'] for p in found['points']]!r}]" if asked else f"slice({count})"
     )

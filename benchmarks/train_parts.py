@@ -236,9 +236,27 @@ def product(K: int, N: int) -> dict[str, Any]:
     }
 
 
+def visits() -> dict[str, Any]:
+    """The kernels that visit memory once in bfloat16: GELU forward and back, and three gradients joined."""
+    from heedful.kernels import columns, gelu
+
+    u = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
+    up, parts = torch.randn_like(u), [torch.randn(ROWS, DIM, device="cuda", dtype=torch.bfloat16)] * 3
+    found: dict[str, Any] = {
+        "copy": clock(lambda: torch.empty_like(u).copy_(u)),
+        "GELU": attempt(lambda: clock(lambda: gelu.forth(u))),
+        "cat": clock(lambda: torch.cat(parts, 1)),
+    }
+    for shape in ((16, 128, 4), (32, 128, 4), (16, 256, 4), (16, 256, 8), (32, 256, 8), (64, 128, 8)):
+        tile = columns.Tile(*shape)
+        found[f"GELU back {shape}"] = attempt(partial(clock, partial(gelu.launched, up, u, tile)))
+        found[f"joined {shape}"] = attempt(partial(clock, partial(columns.launched, parts, tile)))
+    return found
+
+
 def roundings() -> dict[str, Any]:
     """Rounding to float8 both ways, plain and through a GELU and its slope, in several tiles."""
-    from heedful.kernels import float8, gelu, gpu_float8
+    from heedful.kernels import float8, gpu_float8
 
     x = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, weight = torch.randn_like(x) * 1e-5, torch.randn(4 * DIM, DIM, device="cuda")
@@ -246,7 +264,6 @@ def roundings() -> dict[str, Any]:
     found: dict[str, Any] = {"copy": clock(lambda: torch.empty_like(x).copy_(x))}
     found["flip"] = attempt(lambda: clock(lambda: gpu_float8.flipped(small)))
     found["a weight"] = attempt(lambda: clock(lambda: float8.rounded_both(weight)))
-    found["GELU back in bfloat16"] = attempt(lambda: clock(lambda: gelu.launched(up, x)))
     for tile in ((64, 64, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8), (64, 128, 4)):
         for name, what, gradient in (
             ("plain", 0, False),
@@ -273,7 +290,7 @@ def attempt(work: Callable[[], Any]) -> Any:
 def parts() -> dict[str, Any]:
     """Every part timed alone; one that fails says so and the others go on."""
     found: dict[str, Any] = {}
-    for work in (cross_entropies, attention, optimiser, tables, heads, products, roundings):
+    for work in (visits, roundings, cross_entropies, attention, optimiser, tables, heads, products):
         found[work.__name__] = attempt(work)
         torch.cuda.empty_cache()
         print(json.dumps({work.__name__: found[work.__name__]}, indent=1), flush=True)

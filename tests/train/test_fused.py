@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
-from heedful.kernels.gelu import gelu_back, mlp, reference
-from heedful.train.fused import FusedMLP, fuse
+from heedful.kernels import columns, gelu
+from heedful.kernels.columns import together
+from heedful.kernels.gelu import mlp
+from heedful.train.fused import FusedAttention, FusedMLP, fuse
 from tests.train import toys
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -28,12 +31,38 @@ def test_a_hidden_layer_and_its_gradients_equal_the_plain_ones() -> None:
         torch.testing.assert_close(a, b, rtol=near, atol=near)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="the kernel is Triton's and needs a GPU")
-def test_the_kernel_equals_the_definition() -> None:
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers_together_say_what_they_say_alone(bias: bool) -> None:
+    dtype, near = (torch.float32, 1e-3) if DEVICE == "cuda" else (torch.float64, 1e-6)
+    layers = [nn.Linear(16, size, bias, device=DEVICE, dtype=dtype) for size in (32, 16, 48)]
+    x = torch.randn(5, 7, 16, device=DEVICE, dtype=dtype, requires_grad=True)
+    leaves = [x, *(p for layer in layers for p in layer.parameters())]
+    found: list[list[Tensor]] = []
+    ups = [torch.randn(5, 7, layer.out_features, device=DEVICE, dtype=dtype) for layer in layers]
+    for outs in ([layer(x) for layer in layers], together(x, layers, dtype)):
+        found.append([*outs, *torch.autograd.grad(outs, leaves, ups)])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=near, atol=near)
+
+
+def test_what_layers_say_together_lies_in_one_product() -> None:
+    layers = [nn.Linear(16, 32, device=DEVICE) for _ in range(3)]
+    q, k, v = together(torch.randn(5, 7, 16, device=DEVICE), layers, torch.float32)
+    assert q.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
+    assert q.stride() == k.stride() == (7 * 96, 96, 1)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="the kernels are Triton's and need a GPU")
+def test_the_kernels_equal_the_definitions() -> None:
     up, u = (torch.randn(300, 80, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    (d, h, sums), (d2, h2, sums2) = gelu_back(up, u), reference(up, u)
-    torch.testing.assert_close((d, h), (d2, h2), rtol=2**-6, atol=1e-3)
+    (d, sums), (d2, sums2) = gelu.gelu_back(up, u), gelu.reference(up, u)
+    torch.testing.assert_close(d, d2, rtol=2**-6, atol=1e-3)
     torch.testing.assert_close(sums.sum(0), sums2[0], rtol=1e-2, atol=5e-2)
+    torch.testing.assert_close(gelu.gelu(u), F.gelu(u, approximate="tanh"), rtol=2**-7, atol=1e-5)
+    parts = [up, u[:, 16:], up[:, :48]]
+    (whole, sums), (whole2, sums2) = columns.join(parts), columns.reference(parts)
+    assert torch.equal(whole, whole2)
+    torch.testing.assert_close(sums.sum(0), sums2[0], rtol=1e-4, atol=1e-3)
 
 
 def test_a_fused_model_takes_the_same_step() -> None:
@@ -42,7 +71,8 @@ def test_a_fused_model_takes_the_same_step() -> None:
     for fused in (False, True):
         model = toys.tiny("gpt2", dropout=0.0)
         if fused:
-            assert fuse(model) == model.config.layers
+            assert fuse(model) == 2 * model.config.layers
+            assert isinstance(model.blocks[0].get_submodule("attn"), FusedAttention)
             assert isinstance(model.blocks[0].get_submodule("ffn"), FusedMLP)
         with torch.autocast("cpu", torch.bfloat16):
             loss = model.encode(tokens).float().square().mean()

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
     registers: int
 
 
-SHAPE = Shape(8192, 16, 64)
+SHAPE = Shape(8192, 8, 128)
 
 
 @functools.cache

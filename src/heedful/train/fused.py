@@ -5,13 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from heedful.kernels.columns import together
 from heedful.kernels.gelu import mlp
+from heedful.nn.attention import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
 
+JOINED = True  # whether q, k and v are one product
+
+
+class FusedAttention(Attention):
+    """Attention whose q, k and v are one product; one kernel joins and sums their gradients."""
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not torch.is_autocast_enabled(x.device.type):
+            return super().project(x)
+        q, k, v = together(x, (self.q, self.k, self.v), torch.get_autocast_dtype(x.device.type))
+        return q, k, v
+
 
 class FusedMLP(MLP):
-    """down(gelu(up x)); going back, one kernel gives the GELU, its slope and the slope of up's bias.
+    """down(gelu(up x)) with a kernel for the GELU; going back, it also gives the slope of up's bias.
 
     The compiler reads the slope again to sum it: at 65,536 × 3,072 numbers 0.4 GB more in every layer.
     """
@@ -30,9 +44,14 @@ def fuse(model: nn.Module) -> int:
     """Swap in, in place, what is faster; how many parts there were is given back."""
     count = 0
     for module in model.modules():
-        if type(module) is not MLP or module.act is not gelu_tanh:
-            continue
-        if all(type(m) is nn.Linear and m.bias is not None for m in (module.up, module.down)):
-            module.__class__ = FusedMLP
-            count += 1
+        if type(module) is Attention and JOINED and alike(module.q, module.k, module.v):
+            module.__class__, count = FusedAttention, count + 1
+        elif type(module) is MLP and module.act is gelu_tanh and alike(module.up, module.down, biased=True):
+            module.__class__, count = FusedMLP, count + 1
     return count
+
+
+def alike(*layers: nn.Linear, biased: bool = False) -> bool:
+    """Whether all are plain layers and all have a bias; or, unless they must, none has."""
+    have = {m.bias is not None for m in layers}
+    return all(type(m) is nn.Linear for m in layers) and (have == {True} or (have == {False} and not biased))

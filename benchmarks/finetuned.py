@@ -3,6 +3,7 @@
     HEED_DATA=… python benchmarks/finetuned.py                      all; writes results/finetuned-*.json
     HEED_DATA=… python benchmarks/finetuned.py sst2 squad           some
     HEED_DATA=… python benchmarks/finetuned.py sst2 --seeds 1 --part    one run; a later call writes the row
+    HEED_DATA=… python benchmarks/finetuned.py sst2 --way averaged      in one of its ways
     HEED_DATA=… python benchmarks/finetuned.py scratch-bilstm --json       prints the figure, writes nothing
 
 sst2        accuracy on dev, median of 3 seeds         clinc150   accuracy on test, in scope
@@ -12,9 +13,11 @@ scratch-bilstm, scratch-cnn, scratch-bert    accuracy on SST-2 dev from random w
 scratch-together    the same of the mean of these models' probabilities, of all that lie in --work
 
 The weights that are tested are those with the best score on held-back data; the test data are looked at once.
+Of several ways to learn a task (WAYS), the one whose seeds score best on held-back data, in the mean,
+gives the row; those scores stand in it for all of them.
 On SST-2 whole sentences are held back with all phrases that occur in no other one: single phrases would share
-their words with those trained on. RTE has too little to hold back: its last weights are taken.
-Trained models and scores are kept in --work, by task and seed: a call that was interrupted goes on there.
+their words with those trained on. Of RTE every eighth row of train is held back, for there is no other dev.
+Trained models and scores are kept in --work, by task, way and seed: a call that broke off goes on there.
 
 The base is the installed package, a folder (--base), or all-minilm-l6-v2 in the folder HEED_BASES names.
 HEED_DATA is a folder with classification/sst2, classification/clinc150, ner/conll2003, qa/squad, pairs/mrpc
@@ -41,7 +44,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the plans lie in bundle/, which is not installed
 
-from bundle.plans import BASE, PLANS, SCRATCH, Plan, ask, base_folder, percent, rows, scored
+from bundle.plans import BASE, PAIR, PLANS, SCRATCH, Plan, ask, base_folder, parted, percent, rows, scored
 
 import heedful
 from heedful import data
@@ -71,9 +74,12 @@ class Whole:
     tolerance: float = 1.0
     published: float | None = None
     source: str | None = None
+    ema: float | None = None  # decay of an average of the weights
+    hidden: float = 0.0  # share of the words that are hidden, drawn anew at each step
 
 
 UNILM = "MiniLM-L6-H384 by its authors, microsoft/unilm"
+PLAIN = "plain"  # the way that TASKS describes
 THREE = (0, 1, 2)
 TASKS = {
     "sst2": Whole("sentiment", "SST-2 dev, accuracy", 4, 1e-4, 64, seeds=THREE, published=91.5, source=UNILM),
@@ -82,9 +88,20 @@ TASKS = {
                    "train learnt, 2 held back)", 3, 1.5e-4, 24),
     "clinc150": Whole("intents", "CLINC150 test in scope, accuracy", 15, 2e-4, 64),
     "mrpc": Whole("mrpc", "MRPC test, accuracy", 6, 1e-4, seeds=THREE, tolerance=2.0, published=88.9,
-                  source=f"{UNILM}, on dev"),
-    "rte": Whole("rte", "RTE dev, accuracy", 8, 1e-4, 16, 1, THREE, 3.0, 68.8, UNILM),
+                  source=f"{UNILM}, on GLUE's dev (its table names no metric; accuracy, as its QQP must be)"),
+    "rte": Whole("rte", "RTE dev, accuracy", 8, 1e-4, 16, seeds=THREE, tolerance=3.0, published=68.8,
+                 source=UNILM),
 }  # fmt: skip
+WAYS: dict[str, dict[str, dict[str, Any]]] = {
+    "sst2": {
+        PLAIN: {},
+        "short": dict(epochs=2),
+        "averaged": dict(epochs=3, ema=0.999, hidden=0.1),
+        "gentle": dict(epochs=3, lr=5e-5, ema=0.999),
+    },
+    "mrpc": {PLAIN: {}, "gentle": dict(epochs=10, lr=5e-5, ema=0.99, hidden=0.1)},
+    "rte": {PLAIN: {}, "gentle": dict(epochs=10, lr=5e-5, ema=0.99, hidden=0.1)},
+}
 KINDS: dict[str, dict[str, Any]] = {
     "bilstm": dict(dim=384, layers=2, dropout=0.4),
     "cnn": dict(dim=256, layers=2, hidden=512, kernel=5, dropout=0.4),
@@ -132,11 +149,21 @@ def planned(name: str, folder: Path) -> Plan:
         return replace(
             plan, batches=read, held=lambda _: ask(held, text="sentence", truncate=True), files=files
         )
+    if name == "rte":
+        train, held = parted(folder / "pairs/rte/train.tsv.gz", SCRATCH / f"rte-{os.getpid()}", 8, column=1)
+        some = dict(PAIR, length=256, truncate=True)
+        return replace(
+            plan,
+            batches=lambda _, t, b: data.classify(train, t, batch=b, **some),
+            held=lambda _: ask(held, **some),
+        )
     return replace(plan, held=lambda d: replace(plan.held(d), limit=None))
 
 
 def hiding(purpose: Objective, tokenizer: Tokenizer, rate: float) -> Objective:
     """The objective on texts in which a share of the tokens, drawn at each step, is hidden by [MASK]."""
+    if not rate:
+        return purpose
     mask, never = tokenizer.mask, [tokenizer.pad, tokenizer.cls, tokenizer.sep]
     assert mask is not None
 
@@ -197,9 +224,9 @@ def tuned(how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -> tuple[Mod
         parameter.requires_grad_(True)
     held = plan.held(a.data)
     check = lambda: float(scored(model, plan, held)[plan.score])
-    config = settings(how, batches, seed, a.steps)
-    best = learn(model, plan.objective, batches, config, check, how.checks, f"{how.plan} {seed}")
-    return model, best
+    config = settings(how, batches, seed, a.steps, ema=how.ema)
+    purpose = hiding(objective(plan.objective), body.tokenizer, how.hidden)
+    return model, learn(model, purpose, batches, config, check, how.checks, f"{how.plan} {seed}")
 
 
 def grown(kind: str, how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -> tuple[Model, float]:
@@ -222,9 +249,15 @@ def grown(kind: str, how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -
     return model, learn(model, purpose, batches, config, check, how.checks, f"{kind} {seed}")
 
 
-def one(name: str, seed: int, how: Whole, plan: Plan, a: argparse.Namespace) -> dict[str, Any]:
+def place_of(name: str, way: str, seed: int, a: argparse.Namespace) -> Path:
+    """Where a model lies."""
+    words = [name, *([] if way == PLAIN else [way]), str(seed)]
+    return Path(a.work) / "-".join(words)
+
+
+def one(name: str, way: str, seed: int, how: Whole, plan: Plan, a: argparse.Namespace) -> dict[str, Any]:
     """Train and test once; what was kept of an earlier call is taken."""
-    place = a.work / f"{name}-{seed}"
+    place = place_of(name, way, seed, a)
     if (place / "scores.json").is_file():
         return dict(json.loads((place / "scores.json").read_text(encoding="utf-8")))
     began = time.perf_counter()
@@ -239,19 +272,27 @@ def one(name: str, seed: int, how: Whole, plan: Plan, a: argparse.Namespace) -> 
 
 
 def measured(name: str, how: Whole, a: argparse.Namespace) -> None:
-    """All seeds of a task; the row."""
+    """All seeds of a task, in every way it can be learnt; the row of the way that held-back data favour."""
     plan = planned(how.plan, a.data)
     seeds = tuple(a.seeds or how.seeds)
-    runs = [one(name, seed, how, plan, a) for seed in seeds]
+    ways = WAYS.get(name, {PLAIN: {}})
+    tried = {
+        way: [one(name, way, seed, replace(how, **ways[way]), plan, a) for seed in seeds]
+        for way in ([a.way] if a.way else ways)
+    }
+    held = {way: statistics.mean(percent(plan, run["held"]) for run in runs) for way, runs in tried.items()}
+    way = max(held, key=lambda one: held[one])
+    runs = tried[way]
     scores = [round(percent(plan, run[plan.score]), 2) for run in runs]
     figure: dict[str, Any] = {plan.score: statistics.median(scores)}
     figure |= {"seeds": scores} if len(seeds) > 1 else {}
     figure |= {"exact_match": round(runs[0]["exact_match"], 2)} if "exact_match" in runs[0] else {}
-    held = [round(percent(plan, run["held"]), 2) for run in runs]
-    told = {"schema": "heed/1", "row": row_name(name), "figure": figure, "held_back": held}
+    if len(tried) > 1:
+        figure |= {"way": way, "held back": {one: round(score, 2) for one, score in held.items()}}
+    told = {"schema": "heed/1", "row": row_name(name), "figure": figure, "held_back": round(held[way], 2)}
     print(json.dumps({**told, "seconds": [run["seconds"] for run in runs]}), flush=True)
     if not (a.json or a.steps or a.part):
-        made = row(name, how, plan, figure, seeds, a)
+        made = row(name, way, how, plan, figure, seeds, a)
         ledger.record(a.results / f"{row_name(name)}.json", [made])
 
 
@@ -309,13 +350,15 @@ def row_name(name: str) -> str:
 
 
 def row(
-    name: str, how: Whole, plan: Plan, figure: Mapping[str, Any], seeds: Sequence[int], a: argparse.Namespace
-) -> dict[str, Any]:
+    name: str, way: str, how: Whole, plan: Plan, figure: Mapping[str, Any], seeds: Sequence[int],
+    a: argparse.Namespace,
+) -> dict[str, Any]:  # fmt: skip
     """What the ledger keeps of a task."""
     changed = [word for key in ("lr", "epochs", "batch") if (value := getattr(a, key)) is not None
                for word in (f"--{key}", str(value))]  # fmt: skip
     words = ["python", "benchmarks/finetuned.py", name, *changed]
-    again = [*words, "--seeds", *map(str, seeds), "--json", "--work", "{work}"]
+    chosen = ["--way", way] if name in WAYS else []
+    again = [*words, *chosen, "--seeds", *map(str, seeds), "--json", "--work", "{work}"]
     check = {
         "steps": [again], "read": f"figure.{plan.score}", "figure": plan.score, "tolerance": how.tolerance,
         "data": list(plan.files), "device": "cuda",
@@ -341,6 +384,7 @@ def main() -> None:
     parser.add_argument(
         "--part", action="store_true", help="train and test only: a later call writes the row"
     )
+    parser.add_argument("--way", help="learn a task in this way alone; see WAYS")
     parser.add_argument("--base", help="a folder with all-MiniLM-L6-v2")
     parser.add_argument("--lr", type=float, help="another learning rate; take another --work")
     parser.add_argument("--epochs", type=float)
@@ -351,6 +395,8 @@ def main() -> None:
     a = parser.parse_args()
     if unknown := [name for name in a.names if name not in NAMES]:
         parser.error(f"no task is called {unknown[0]!r}; there are {', '.join(NAMES)}")
+    if a.way and (lacking := [name for name in a.names or NAMES if a.way not in WAYS.get(name, {PLAIN: {}})]):
+        parser.error(f"{lacking[0]} is not learnt in a way called {a.way!r}; see WAYS")
     a.data = Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets"))
     torch.set_float32_matmul_precision("high")
     SCRATCH.mkdir(parents=True, exist_ok=True)

@@ -197,7 +197,23 @@ def test_a_task_is_fine_tuned_and_tested(name: str, run: Run, made: tuple[Path, 
     how, figure = script.TASKS[name], told["figure"]
     assert len(figure["seeds"]) == 2
     given = script.argparse.Namespace(data=made[0], lr=None, epochs=None, batch=None)
-    accepted(script.row(name, how, script.planned(how.plan, made[0]), figure, (0, 1), given))
+    way = figure.get("way", script.PLAIN)
+    accepted(script.row(name, way, how, script.planned(how.plan, made[0]), figure, (0, 1), given))
+
+
+def test_of_several_ways_the_one_that_held_back_data_favour_gives_the_row(run: Run, tmp_path: Path) -> None:
+    script = load("finetuned")
+    for way, (held, accuracy) in {"plain": (0.8, 0.95), "gentle": (0.9, 0.85)}.items():
+        place = script.place_of("mrpc", way, 0, script.argparse.Namespace(work=tmp_path / "work"))
+        place.mkdir(parents=True)
+        (place / "scores.json").write_text(json.dumps({"accuracy": accuracy, "held": held, "seconds": 1}))
+    figure = run("finetuned", "mrpc", "--seeds", "0")["figure"]
+    assert figure == {"accuracy": 85.0, "way": "gentle", "held back": {"plain": 80.0, "gentle": 90.0}}
+    (row,) = ledger.read(tmp_path / "results/finetuned-mrpc.json")
+    assert row["check"]["steps"][0][3:5] == ["--way", "gentle"]
+    assert run("finetuned", "mrpc", "--way", "plain", "--seeds", "0", "--json")["figure"] == {
+        "accuracy": 95.0
+    }
 
 
 @pytest.mark.parametrize("kind", ["bilstm", "cnn", "bert"])

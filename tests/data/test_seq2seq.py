@@ -155,3 +155,32 @@ def test_a_text_that_begins_with_the_start_token_is_not_given_it_twice(path: Pat
     batch = data.denoise(path, words, length=20, batch=2, start=words.cls)[0]
     assert (batch.target[:, 0] == words.cls).all()
     assert (batch.labels[:, 0] != words.cls).all()
+
+
+def test_rounded_batches_have_few_shapes_and_the_same_rows(tmp_path: Path, words: Words) -> None:
+    rng = np.random.default_rng(1)
+    sides = [tmp_path / "a", tmp_path / "b"]
+    for side in sides:
+        side.write_text("\n".join(" ".join(["w3"] * rng.integers(2, 30)) for _ in range(300)) + "\n")
+    read = lambda multiple: data.parallel(sides, words, batch=64, max_tokens=480, multiple=multiple)
+    plain, rounded = read(1), read(8)
+    assert plain.fingerprint != rounded.fingerprint
+    made = [rounded[i] for i in range(len(rounded))]
+    numbers = torch.cat([b.extra["row"] for b in made])
+    assert sorted(numbers[numbers >= 0].tolist()) == list(range(300))
+    kinds = lambda batches: len({(b.tokens.shape, b.target.shape) for b in batches})
+    assert kinds(made) < 8 < 12 < kinds(plain[i] for i in range(len(plain)))
+    for batch in made:
+        width = max(batch.tokens.shape[1], batch.target.shape[1])
+        assert batch.tokens.shape[1] % 8 == batch.target.shape[1] % 8 == 0
+        assert len(batch) == min(64, 480 // width)
+        empty = batch.extra["row"] < 0
+        assert not batch.valid[empty].any()
+        assert not batch.target_valid[empty].any()
+        assert (batch.labels[empty] == IGNORE).all()
+        assert torch.equal(batch.labels != IGNORE, batch.target_valid)
+
+
+def test_lengths_cannot_be_rounded_to_less_than_one(path: Path, words: Words) -> None:
+    with pytest.raises(InputError, match="multiple=0"):
+        data.parallel([path, path], words, multiple=0)

@@ -135,6 +135,28 @@ def collate(rows: Sequence[Row], pad: int, multiple: int = 1) -> Batch:
     return Batch(**known, extra={name: t for name, t in made.items() if name not in FIELDS})
 
 
+def rounded(batch: Batch, rows: int, multiple: int, pad: int) -> Batch:
+    """The batch with lengths up to the next multiple and at least so many rows: few shapes, the same loss.
+
+    What is added is padding without labels; `valid` is there even if nothing was padded.
+    """
+    values = {name: getattr(batch, name) for name in FIELDS} | dict(batch.extra)
+    given = {name: t for name, t in values.items() if t is not None}
+    marks = {VALID[name]: torch.ones_like(t, dtype=torch.bool) for name, t in given.items() if name in VALID}
+    made = {name: _grown(t, rows, multiple, FILL.get(name, pad)) for name, t in (marks | given).items()}
+    known = {name: t for name, t in made.items() if name in FIELDS}
+    return Batch(**known, extra={name: t for name, t in made.items() if name not in FIELDS})
+
+
+def _grown(t: Tensor, rows: int, multiple: int, fill: int) -> Tensor:
+    """More rows, and columns up to a multiple; a number of a row is −1 where there is none."""
+    columns = [t.shape[1] + -t.shape[1] % multiple] if t.dim() > 1 else []
+    value = False if t.dtype == torch.bool else fill if columns else -1
+    out = t.new_full((max(rows, len(t)), *columns, *t.shape[2:]), value)
+    out[: len(t), *([slice(t.shape[1])] if columns else [])] = t
+    return out
+
+
 def _padded(values: Sequence[Array], width: int, fill: int) -> Array:
     kind = np.float32 if values[0].dtype.kind == "f" else np.int64
     out = np.full((len(values), width, *values[0].shape[1:]), fill, dtype=kind)

@@ -13,14 +13,14 @@ import numpy as np
 
 from heedful.data import corrupt, vocabulary
 from heedful.data.batch import Row
-from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts, generator, join
+from heedful.data.batches import Batches, Bucketed, Rows, Shuffled, check_counts, generator, join
 from heedful.data.corrupt import Noise
 from heedful.data.language import Source, as_documents
 from heedful.data.readers import Documents, Paths, Unit
 from heedful.data.shards import tokenise
 from heedful.data.tables import Column, Table, two_sides
 from heedful.data.tokens import Ids, Tokenizer, ended, facts, frame, names, need, pad_id, special_ids
-from heedful.data.windows import Drawn, Windows, fitted, pieces
+from heedful.data.windows import Drawn, Rounded, Windows, fitted, pieces, upwards
 from heedful.errors import InputError, nearest
 
 
@@ -188,6 +188,7 @@ def parallel(
     seed: int = 0,
     start: int | None = None,
     truncate: bool = False,
+    multiple: int = 1,
     encoding: str = "utf-8",
     cache: str | Path | None = None,
 ) -> Batches:
@@ -195,7 +196,11 @@ def parallel(
 
     Pairs of like length stand together. `max_tokens` bounds rows × longest row (batch then only the rows), as
     translation is usually trained. `prefix` goes before every source text. extra["row"] is the pair's number.
+    `multiple` rounds lengths up and fills batches with empty rows (of number −1): the loss is the same, and
+    few shapes are left, as recorded steps want (TrainConfig(graph=True)).
     """
+    if multiple < 1:
+        raise InputError(f"multiple={multiple}: lengths are rounded up to a multiple of 1 or more")
     sides = two_sides(paths, columns, encoding)
     theirs = target_tokenizer or tokenizer
     around, beyond = ended(tokenizer, frame(tokenizer)), ended(theirs, frame(theirs))
@@ -223,11 +228,14 @@ def parallel(
         max_tokens=max_tokens,
         seed=seed,
         start=first,
-    )
+    ) | ({"multiple": multiple} if multiple > 1 else {})
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(theirs) else 0
-    order = Bucketed(np.minimum(lengths.max(0), length), batch, seed, max_tokens)
+    order = Bucketed(upwards(np.minimum(lengths.max(0), length), multiple), batch, seed, max_tokens)
     data = join(sources.fingerprint, targets.fingerprint, repr((around, beyond)))
-    return Batches(Drawn(len(kept), make, pad), order, data, settings, notes=notes, pad=pad)
+    rows: Rows = Drawn(len(kept), make, pad)
+    if multiple > 1:
+        rows = Rounded(rows, multiple, batch, max_tokens, pad)
+    return Batches(rows, order, data, settings, notes=notes, pad=pad)
 
 
 def _prefixed(texts: Documents, prefix: str) -> Documents:

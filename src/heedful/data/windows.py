@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.batch import IGNORE, Batch, Row, collate
-from heedful.data.batches import Indices, generator
+from heedful.data.batch import IGNORE, Batch, Row, collate, rounded
+from heedful.data.batches import Indices, Rows, generator
 from heedful.data.shards import Ragged
 from heedful.data.tokens import Ids
 from heedful.errors import InputError
@@ -32,6 +32,35 @@ class Drawn:
     def batch(self, rows: Indices, epochs: Indices) -> Batch:
         made = [self.make(row, epoch) for row, epoch in zip(rows.tolist(), epochs.tolist(), strict=True)]
         return collate(made, self.pad)
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Rows in batches of few shapes: lengths are rounded up, and the same number of rows for each length.
+
+    `tokens` bounds rows × longest row, as where the batches were cut.
+    """
+
+    source: Rows
+    multiple: int
+    size: int
+    tokens: int | None
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        batch = self.source.batch(rows, epochs)
+        longest = max(batch.tokens.shape[1], 0 if batch.target is None else batch.target.shape[1])
+        width = upwards(longest, self.multiple)
+        full = self.size if self.tokens is None else min(self.size, self.tokens // width)
+        return rounded(batch, full, self.multiple, self.pad)
+
+
+def upwards(length: Any, multiple: int) -> Any:
+    """The next multiple of a length, or of each of many."""
+    return -(-length // multiple) * multiple
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class TrainConfig:
     accumulate: int = 1  # micro-batches per step
     dtype: str = "float32"  # bfloat16: matrices are multiplied in it, weights stay float32
     compile: bool = False
-    graph: bool = False  # on a GPU, record a step once and replay it: for batches of one shape
+    graph: bool = False  # on a GPU, record a step for each shape of batch and replay it
     float8: bool = False  # matrix products in float8 (H100 and newer)
     checkpointing: bool = False  # keep only block inputs, compute the rest again going back
     ema: float | None = None  # decay of an average of the weights

@@ -161,7 +161,7 @@ class Run:
         self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
         self.saved: int | None = None  # the step of the checkpoint written last
         recorded = config.graph and self.device.type == "cuda" and processes.world == 1
-        self.change: Work = Replayed(self._change) if recorded else self._change
+        self.change: Work = Replayed(self._change, self._forget) if recorded else self._change
 
     def step(self) -> Step:
         """Read the next batch and change the weights once."""
@@ -196,11 +196,16 @@ class Run:
         norm = self.processes.whole(norm)
         for optimiser in self.optimisers:
             optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        self._forget()
         self.average()
         sums = [torch.stack(losses).sum(), *(torch.stack([s[n] for s in shown]).sum() for n in shown[0])]
         loss, *values = self.processes.mean(torch.stack(sums)).unbind()
         return loss, norm, dict(zip(shown[0], values, strict=True))
+
+    def _forget(self) -> None:
+        """Let the gradients go."""
+        for optimiser in self.optimisers:
+            optimiser.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def evaluate(self, batches: Batches, most: int | None = None) -> dict[str, float]:

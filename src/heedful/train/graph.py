@@ -1,13 +1,17 @@
 """The same work on the same shapes, recorded once and replayed: the host launches one thing, not thousands.
 
 A CUDA graph keeps addresses, so a new batch is copied over the old one and results are copied out. Randomness
-still follows the seed that is set before each replay.
+still follows the seed that is set before each replay. A graph serves one shape of batch; data of many lengths
+has few shapes if they are rounded up (data.parallel(multiple=8)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,45 +21,95 @@ from heedful.data.batch import Batch
 Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 Work = Callable[[Batch, dict[str, Tensor]], Result]
 
-WARM = 3  # steps done plainly first, so that libraries have chosen their kernels and made their workspaces
+WARM = (
+    3  # steps done plainly first, so that libraries have made their workspaces and optimisers their moments
+)
+MOST = 64  # shapes that are recorded; what has another one is done plainly
+
+
+class Recorder(Protocol):
+    """What records work, and the place where it is done."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """A context: inside, work is done where it can be recorded; afterwards its results may be used."""
+
+    def record(self, work: Work, batch: Batch, divide: dict[str, Tensor]) -> Work:
+        """The work for batches of this one's shapes, as a replay."""
+
+
+class Graphs:
+    """CUDA graphs on one stream. They share their memory: one is replayed after another, results are copied.
+
+    What a graph still needs later (its input, its results) is held, so that no other graph is given the
+    same place; all else lives for one replay.
+    """
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.Stream()
+        self.pool: tuple[int, int] | None = None
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+    def record(self, work: Work, batch: Batch, divide: dict[str, Tensor]) -> Work:
+        """Record the work without doing it: capturing runs nothing."""
+        torch.cuda.synchronize()
+        held, by = batch.copied(), {name: value.clone() for name, value in divide.items()}
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            loss, norm, terms = work(held, by)
+        self.pool = graph.pool()
+
+        def replay(batch: Batch, divide: dict[str, Tensor]) -> Result:
+            copy_over(held, batch)
+            for name, value in divide.items():
+                by[name].copy_(value)
+            graph.replay()
+            return loss.clone(), norm.clone(), {name: t.clone() for name, t in terms.items()}
+
+        return replay
 
 
 class Replayed:
-    """work(batch, divide), on a stream of its own; recorded after a few steps for the shapes it sees then."""
+    """work(batch, divide): plainly when a shape comes the first time, recorded the second, then replayed.
 
-    def __init__(self, work: Work) -> None:
-        self.work, self.done = work, 0
-        self.stream = torch.cuda.Stream()
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.shapes: tuple[object, ...] = ()
+    The first time libraries load the kernels of this shape, which nobody may do while recording. If recording
+    fails it is given up, with one warning; `forget` clears what half-recorded work has left behind.
+    """
+
+    def __init__(self, work: Work, forget: Callable[[], None], recorder: Recorder | None = None) -> None:
+        self.work, self.forget, self.done = work, forget, 0
+        self.recorder = Graphs() if recorder is None else recorder
+        self.seen: set[tuple[object, ...]] = set()
+        self.recorded: dict[tuple[object, ...], Work] = {}
+        self.works = True
 
     def __call__(self, batch: Batch, divide: dict[str, Tensor]) -> Result:
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            if self.done == WARM:
-                self._record(batch, divide)
+        key = shapes(batch)
+        with self.recorder.aside():
+            if self._due(key):
+                self._record(key, batch, divide)
             self.done += 1
-            if self.graph is None or shapes(batch) != self.shapes:
-                result = self.work(batch, divide)
-            else:
-                copy_over(self.batch, batch)
-                for name, value in divide.items():
-                    self.divide[name].copy_(value)
-                self.graph.replay()
-                loss, norm, terms = self.result
-                result = loss.clone(), norm.clone(), {name: t.clone() for name, t in terms.items()}
-        torch.cuda.current_stream().wait_stream(self.stream)
-        return result
+            self.seen.add(key)
+            return self.recorded.get(key, self.work)(batch, divide)
 
-    def _record(self, batch: Batch, divide: dict[str, Tensor]) -> None:
-        """Record the work without doing it: capturing runs nothing."""
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        self.batch, self.shapes = batch.copied(), shapes(batch)
-        self.divide = {name: value.clone() for name, value in divide.items()}
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.stream):
-            self.result = self.work(self.batch, self.divide)
+    def _due(self, key: tuple[object, ...]) -> bool:
+        new = key in self.seen and key not in self.recorded
+        return self.works and new and self.done >= WARM and len(self.recorded) < MOST
+
+    def _record(self, key: tuple[object, ...], batch: Batch, divide: dict[str, Tensor]) -> None:
+        try:
+            self.recorded[key] = self.recorder.record(self.work, batch, divide)
+        except (RuntimeError, NotImplementedError) as error:
+            self.works = False
+            self.forget()
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            told = f"a step could not be recorded ({why}); from now on new shapes are done plainly"
+            warnings.warn(told, stacklevel=2)
 
 
 def tensors(batch: Batch) -> dict[str, Tensor]:

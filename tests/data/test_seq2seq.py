@@ -10,6 +10,11 @@ import torch
 
 from heedful import data
 from heedful.data import IGNORE, corrupt
+from heedful.data.batch import Row, collate
+from heedful.data.paired import Pairs
+from heedful.data.seq2seq import shifted
+from heedful.data.shards import ragged
+from heedful.data.tokens import Frame
 from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 
@@ -184,3 +189,26 @@ def test_rounded_batches_have_few_shapes_and_the_same_rows(tmp_path: Path, words
 def test_lengths_cannot_be_rounded_to_less_than_one(path: Path, words: Words) -> None:
     with pytest.raises(InputError, match="multiple=0"):
         data.parallel([path, path], words, multiple=0)
+
+
+@pytest.mark.parametrize("before", [(), (5,), (7,)])
+@pytest.mark.parametrize("length", [6, 64])
+def test_a_batch_of_pairs_is_what_its_rows_are_one_by_one(before: tuple[int, ...], length: int) -> None:
+    rng = np.random.default_rng(2)
+    sources, targets = (
+        ragged([rng.integers(6, 9, rng.integers(1, 12)) for _ in range(40)]) for _ in range(2)
+    )
+    around, beyond, start, kept = Frame((1, 2), (3,)), Frame(before, (3, 4)), 7, np.arange(5, 40)
+    pairs = Pairs(sources, targets, kept, around, beyond, length, start, pad=0)
+
+    def row(i: int) -> Row:
+        ids, answer = sources[i][: length - around.single], targets[i][: length - beyond.single]
+        return {"tokens": around.one(ids), **shifted(beyond.one(answer), start), "row": i}
+
+    for rows in (np.arange(35), np.array([3]), np.array([30, 2, 2, 17])):
+        got, wanted = pairs.batch(rows, rows), collate([row(int(kept[i])) for i in rows], pad=0)
+        for name in ("tokens", "labels", "valid", "target", "target_valid"):
+            a, b = getattr(got, name), getattr(wanted, name)
+            assert (a is None) == (b is None)
+            assert a is None or (torch.equal(a, b) and a.dtype == b.dtype)
+        assert torch.equal(got.extra["row"], wanted.extra["row"])

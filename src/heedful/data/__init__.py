@@ -6,6 +6,7 @@
     corrupt.py                                     masking, spans, noise: functions of ids and a generator
     batch.py  batches.py                           the tensors of one step, as a function of the step
     language.py  masking.py  seq2seq.py            builders for plain text and for encoder-decoders
+    paired.py                                      pairs of texts, a batch at once
     labelled.py  located.py                        builders for tasks with answers
 
 A data set is a function of the step number: batches[step] follows from (data, seed, step) alone.

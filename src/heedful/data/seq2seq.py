@@ -16,6 +16,7 @@ from heedful.data.batch import Row
 from heedful.data.batches import Batches, Bucketed, Rows, Shuffled, check_counts, generator, join
 from heedful.data.corrupt import Noise
 from heedful.data.language import Source, as_documents
+from heedful.data.paired import Pairs
 from heedful.data.readers import Documents, Paths, Unit
 from heedful.data.shards import tokenise
 from heedful.data.tables import Column, Table, two_sides
@@ -215,11 +216,6 @@ def parallel(
         gone = len(sources) - len(kept)
         notes += (f"{gone:,} of {len(sources):,} pairs have an empty side and are left out",)
 
-    def make(row: int, epoch: int) -> Row:
-        i = int(kept[row])
-        ids, answer = sources[i][: length - around.single], targets[i][: length - beyond.single]
-        return {"tokens": around.one(ids), **shifted(beyond.one(answer), first), "row": i}
-
     settings = dict(
         tokenizer=facts(tokenizer),
         kind="parallel",
@@ -232,7 +228,7 @@ def parallel(
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(theirs) else 0
     order = Bucketed(upwards(np.minimum(lengths.max(0), length), multiple), batch, seed, max_tokens)
     data = join(sources.fingerprint, targets.fingerprint, repr((around, beyond)))
-    rows: Rows = Drawn(len(kept), make, pad)
+    rows: Rows = Pairs(sources, targets, kept, around, beyond, length, first, pad)
     if multiple > 1:
         rows = Rounded(rows, multiple, batch, max_tokens, pad)
     return Batches(rows, order, data, settings, notes=notes, pad=pad)

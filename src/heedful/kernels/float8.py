@@ -80,7 +80,7 @@ def _(parts: list[Tensor], up: Tensor | None, what: int, gradient: bool) -> tupl
     if gradient and parts[0].is_cuda:
         from heedful.kernels.gpu_float8 import stripes as count
 
-        stripes = count(rows)
+        stripes = count(rows, what)
     new = lambda *size, dtype=torch.float32: parts[0].new_empty(size, dtype=dtype)
     return new(rows, wide, dtype=kind), new(wide, rows, dtype=kind), new(), new(stripes, wide)
 

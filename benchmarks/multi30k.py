@@ -3,12 +3,13 @@
     HEED_DATA=… python benchmarks/multi30k.py                       all, then rows and figure
     HEED_DATA=… python benchmarks/multi30k.py transformer --seeds 0 --part       one run; no rows yet
     HEED_DATA=… python benchmarks/multi30k.py rnnsearch --json      prints the figures, writes nothing
+    HEED_DATA=… python benchmarks/multi30k.py --figure              the figure of all, from what is done
 
 The Transformer is Transformer-Tiny of Wu et al. 2021: 4 + 4 layers of width 128, 10,000 pieces for both
-languages, batches of 4,096 tokens, at most 8,000 steps, the mean of the last ten epochs' weights, five beams.
-All three run until the validation loss was no better for ten epochs. Tested are the mean of the last ten
-epochs (of every second for the recurrent ones, which are larger) or the epoch with the lowest loss, whichever
-translates the validation sentences better, greedily.
+languages, batches of 4,096 tokens, 8,000 steps, five beams. It begins with smaller weights than theirs
+(`first_weights`), and its learning rate falls linearly. The recurrent ones run until the validation loss was
+no better for ten epochs. Tested are the mean of the last ten epochs, every second of which is kept, or the
+epoch with the lowest loss, whichever translates the validation sentences better, greedily.
 
 Text is lower-cased, its punctuation normalised and set apart as by Moses' scripts (`tokenised`). `bleu` is
 counted on these words (sacrebleu, tokenize=none: what multi-bleu.perl counts), as the published figure is.
@@ -48,7 +49,8 @@ ROOT = Path(__file__).parents[1]
 FILES = [f"translation/multi30k/{part}.{side}.gz" for part in ("train", "val", "test_2016_flickr")
          for side in ("en", "de")]  # fmt: skip
 PARTS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
-LAST = 10  # epochs whose weights are averaged, and epochs without a better loss before a run stops
+LAST = 10  # epochs whose weights are averaged
+EVERY = 2  # epochs between evaluations, which are also checkpoints
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class System:
     sizes: dict[str, Any]
     train: dict[str, Any]
     tokens: int  # rows × longest row of a batch
-    every: int = 1  # epochs between evaluations, which are also checkpoints
+    multiple: int = 1  # lengths are rounded up to it; above 1, steps are recorded on a GPU
+    patience: int = LAST  # epochs without a better loss before it stops
     seeds: tuple[int, ...] = (0,)
     published: float | None = None
     source: str | None = None
@@ -70,17 +73,18 @@ SYSTEMS = {
     "transformer": System(
         "Transformer, 4 + 4 layers of width 128", "transformer",
         {"dim": 128, "layers": 4, "heads": 4, "hidden": 256, "dropout": 0.3},
-        {"steps": 8000, "lr": 5e-3, "warmup": 2000}, 4096, 1, (0, 1, 2), 41.02,
+        {"steps": 8000, "lr": 4e-3, "warmup": 1000, "schedule": "linear", "final": 0.02}, 4096, 4, 100,
+        (0, 1, 2), 41.02,
         "Wu et al. 2021 (ACL), Transformer-Tiny, multi-bleu of tokenised lower-cased text",
     ),
     "rnnsearch": System(
         "RNNsearch, width 384", "rnnsearch", {"dim": 384, "table_dim": 256, "dropout": 0.4},
-        {"steps": 4000, "lr": 2e-3, "warmup": 500}, 6144, 2,
+        {"steps": 4000, "lr": 2e-3, "warmup": 500, "schedule": "inverse_sqrt"}, 6144,
     ),
     "seq2seq": System(
         "seq2seq, 2 + 2 LSTMs of width 512, no attention", "seq2seq",
         {"dim": 512, "table_dim": 256, "layers": 2, "dropout": 0.3},
-        {"steps": 6000, "lr": 2e-3, "warmup": 500}, 6144, 2,
+        {"steps": 6000, "lr": 2e-3, "warmup": 500, "schedule": "inverse_sqrt"}, 6144,
     ),
 }  # fmt: skip
 
@@ -160,6 +164,7 @@ class Task:
     vocab: int = 10_000
     dtype: str = "float32"
     lr: float | None = None
+    graph: bool = False
 
     @property
     def place(self) -> Path:
@@ -167,23 +172,28 @@ class Task:
 
 
 @torch.no_grad()
-def as_published(model: Model, seed: int) -> None:
-    """First weights of fairseq (Glorot and Bengio 2010; the table N(0, 1/D)), no dropout inside attention."""
+def first_weights(model: Model, seed: int) -> None:
+    """Glorot and Bengio's (2010), halved in what is added to the stream; the table N(0, 1/D).
+
+    norm(x + part(x)) then begins as nearly x, and gradients reach the encoder whole (as in Wang et al. 2022,
+    DeepNet §3). Otherwise the decoder learns German alone, its gradients grow tenfold with the learning rate,
+    and some runs never come to look at the source. There is no dropout inside attention.
+    """
     tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for part in model.modules():
+        for name, part in model.named_modules():
             if isinstance(part, torch.nn.Linear):
-                torch.nn.init.xavier_uniform_(part.weight)
+                torch.nn.init.xavier_uniform_(part.weight, gain=1.0 if name.endswith((".q", ".k")) else 0.5)
             elif isinstance(part, Attention | CrossAttention):
                 part.dropout = 0.0
         for table in tables:  # last: the output matrix is one of them
             torch.nn.init.normal_(table.weight, std=table.embedding_dim**-0.5)
 
 
-def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
-    """Until the validation loss stops falling, the steps are done or the time is over; epochs are kept."""
-    system, began = SYSTEMS[task.system], time.perf_counter()
+def learner(task: Task, texts: dict[str, tuple[Path, Path]]) -> Model:
+    """The model of a task with its tokenizer, before it learns."""
+    system = SYSTEMS[task.system]
     tokenizer = heedful.train_tokenizer(
         "bpe", list(texts["train"]), vocab=task.vocab, special=("bos", "eos", "pad")
     )
@@ -193,20 +203,26 @@ def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
     )  # fmt: skip
     model.tokenizer = tokenizer
     if system.family == "transformer":
-        as_published(model, task.seed)
-    read = lambda part, seed: data.parallel(
-        list(texts[part]), tokenizer, length=128, batch=512, max_tokens=system.tokens, seed=seed,
-        start=tokenizer.bos, truncate=True,
+        first_weights(model, task.seed)
+    return model
+
+
+def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
+    """Until the validation loss stops falling, the steps are done or the time is over; epochs are kept."""
+    system, began, model = SYSTEMS[task.system], time.perf_counter(), learner(task, texts)
+    read = lambda part, seed, multiple: data.parallel(
+        list(texts[part]), model.tokenizer, length=128, batch=512, max_tokens=system.tokens, seed=seed,
+        start=model.tokenizer.bos, truncate=True, multiple=multiple,
     )  # fmt: skip
-    batches, valid = read("train", task.seed), read("val", 0)
-    epochs = system.every * len(batches)
+    batches, valid = read("train", task.seed, system.multiple), read("val", 0, 1)
+    epochs = EVERY * len(batches)
     settings = system.train | ({"steps": task.steps, "warmup": task.steps // 4} if task.steps else {})
     settings |= {"lr": task.lr} if task.lr else {}
     config = heedful.TrainConfig(
-        **settings, schedule="inverse_sqrt", betas=(0.9, 0.98), weight_decay=0.0, dtype=task.dtype,
-        seed=task.seed, folder=task.place, save_every=epochs, keep=LAST, resume=True,
+        **settings, betas=(0.9, 0.98), weight_decay=0.0, dtype=task.dtype, seed=task.seed, folder=task.place,
+        save_every=epochs, keep=LAST, resume=True, graph=task.graph and system.multiple > 1,
     )  # fmt: skip
-    stopping = EarlyStopping(patience=LAST // system.every)
+    stopping = EarlyStopping(patience=system.patience // EVERY)
     for step in heedful.fit(model, "translate", batches, config):
         if step.number % epochs == 0 or step.number == config.steps:
             loss, spent = step.evaluate(valid)["loss"], time.perf_counter() - began
@@ -255,9 +271,10 @@ def run(task: Task) -> dict[str, Any]:
     began = time.perf_counter()
     texts = prepared(task.folder, task.work)
     train(task, texts)
-    most = LAST // SYSTEMS[task.system].every
     sources, truths = (read_lines(path) for path in texts["val"])
-    models = {name: model.to(task.device).eval() for name, model in candidates(task.place, most).items()}
+    models = {
+        name: model.to(task.device).eval() for name, model in candidates(task.place, LAST // EVERY).items()
+    }
     scores = {name: on_words(truths, translate(model, sources, None)) for name, model in models.items()}
     chosen = max(scores, key=lambda name: scores[name])
     guesses = translate(models[chosen], read_lines(texts["test"][0]), beams=5)
@@ -320,18 +337,9 @@ def plot(curves: dict[str, list[float]], path: Path) -> None:
 def row(name: str, figure: dict[str, Any], seeds: Sequence[int], folder: Path) -> dict[str, Any]:
     """What the ledger keeps of a system."""
     system = SYSTEMS[name]
-    words = [
-        "python",
-        "benchmarks/multi30k.py",
-        name,
-        "--seeds",
-        *map(str, seeds),
-        "--json",
-        "--work",
-        "{work}",
-    ]
+    words = f"python benchmarks/multi30k.py {name} --seeds {' '.join(map(str, seeds))} --json --work {{work}}"
     check = {
-        "steps": [words], "read": "figure.bleu", "figure": "bleu", "tolerance": 1.0, "data": FILES,
+        "steps": [words.split()], "read": "figure.bleu", "figure": "bleu", "tolerance": 1.0, "data": FILES,
         "device": "cuda",
     }  # fmt: skip
     mean = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
@@ -349,9 +357,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SYSTEMS)}; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", help="the Transformer's are 0 1 2, the others' 0")
     parser.add_argument("--work", type=Path, default=Path("runs/multi30k"))
-    parser.add_argument(
-        "--part", action="store_true", help="train and translate only: a later call writes rows"
-    )
+    parser.add_argument("--part", action="store_true", help="train and translate: a later call writes rows")
+    parser.add_argument("--figure", action="store_true", help="draw the figure again, write no rows")
     parser.add_argument("--json", action="store_true", help="print the figures, write nothing")
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--figures", type=Path, default=ROOT / "docs" / "figures")
@@ -361,26 +368,29 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=10_000)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32",
                         help="so small a model waits for launches, and bfloat16 only adds some")  # fmt: skip
+    parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True,
+                        help="record the Transformer's steps on a GPU and replay them")  # fmt: skip
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
     if unknown := [name for name in a.names if name not in SYSTEMS]:
         parser.error(f"no system is called {unknown[0]!r}; there are {', '.join(SYSTEMS)}")
     folder = Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets"))
     torch.set_float32_matmul_precision("high")
+    trial = a.json or a.steps or a.lr
     guesses: dict[str, list[list[str]]] = {}
     for name in a.names or SYSTEMS:
         seeds = a.seeds or SYSTEMS[name].seeds
-        tasks = [Task(name, seed, folder, a.work, a.device, a.seconds, a.steps, a.vocab, a.dtype, a.lr)
-                 for seed in seeds]  # fmt: skip
+        tasks = [Task(name, seed, folder, a.work, a.device, a.seconds, a.steps, a.vocab, a.dtype, a.lr,
+                      a.graph) for seed in seeds]  # fmt: skip
         runs = [run(task) for task in tasks]
         guesses[name] = [one["guesses"] for one in runs]
         figure = figure_of(guesses[name], folder, a.work)
         told = {k: [one[k] for one in runs] for k in ("chosen", "valid", "step", "seconds")}
         print(json.dumps({"schema": "heed/1", "row": "multi30k", "system": name, "figure": figure, **told}),
               flush=True)  # fmt: skip
-        if not (a.json or a.part or a.steps or a.lr):
+        if not (trial or a.part or a.figure):
             ledger.record(a.results / "multi30k.json", [row(name, figure, seeds, folder)])
-    if set(guesses) == set(SYSTEMS) and not (a.json or a.part or a.steps or a.lr):
+    if set(guesses) == set(SYSTEMS) and not (trial or a.part):
         sources, truths = (read_lines(path) for path in prepared(folder, a.work)["test"])
         curves = {SYSTEMS[name].name: by_length(found, sources, truths) for name, found in guesses.items()}
         plot(curves, a.figures / "multi30k-lengths.svg")

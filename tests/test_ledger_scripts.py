@@ -164,12 +164,15 @@ def test_a_translator_is_trained_chosen_and_tested(
     accepted(script.row(system, told["figure"], (0,), made[0]))
 
 
-def test_the_transformer_begins_with_the_published_weights() -> None:
+def test_the_transformer_begins_near_what_it_reads() -> None:
     model = heedful.build("transformer", vocab=500, dim=64, layers=1, heads=2, dropout=0.3, seed=0)
-    load("multi30k").as_published(model, seed=1)
+    load("multi30k").first_weights(model, seed=1)
     assert model.embed.table.std().item() == pytest.approx(64**-0.5, rel=0.05)
     assert model.head.out.weight is model.embed.table
-    assert model.encoder[0].attn.q.weight.abs().max().item() == pytest.approx((6 / 128) ** 0.5, rel=0.05)
+    block, bound = model.encoder[0], (6 / 128) ** 0.5
+    assert block.attn.q.weight.abs().max().item() == pytest.approx(bound, rel=0.05)
+    assert block.attn.v.weight.abs().max().item() == pytest.approx(bound / 2, rel=0.05)
+    assert block.ffn.down.weight.abs().max().item() == pytest.approx((6 / 320) ** 0.5 / 2, rel=0.05)
     assert model.decoder[0].cross.dropout == 0.0
 
 
@@ -201,6 +204,11 @@ def test_a_task_is_fine_tuned_and_tested(name: str, run: Run, made: tuple[Path, 
     accepted(script.row(name, way, how, script.planned(how.plan, made[0]), figure, (0, 1), given))
 
 
+def smaller(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = load("from_random").KINDS
+    monkeypatch.setitem(kinds, kind, replace(kinds[kind], sizes={**kinds[kind].sizes, "dim": 16}))
+
+
 def test_of_several_ways_the_one_that_held_back_data_favour_gives_the_row(run: Run, tmp_path: Path) -> None:
     script = load("finetuned")
     for way, (held, accuracy) in {"plain": (0.8, 0.95), "gentle": (0.9, 0.85)}.items():
@@ -216,12 +224,11 @@ def test_of_several_ways_the_one_that_held_back_data_favour_gives_the_row(run: R
     }
 
 
-@pytest.mark.parametrize("kind", ["bilstm", "cnn", "bert"])
+@pytest.mark.parametrize("kind", ["bilstm", "cnn", "bag", "bert"])
 def test_a_model_from_random_weights_is_trained_and_tested(
     kind: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = load("finetuned").KINDS[kind]
-    monkeypatch.setitem(load("finetuned").KINDS, kind, sizes | {"dim": 16})
+    smaller(kind, monkeypatch)
     told = run("finetuned", f"scratch-{kind}", "--seeds", "0", "--steps", "2", "--vocab", "200")
     assert 0 <= told["figure"]["accuracy"] <= 100
 
@@ -297,15 +304,28 @@ def test_seeds_trained_apart_are_put_together_by_a_later_call(run: Run, tmp_path
     assert len(ledger.read(tmp_path / "results/finetuned-clinc150.json")) == 1
 
 
+def test_those_are_heard_whose_mean_is_least_surprised_by_held_back_data() -> None:
+    import torch
+
+    script, truth = load("from_random"), torch.tensor([0, 1])
+    sure = torch.tensor([[0.95, 0.05], [0.7, 0.3]])
+    other = torch.tensor([[0.3, 0.7], [0.05, 0.95]])
+    wrong = torch.tensor([[0.1, 0.9], [0.9, 0.1]])
+    voices = {"sure": sure, "wrong": wrong, "other": other}
+    assert script.favoured(voices, truth) == ("sure", "other")
+    assert script.right(script.heard(voices, ("sure", "other")), truth) == 100
+
+
 def test_models_from_random_weights_are_heard_together(
     run: Run, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = load("finetuned")
     for kind in ("cnn", "bert"):
-        monkeypatch.setitem(script.KINDS, kind, script.KINDS[kind] | {"dim": 16})
+        smaller(kind, monkeypatch)
         run("finetuned", f"scratch-{kind}", "--seeds", "0", "--steps", "2", "--vocab", "200")
     figure = run("finetuned", "scratch-together", "--json")["figure"]
-    assert figure["models"] == 2
+    assert figure["of"] == ["cnn", "bert"]
+    assert figure["models"] == len(figure["kinds"])
     assert 0 <= figure["accuracy"] <= 100
     given = script.argparse.Namespace(data=made[0], seeds=None)
     accepted(script.row_together(script.FROM_NOTHING, script.PLANS["sentiment"], figure, given))

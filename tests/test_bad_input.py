@@ -54,6 +54,12 @@ def test_an_unknown_model_is_answered_with_the_nearest_name() -> None:
         heedful.build("gtp2")
 
 
+def test_a_config_in_the_place_of_a_name_is_told_how_sizes_are_given() -> None:
+    config = heedful.build("gpt2", device="meta").config
+    with pytest.raises(NotFound, match="built by its name, and .*build"):
+        heedful.build(config)
+
+
 def test_an_unknown_field_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match="'layer'; did you mean 'layers'"):
         heedful.build("gpt2", layer=2)

@@ -79,6 +79,11 @@ def presets() -> dict[str, tuple[Family, Config]]:
 def find(name: str) -> tuple[Family, Config]:
     """The family and config of a preset, or of a family by its own name; else an error with the nearest."""
     known = presets()
+    if not isinstance(name, str):
+        raise NotFound(
+            f"a model is built by its name, and {type(name).__name__} is none; give sizes beside it: "
+            'build("gpt2", layers=2)'
+        )
     if name in known:
         return known[name]
     if name in FAMILIES:

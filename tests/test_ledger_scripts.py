@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import lzma
 import sys
 import tarfile
 from collections.abc import Callable, Sequence
@@ -74,6 +75,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder, bases = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("bases")
     tables(folder)
     squad(folder)
+    told = "\n".join(text for _, text in sentences(60))
+    put(folder / "lm/wikitext-2/train.txt.gz", [told])
+    (folder / "lm/eltec-eng").mkdir()
+    (folder / "lm/eltec-eng/train.jsonl.xz").write_bytes(lzma.compress(json.dumps({"text": told}).encode()))
     for part, count in (("train", 24), ("val", 4), ("test_2016_flickr", 6)):
         for side, end in (("en", "here."), ("de", "hier.")):
             rows = [f"{WORDS[i % 6]} {side} {i}, {end}" for i in range(count)]
@@ -224,7 +229,7 @@ def test_of_several_ways_the_one_that_held_back_data_favour_gives_the_row(run: R
     }
 
 
-@pytest.mark.parametrize("kind", ["bilstm", "cnn", "bag", "bert"])
+@pytest.mark.parametrize("kind", ["bilstm", "cnn", "bag", "bert", "reader"])
 def test_a_model_from_random_weights_is_trained_and_tested(
     kind: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,14 +422,37 @@ def test_what_fell_under_mps_is_begun_again_without(tmp_path: Path, monkeypatch:
     assert session.ended["one"].startswith("done")
 
 
+def test_what_fell_early_is_begun_once_more_without_recorded_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = load("all_gpu")
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks/toy.py").write_text(
+        "import sys\nprint('called')\nsys.exit('--no-graph' not in sys.argv)"
+    )
+    (tmp_path / "benchmarks/bad.py").write_text("print('called')\nraise ValueError")
+    stages = {name: driver.Stage((f"{name}.py",), recorded=True) for name in ("toy", "bad")}
+    monkeypatch.setattr(driver, "STAGES", stages)
+    monkeypatch.setattr(driver, "ROOT", tmp_path)
+    (tmp_path / "logs").mkdir()
+    places = dict.fromkeys(("work", "results", "figures", "models"), tmp_path)
+    given = driver.argparse.Namespace(**places, jobs=2, extra=[], out=None, device=None)
+    session = driver.Session(list(stages), given, {})
+    session.run(30)
+    assert session.ended["toy"].startswith("done")
+    assert session.ended["bad"].startswith("failed")
+    assert [session.log(name).read_text().count("called") for name in stages] == [2, 2]
+
+
 def test_every_stage_calls_a_script_with_what_it_knows(tmp_path: Path) -> None:
     driver = load("all_gpu")
     places = dict.fromkeys(("work", "results", "figures", "models"), tmp_path)
     given = driver.argparse.Namespace(**places, extra=[], device=None)
     session = driver.Session([], given, {})
+    session.plain |= {name for name, stage in driver.STAGES.items() if stage.recorded}
     for name, stage in driver.STAGES.items():
         assert set(stage.after) <= set(driver.STAGES)
         if stage.words[0] != "-m":
             script = (ROOT / "benchmarks" / stage.words[0]).read_text(encoding="utf-8")
             said = [word for word in session.command(name, 100.0) if word.startswith("--")]
-            assert all(f'"{word}"' in script for word in said)
+            assert all(f'"{word.replace("--no-", "--")}"' in script for word in said)

@@ -29,6 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LEAST = 20  # seconds: with less left nothing is begun
+EARLY = 90  # seconds: whoever falls sooner may have fallen over recording
 PACKED = 60  # seconds between archives
 TRIAL = "import torch; x = torch.ones(64, 64, device='cuda'); assert float((x @ x).sum()) == 64**3"
 BROKEN = ("CUDA error", "cuda error", "MPS", "CUBLAS_STATUS", "CUDNN_STATUS", "device-side assert")
@@ -44,6 +45,7 @@ class Stage:
     words: tuple[str, ...]
     after: tuple[str, ...] = ()
     spare: int | None = None  # seconds left for what follows training; the script is told the rest: --seconds
+    recorded: bool = False  # its steps are recorded; if it falls early it is begun once more with --no-graph
 
 
 def each(task: str, *seeds: int) -> dict[str, Stage]:
@@ -52,16 +54,17 @@ def each(task: str, *seeds: int) -> dict[str, Stage]:
     return runs | {task: Stage(("finetuned.py", task), tuple(runs))}
 
 
-def translator(*words: str) -> Stage:
-    return Stage(("multi30k.py", *words), spare=110)
+def translator(*words: str, recorded: bool = False) -> Stage:
+    return Stage(("multi30k.py", *words), spare=80, recorded=recorded)
 
 
-def model(*words: str) -> Stage:
-    return Stage(("-m", *words), spare=90)
+def model(*words: str, recorded: bool = False) -> Stage:
+    return Stage(("-m", *words), spare=90, recorded=recorded)
 
 
 TRANSFORMERS = {
-    f"transformer-{seed}": translator("transformer", "--seeds", str(seed), "--part") for seed in (0, 1, 2)
+    f"transformer-{seed}": translator("transformer", "--seeds", str(seed), "--part", recorded=True)
+    for seed in (0, 1, 2)
 }
 SCRATCH = [f"scratch-{kind}" for kind in ("bilstm", "cnn", "bert")]
 # The longest first: whoever begins late should be short.
@@ -89,7 +92,7 @@ STAGES = {
     "scratch-together": Stage(("finetuned.py", "scratch-together"), tuple(SCRATCH)),
     "masked": model("bundle.masked"),
     "prose": model("bundle.prose", "gpt"),
-    "rnnsearch-en-de": model("bundle.translators", "rnnsearch-en-de"),
+    "rnnsearch-en-de": model("bundle.translators", "rnnsearch-en-de", recorded=True),
     "summariser": model("bundle.summaries"),
     "dialogsum": Stage(("summaries.py", "dialogsum"), spare=150),
 }
@@ -174,6 +177,7 @@ class Session:
         self.waiting, self.running = list(names), dict[str, Running]()
         self.ended: dict[str, str] = {}
         self.over = False
+        self.plain = set[str]()  # stages that do without recorded steps
         for name in [name for name in names if self.mark(name).is_file()]:
             self.waiting.remove(name)
             self.ended[name] = "done before"
@@ -197,6 +201,7 @@ class Session:
         stage, a = STAGES[name], self.a
         first, *words = stage.words
         told = [] if stage.spare is None else ["--seconds", f"{max(20.0, left - stage.spare):.0f}"]
+        told += ["--no-graph"] if name in self.plain else []
         if first == "-m":
             told += ["--out", str(a.models), *([] if a.device is None else ["--device", a.device])]
             return [sys.executable, "-m", *words, *told, *a.extra]
@@ -242,12 +247,20 @@ class Session:
                 self.ended[name] = f"failed after {spent:.0f} s with code {code}"
             del self.running[name]
             print(f"{name} {self.ended[name]}\n{self.tail(name)}", flush=True)
-            if one.shared and code > 0:
-                self.once_more(name)
+            if code != 0 and not self.over:
+                self.once_more(name, spent, one.shared)
 
-    def once_more(self, name: str) -> None:
-        """Under MPS one process can take others down with it: what fell so is begun again, outside."""
-        if not self.over and any(word in self.end(name) for word in BROKEN):
+    def once_more(self, name: str, spent: float, shared: bool) -> None:
+        """Begin again without what a stage may have fallen over: recorded steps, or MPS.
+
+        A process in which recording failed cannot always go on, so that the next one does not try. Under MPS
+        one process can take others down with it.
+        """
+        if STAGES[name].recorded and name not in self.plain and spent < EARLY:
+            print(f"{name} is begun again without recorded steps", flush=True)
+            self.plain.add(name)
+            self.waiting.insert(0, name)
+        elif shared and any(word in self.end(name) for word in BROKEN):
             print(f"{name} is begun again without MPS, as is all that begins from now on", flush=True)
             self.shared = {}
             self.waiting.insert(0, name)

@@ -1,7 +1,7 @@
 """Translators from English that come with heedful, learnt from Tatoeba's sentence pairs.
 
     HEED_DATA=FOLDER python -m bundle.translators translate-en-de [--steps 3200] [--out FOLDER]
-    HEED_DATA=FOLDER python -m bundle.translators rnnsearch-en-de [--seconds 400] [--device cuda]
+    HEED_DATA=FOLDER python -m bundle.translators rnnsearch-en-de [--seconds 200] [--device cuda] [--no-graph]
 
 The second is the first attention, on the same data and at a third of the size.
 
@@ -48,17 +48,19 @@ class Plan:
     vocab: int = 5000
     steps: int = 3200
     dtype: str = "bfloat16"
+    multiple: int = 1  # lengths are rounded up to it; above 1, steps are recorded on a GPU
 
 
 SMALL = dict(dim=192, layers=2, heads=6, hidden=768, dropout=0.0)
 RECURRENT = dict(dim=160, table_dim=64, align=64, maxout=96, dropout=0.1)
-# A recurrence waits for its launches, not for its products: float32 has fewer of them, and rows cost nothing.
-SEARCH: dict[str, Any] = dict(tokens=5000, vocab=2000, steps=14000, dtype="float32")
+# A recurrence waits for its launches, not for its products: float32 has fewer of them, rows cost nothing, and
+# a recorded step is launched once.
+SEARCH: dict[str, Any] = dict(tokens=10_000, vocab=2000, steps=14000, dtype="float32", multiple=4)
 PLANS = {
     "translate-en-de": Plan("transformer", "de", SMALL, 2e-3),
     "translate-en-fr": Plan("transformer", "fr", SMALL, 2e-3),
-    "rnnsearch-en-de": Plan("rnnsearch", "de", RECURRENT, 2e-3, **SEARCH),
-    "rnnsearch-en-fr": Plan("rnnsearch", "fr", RECURRENT, 2e-3, **SEARCH),
+    "rnnsearch-en-de": Plan("rnnsearch", "de", RECURRENT, 3e-3, **SEARCH),
+    "rnnsearch-en-fr": Plan("rnnsearch", "fr", RECURRENT, 3e-3, **SEARCH),
 }
 
 
@@ -133,7 +135,7 @@ def read(
     )
     batches = data.parallel(
         data.Table(table), tokenizer, columns=("en", "other"), length=64, batch=1000, max_tokens=plan.tokens,
-        seed=given.seed, truncate=True,
+        seed=given.seed, truncate=True, multiple=plan.multiple,
     )  # fmt: skip
     return tokenizer, batches, pairs
 
@@ -146,6 +148,7 @@ def train(
     config = heedful.TrainConfig(
         steps=steps, lr=plan.lr, schedule="linear", final=0.02, warmup=min(600, steps // 8),
         weight_decay=0.01, betas=(0.9, 0.98), dtype=given.dtype or plan.dtype, seed=given.seed,
+        graph=given.graph and plan.multiple > 1,
     )  # fmt: skip
     until = None if given.seconds is None else began + given.seconds
     for step in learn(model, "translate", batches, config, until):
@@ -163,6 +166,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--vocab", type=int)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"))
+    parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True,
+                        help="record the steps of a recurrence on a GPU and replay them")  # fmt: skip
     parser.add_argument("--test", type=int, default=1500, help="sentences that are translated at the end")
     given = parser.parse_args()
     if given.threads:

@@ -1,7 +1,8 @@
 """Training speed: GPT-2 124M on one GPU, bfloat16, 64 × 1024 tokens a step.
 
     python benchmarks/train_gpt2.py                       all variants, a table and results as JSON lines
-    python benchmarks/train_gpt2.py --where --out F.json  a table of every kernel, and parts alone
+    python benchmarks/train_gpt2.py --where --out F.json  a table of every kernel
+    python benchmarks/train_gpt2.py --parts visits,heads  parts alone; "all" for all of them
     python benchmarks/train_gpt2.py --tiny --device cpu   a dry run
 
 A step is everything `heedful.fit` does: forward, loss, backward, clipping, AdamW, schedule.
@@ -97,13 +98,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warm", type=int, default=10)
-    parser.add_argument("--where", action="store_true", help="where a step's time goes, and its parts alone")
+    parser.add_argument("--where", action="store_true", help="where a step's time goes")
+    parser.add_argument("--parts", default="", help="parts of train_parts.py to time alone, a,b or all")
     parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
     parser.add_argument(
         "--set", action="append", default=[], help="a constant: heedful.train.float8.WORDS=False"
     )
     parser.add_argument("--blas", help="cublas or cublaslt, for products that leave a choice")
-    parser.add_argument("--inductor", default="", help="settings of torch._inductor.config to turn on, a,b")
+    parser.add_argument("--inductor", default="", help="torch._inductor.config: a,b to turn on, c.d=value")
     parser.add_argument("--variants", default="recorded,float8")
     a = parser.parse_args()
     for given in a.set:
@@ -114,8 +116,9 @@ def main() -> None:
         torch.backends.cuda.preferred_blas_library(a.blas)
     import torch._inductor.config as inductor
 
-    for name in filter(None, a.inductor.split(",")):
-        setattr(inductor, name, True)
+    for given in filter(None, a.inductor.split(",")):
+        name, _, value = given.partition("=")
+        inductor.load_config({name: json.loads(value or "true")})  # type: ignore[attr-defined]
     if a.where:  # a profiler that stops and starts again would otherwise lose sight of recorded steps
         os.environ |= {"DISABLE_CUPTI_LAZY_REINIT": "1", "TEARDOWN_CUPTI": "0"}
         with torch.profiler.profile():
@@ -125,13 +128,13 @@ def main() -> None:
         "float8": {"compile": True, "graph": True, "float8": True},
     }  # fmt: skip
     found: dict[str, Any] = {}
-    for name in a.variants.split(","):
+    for name in filter(None, a.variants.split(",")):
         found[name] = attempt(lambda name=name: measure(name, a, **settings[name]))  # type: ignore[misc]
         if a.device == "cuda":
             torch.cuda.empty_cache()
         write(a.out, found)
-    if a.where and a.device == "cuda":
-        found["parts"] = parts()
+    if a.parts and a.device == "cuda":
+        found["parts"] = parts(a.parts)
         write(a.out, found)
 
 

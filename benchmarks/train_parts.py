@@ -1,6 +1,6 @@
 """What a training step is made of: a table of its kernels, and its parts timed alone.
 
-python benchmarks/train_gpt2.py --where --out where.json        the step's kernels and the parts, on a GPU
+python benchmarks/train_gpt2.py --where --out where.json        the step's kernels, on a GPU
 python benchmarks/train_parts.py                                the parts alone
 """
 
@@ -287,10 +287,11 @@ def attempt(work: Callable[[], Any]) -> Any:
         return f"{type(problem).__name__}: {str(problem).splitlines()[0][:160]}"
 
 
-def parts() -> dict[str, Any]:
-    """Every part timed alone; one that fails says so and the others go on."""
+def parts(names: str = "all") -> dict[str, Any]:
+    """Parts timed alone; one that fails says so and the others go on."""
     found: dict[str, Any] = {}
-    for work in (visits, roundings, cross_entropies, attention, optimiser, tables, heads, products):
+    every = (visits, roundings, cross_entropies, attention, optimiser, tables, heads, products)
+    for work in (w for w in every if names == "all" or w.__name__ in names.split(",")):
         found[work.__name__] = attempt(work)
         torch.cuda.empty_cache()
         print(json.dumps({work.__name__: found[work.__name__]}, indent=1), flush=True)

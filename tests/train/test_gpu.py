@@ -18,12 +18,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from heedful import data
 from heedful.adapters import load_adapter, lora, save_adapter
 from heedful.models.base import Model
 from heedful.train.config import TrainConfig
 from heedful.train.crossentropy import linear_cross_entropy, reference
 from heedful.train.distributed import Processes, Together
-from heedful.train.fit import fit
+from heedful.train.fit import Run, fit
+from heedful.train.graph import Replayed
+from heedful.train.objectives import objective
 from tests.train import toys
 
 DEVICE = os.environ.get("HEED_TEST_DEVICE", "cuda")
@@ -91,6 +94,28 @@ def test_recorded_steps_equal_plain_ones(family: str, dtype: str, files: Files) 
     ]
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-4 if dtype == "float32" else 2e-2)
     assert furthest(found[0][1], found[1][1]) < (1e-4 if dtype == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("family", ["transformer", "rnnsearch"])
+def test_recorded_steps_of_several_shapes_equal_plain_ones(family: str, files: Files) -> None:
+    """Every shape is recorded, all in one memory, and replayed in any order; with dropout."""
+    found = []
+    for graph in (False, True):
+        model = toys.tiny(family, dropout=0.1).to(DEVICE)
+        batches = data.parallel(
+            [files["source"], files["target"]], toys.WORDS, batch=8, multiple=2, start=model.start_token
+        )
+        run = Run(
+            model, objective("translate"), batches, TrainConfig(**STEADY | {"graph": graph}), Processes()
+        )
+        losses = [run.step().loss for _ in range(40)]
+        found.append((losses, {n: p.detach().clone() for n, p in model.named_parameters()}))
+        if graph and DEVICE == "cuda":
+            assert isinstance(run.change, Replayed)
+            assert run.change.works
+            assert len(run.change.recorded) > 2
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-3)
+    assert furthest(found[0][1], found[1][1]) < 1e-3
 
 
 def test_recorded_muon_equals_the_plain_one(files: Files) -> None:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self.stream = torch.cuda.Stream()
-        self.pool: tuple[int, int] | None = None
+        self.pool: Any = None  # the memory of the first, and so of all
 
     @contextmanager
     def aside(self) -> Iterator[None]:

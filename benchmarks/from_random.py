@@ -51,7 +51,7 @@ KINDS = {
     # A window of one word: the mean of what every word says by itself (Iyyer et al. 2015).
     "bag": Kind("cnn", dict(dim=256, layers=1, hidden=512, kernel=1, dropout=0.4), "word", 0.3),
     "bert": Kind("bert", dict(dim=256, layers=3, heads=4, context=128, dropout=0.2), epochs=5),
-    "reader": Kind("bilstm", dict(dim=384, layers=2, dropout=0.4), hidden=0.2, lr=5e-4, before=4000),
+    "reader": Kind("bilstm", dict(dim=384, layers=2, dropout=0.4), hidden=0.2, lr=5e-4, before=3000),
 }
 
 
@@ -85,7 +85,7 @@ def reader(
     file = place.with_suffix(".txt")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n\n".join(source), encoding="utf-8")
-    batches = data.masked(file, tokenizer, length=128, batch=64, apart=False)
+    batches = data.masked(file, tokenizer, length=128, batch=64, apart=False, unit="paragraph")
     config = heedful.TrainConfig(steps=steps, lr=2e-3, warmup=steps // 10, betas=(0.9, 0.98), seed=0)
     began = time.perf_counter()
     for step in heedful.fit(model, "masked", batches, config):

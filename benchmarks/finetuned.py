@@ -10,7 +10,7 @@ sst2        accuracy on dev, median of 3 seeds         clinc150   accuracy on te
 conll2003   F1 of entities on testb                    mrpc       accuracy on test, median of 3 seeds
 squad       F1 on the last 8 articles of dev           rte        accuracy on dev, median of 3 seeds
 scratch-bilstm, -cnn, -bag, -bert    accuracy on SST-2 dev from random weights, median of 3 seeds
-scratch-reader      the same of a BiLSTM that has guessed hidden words of other texts first (from_random.py)
+scratch-reader, -vectors    the same of models that have read other texts first, unlabelled (from_random.py)
 scratch-together    the same of the mean of the probabilities of all seeds of some of these kinds: those whose
                     mean is the least surprised by held-back data, among those that lie in --work
 
@@ -49,7 +49,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the plans lie in bundle/, 
 from bundle.plans import BASE, PAIR, PLANS, SCRATCH, Plan, ask, base_folder, parted, percent, rows, scored
 
 import heedful
-from from_random import KINDS, TEXTS, favoured, heard, probabilities, reader, right, take_over, texts
+from from_random import (
+    KINDS,
+    TEXTS,
+    favoured,
+    heard,
+    probabilities,
+    put_vectors,
+    reader,
+    right,
+    take_over,
+    texts,
+    word_vectors,
+)
 from from_random import vocabulary as vocabulary_of
 from heedful import data
 from heedful.data.batch import Batch
@@ -242,7 +254,11 @@ def grown(kind: str, how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -
     _, *whole = rows(a.data / "classification/sst2/train_sentences.tsv.gz")
     gone = set((SCRATCH / f"sst2-held-{os.getpid()}.tsv").read_text(encoding="utf-8").splitlines())
     read = [line.split("\t", 1)[1] for line in whole if line not in gone]
-    tokenizer = vocabulary_of(what, read, SCRATCH / f"sst2-words-{os.getpid()}.txt", a.vocab)
+    vectors = None
+    if what.reads == "vectors":
+        place = a.work / f"scratch-{kind}.bin"
+        vectors = word_vectors(texts(a.data, read), what.sizes["dim"], place)
+    tokenizer = vocabulary_of(what, read, SCRATCH / f"sst2-words-{os.getpid()}.txt", a.vocab, vectors)
     batches = plan.batches(a.data, tokenizer, how.batch)
     labels = list(plan.names.values())
     model = heedful.build(what.family, vocab=len(tokenizer), seed=seed, device=a.device, head="classify",
@@ -251,6 +267,8 @@ def grown(kind: str, how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -
         place, steps = a.work / f"scratch-{kind}-first", a.steps or what.before
         take_over(model, reader(what, tokenizer, texts(a.data, read), place, steps, a.device))
     model.tokenizer = tokenizer
+    if vectors is not None:
+        put_vectors(model, vectors)
     model.published = {"id2label": {str(i): name for i, name in enumerate(labels)}}
     held = plan.held(a.data)
     check = lambda: float(scored(model, plan, held)[plan.score])
@@ -370,8 +388,8 @@ def row(
     }  # fmt: skip
     kind = name.removeprefix("scratch-")
     what = kind if kind in KINDS else f"{BASE}, all weights fine-tuned"
-    if kind in KINDS and KINDS[kind].before:
-        what += ", which has guessed hidden words in ELTeC, WikiText-2 and SST-2 before, once for all seeds"
+    if kind in KINDS and (KINDS[kind].before or KINDS[kind].reads == "vectors"):
+        what += ", which has read ELTeC, WikiText-2 and SST-2 without labels before, once for all seeds"
         check["data"] = [*plan.files, *TEXTS]
     mean = f", median of {len(seeds)} seeds" if len(seeds) > 1 else ""
     return ledger.row(

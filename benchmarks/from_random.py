@@ -1,8 +1,9 @@
 """Small models from random weights: what they are, and how several are heard as one.
 
 finetuned.py trains them: scratch-bilstm, scratch-cnn, scratch-bag, scratch-bert, scratch-reader,
-scratch-together. All but the reader have read nothing but SST-2. The reader has first guessed hidden words in
-novels (ELTeC), WikiText-2 and the sentences of SST-2 that train it, none of them with a label.
+scratch-vectors, scratch-together. The kinds reader and vectors first read novels (ELTeC), WikiText-2 and the
+sentences of SST-2 that train them, none of it with a label: one guesses hidden words, the other has its table
+from this library's word2vec, and so knows words that training never shows. The others read SST-2 alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,9 +26,10 @@ from torch import Tensor
 
 import heedful
 from heedful import data
-from heedful.models.base import Model
+from heedful.models.base import LM, Model
 from heedful.runs.evaluate import Asked
 from heedful.text.tokenizer import Tokenizer
+from heedful.word2vec import Word2Vec
 
 TEXTS = ("lm/eltec-eng/train.jsonl.xz", "lm/wikitext-2/train.txt.gz")  # what the reader reads
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -38,7 +41,7 @@ class Kind:
 
     family: str
     sizes: Mapping[str, Any]
-    reads: str = "wordpiece"  # or word: those of at least two sentences
+    reads: str = "wordpiece"  # word: those of at least two sentences; vectors: all that word2vec knows
     hidden: float = 0.15
     epochs: float = 3
     lr: float = 1e-3
@@ -52,12 +55,20 @@ KINDS = {
     "bag": Kind("cnn", dict(dim=256, layers=1, hidden=512, kernel=1, dropout=0.4), "word", 0.3),
     "bert": Kind("bert", dict(dim=256, layers=3, heads=4, context=128, dropout=0.2), epochs=5),
     "reader": Kind("bilstm", dict(dim=384, layers=2, dropout=0.4), hidden=0.2, lr=5e-4, before=3000),
+    "vectors": Kind(
+        "cnn", dict(dim=192, layers=1, hidden=384, kernel=3, dropout=0.5, pool="max"), "vectors", 0.2
+    ),
 }
 
 
-def vocabulary(kind: Kind, sentences: Sequence[str], file: Path, size: int) -> Tokenizer:
-    """A tokenizer for the training text, by way of a file."""
-    file.write_text("\n".join(sentences), encoding="utf-8")
+def vocabulary(
+    kind: Kind, sentences: Sequence[str], file: Path, size: int, vectors: Word2Vec | None = None
+) -> Tokenizer:
+    """A tokenizer for the training text, or for the words of `vectors`, by way of a file."""
+    file.write_text("\n".join(sentences if vectors is None else vectors.words), encoding="utf-8")
+    if vectors is not None:
+        size = len(ROLES) + len(vectors.words)
+        return heedful.train_tokenizer("word", [file], vocab=size, special=ROLES, lower=True)
     if kind.reads == "wordpiece":
         return heedful.train_tokenizer("wordpiece", [file], vocab=size, lower=True)
     found = Counter(word for sentence in sentences for word in set(sentence.lower().split()))
@@ -71,6 +82,38 @@ def texts(folder: Path, sentences: Sequence[str]) -> list[str]:
         novels = [json.loads(line)["text"].lower() for line in lines]
     articles = gzip.decompress((folder / TEXTS[1]).read_bytes()).decode().lower()
     return [*novels, articles.replace("@-@", "-").replace(" @,@ ", ","), "\n".join(sentences)]
+
+
+def word_vectors(source: Sequence[str], dim: int, place: Path, least: int = 5) -> Word2Vec:
+    """Skip-gram over texts cut as SST-2 is; from `place` if it lies there already. The last text counts five
+    times: so every word of SST-2 is among those that occur `least` times."""
+    if place.is_file():
+        return Word2Vec.load(place)
+    *others, own = source
+    place.parent.mkdir(parents=True, exist_ok=True)
+    file = place.with_suffix(".txt")
+    file.write_text("\n".join([*map(apart, others), *[own] * least]) + "\n", encoding="utf-8")
+    threads = torch.get_num_threads()
+    made = Word2Vec.train(file, dim=dim, mode="skipgram", min_count=least, epochs=2, threads=threads, seed=0)
+    file.unlink()
+    made.save(place)
+    return made
+
+
+def apart(text: str) -> str:
+    """Signs and endings set apart, as SST-2 has them: it 's , did n't"""
+    text = re.sub(r"([.,!?;:()\"“”])", r" \1 ", text.replace("’", "'"))
+    return re.sub(r"'(s|re|ve|ll|d|m)\b", r" '\1", re.sub(r"n't\b", " n't", text))
+
+
+@torch.no_grad()
+def put_vectors(model: LM, vectors: Word2Vec, std: float = 0.1) -> None:
+    """The table's rows become the words' vectors, all scaled alike."""
+    ids = model.tokenizer.backend.get_vocab(with_added_tokens=True)
+    rows = [(ids[word], i) for i, word in enumerate(vectors.words) if word in ids]
+    to, source = (torch.tensor(side, device=model.device) for side in zip(*rows, strict=True))
+    table = torch.as_tensor(vectors.input, dtype=torch.float32, device=model.device)
+    model.embed.table[to] = table[source] * (std / table.std())
 
 
 def reader(

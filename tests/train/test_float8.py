@@ -93,8 +93,9 @@ def test_a_hidden_layer_keeps_its_gradients_through_the_gelu() -> None:
 @pytest.mark.skipif(not CUDA or importlib.util.find_spec("triton") is None, reason="the kernel needs a GPU")
 @pytest.mark.parametrize("what", [float8.PLAIN, float8.GELU, float8.SLOPE])
 @pytest.mark.parametrize("gradient", [True, False])
-def test_the_kernel_rounds_as_the_definition(what: int, gradient: bool) -> None:
-    x, up = (torch.randn(304, 80).to(torch.bfloat16) for _ in range(2))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_kernel_rounds_as_the_definition(what: int, gradient: bool, dtype: torch.dtype) -> None:
+    x, up = (torch.randn(304, 80).to(dtype) for _ in range(2))
     parts = [x, x * 3] if what == float8.PLAIN else [x]
     there = float8._turn([p.cuda() for p in parts], up.cuda(), what, gradient)
     flat, turned, back, sums = (t.cpu() for t in there)

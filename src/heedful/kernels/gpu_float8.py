@@ -74,12 +74,37 @@ def peek(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def rounded(v, kind, FAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """v in float8, as bytes: what is beyond the largest is held there, a NaN stays one.
+
+    The GPU's instruction does so by itself, for two numbers at once. If such a pair has to be taken apart
+    again to be turned on its side, ptxas 12.9 mixes in bytes of other registers (Triton's issue 11111), which
+    may mean NaN: so a number is paired with nothing.
+    """
+    if not FAST:
+        v = tl.where(v > MOST, MOST, tl.where(v < -MOST, -MOST, v))
+        return v.to(kind.dtype.element_ty).to(tl.int8, bitcast=True)
+    if kind.dtype.element_ty == tl.float8e5:
+        alone: tl.constexpr = (
+            "{.reg .b16 t; cvt.rn.satfinite.e5m2x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
+        )
+    else:
+        alone: tl.constexpr = (
+            "{.reg .b16 t; cvt.rn.satfinite.e4m3x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
+        )
+    return tl.inline_asm_elementwise(alone, "=r,f", [v], tl.int32, True, 1).to(tl.int8)
+
+
+@triton.jit
 def turn(  # type: ignore[no-untyped-def]
-    x, up, highs, flat, turned, back, sums, M, N, stride, wide, room,
+    x, up, highs, kind, flat, turned, back, sums, M, N, stride, wide, room,
     WHAT: tl.constexpr, FAST: tl.constexpr, SEEN: tl.constexpr, MOST: tl.constexpr, SUM: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """`wide` is the length of a row of `flat`, which may hold other tensors beside this one."""
+    """`wide` is the length of a row of `flat`, which may hold other tensors beside this one.
+
+    `kind` only points to the type.
+    """
     high = tl.max(tl.load(highs + tl.arange(0, SEEN)), 0)
     scale = MOST / tl.maximum(high * room, 1e-30)
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
@@ -90,10 +115,9 @@ def turn(  # type: ignore[no-untyped-def]
     v = value(x, up, m[:, None] * stride + n[None, :], inside, WHAT, FAST)
     if SUM:
         tl.store(sums + tl.program_id(0) * wide + n, tl.sum(v, 0), mask=n < N)
-    v = tl.clamp(v * scale, -MOST, MOST, propagate_nan=tl.PropagateNan.ALL)
-    small = v.to(flat.dtype.element_ty)
-    tl.store(flat + m[:, None] * wide + n[None, :], small, mask=inside)
-    tl.store(turned + n[:, None] * M + m[None, :], tl.trans(small), mask=(n[:, None] < N) & (m[None, :] < M))
+    bits = rounded(v * scale, kind, FAST, MOST)
+    tl.store(flat + m[:, None] * wide + n[None, :], bits, mask=inside)
+    tl.store(turned + n[None, :] * M + m[:, None], bits, mask=inside)
 
 
 @triton.jit
@@ -133,12 +157,17 @@ def turned(
     for x in ready:
         size = x.shape[1]
         turn[(triton.cdiv(rows, tile.rows), triton.cdiv(size, tile.columns))](
-            x, beside, highs, flat[:, start:], side[start:], back, total[:, start:] if sums else back,
-            rows, size, x.stride(0), wide, room, WHAT=what, FAST=fast, SEEN=seen,
+            x, beside, highs, flat, bytes_of(flat)[:, start:], bytes_of(side)[start:], back,
+            total[:, start:] if sums else back, rows, size, x.stride(0), wide, room, WHAT=what, FAST=fast, SEEN=seen,
             MOST=torch.finfo(kind).max, SUM=sums, BM=tile.rows, BN=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
         start += size
     return flat, side, back, total
+
+
+def bytes_of(x: Tensor) -> Tensor:
+    """8-bit numbers as they lie in memory"""
+    return x.view(torch.int8)
 
 
 def stripes(rows: int, what: int) -> int:
@@ -151,5 +180,5 @@ def flipped(x: Tensor) -> Tensor:
     M, N = x.shape
     side = torch.empty(N, M, device=x.device, dtype=x.dtype)
     grid = (triton.cdiv(M, 128), triton.cdiv(N, 128))
-    flip[grid](x.view(torch.int8), side.view(torch.int8), M, N, BM=128, BN=128, num_warps=8)
+    flip[grid](bytes_of(x), bytes_of(side), M, N, BM=128, BN=128, num_warps=8)
     return side

@@ -85,14 +85,10 @@ def rounded(v, kind, FAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no
         v = tl.where(v > MOST, MOST, tl.where(v < -MOST, -MOST, v))
         return v.to(kind.dtype.element_ty).to(tl.int8, bitcast=True)
     if kind.dtype.element_ty == tl.float8e5:
-        alone: tl.constexpr = (
-            "{.reg .b16 t; cvt.rn.satfinite.e5m2x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
-        )
+        asm: tl.constexpr = "{.reg .b16 t; cvt.rn.satfinite.e5m2x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
     else:
-        alone: tl.constexpr = (
-            "{.reg .b16 t; cvt.rn.satfinite.e4m3x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
-        )
-    return tl.inline_asm_elementwise(alone, "=r,f", [v], tl.int32, True, 1).to(tl.int8)
+        asm: tl.constexpr = "{.reg .b16 t; cvt.rn.satfinite.e4m3x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
+    return tl.inline_asm_elementwise(asm, "=r,f", [v], tl.int32, True, 1).to(tl.int8)
 
 
 @triton.jit
@@ -158,8 +154,8 @@ def turned(
         size = x.shape[1]
         turn[(triton.cdiv(rows, tile.rows), triton.cdiv(size, tile.columns))](
             x, beside, highs, flat, bytes_of(flat)[:, start:], bytes_of(side)[start:], back,
-            total[:, start:] if sums else back, rows, size, x.stride(0), wide, room, WHAT=what, FAST=fast, SEEN=seen,
-            MOST=torch.finfo(kind).max, SUM=sums, BM=tile.rows, BN=tile.columns, num_warps=tile.warps,
+            total[:, start:] if sums else back, rows, size, x.stride(0), wide, room,
+            WHAT=what, FAST=fast, SEEN=seen, MOST=torch.finfo(kind).max, SUM=sums, BM=tile.rows, BN=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
         start += size
     return flat, side, back, total

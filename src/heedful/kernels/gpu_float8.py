@@ -155,7 +155,8 @@ def turned(
         turn[(triton.cdiv(rows, tile.rows), triton.cdiv(size, tile.columns))](
             x, beside, highs, flat, bytes_of(flat)[:, start:], bytes_of(side)[start:], back,
             total[:, start:] if sums else back, rows, size, x.stride(0), wide, room,
-            WHAT=what, FAST=fast, SEEN=seen, MOST=torch.finfo(kind).max, SUM=sums, BM=tile.rows, BN=tile.columns, num_warps=tile.warps,
+            WHAT=what, FAST=fast, SEEN=seen, MOST=torch.finfo(kind).max, SUM=sums,
+            BM=tile.rows, BN=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
         start += size
     return flat, side, back, total

@@ -85,10 +85,10 @@ def rounded(v, kind, FAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no
         v = tl.where(v > MOST, MOST, tl.where(v < -MOST, -MOST, v))
         return v.to(kind.dtype.element_ty).to(tl.int8, bitcast=True)
     if kind.dtype.element_ty == tl.float8e5:
-        asm: tl.constexpr = "{.reg .b16 t; cvt.rn.satfinite.e5m2x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
-    else:
-        asm: tl.constexpr = "{.reg .b16 t; cvt.rn.satfinite.e4m3x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
-    return tl.inline_asm_elementwise(asm, "=r,f", [v], tl.int32, True, 1).to(tl.int8)
+        e5: tl.constexpr = "{.reg .b16 t; cvt.rn.satfinite.e5m2x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
+        return tl.inline_asm_elementwise(e5, "=r,f", [v], tl.int32, True, 1).to(tl.int8)
+    e4: tl.constexpr = "{.reg .b16 t; cvt.rn.satfinite.e4m3x2.f32 t, 0f00000000, $1; cvt.u32.u16 $0, t;}"
+    return tl.inline_asm_elementwise(e4, "=r,f", [v], tl.int32, True, 1).to(tl.int8)
 
 
 @triton.jit

@@ -256,8 +256,8 @@ def grown(kind: str, how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -
     read = [line.split("\t", 1)[1] for line in whole if line not in gone]
     vectors = None
     if what.reads == "vectors":
-        place = a.work / f"scratch-{kind}.bin"
-        vectors = word_vectors(texts(a.data, read), what.sizes["dim"], place)
+        dim = what.sizes["dim"]
+        vectors = word_vectors(texts(a.data, read), dim, a.work / f"scratch-vectors-{dim}.bin")
     tokenizer = vocabulary_of(what, read, SCRATCH / f"sst2-words-{os.getpid()}.txt", a.vocab, vectors)
     batches = plan.batches(a.data, tokenizer, how.batch)
     labels = list(plan.names.values())
@@ -346,6 +346,10 @@ def together(how: Whole, a: argparse.Namespace) -> None:
         "models": sum(count[kind] for kind in kinds), "kinds": list(kinds), "of": list(count),
         "held back": right(heard(said["held"], kinds), truth["held"]),
     }  # fmt: skip
+    narrow = {kind: voice for kind, voice in said["held"].items() if not KINDS[kind].well_read}
+    if narrow:
+        alone = favoured(narrow, truth["held"])
+        figure |= {"SST-2 alone": right(heard(said["test"], alone), truth["test"]), "its kinds": list(alone)}
     print(json.dumps({"schema": "heed/1", "row": "scratch-together", "figure": figure}), flush=True)
     if not (a.json or a.steps or a.part):
         ledger.record(a.results / "scratch-together.json", [row_together(how, plan, figure, a)])
@@ -355,13 +359,15 @@ def row_together(how: Whole, plan: Plan, figure: Mapping[str, Any], a: argparse.
     """What the ledger keeps of them."""
     words = ["python", "benchmarks/finetuned.py"]
     train = [*words, *SINGLE, "--json", "--work", "{work}"]
+    more = TEXTS if any(KINDS[kind].well_read for kind in figure["kinds"]) else ()
+    read = ", of which some have read ELTeC and WikiText-2 without labels before" if more else ""
     check = {
         "steps": [train, [*words, "scratch-together", "--json", "--work", "{work}"]],
         "read": f"figure.{plan.score}", "figure": plan.score, "tolerance": how.tolerance,
-        "data": list(plan.files), "device": "cuda",
+        "data": [*plan.files, *more], "device": "cuda",
     }  # fmt: skip
     return ledger.row(
-        f"{how.claim} × 100: mean of the probabilities of several models",
+        f"{how.claim} × 100: mean of the probabilities of several models{read}",
         dict(figure), f"HEED_DATA=… {' '.join([*words, *SINGLE, NAMES[-1]])}",
         seed=list(a.seeds or how.seeds), check=check,
         data_sha256=ledger.sha256(a.data / file for file in plan.files),
@@ -388,7 +394,7 @@ def row(
     }  # fmt: skip
     kind = name.removeprefix("scratch-")
     what = kind if kind in KINDS else f"{BASE}, all weights fine-tuned"
-    if kind in KINDS and (KINDS[kind].before or KINDS[kind].reads == "vectors"):
+    if kind in KINDS and KINDS[kind].well_read:
         what += ", which has read ELTeC, WikiText-2 and SST-2 without labels before, once for all seeds"
         check["data"] = [*plan.files, *TEXTS]
     mean = f", median of {len(seeds)} seeds" if len(seeds) > 1 else ""

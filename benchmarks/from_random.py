@@ -1,9 +1,10 @@
 """Small models from random weights: what they are, and how several are heard as one.
 
 finetuned.py trains them: scratch-bilstm, scratch-cnn, scratch-bag, scratch-bert, scratch-reader,
-scratch-vectors, scratch-together. The kinds reader and vectors first read novels (ELTeC), WikiText-2 and the
-sentences of SST-2 that train them, none of it with a label: one guesses hidden words, the other has its table
-from this library's word2vec, and so knows words that training never shows. The others read SST-2 alone.
+scratch-vectors, scratch-vectors-bilstm, scratch-together. Reader and vectors first read novels (ELTeC),
+WikiText-2 and the sentences of SST-2 that train them, none of it with a label: one guesses hidden words, the
+others have their table from this library's word2vec, and so know words that training never shows. All other
+kinds read SST-2 alone.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ class Kind:
     lr: float = 1e-3
     before: int = 0  # steps of guessing hidden words before it is told any label
 
+    @property
+    def well_read(self) -> bool:
+        """Whether it has read other texts than SST-2."""
+        return self.before > 0 or self.reads == "vectors"
+
 
 KINDS = {
     "bilstm": Kind("bilstm", dict(dim=384, layers=1, dropout=0.5), hidden=0.2),
@@ -58,6 +64,7 @@ KINDS = {
     "vectors": Kind(
         "cnn", dict(dim=192, layers=1, hidden=384, kernel=3, dropout=0.5, pool="max"), "vectors", 0.2
     ),
+    "vectors-bilstm": Kind("bilstm", dict(dim=192, layers=1, dropout=0.5), "vectors", 0.3, epochs=2),
 }
 
 

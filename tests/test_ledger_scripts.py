@@ -229,7 +229,7 @@ def test_of_several_ways_the_one_that_held_back_data_favour_gives_the_row(run: R
     }
 
 
-@pytest.mark.parametrize("kind", ["bilstm", "cnn", "bag", "bert", "reader", "vectors"])
+@pytest.mark.parametrize("kind", ["bilstm", "cnn", "bag", "bert", "reader", "vectors", "vectors-bilstm"])
 def test_a_model_from_random_weights_is_trained_and_tested(
     kind: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

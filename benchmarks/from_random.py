@@ -56,14 +56,12 @@ class Kind:
 
 KINDS = {
     "bilstm": Kind("bilstm", dict(dim=384, layers=1, dropout=0.5), hidden=0.2),
-    "cnn": Kind("cnn", dict(dim=256, layers=1, hidden=512, kernel=3, dropout=0.5, pool="max"), "word", 0.2),
+    "cnn": Kind("cnn", dict(dim=256, layers=2, hidden=512, kernel=5, dropout=0.4)),
     # A window of one word: the mean of what every word says by itself (Iyyer et al. 2015).
     "bag": Kind("cnn", dict(dim=256, layers=1, hidden=512, kernel=1, dropout=0.4), "word", 0.3),
     "bert": Kind("bert", dict(dim=256, layers=3, heads=4, context=128, dropout=0.2), epochs=5),
     "reader": Kind("bilstm", dict(dim=384, layers=2, dropout=0.4), hidden=0.2, lr=5e-4, before=3000),
-    "vectors": Kind(
-        "cnn", dict(dim=192, layers=1, hidden=384, kernel=3, dropout=0.5, pool="max"), "vectors", 0.2
-    ),
+    "vectors": Kind("cnn", dict(dim=192, layers=1, hidden=384, kernel=3, dropout=0.5), "vectors", 0.3),
     "vectors-bilstm": Kind("bilstm", dict(dim=192, layers=1, dropout=0.5), "vectors", 0.3, epochs=2),
 }
 

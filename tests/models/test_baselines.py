@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -42,21 +40,3 @@ def test_how_far_a_word_is_seen(family: str, near: bool, distant: bool) -> None:
 def test_an_odd_size_has_no_half() -> None:
     with pytest.raises(ConfigError, match="dim=15"):
         heedful.build("bilstm", dim=15)
-
-
-@torch.no_grad()
-def test_a_classifier_can_take_the_largest_of_every_number(tmp_path: Path) -> None:
-    sizes = dict(vocab=50, dim=16, layers=1, head="classify", labels=3)
-    model = heedful.build("cnn", seed=0, pool="max", **sizes).eval()
-    tokens, valid = torch.randint(0, 50, (2, 9)), torch.ones(2, 9, dtype=torch.bool)
-    valid[1, 6:] = False
-    hidden = model.encode(tokens[1:, :6])
-    wanted = model.head.label(hidden.amax(1))
-    assert (model(tokens, valid=valid)[1] - wanted[0]).abs().max() <= 1e-6
-    again = heedful.load(heedful.save(model, tmp_path))
-    assert torch.equal(again(tokens, valid=valid), model(tokens, valid=valid))
-
-
-def test_an_unknown_way_of_pooling_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"pool='last' is unknown; choose mean or max"):
-        heedful.build("bilstm", pool="last")

@@ -19,11 +19,9 @@ from heedful.nn.block import Block, Stack
 from heedful.nn.disentangled import Neighbours
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, Head, MaxTokens, MeanTokens, MLMHead, NoHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, Head, MeanTokens, MLMHead, NoHead, TagHead, choose
 from heedful.nn.norm import LayerNorm
 from heedful.nn.recurrent import LSTM, Bidirectional
-
-POOLS = {"mean": MeanTokens, "max": MaxTokens}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +33,11 @@ class EncoderConfig(Config):
     dropout: float = 0.1
     tied: bool = True
     head: str = "mlm"
-    pool: str = "mean"  # how a classifier makes one vector of all: mean or max
-
-    def check(self) -> None:
-        if self.pool not in POOLS:
-            raise ConfigError(f"pool={self.pool!r} is unknown; choose {' or '.join(POOLS)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiLSTMConfig(EncoderConfig):
     def check(self) -> None:
-        super().check()
         if self.dim % 2:
             raise ConfigError(f"dim={self.dim} is odd; each direction has half of it: choose {self.dim + 1}")
 
@@ -61,7 +53,7 @@ def head(c: EncoderConfig) -> Head:
     return choose(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied),
-        classify=lambda: ClassifyHead(POOLS[c.pool](), c.dim, c.labels, dropout=c.dropout),
+        classify=lambda: ClassifyHead(MeanTokens(), c.dim, c.labels, dropout=c.dropout),
         tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
         none=NoHead,
     )

@@ -194,15 +194,6 @@ class MeanTokens(nn.Module):
         return kept.sum(1) / ctx.new_valid.sum(1, keepdim=True).clamp(min=1)
 
 
-class MaxTokens(nn.Module):
-    """max_t x_t, each number on its own, over valid tokens: what was found anywhere   (Kim 2014 §2)"""
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if ctx.new_valid is None:
-            return x.amax(1)
-        return x.masked_fill(~ctx.new_valid[..., None], torch.finfo(x.dtype).min).amax(1)
-
-
 class ClassifyHead(Head):
     """(B, C): W pool(x) + b, a label for the sequence"""
 

@@ -48,9 +48,13 @@ class Stage:
     recorded: bool = False  # its steps are recorded; if it falls early it is begun once more with --no-graph
 
 
-def each(task: str, *seeds: int) -> dict[str, Stage]:
-    """A process for each seed, and one that puts them together."""
-    runs = {f"{task}-{seed}": Stage(("finetuned.py", task, "--seeds", str(seed), "--part")) for seed in seeds}
+def each(task: str, ways: Sequence[str], seeds: Sequence[int]) -> dict[str, Stage]:
+    """A process for each way to learn a task and each seed, and one that chooses among the ways."""
+    runs = {
+        f"{task}-{way}-{seed}": Stage(("finetuned.py", task, "--way", way, "--seeds", str(seed), "--part"))
+        for way in ways
+        for seed in seeds
+    }
     return runs | {task: Stage(("finetuned.py", task), tuple(runs))}
 
 
@@ -66,15 +70,15 @@ TRANSFORMERS = {
     f"transformer-{seed}": translator("transformer", "--seeds", str(seed), "--part", recorded=True)
     for seed in (0, 1, 2)
 }
-SCRATCH = [f"scratch-{kind}" for kind in ("bilstm", "cnn", "bert")]
+SCRATCH = [f"scratch-{kind}" for kind in ("bilstm", "cnn", "bert", "bag")]
 # The longest first: whoever begins late should be short.
 STAGES = {
     **TRANSFORMERS,
     **{name: translator(name) for name in ("rnnsearch", "seq2seq")},
     "lstm-wikitext2": Stage(("wikitext2.py", "--recipes", "lstm-wikitext2", "--steps", "6000")),
     "samsum": Stage(("summaries.py", "samsum"), spare=150),
-    **each("sst2", 0, 1, 2),
-    "distillation": Stage(("distillation.py",), ("sst2-0",)),
+    **each("sst2", ("averaged", "gentle", "plain", "short"), (0, 1, 2)),
+    "distillation": Stage(("distillation.py",), ("sst2-averaged-0",)),
     "squad": Stage(("finetuned.py", "squad")),
     "scratch-bilstm": Stage(("finetuned.py", "scratch-bilstm")),
     "conll2003": Stage(("finetuned.py", "conll2003")),
@@ -85,6 +89,7 @@ STAGES = {
     "rte": Stage(("finetuned.py", "rte")),
     "scratch-bert": Stage(("finetuned.py", "scratch-bert")),
     "scratch-cnn": Stage(("finetuned.py", "scratch-cnn")),
+    "scratch-bag": Stage(("finetuned.py", "scratch-bag")),
     "mrpc": Stage(("finetuned.py", "mrpc")),
     "lambada": Stage(("lm_tasks.py", "lambada")),
     "transformer": Stage(("multi30k.py", "transformer"), tuple(TRANSFORMERS)),

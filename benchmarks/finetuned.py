@@ -9,10 +9,8 @@
 sst2        accuracy on dev, median of 3 seeds         clinc150   accuracy on test, in scope
 conll2003   F1 of entities on testb                    mrpc       accuracy on test, median of 3 seeds
 squad       F1 on the last 8 articles of dev           rte        accuracy on dev, median of 3 seeds
-scratch-bilstm, -cnn, -bag, -bert    accuracy on SST-2 dev from random weights, median of 3 seeds
-scratch-reader, -vectors    the same of models that have read other texts first, unlabelled (from_random.py)
-scratch-together    the same of the mean of the probabilities of all seeds of some of these kinds: those whose
-                    mean is the least surprised by held-back data, among those that lie in --work
+scratch-bilstm, scratch-cnn, scratch-bert    accuracy on SST-2 dev from random weights, median of 3 seeds
+scratch-together    the same of the mean of these models' probabilities, of all that lie in --work
 
 The weights that are tested are those with the best score on held-back data; the test data are looked at once.
 Of several ways to learn a task (WAYS), the one whose seeds score best on held-back data, in the mean,
@@ -49,26 +47,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the plans lie in bundle/, 
 from bundle.plans import BASE, PAIR, PLANS, SCRATCH, Plan, ask, base_folder, parted, percent, rows, scored
 
 import heedful
-from from_random import (
-    KINDS,
-    TEXTS,
-    favoured,
-    heard,
-    probabilities,
-    put_vectors,
-    reader,
-    right,
-    take_over,
-    texts,
-    word_vectors,
-)
-from from_random import vocabulary as vocabulary_of
 from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
 from heedful.loading import with_head
 from heedful.models.base import Model
 from heedful.runs import ledger
+from heedful.runs.evaluate import Asked
 from heedful.text.tokenizer import Tokenizer
 from heedful.train.objectives import Objective, Term, objective
 
@@ -117,17 +102,13 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "mrpc": {PLAIN: {}, "gentle": dict(epochs=10, lr=5e-5, ema=0.99, hidden=0.1)},
     "rte": {PLAIN: {}, "gentle": dict(epochs=10, lr=5e-5, ema=0.99, hidden=0.1)},
 }
+KINDS: dict[str, dict[str, Any]] = {
+    "bilstm": dict(dim=384, layers=2, dropout=0.4),
+    "cnn": dict(dim=256, layers=2, hidden=512, kernel=5, dropout=0.4),
+    "bert": dict(dim=256, layers=3, heads=4, context=128, dropout=0.2),
+}
 FROM_NOTHING = Whole("sentiment", "SST-2 dev, accuracy, from random weights", 5, 1e-3, 128, 10, THREE, 1.5)
-SINGLE = tuple(f"scratch-{kind}" for kind in KINDS)
-NAMES = (*TASKS, *SINGLE, "scratch-together")
-
-
-def whole(name: str) -> Whole:
-    """How a task is learnt."""
-    if name in TASKS or name == NAMES[-1]:
-        return TASKS.get(name, FROM_NOTHING)
-    kind = KINDS[name.removeprefix("scratch-")]
-    return replace(FROM_NOTHING, epochs=kind.epochs, lr=kind.lr)
+NAMES = (*TASKS, *(f"scratch-{kind}" for kind in KINDS), "scratch-together")
 
 
 def grams(sentences: Iterable[str]) -> set[str]:
@@ -250,30 +231,21 @@ def tuned(how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -> tuple[Mod
 
 def grown(kind: str, how: Whole, plan: Plan, seed: int, a: argparse.Namespace) -> tuple[Model, float]:
     """A small model that has read nothing but this data. Some words are hidden from it; weights averaged."""
-    what = KINDS[kind]
-    _, *whole = rows(a.data / "classification/sst2/train_sentences.tsv.gz")
-    gone = set((SCRATCH / f"sst2-held-{os.getpid()}.tsv").read_text(encoding="utf-8").splitlines())
-    read = [line.split("\t", 1)[1] for line in whole if line not in gone]
-    vectors = None
-    if what.reads == "vectors":
-        dim = what.sizes["dim"]
-        vectors = word_vectors(texts(a.data, read), dim, a.work / f"scratch-vectors-{dim}.bin")
-    tokenizer = vocabulary_of(what, read, SCRATCH / f"sst2-words-{os.getpid()}.txt", a.vocab, vectors)
+    text = SCRATCH / f"sst2-words-{os.getpid()}.txt"
+    train = SCRATCH / f"sst2-train-{os.getpid()}.tsv"
+    lines = train.read_text(encoding="utf-8").splitlines()[1:]
+    text.write_text("\n".join(line.split("\t", 1)[1] for line in lines), encoding="utf-8")
+    tokenizer = heedful.train_tokenizer("wordpiece", [text], vocab=a.vocab, lower=True)
     batches = plan.batches(a.data, tokenizer, how.batch)
     labels = list(plan.names.values())
-    model = heedful.build(what.family, vocab=len(tokenizer), seed=seed, device=a.device, head="classify",
-                          labels=len(labels), **what.sizes)  # fmt: skip
-    if what.before:
-        place, steps = a.work / f"scratch-{kind}-first", a.steps or what.before
-        take_over(model, reader(what, tokenizer, texts(a.data, read), place, steps, a.device))
+    model = heedful.build(kind, vocab=len(tokenizer), seed=seed, device=a.device, head="classify",
+                          labels=len(labels), **KINDS[kind])  # fmt: skip
     model.tokenizer = tokenizer
-    if vectors is not None:
-        put_vectors(model, vectors)
     model.published = {"id2label": {str(i): name for i, name in enumerate(labels)}}
     held = plan.held(a.data)
     check = lambda: float(scored(model, plan, held)[plan.score])
     config = settings(how, batches, seed, a.steps, weight_decay=0.1, ema=0.998)
-    purpose = hiding(objective(plan.objective), tokenizer, what.hidden)
+    purpose = hiding(objective(plan.objective), tokenizer, 0.15)
     return model, learn(model, purpose, batches, config, check, how.checks, f"{kind} {seed}")
 
 
@@ -324,32 +296,34 @@ def measured(name: str, how: Whole, a: argparse.Namespace) -> None:
         ledger.record(a.results / f"{row_name(name)}.json", [made])
 
 
+@torch.inference_mode()
+def probabilities(model: Model, plan: Plan, asked: Asked) -> tuple[torch.Tensor, list[int]]:
+    """p(label | text) of every row of a file (N, C), and its true label."""
+    model.eval()
+    batches = data.classify(
+        asked.source, model.tokenizer, labels=list(plan.names), batch=asked.batch, **asked.options
+    )
+    found, truth = [], list[int]()
+    for batch in batches.once():
+        there = batch.to(model.device)
+        found.append(model(there.tokens, valid=there.valid, types=there.types).float().softmax(-1).cpu())
+        truth += batch.extra["label"].tolist()
+    return torch.cat(found), truth
+
+
 def together(how: Whole, a: argparse.Namespace) -> None:
-    """Models from random weights, each kind with one voice; held-back data choose which are heard."""
-    plan = planned(how.plan, a.data)
-    asked = {"held": plan.held(a.data), "test": plan.test(a.data)}
-    said: dict[str, dict[str, torch.Tensor]] = {"held": {}, "test": {}}
-    truth, count = dict[str, torch.Tensor](), dict[str, int]()
-    for kind in KINDS:
-        places = [a.work / f"scratch-{kind}-{seed}" for seed in a.seeds or how.seeds]
-        places = [place for place in places if (place / "config.json").is_file()]
-        models = [heedful.load(place, dtype=torch.float32, device=a.device) for place in places]
-        for part, question in asked.items() if models else ():
-            voices = [probabilities(model, list(plan.names), question) for model in models]
-            said[part][kind], truth[part] = torch.stack([p for p, _ in voices]).mean(0), voices[0][1]
-        count |= {kind: len(models)} if models else {}
-    if not count:
-        sys.exit(f"{a.work} holds no model from random weights; run {', '.join(SINGLE)} first")
-    kinds = favoured(said["held"], truth["held"])
-    figure = {
-        plan.score: right(heard(said["test"], kinds), truth["test"]),
-        "models": sum(count[kind] for kind in kinds), "kinds": list(kinds), "of": list(count),
-        "held back": right(heard(said["held"], kinds), truth["held"]),
-    }  # fmt: skip
-    narrow = {kind: voice for kind, voice in said["held"].items() if not KINDS[kind].well_read}
-    if narrow:
-        alone = favoured(narrow, truth["held"])
-        figure |= {"SST-2 alone": right(heard(said["test"], alone), truth["test"]), "its kinds": list(alone)}
+    """All models from random weights, each with one voice: the mean of their probabilities."""
+    plan = PLANS[how.plan]
+    names = [f"scratch-{kind}-{seed}" for kind in KINDS for seed in a.seeds or how.seeds]
+    places = [a.work / name for name in names if (a.work / name / "scores.json").is_file()]
+    if not places:
+        sys.exit(f"{a.work} holds no model from random weights; run {', '.join(NAMES[-4:-1])} first")
+    models = [heedful.load(place, dtype=torch.float32, device=a.device) for place in places]
+    asked = plan.test(a.data)
+    voices = [probabilities(model, plan, asked) for model in models]
+    said, truth = torch.stack([voice for voice, _ in voices]).mean(0).argmax(-1).tolist(), voices[0][1]
+    right = sum(x == y for x, y in zip(said, truth, strict=True)) / len(truth)
+    figure = {plan.score: round(100 * right, 2), "models": len(models)}
     print(json.dumps({"schema": "heed/1", "row": "scratch-together", "figure": figure}), flush=True)
     if not (a.json or a.steps or a.part):
         ledger.record(a.results / "scratch-together.json", [row_together(how, plan, figure, a)])
@@ -358,19 +332,16 @@ def together(how: Whole, a: argparse.Namespace) -> None:
 def row_together(how: Whole, plan: Plan, figure: Mapping[str, Any], a: argparse.Namespace) -> dict[str, Any]:
     """What the ledger keeps of them."""
     words = ["python", "benchmarks/finetuned.py"]
-    train = [*words, *SINGLE, "--json", "--work", "{work}"]
-    more = TEXTS if any(KINDS[kind].well_read for kind in figure["kinds"]) else ()
-    read = ", of which some have read ELTeC and WikiText-2 without labels before" if more else ""
+    train = [*words, *NAMES[-4:-1], "--json", "--work", "{work}"]
     check = {
         "steps": [train, [*words, "scratch-together", "--json", "--work", "{work}"]],
         "read": f"figure.{plan.score}", "figure": plan.score, "tolerance": how.tolerance,
-        "data": [*plan.files, *more], "device": "cuda",
+        "data": list(plan.files), "device": "cuda",
     }  # fmt: skip
     return ledger.row(
-        f"{how.claim} × 100: mean of the probabilities of several models{read}",
-        dict(figure), f"HEED_DATA=… {' '.join([*words, *SINGLE, NAMES[-1]])}",
-        seed=list(a.seeds or how.seeds), check=check,
-        data_sha256=ledger.sha256(a.data / file for file in plan.files),
+        f"{how.claim} × 100: mean of the probabilities of {figure['models']} models ({', '.join(KINDS)})",
+        dict(figure), f"HEED_DATA=… {' '.join([*words, *NAMES[-4:]])}", seed=list(a.seeds or how.seeds),
+        check=check, data_sha256=ledger.sha256(a.data / file for file in plan.files),
     )  # fmt: skip
 
 
@@ -393,10 +364,7 @@ def row(
         "data": list(plan.files), "device": "cuda",
     }  # fmt: skip
     kind = name.removeprefix("scratch-")
-    what = kind if kind in KINDS else f"{BASE}, all weights fine-tuned"
-    if kind in KINDS and KINDS[kind].well_read:
-        what += ", which has read ELTeC, WikiText-2 and SST-2 without labels before, once for all seeds"
-        check["data"] = [*plan.files, *TEXTS]
+    what = f"{kind}, {KINDS[kind]['layers']} layers" if kind in KINDS else f"{BASE}, all weights fine-tuned"
     mean = f", median of {len(seeds)} seeds" if len(seeds) > 1 else ""
     return ledger.row(
         f"{how.claim} × 100{mean}: {what}", figure, f"HEED_DATA=… {' '.join(words)}",
@@ -434,7 +402,7 @@ def main() -> None:
     SCRATCH.mkdir(parents=True, exist_ok=True)
     given = {key: getattr(a, key) for key in ("lr", "epochs", "batch") if getattr(a, key) is not None}
     for name in a.names or NAMES:
-        how = replace(whole(name), **given)
+        how = replace(TASKS.get(name, FROM_NOTHING), **given)
         together(how, a) if name == "scratch-together" else measured(name, how, a)
 
 

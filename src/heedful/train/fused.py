@@ -11,8 +11,6 @@ from heedful.nn.attention import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
 
-JOINED = True  # whether q, k and v are one product
-
 
 class FusedAttention(Attention):
     """Attention whose q, k and v are one product; one kernel joins and sums their gradients."""
@@ -44,7 +42,7 @@ def fuse(model: nn.Module) -> int:
     """Swap in, in place, what is faster; how many parts there were is given back."""
     count = 0
     for module in model.modules():
-        if type(module) is Attention and JOINED and alike(module.q, module.k, module.v):
+        if type(module) is Attention and alike(module.q, module.k, module.v):
             module.__class__, count = FusedAttention, count + 1
         elif type(module) is MLP and module.act is gelu_tanh and alike(module.up, module.down, biased=True):
             module.__class__, count = FusedMLP, count + 1

@@ -69,6 +69,18 @@ def test_logits_change_little_and_a_saved_folder_gives_them(family: str, kind: s
     assert size(again) == size(model)
 
 
+@pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_slopes_go_through_rounded_layers_however_few_the_rows(
+    kind: type[Int8Linear | Int4Linear], rows: int
+) -> None:
+    layer = kind(nn.Linear(64, 8))
+    with torch.enable_grad():
+        x = torch.randn(rows, 64, requires_grad=True)
+        (slope,) = torch.autograd.grad(layer(x).sum(), x)
+    torch.testing.assert_close(slope, layer.wide(torch.float32).sum(0).expand_as(slope))
+
+
 def test_what_cannot_be_quantised_is_said() -> None:
     with pytest.raises(ConfigError, match="int8, int4"):
         heedful.quantize(tiny("gpt2"), "int3")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch import is_grad_enabled as grads
 
 from heedful.errors import ConfigError
 from heedful.nn.additive import Additive
@@ -81,7 +82,8 @@ class ByOutput(Quantised):
 
     def forward(self, x: Tensor) -> Tensor:
         """s (n x) + b: whole numbers are widened exactly, and the scale is for a vector, not a matrix."""
-        if x.device.type == "cpu" and x[..., 0].numel() <= 4:  # so few rows read n as it is
+        if x.device.type == "cpu" and x[..., 0].numel() <= 4 and not (x.requires_grad and grads()):
+            # So few rows read n as it is. The function has no derivative: who asks for one takes the other.
             flat = x.reshape(-1, self.in_features)
             y = torch._weight_int8pack_mm(flat, self.weight, self.scale.to(x.dtype)).view(*x.shape[:-1], -1)
         else:

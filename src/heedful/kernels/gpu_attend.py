@@ -23,6 +23,18 @@ UNITS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: 
 
 
 @triton.jit
+def angles(cos, sin, place, i, SIZE: tl.constexpr, WIDE: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """cos and signed sin for every place of a head whose angles begin at `place`; 1 and 0 without"""
+    c = tl.full((WIDE,), 1.0, tl.float32)
+    s = tl.zeros((WIDE,), tl.float32)
+    if ROTARY:
+        c = tl.load(cos + place + i % (SIZE // 2), mask=i < SIZE, other=0.0)
+        s = tl.load(sin + place + i % (SIZE // 2), mask=i < SIZE, other=0.0)
+        s = s * tl.where(i < SIZE // 2, -1.0, 1.0)
+    return c, s
+
+
+@triton.jit
 def turned(place, c, s, i, live, SIZE: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
     """x_i cos − x_{i+K/2} sin in a head's first half, x_i cos + x_{i−K/2} sin in the second; s is signed"""
     x = tl.load(place + i, mask=live, other=0.0).to(tl.float32)
@@ -59,6 +71,18 @@ def widened(w, ODD: tl.constexpr, PACKED: tl.constexpr):  # type: ignore[no-unty
 
 
 @triton.jit
+def weighed(q, k, m, slope, away, seen, scale, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]
+    """2^(u − top) for a block of keys, the largest score so far, and what earlier sums shrink by"""
+    u = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # (SHARED, BLOCK)
+    if ALIBI:
+        u -= slope[:, None] * away.to(tl.float32)[None, :]
+    u = tl.where(seen[None, :], u, -1e30)
+    top = tl.maximum(m, tl.max(u, 1))
+    p = tl.where(seen[None, :], tl.exp2(u - top[:, None]), 0.0)
+    return p, top, tl.exp2(m - top)
+
+
+@triton.jit
 def attend(  # type: ignore[no-untyped-def]
     qkv, keys, values, y, parts, past, first, cos, sin, slopes,
     room, heads, kv_heads, scale, window, splits,
@@ -78,11 +102,7 @@ def attend(  # type: ignore[no-untyped-def]
         begin = tl.maximum(begin, end + 1 - window)
     i = tl.arange(0, WIDE)
     live = i < SIZE
-    c = tl.full((WIDE,), 1.0, tl.float32)
-    s = tl.zeros((WIDE,), tl.float32)
-    if ROTARY:
-        c = tl.load(cos + at + i % (SIZE // 2), mask=live, other=0.0)
-        s = tl.load(sin + at + i % (SIZE // 2), mask=live, other=0.0) * tl.where(i < SIZE // 2, -1.0, 1.0)
+    c, s = angles(cos, sin, at, i, SIZE, WIDE, ROTARY)
     shared = heads // kv_heads
     h = tl.arange(0, SHARED)
     line = qkv + row.to(tl.int64) * (heads + 2 * kv_heads) * SIZE
@@ -124,13 +144,7 @@ def attend(  # type: ignore[no-untyped-def]
         slots = j[:, None] * SIZE + i[None, :]
         mask = seen[:, None] & live[None, :]
         k = tl.load(keys + cache + slots, mask=mask, other=0.0).to(UNIT)
-        u = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # (SHARED, BLOCK)
-        if ALIBI:
-            u -= slope[:, None] * (end - j).to(tl.float32)[None, :]
-        u = tl.where(seen[None, :], u, -1e30)
-        top = tl.maximum(m, tl.max(u, 1))
-        shrink = tl.exp2(m - top)
-        p = tl.where(seen[None, :], tl.exp2(u - top[:, None]), 0.0)
+        p, m, shrink = weighed(q, k, m, slope, end - j, seen, scale, ALIBI)
         z = z * shrink + tl.sum(p, 1)
         if PAIRS:
             inside = seen[:, None] & (two < SIZE // 2)[None, :]
@@ -140,7 +154,6 @@ def attend(  # type: ignore[no-untyped-def]
         else:
             v = tl.load(values + cache + slots, mask=mask, other=0.0).to(UNIT)
             o = tl.dot(p.to(UNIT), v, o * shrink[:, None], input_precision="ieee")
-        m = top
     if PAIRS:
         o = tl.interleave(o, odd) * 256.0
     o += tl.exp2(newest - m)[:, None] * worth[None, :]
@@ -188,12 +201,7 @@ def spread(  # type: ignore[no-untyped-def]
     h, i = tl.program_id(1) * MANY + tl.arange(0, MANY), tl.arange(0, WIDE)
     live = (h < heads + 2 * kv_heads)[:, None] & (i < SIZE)[None, :]
     new, worth = (h >= heads) & (h < heads + kv_heads), h >= heads + kv_heads
-    c = tl.full((WIDE,), 1.0, tl.float32)
-    s = tl.zeros((WIDE,), tl.float32)
-    if ROTARY:
-        place = t * (SIZE // 2) + i % (SIZE // 2)
-        c = tl.load(cos + place, mask=i < SIZE, other=0.0)
-        s = tl.load(sin + place, mask=i < SIZE, other=0.0) * tl.where(i < SIZE // 2, -1.0, 1.0)
+    c, s = angles(cos, sin, t * (SIZE // 2), i, SIZE, WIDE, ROTARY)
     c = tl.where(worth[:, None], 1.0, c[None, :])
     s = tl.where(worth[:, None], 0.0, s[None, :])
     line = at.to(tl.int64) * (heads + 2 * kv_heads) * SIZE

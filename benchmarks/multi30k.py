@@ -176,8 +176,8 @@ def first_weights(model: Model, seed: int) -> None:
     """Glorot and Bengio's (2010), halved in what is added to the stream; the table N(0, 1/D).
 
     norm(x + part(x)) then begins as nearly x, and gradients reach the encoder whole (as in Wang et al. 2022,
-    DeepNet §3). Otherwise the decoder learns German alone, its gradients grow tenfold with the learning rate,
-    and some runs never come to look at the source. There is no dropout inside attention.
+    DeepNet §3). Not halved, and with the published schedule, one of three seeds never came to look at the
+    source (16.7 BLEU); a short run had gradients ten times as large. There is no dropout inside attention.
     """
     tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
     with torch.random.fork_rng():

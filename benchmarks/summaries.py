@@ -22,7 +22,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
 from bundle.plans import base_folder
+from bundle.summarising import learnt, written
 
 import heedful
 from heedful.data.tables import Table
-from heedful.data.tokens import frame
 from heedful.evaluate.generated import rouge
 from heedful.loading import save_on_base
 from heedful.models.base import Model
@@ -55,52 +54,19 @@ def examples(path: Path, limit: int | None) -> Examples:
     return Examples(rows, [str(i) for i in range(len(rows))])
 
 
-def learnt(task: Summarize, model: Model, parts: dict[str, Examples], a: argparse.Namespace) -> float:
+def taught(task: Summarize, model: Model, parts: dict[str, Examples], a: argparse.Namespace) -> float:
     """The adapter of the epoch with the lowest validation loss is put in place; that loss."""
-    how = Reading(a.length, a.batch, a.seed)
-    batches, valid = (task.batches(parts[part], model, how) for part in ("train", "validation"))
+    batches, valid = (task.batches(parts[part], model, reading(a)) for part in ("train", "validation"))
     steps = a.steps or int(a.epochs * len(batches))
     config = heedful.TrainConfig(
         steps=steps, lr=a.lr, schedule="linear", final=0.0, warmup=steps // 20, weight_decay=0.0,
         betas=(0.9, 0.999), dtype=a.dtype, seed=a.seed,
     )  # fmt: skip
-    best, kept, began = float("inf"), dict[str, torch.Tensor](), time.perf_counter()
-    for step in heedful.fit(model, task.objective, batches, config):
-        if step.number % 100 == 0:
-            print(f"step {step.number} of {steps} loss {step.loss:.3f} {time.perf_counter() - began:.0f} s",
-                  flush=True)  # fmt: skip
-        late = time.perf_counter() - began > a.seconds
-        if step.number % len(batches) == 0 or step.number == steps or late:
-            loss = step.evaluate(valid)["loss"]
-            print(f"step {step.number} of {steps} validation {loss:.4f}", flush=True)
-            if loss < best:
-                best = loss
-                kept = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
-        if late:
-            break
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in kept:
-                parameter.copy_(kept[name])
-    return best
+    return learnt(task, model, batches, valid, config, time.perf_counter() + a.seconds)
 
 
-def written(task: Summarize, model: Model, dialogues: Sequence[str], a: argparse.Namespace) -> list[str]:
-    """A summary for each, alike lengths together."""
-    every = Examples([(text, "") for text in dialogues], [""] * len(dialogues))
-    before = list(frame(model.tokenizer).before)
-    asked = [
-        before + model.tokenizer.encode(text, special=False)
-        for text in task.prompts(every, model, Reading(a.length, a.batch, a.seed))
-    ]
-    order, out = sorted(range(len(asked)), key=lambda i: len(asked[i])), [""] * len(asked)
-    for at in range(0, len(order), a.rows):
-        some = order[at : at + a.rows]
-        found = heedful.generate(model, [asked[i] for i in some], beams=a.beams, max_tokens=a.most)
-        for i, ids in zip(some, found, strict=True):
-            out[i] = model.tokenizer.decode(ids).strip()
-        print(f"{at + len(some)} of {len(order)} summaries", flush=True)
-    return out
+def reading(a: argparse.Namespace) -> Reading:
+    return Reading(a.length, a.batch, a.seed)
 
 
 def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
@@ -117,12 +83,14 @@ def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
         model, _ = task.dress(model, a.seed)
         torch.manual_seed(a.seed)
         heedful.lora(model, rank=a.rank)
-        loss = learnt(task, model, parts, a)
+        loss = taught(task, model, parts, a)
         task.finish(model)
         save_on_base(model.eval(), place, BASE)
         heedful.merge(model)
         plain = model.to(torch.bfloat16) if a.device.startswith("cuda") else model
-        found = dict(zip(dialogues, written(task, plain.eval(), dialogues, a), strict=True))
+        rules = dict(beams=a.beams, max_tokens=a.most)
+        texts = written(task, plain.eval(), dialogues, reading(a), a.rows, **rules)
+        found = dict(zip(dialogues, texts, strict=True))
         kept.write_text(json.dumps({"loss": loss, "written": found}, ensure_ascii=False), encoding="utf-8")
     told = json.loads(kept.read_text(encoding="utf-8"))
     scores = rouge(truths, [told["written"][row[0]] for row in parts["test"].items])

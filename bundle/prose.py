@@ -1,7 +1,6 @@
 """The small GPT-2 that comes with heedful, and word vectors, both learnt from English novels.
 
 HEED_DATA=FOLDER python -m bundle.prose gpt [--seconds 450] [--out FOLDER] [--device cuda]
-HEED_DATA=FOLDER python -m bundle.prose adapter [--seconds 120]     the same voice on SmolLM2-135M-Instruct
 HEED_DATA=FOLDER python -m bundle.prose words
 """
 
@@ -24,19 +23,16 @@ from numpy.typing import NDArray
 
 import heedful
 from bundle.cards import Card, hash_of, write_card
-from bundle.plans import base_folder
 from bundle.timed import learn, options, places, write_sample
 from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Indices, Shuffled, generator
 from heedful.evaluate.perplexity import perplexity
 from heedful.evaluate.scores import spearman
-from heedful.loading import save_on_base
 from heedful.models.base import LM, Model
 from heedful.runs import ledger
 
 SCRATCH = Path(os.environ.get("TMPDIR", "/tmp")) / "heedful-bundle"
-CHAT = "smollm2-135m-instruct"
 NOVELS = "ELTeC English, 93 novels of 1840 to 1920 (COST Action CA16204)"
 LICENCE = "texts in the public domain, mark-up CC BY 4.0"
 FILES = {part: f"lm/eltec-eng/{part}.jsonl.xz" for part in ("train", "valid")}
@@ -107,7 +103,7 @@ def pages(model: Model, seed: int) -> str:
 
 def written(
     name: str, card: Card, model: LM, found: dict[str, float], folder: Path, given: argparse.Namespace,
-    began: float, base: str | None = None,
+    began: float,
 ) -> None:  # fmt: skip
     """Card, row of the ledger and sample of a model that is saved."""
     out, results, samples = places(name, given.out)
@@ -115,13 +111,13 @@ def written(
     command = " ".join(["HEED_DATA=FOLDER python -m bundle.prose", given.what, *words])
     hashes = {one: hash_of(folder / one) for one in FILES.values()}
     spent = time.perf_counter() - began
-    write_card(out, name, card, found, "perplexity_by_word", command, given.seed, hashes, base, spent)
+    write_card(out, name, card, found, "perplexity_by_word", command, given.seed, hashes, None, spent)
     check = {
         "steps": [["python", "-m", "bundle.prose", given.what, *words, "--out", "{work}"]],
         "read": "figure", "tolerance": 3.0, "data": list(FILES.values()), "device": "cuda",
     }  # fmt: skip
     row = ledger.row(
-        f"{card.measure}: {name}, {'LoRA on ' + base if base else 'a GPT-2 of 1.5 M weights in 8 bits'}",
+        f"{card.measure}: {name}, a GPT-2 of 1.5 M weights in 8 bits",
         round(found["perplexity_by_word"], 2), command, seed=given.seed, check=check,
         data_sha256=ledger.sha256(folder / one for one in FILES.values()),
     )  # fmt: skip
@@ -159,41 +155,9 @@ def gpt(folder: Path, given: argparse.Namespace) -> None:
     heedful.save(small, places("prose", given.out)[0])
     card = Card(
         "how a page of a Victorian novel may go on", "text-generation", NOVELS, LICENCE,
-        "ELTeC valid, perplexity by word",
+        f"ELTeC valid, its first {given.held:,} characters, perplexity by word",
     )  # fmt: skip
     written("prose", card, small, found, folder, given, began)
-
-
-def adapter(folder: Path, given: argparse.Namespace) -> None:
-    """The voice of the novels on SmolLM2-135M-Instruct: LoRA of rank 4 on queries and values."""
-    began = time.perf_counter()
-    text, held = novels(folder, "train"), novels(folder, "valid")
-    model = heedful.load(base_folder(CHAT), dtype=torch.float32, device=given.device)
-    assert isinstance(model, LM)
-    before = measured(model, held, given.held)
-    print("without the adapter", json.dumps(before), flush=True)
-    part = SCRATCH / "novels-tenth.txt"
-    part.write_text("\n".join(text.read_text(encoding="utf-8").split("\n")[::10]), encoding="utf-8")
-    batches = data.text(part, model.tokenizer, length=256, batch=given.batch, seed=given.seed)
-    torch.manual_seed(given.seed)
-    heedful.lora(model, rank=4, targets=("q", "v"))
-    config = heedful.TrainConfig(
-        steps=given.steps, lr=given.lr, warmup=min(50, given.steps // 15), schedule="linear", final=0.0,
-        weight_decay=0.0, dtype="bfloat16", seed=given.seed,
-    )  # fmt: skip
-    until = None if given.seconds is None else began + given.seconds
-    for step in learn(model, "next_token", batches, config, until):
-        if step.number % 50 == 0:
-            print(f"{step.number} {step.loss:.3f} {time.perf_counter() - began:.0f} s", flush=True)
-    save_on_base(model.eval(), places("prose-adapter", given.out)[0], CHAT, torch.bfloat16)
-    heedful.merge(model)
-    found = measured(model.eval(), held, given.held)
-    found["perplexity_by_word_without"] = before["perplexity_by_word"]
-    card = Card(
-        "how a page of a Victorian novel may go on", "text-generation", NOVELS, LICENCE,
-        "ELTeC valid, perplexity by word",
-    )  # fmt: skip
-    written("prose-adapter", card, model, found, folder, given, began, CHAT)
 
 
 def words(folder: Path, out: Path, seed: int) -> None:
@@ -225,28 +189,22 @@ def words(folder: Path, out: Path, seed: int) -> None:
     print(found, made.neighbours("king", 8), made.analogy("man", "king", "woman"))
 
 
-# What differs between the kinds: steps, rows of a batch, learning rate.
-USUAL = {"gpt": (60000, 128, 3e-3), "adapter": (600, 32, 1e-3), "words": (0, 0, 0.0)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=USUAL)
+    parser.add_argument("what", choices=["gpt", "words"])
     options(parser)
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--batch", type=int)
-    parser.add_argument("--lr", type=float)
+    parser.add_argument("--steps", type=int, default=60000)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--optimiser", default="adamw")
     parser.add_argument("--held", type=int, default=600_000, help="characters of unseen novels to measure on")
     given = parser.parse_args()
     torch.set_num_threads(given.threads or 1)
-    steps, batch, lr = USUAL[given.what]
-    given.steps, given.batch, given.lr = given.steps or steps, given.batch or batch, given.lr or lr
     folder = Path(os.environ["HEED_DATA"])
     if given.what == "words":
         words(folder, places("words", given.out)[0], given.seed)
     else:
-        {"gpt": gpt, "adapter": adapter}[given.what](folder, given)
+        gpt(folder, given)
 
 
 if __name__ == "__main__":

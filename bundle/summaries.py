@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +25,8 @@ import torch
 import heedful
 from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
-from bundle.timed import learn, options, places, write_sample
-from heedful.data.tokens import frame
+from bundle.summarising import learnt, written
+from bundle.timed import options, places, write_sample
 from heedful.evaluate.generated import rouge_l, rouge_n, words
 from heedful.loading import save_on_base
 from heedful.models.base import Model
@@ -89,44 +90,18 @@ def train(
     task: Summarize, model: Model, parts: dict[str, Examples], a: argparse.Namespace, began: float
 ) -> float:
     """The adapter of the epoch with the lowest loss on dev is put in place; that loss."""
-    how = Reading(a.length, a.batch, a.seed)
-    batches, dev = (task.batches(parts[part], model, how) for part in ("train", "dev"))
+    batches, dev = (task.batches(parts[part], model, reading(a)) for part in ("train", "dev"))
     steps = a.steps or int(a.epochs * len(batches))
     config = heedful.TrainConfig(
         steps=steps, lr=a.lr, schedule="linear", final=0.0, warmup=max(1, steps // 20), weight_decay=0.0,
         betas=(0.9, 0.999), dtype="bfloat16", seed=a.seed,
     )  # fmt: skip
-    best, kept = float("inf"), dict[str, torch.Tensor]()
-    for step in learn(model, task.objective, batches, config, None):
-        spent = time.perf_counter() - began
-        last = step.number == steps or (a.seconds is not None and spent > a.seconds)
-        if step.number % 20 == 0:
-            print(f"{step.number} of {steps} loss {step.loss:.3f} {spent:.0f} s", flush=True)
-        if step.number % len(batches) == 0 or last:
-            loss = step.evaluate(dev, a.checks)["loss"]
-            print(f"{step.number} of {steps} dev {loss:.4f}", flush=True)
-            if loss < best:
-                best = loss
-                kept = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
-        if last:
-            break
-    model.load_state_dict(kept, strict=False)
-    return best
+    until = math.inf if a.seconds is None else began + a.seconds
+    return learnt(task, model, batches, dev, config, until, a.checks)
 
 
-def written(task: Summarize, model: Model, texts: Sequence[str], a: argparse.Namespace) -> list[str]:
-    """A summary for each, alike lengths together."""
-    every = Examples([(text, "") for text in texts], [""] * len(texts))
-    tokenizer: Any = model.tokenizer
-    before = list(frame(tokenizer).before)
-    prompts = task.prompts(every, model, Reading(a.length, a.batch, a.seed))
-    asked = [before + tokenizer.encode(text, special=False) for text in prompts]
-    order, out = sorted(range(len(asked)), key=lambda i: len(asked[i])), [""] * len(asked)
-    for at in range(0, len(order), a.rows):
-        some = order[at : at + a.rows]
-        for i, ids in zip(some, heedful.generate(model, [asked[i] for i in some], **RULES), strict=True):
-            out[i] = tokenizer.decode(ids).strip()
-    return out
+def reading(a: argparse.Namespace) -> Reading:
+    return Reading(a.length, a.batch, a.seed)
 
 
 def record(results: Path, found: dict[str, float], folder: Path, command: str, a: argparse.Namespace) -> None:
@@ -161,7 +136,7 @@ def untaught(texts: Sequence[str], a: argparse.Namespace) -> list[str]:
     plain = torch.bfloat16 if a.device.startswith("cuda") else torch.float32
     model, task = heedful.load(base_folder(BASE), dtype=plain, device=a.device), Summarize()
     model, _ = task.dress(model, a.seed)
-    return written(task, model, texts, a)
+    return written(task, model, texts, reading(a), a.rows, **RULES)
 
 
 def made(a: argparse.Namespace, began: float) -> None:
@@ -173,7 +148,7 @@ def made(a: argparse.Namespace, began: float) -> None:
     save_on_base(model, out, BASE, torch.bfloat16)
     heedful.merge(model)
     model.to(torch.bfloat16 if a.device.startswith("cuda") else torch.float32)
-    after = written(task, model, [*OTHERS, *sources], a)
+    after = written(task, model, [*OTHERS, *sources], reading(a), a.rows, **RULES)
     print(
         f"after: {best_rouge(truths, after[len(OTHERS) :])} {time.perf_counter() - began:.0f} s", flush=True
     )

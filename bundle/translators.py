@@ -200,7 +200,7 @@ def main() -> None:
         else ["--steps", str(given.steps or plan.steps)]
     )
     command = " ".join(["HEED_DATA=FOLDER python -m bundle.translators", given.name, *words])
-    spent, hashes = time.perf_counter() - began, {path.name: hash_of(path)}
+    spent, hashes = time.perf_counter() - began, {f"tatoeba/{path.name}": hash_of(path)}
     write_card(out, given.name, card, told, "bleu", command, given.seed, hashes, None, spent)
     record(results, given.name, found, path, command, [given.name, *words], given.seed)
     write_sample(samples, given.name, lambda: "\n".join([f"{told}", *found["shown"]]))

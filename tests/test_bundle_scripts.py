@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import itertools
 import json
 import lzma
@@ -140,15 +139,6 @@ def test_the_summariser_is_asked_as_the_pipeline_asks(tokenizer: Any) -> None:
 def test_the_best_of_several_summaries_counts() -> None:
     found = summaries.best_rouge([["a b c d", "x y"]], ["x y"])
     assert found["rouge1"] == found["rougeL"] == pytest.approx(100.0)
-
-
-def test_a_bundled_model_is_taken_where_it_came_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = importlib.import_module("heedful.tasks.pipeline")
-    row = table.TASKS["summarization"]
-    monkeypatch.setattr(table, "bundled", lambda: {})
-    assert row.usual == "smollm2-135m-instruct"
-    monkeypatch.setattr(table, "bundled", lambda: {"summaries": Path("summaries")})
-    assert row.usual == table.names()["summarization"] == "summaries"
 
 
 def test_a_recurrent_translator_is_kept_in_eight_bits_tables_included(tmp_path: Path) -> None:

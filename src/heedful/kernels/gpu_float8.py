@@ -10,21 +10,12 @@ v is x itself, gelu(x), or up · gelu′(x): what feeds a product never exists i
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
-
-class Tile(NamedTuple):
-    """What one program of `turn` works on."""
-
-    rows: int
-    columns: int
-    warps: int
-
+from heedful.kernels.columns import Tile
 
 # The fastest of six on an H200, for (what v is, whether its columns are summed).
 TILES = {

@@ -20,26 +20,16 @@ from heedful.loading import load
 from heedful.models.base import LM, Model
 from heedful.tasks.common import Pipeline, framed
 from heedful.text import Tokenizer, load_tokenizer
-from heedful.weights.bases import bundled
 from heedful.weights.hub import resolve
 
 
 @dataclass(frozen=True)
 class Task:
-    """Where a task is done ("module:class"), by which model if none is given, and its other names.
-
-    `bundled` names one that is taken before `model` wherever it came along.
-    """
+    """Where a task is done ("module:class"), by which model if none is given, and its other names."""
 
     where: str
     model: str
     aliases: tuple[str, ...] = ()
-    bundled: str | None = None
-
-    @property
-    def usual(self) -> str:
-        """The model that is taken if none is given."""
-        return self.bundled if self.bundled is not None and self.bundled in bundled() else self.model
 
 
 TASKS: dict[str, Task] = {
@@ -58,7 +48,7 @@ TASKS: dict[str, Task] = {
     "text-generation": Task("heedful.tasks.complete:TextGeneration", "smollm2-135m-instruct"),
     "conversational": Task("heedful.tasks.complete:Conversational", "smollm2-135m-instruct"),
     "text2text-generation": Task("heedful.tasks.write:Text2Text", "smollm2-135m-instruct"),
-    "summarization": Task("heedful.tasks.write:Summarization", "smollm2-135m-instruct", bundled="summaries"),
+    "summarization": Task("heedful.tasks.write:Summarization", "summaries"),
     "translation": Task("heedful.tasks.write:Translation", "translate-en-de"),
 }
 
@@ -145,16 +135,16 @@ def _loaded(
         return (model if device is None else model.to(place(device))).eval()
     if model is None:
         assert row is not None
-        if not row.usual:
+        if not row.model:
             raise InputError(
                 f"no model that comes along does {task}; they do translation_"
                 f"{', translation_'.join(TRANSLATORS)}: give model="
             )
         try:
-            return load(row.usual, device=place(device), dtype=_dtype(dtype))
+            return load(row.model, device=place(device), dtype=_dtype(dtype))
         except NotFound as error:
             told = str(error).partition(";")[0]
-            raise NotFound(f"{task} takes {row.usual!r} if no model is given: {told}; give model=") from None
+            raise NotFound(f"{task} takes {row.model!r} if no model is given: {told}; give model=") from None
     return load(model, device=place(device), dtype=_dtype(dtype))
 
 
@@ -195,7 +185,7 @@ def _tokenizer(given: str | Path | Tokenizer | None, model: Model) -> Tokenizer:
 def _misfit(task: str, kind: type[Pipeline], model: Model, row: Task) -> str:
     head = model.config.head
     has = "no head" if head == "none" else f"a {head!r} head"
-    would = f"the bundled {row.usual!r} would do" if row.usual else "give another model="
+    would = f"the bundled {row.model!r} would do" if row.model else "give another model="
     return f"{task} needs {kind.needs}; this {model.family.name} has {has} ({_suggest(model)}): {would}"
 
 
@@ -208,5 +198,5 @@ def _suggest(model: Model) -> str:
 
 def names() -> Mapping[str, str]:
     """Every name a task can be asked for by → the model it takes if none is given."""
-    said = {n: row.usual for name, row in TASKS.items() for n in (name, *row.aliases)}
+    said = {n: row.model for name, row in TASKS.items() for n in (name, *row.aliases)}
     return said | {f"translation_{pair}": model for pair, model in TRANSLATORS.items()}

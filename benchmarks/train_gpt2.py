@@ -11,7 +11,6 @@ A step is everything `heedful.fit` does: forward, loss, backward, clipping, Adam
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import time
@@ -101,17 +100,10 @@ def main() -> None:
     parser.add_argument("--where", action="store_true", help="where a step's time goes")
     parser.add_argument("--parts", default="", help="parts of train_parts.py to time alone, a,b or all")
     parser.add_argument("--out", type=Path, help="a file for all that was found, as JSON")
-    parser.add_argument(
-        "--set", action="append", default=[], help="a constant: heedful.train.float8.WORDS=False"
-    )
     parser.add_argument("--blas", help="cublas or cublaslt, for products that leave a choice")
     parser.add_argument("--inductor", default="", help="torch._inductor.config: a,b to turn on, c.d=value")
     parser.add_argument("--variants", default="recorded,float8")
     a = parser.parse_args()
-    for given in a.set:
-        name, _, value = given.partition("=")
-        module, _, name = name.rpartition(".")
-        setattr(importlib.import_module(module), name, eval(value, vars(importlib.import_module(module))))
     if a.blas:
         torch.backends.cuda.preferred_blas_library(a.blas)
     import torch._inductor.config as inductor

@@ -21,9 +21,7 @@ from heedful.data.batch import Batch
 Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 Work = Callable[[Batch, dict[str, Tensor]], Result]
 
-WARM = (
-    3  # steps done plainly first, so that libraries have made their workspaces and optimisers their moments
-)
+WARM = 3  # steps done plainly first: libraries make their workspaces, optimisers their moments
 MOST = 64  # shapes that are recorded; what has another one is done plainly
 
 

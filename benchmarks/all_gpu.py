@@ -48,14 +48,25 @@ class Stage:
     recorded: bool = False  # its steps are recorded; if it falls early it is begun once more with --no-graph
 
 
-def each(task: str, ways: Sequence[str], seeds: Sequence[int]) -> dict[str, Stage]:
-    """A process for each way to learn a task and each seed, and one that chooses among the ways."""
-    runs = {
-        f"{task}-{way}-{seed}": Stage(("finetuned.py", task, "--way", way, "--seeds", str(seed), "--part"))
-        for way in ways
+def each(task: str, seeds: Sequence[int], runs: Sequence[int]) -> dict[str, Stage]:
+    """A process for each run of each seed of a task, and one that puts them together."""
+    parts = {
+        f"{task}-{seed}-{run}": Stage(
+            ("finetuned.py", task, "--seeds", str(seed), "--run", str(run), "--part")
+        )
+        for seed in seeds
+        for run in runs
+    }
+    return parts | {task: Stage(("finetuned.py", task), tuple(parts))}
+
+
+def grown(kind: str, seeds: Sequence[int]) -> dict[str, Stage]:
+    """The same for a model from random weights, one run a seed."""
+    parts = {
+        f"scratch-{kind}-{seed}": Stage(("from_scratch.py", kind, "--seeds", str(seed), "--part"))
         for seed in seeds
     }
-    return runs | {task: Stage(("finetuned.py", task), tuple(runs))}
+    return parts | {f"scratch-{kind}": Stage(("from_scratch.py", kind), tuple(parts))}
 
 
 def translator(*words: str, recorded: bool = False) -> Stage:
@@ -66,34 +77,33 @@ def model(*words: str, recorded: bool = False) -> Stage:
     return Stage(("-m", *words), spare=90, recorded=recorded)
 
 
+THREE = (0, 1, 2)
 TRANSFORMERS = {
     f"transformer-{seed}": translator("transformer", "--seeds", str(seed), "--part", recorded=True)
-    for seed in (0, 1, 2)
+    for seed in THREE
 }
-SCRATCH = [f"scratch-{kind}" for kind in ("bilstm", "cnn", "bert")]
 # The longest first: whoever begins late should be short.
 STAGES = {
     **TRANSFORMERS,
     **{name: translator(name) for name in ("rnnsearch", "seq2seq")},
     "lstm-wikitext2": Stage(("wikitext2.py", "--recipes", "lstm-wikitext2", "--steps", "6000")),
     "samsum": Stage(("summaries.py", "samsum"), spare=150),
-    **each("sst2", ("averaged", "gentle", "plain", "short"), (0, 1, 2)),
-    "distillation": Stage(("distillation.py",), ("sst2-averaged-0",)),
+    **each("sst2", THREE, THREE),
+    "distillation": Stage(("distillation.py",)),
     "squad": Stage(("finetuned.py", "squad")),
-    "scratch-bilstm": Stage(("finetuned.py", "scratch-bilstm")),
+    **grown("bilstm", THREE),
     "conll2003": Stage(("finetuned.py", "conll2003")),
     "transformer-wikitext2": Stage(("wikitext2.py", "--recipes", "transformer-wikitext2", "--steps", "6000")),
     "clinc150": Stage(("finetuned.py", "clinc150")),
     "blimp": Stage(("lm_tasks.py", "blimp")),
     "hellaswag": Stage(("lm_tasks.py", "hellaswag")),
     "rte": Stage(("finetuned.py", "rte")),
-    "scratch-bert": Stage(("finetuned.py", "scratch-bert")),
-    "scratch-cnn": Stage(("finetuned.py", "scratch-cnn")),
+    **grown("bert", THREE),
+    **grown("cnn", THREE),
     "mrpc": Stage(("finetuned.py", "mrpc")),
     "lambada": Stage(("lm_tasks.py", "lambada")),
     "transformer": Stage(("multi30k.py", "transformer"), tuple(TRANSFORMERS)),
     "multi30k": Stage(("multi30k.py",), ("transformer", "rnnsearch", "seq2seq")),  # with their figure
-    "scratch-together": Stage(("finetuned.py", "scratch-together"), tuple(SCRATCH)),
     "masked": model("bundle.masked"),
     "prose": model("bundle.prose", "gpt"),
     "rnnsearch-en-de": model("bundle.translators", "rnnsearch-en-de", recorded=True),
@@ -210,7 +220,7 @@ class Session:
             told += ["--out", str(a.models), *([] if a.device is None else ["--device", a.device])]
             return [sys.executable, "-m", *words, *told, *a.extra]
         kind = first.removesuffix(".py")
-        place = "finetuned" if kind == "distillation" else kind
+        place = "finetuned" if kind in ("distillation", "from_scratch") else kind
         told += ["--work", str(a.work / place), "--results", str(a.results)]
         told += ["--figures", str(a.figures)] if kind == "multi30k" else []
         told += [] if a.device is None else ["--device", a.device]

@@ -102,7 +102,7 @@ def run(
     """Call a script as one would; the last object that it prints."""
     monkeypatch.setenv("HEED_DATA", str(made[0]))
     monkeypatch.setenv("HEED_BASES", str(made[1]))
-    for name in ("finetuned", "bundle.plans"):
+    for name in ("finetuned", "from_scratch", "bundle.plans"):
         monkeypatch.setattr(load(name), "SCRATCH", tmp_path)
 
     def called(script: str, *words: str) -> dict[str, Any]:
@@ -200,38 +200,51 @@ def test_a_task_is_fine_tuned_and_tested(name: str, run: Run, made: tuple[Path, 
     how, figure = script.TASKS[name], told["figure"]
     assert len(figure["seeds"]) == 2
     given = script.argparse.Namespace(data=made[0], lr=None, epochs=None, batch=None)
-    way = figure.get("way", script.PLAIN)
-    accepted(script.row(name, way, how, script.planned(how.plan, made[0]), figure, (0, 1), given))
+    accepted(script.row(name, how, script.planned(how.plan, made[0]), figure, (0, 1), given))
 
 
-def test_of_several_ways_the_one_that_held_back_data_favour_gives_the_row(run: Run, tmp_path: Path) -> None:
-    script = load("finetuned")
-    for way, (held, accuracy) in {"plain": (0.8, 0.95), "gentle": (0.9, 0.85)}.items():
-        place = script.place_of("mrpc", way, 0, script.argparse.Namespace(work=tmp_path / "work"))
-        place.mkdir(parents=True)
-        (place / "scores.json").write_text(json.dumps({"accuracy": accuracy, "held": held, "seconds": 1}))
-    figure = run("finetuned", "mrpc", "--seeds", "0")["figure"]
-    assert figure == {"accuracy": 85.0, "way": "gentle", "held back": {"plain": 80.0, "gentle": 90.0}}
-    (row,) = ledger.read(tmp_path / "results/finetuned-mrpc.json")
-    assert row["check"]["steps"][0][3:5] == ["--way", "gentle"]
-    assert run("finetuned", "mrpc", "--way", "plain", "--seeds", "0", "--json")["figure"] == {
-        "accuracy": 95.0
-    }
+def test_a_soup_is_the_mean_of_runs_that_began_alike(run: Run, tmp_path: Path) -> None:
+    for which in "012":
+        run("finetuned", "sst2", "--seeds", "0", "--run", which, "--steps", "2", "--part")
+    figure = run("finetuned", "sst2", "--seeds", "0", "--steps", "2")["figure"]  # puts them together
+    assert set(figure) == {"accuracy", "single"}
+    mixed, *runs = (
+        heedful.load(tmp_path / "work" / name) for name in ("sst2-0", *(f"sst2-0-run{i}" for i in range(3)))
+    )
+    weights = [run.head.label.weight for run in runs]
+    assert not weights[0].equal(weights[1])
+    assert mixed.head.label.weight.allclose(sum(weights) / 3)
 
 
-@pytest.mark.parametrize("kind", ["bilstm", "cnn", "bert"])
+def test_a_fold_is_scored_alone_and_writes_no_row(run: Run, tmp_path: Path) -> None:
+    told = run("finetuned", "sst2", "--seeds", "0", "--fold", "1", "--steps", "2")
+    assert told["figure"]["accuracy"] == told["held_back"]
+    assert not (tmp_path / "results").exists()
+    with pytest.raises(SystemExit):
+        run("finetuned", "mrpc", "--fold", "1")
+
+
+@pytest.mark.parametrize("family", ["bilstm", "cnn", "bert"])
 def test_a_model_from_random_weights_is_trained_and_tested(
-    kind: str, run: Run, monkeypatch: pytest.MonkeyPatch
+    family: str, run: Run, tmp_path: Path, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = load("finetuned").KINDS[kind]
-    monkeypatch.setitem(load("finetuned").KINDS, kind, sizes | {"dim": 16})
-    told = run("finetuned", f"scratch-{kind}", "--seeds", "0", "--steps", "2", "--vocab", "200")
-    assert 0 <= told["figure"]["accuracy"] <= 100
+    script = load("from_scratch")
+    kind = script.KINDS[family]
+    monkeypatch.setitem(script.KINDS, family, replace(kind, config=kind.config | {"dim": 16}))
+    figure = run("from_scratch", family, "--seeds", "0", "1", "--steps", "2")["figure"]
+    assert 0 <= figure["accuracy"] <= 100
+    model = heedful.load(
+        tmp_path / f"work/scratch-{family}-0"
+    )  # a plain table: nothing of its spelling is left
+    assert model.tables["tokens"].table.shape == (len(model.tokenizer), 16)
+    given = script.argparse.Namespace(data=made[0], lr=None, epochs=None, batch=None)
+    plan, row = load("finetuned").planned("sentiment", made[0]), load("finetuned").row
+    accepted(row(f"scratch-{family}", script.HOW, plan, figure, (0, 1), given))
 
 
 def test_held_back_sentences_share_no_phrase_of_their_own_with_training(made: tuple[Path, Path]) -> None:
     script = load("finetuned")
-    train, held = (path.read_text().splitlines()[1:] for path in script.apart(made[0], share=5))
+    train, held = (path.read_text().splitlines()[1:] for path in script.apart(made[0], fold=0))
     assert held
     assert not {line.split("\t")[1] for line in train} & {line.split("\t")[1] for line in held}
     assert any(line.endswith("good .") for line in train)  # what other sentences say too stays
@@ -298,20 +311,6 @@ def test_seeds_trained_apart_are_put_together_by_a_later_call(run: Run, tmp_path
     told = run("finetuned", "clinc150", "--seeds", "0", "1")  # trains nothing: both are there
     assert len(told["figure"]["seeds"]) == 2
     assert len(ledger.read(tmp_path / "results/finetuned-clinc150.json")) == 1
-
-
-def test_models_from_random_weights_are_heard_together(
-    run: Run, made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = load("finetuned")
-    for kind in ("cnn", "bert"):
-        monkeypatch.setitem(script.KINDS, kind, script.KINDS[kind] | {"dim": 16})
-        run("finetuned", f"scratch-{kind}", "--seeds", "0", "--steps", "2", "--vocab", "200")
-    figure = run("finetuned", "scratch-together", "--json")["figure"]
-    assert figure["models"] == 2
-    assert 0 <= figure["accuracy"] <= 100
-    given = script.argparse.Namespace(data=made[0], seeds=None)
-    accepted(script.row_together(script.FROM_NOTHING, script.PLANS["sentiment"], figure, given))
 
 
 def test_words_are_predicted_by_both_recipes_of_wikitext(run: Run, made: tuple[Path, Path]) -> None:
@@ -431,6 +430,7 @@ def test_every_stage_calls_a_script_with_what_it_knows(tmp_path: Path) -> None:
     for name, stage in driver.STAGES.items():
         assert set(stage.after) <= set(driver.STAGES)
         if stage.words[0] != "-m":
-            script = (ROOT / "benchmarks" / stage.words[0]).read_text(encoding="utf-8")
+            files = [stage.words[0], *(["finetuned.py"] if stage.words[0] == "from_scratch.py" else [])]
+            script = "".join((ROOT / "benchmarks" / file).read_text(encoding="utf-8") for file in files)
             said = [word for word in session.command(name, 100.0) if word.startswith("--")]
             assert all(f'"{word.replace("--no-", "--")}"' in script for word in said)

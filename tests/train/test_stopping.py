@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from heedful.errors import ConfigError, NotFound
-from heedful.loading import load
+from heedful.loading import build, load, save
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.train.stopping import EarlyStopping, average_checkpoints, ema_model
+from heedful.train.stopping import EarlyStopping, average_checkpoints, ema_model, soup
 from tests.train import toys
 
 
@@ -103,3 +103,16 @@ def test_without_ema_there_is_no_average(files: dict[str, Path]) -> None:
     step = next(fit(toys.tiny("gpt2"), "next_token", batches, TrainConfig(steps=1)))
     with pytest.raises(ConfigError, match="ema=0.999"), step.averaged():
         pass
+
+
+def test_a_soup_has_the_mean_weights_of_its_models_and_takes_equal_ones_only(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        save(build("bert", vocab=50, dim=16, layers=1, heads=2, context=8, seed=seed), tmp_path / str(seed))
+    save(build("bert", vocab=50, dim=16, layers=2, heads=2, context=8, seed=0), tmp_path / "deep")
+    first, second = (dict(load(tmp_path / str(seed)).named_parameters()) for seed in (0, 1))
+    for name, parameter in soup([tmp_path / "0", tmp_path / "1"]).named_parameters():
+        torch.testing.assert_close(parameter, (first[name] + second[name]) / 2, rtol=1e-6, atol=1e-8)
+    with pytest.raises(ConfigError, match="deep is another model"):
+        soup([tmp_path / "0", tmp_path / "deep"])
+    with pytest.raises(ConfigError, match="at least one model"):
+        soup([])

@@ -19,6 +19,7 @@ from heedful.data.batch import IGNORE, Batch
 from heedful.errors import InputError, nearest
 from heedful.kernels.float8 import Head8
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.context import Watch
 from heedful.nn.head import LMHead, PretrainHead
 from heedful.train.crossentropy import linear_cross_entropy
 
@@ -134,6 +135,33 @@ def classify(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label | text), one label per row"""
     loss = F.cross_entropy(wide(_logits(model, batch)), batch.extra["label"], reduction="sum")
     return {"classify": Term(loss, "row")}
+
+
+def adversarial(size: float = 1.0) -> Objective:
+    """−Σ log p(y | x) − Σ log p(y | x + r),   r = size · g / ‖g‖,   g = ∂(−log p(y | x)) / ∂x
+
+    x are the token vectors of a text and r the push of that length which hurts most, to first order
+    (Miyato et al. 2017, arXiv 1605.07725, eq. 5). When a model is not training, the first sum alone.
+    """
+
+    def objective(model: Model, batch: Batch) -> dict[str, Term]:
+        assert isinstance(model, LM)
+
+        def loss(watch: Watch) -> Tensor:
+            logits = model(batch.tokens, valid=batch.valid, types=batch.types, watch=watch)
+            return F.cross_entropy(wide(logits), batch.extra["label"], reduction="sum")
+
+        vectors = Watch("embed.token")
+        plain = loss(vectors)
+        if not model.training:
+            return {"classify": Term(plain, "row")}
+        (slope,) = torch.autograd.grad(plain, vectors["embed.token"], retain_graph=True)
+        length = torch.linalg.vector_norm(slope, dim=(1, 2), keepdim=True)
+        push = size * slope / length.clamp(min=torch.finfo(slope.dtype).tiny)
+        pushed = loss(Watch(edit={"embed.token": lambda x: x + push}))
+        return {"classify": Term(plain, "row"), "adversarial": Term(pushed, "row")}
+
+    return objective
 
 
 def regress(model: Model, batch: Batch) -> dict[str, Term]:

@@ -1,9 +1,9 @@
-"""When to stop, and which weights to keep: early stopping, averages of checkpoints."""
+"""When to stop, and which weights to keep: early stopping, averages of checkpoints and of runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +73,22 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
         have = f"{len(found)} checkpoints" if len(found) != 1 else "1 checkpoint"
         raise NotFound(f"{folder} has {have} and {last} are to be averaged; train with keep={last} or more")
     return _filled(found[-1], _mean([tensors(load(path)) for path in found[-last:]]))
+
+
+def soup(folders: Sequence[str | Path]) -> Model:
+    """The model whose weights are the mean of several, fine-tuned from one start   (Wortsman et al. 2022)
+
+    Runs that began alike, head included, and read the data in different orders end in one valley of the loss;
+    its middle is often better than any of them, and costs no more to run.
+    """
+    if not folders:
+        raise ConfigError("no folder was given; a soup needs at least one model")
+    models = [load(folder) for folder in folders]
+    first = models[0]
+    for folder, other in zip(folders, models, strict=True):
+        if other.family is not first.family or other.config != first.config:
+            raise ConfigError(f"{folder} is another model than {folders[0]}; a soup is made of equal ones")
+    return _filled(Path(folders[0]), _mean([tensors(model) for model in models]))
 
 
 def ema_model(checkpoint: str | Path) -> Model:

@@ -1,0 +1,75 @@
+"""A table of tokens in which words that are spelt alike learn from each other."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from heedful.errors import ConfigError
+from heedful.models.base import Model
+
+CONTINUES = "##"  # how WordPiece marks a piece that does not begin a word
+ORDERS = (3, 4, 5)
+
+
+def grams(token: str, orders: Sequence[int] = ORDERS) -> list[str]:
+    """Its runs of so many characters, the ends of the word marked: "cat" → <ca cat at> <cat cat> <cat>"""
+    begins = not token.startswith(CONTINUES)
+    marked = "<" * begins + token.removeprefix(CONTINUES) + ">"
+    return [marked[i : i + n] for n in orders for i in range(len(marked) - n + 1)]
+
+
+def spelling(tokens: Sequence[str], buckets: int, orders: Sequence[int] = ORDERS) -> Tensor:
+    """S (V, buckets), sparse: row v is the mean over the grams of token v, put into buckets by a hash."""
+    found = [grams(token, orders) for token in tokens]
+    rows = [v for v, some in enumerate(found) for _ in some]
+    columns = [zlib.crc32(gram.encode()) % buckets for some in found for gram in some]
+    shares = [1 / len(some) for some in found for _ in some]
+    where = torch.tensor([rows, columns])
+    size = (len(tokens), buckets)
+    return torch.sparse_coo_tensor(where, torch.tensor(shares), size, check_invariants=True).coalesce()
+
+
+class Spelt(nn.Module):
+    """E = W + S Z: a vector of its own for each token, and the mean of those its grams share
+
+    (Bojanowski et al. 2017, arXiv 1607.04606, §3.2; theirs is a sum, which makes long words loud.)
+    """
+
+    def __init__(self, shares: Tensor, dim: int, std: float) -> None:
+        super().__init__()
+        self.register_buffer("shares", shares, persistent=False)
+        self.grams = nn.Parameter(torch.randn(shares.shape[1], dim) * std)
+
+    def forward(self, table: Tensor) -> Tensor:
+        return table + torch.sparse.mm(self.shares, self.grams)
+
+
+@contextmanager
+def spelt(model: Model, *, buckets: int = 40_000, std: float = 0.1) -> Iterator[None]:
+    """While it lasts the table of a model is learnt as E = W + S Z; afterwards E is a plain table again.
+
+    For small data: rare words, and pieces of unseen ones, learn from those that share their letters.
+    The roles ([PAD], [MASK] …) have no spelling.
+    """
+    token, tokenizer = model.tables["tokens"].token, model.tokenizer
+    if len(tokenizer) > token.num_embeddings:
+        raise ConfigError(
+            f"the tokenizer has {len(tokenizer)} tokens and the table {token.num_embeddings} rows; "
+            "give the model its own tokenizer"
+        )
+    names = [
+        "" if name in tokenizer.roles.values() else name for name in tokenizer.tokens(range(len(tokenizer)))
+    ]
+    shares = spelling(names + [""] * (token.num_embeddings - len(names)), buckets)
+    part = Spelt(shares, token.embedding_dim, std).to(token.weight.device)
+    parametrize.register_parametrization(token, "weight", part)
+    try:
+        yield
+    finally:
+        parametrize.remove_parametrizations(token, "weight", leave_parametrized=True)

@@ -224,16 +224,16 @@ def one(
     name: str, how: Whole, plan: Plan, seed: int, a: argparse.Namespace, make: Made = tuned
 ) -> dict[str, Any]:
     """A seed: one run, or the mean of the weights of several."""
+    if how.runs == 1:
+        return alone(name, how, plan, seed, 0, a, make)
     place = place_of(name, seed, a)
-    if how.runs == 1 or (found := kept(place)) is None:
-        began = time.perf_counter()
-        singles = [alone(name, how, plan, seed, run, a, make) for run in range(how.runs)]
-        if how.runs == 1:
-            return singles[0]
-        model = soup([place_of(name, seed, a, run) for run in range(how.runs)]).to(a.device)
-        held = float(scored(model, plan, plan.held(a.data))[plan.score])
-        found = keep(model, held, began, plan, place, a, singles=singles)
-    return found
+    if (found := kept(place)) is not None:
+        return found
+    began = time.perf_counter()
+    singles = [alone(name, how, plan, seed, run, a, make) for run in range(how.runs)]
+    model = soup([place_of(name, seed, a, run) for run in range(how.runs)]).to(a.device)
+    held = float(scored(model, plan, plan.held(a.data))[plan.score])
+    return keep(model, held, began, plan, place, a, singles=singles)
 
 
 def place_of(name: str, seed: int, a: argparse.Namespace, run: int | None = None) -> Path:

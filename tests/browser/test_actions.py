@@ -267,11 +267,14 @@ def test_what_is_written_appears_and_is_linked(visitor: Visitor) -> None:
     assert not visitor.faults
 
 
-def test_a_search_with_beams_shows_its_tree(visitor: Visitor) -> None:
+def test_a_search_with_beams_is_made_once_and_shows_its_tree(visitor: Visitor) -> None:
+    asked: list[str] = []
+    visitor.page.on("request", lambda r: asked.append(r.url.split("/")[-1]) if r.method == "POST" else None)
     page = visitor.go("/play?m=encoder-decoder&x=the cat sat&beams=3&max=5&go=1")
     page.wait_for_selector(".fig-tree canvas")
     answer = page.inner_text("[data-answer]").strip()
     texts = page.locator(".fig-tree tbody tr button").all_inner_texts()
+    assert asked == ["beams"]
     assert len(texts) == 3
     assert texts[0].strip() == answer
     page.locator(".fig-tree [role=application]").focus()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
+from heedful.decode.beam import hunted
+from heedful.studio import searching
+from heedful.studio.faults import Refused
 from heedful.studio.state import Studio
+from heedful.studio.work import Ticket
 from tests.studio.conftest import TEXT
 
 TASKS: list[tuple[str, str, dict[str, Any], list[Any]]] = [
@@ -140,23 +145,75 @@ def test_a_model_beside_itself_without_a_head_differs_by_that_head(client: TestC
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder", "rnn"])
-def test_the_tree_of_a_search_ends_in_the_text_of_the_answer(client: TestClient, kind: str) -> None:
+def test_one_search_gives_the_text_of_the_pipeline_and_its_tree(
+    client: TestClient, models: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[Any] = []
+    counted = lambda *given: (searches.append(given), hunted(*given))[1]  # type: ignore[func-returns-value]
+    monkeypatch.setattr(import_module("heedful.view.beams"), "hunted", counted)
+    monkeypatch.setattr("heedful.decode.beam.hunted", counted)
     task = "text-generation" if kind == "decoder" else "translation"
     parameters = {"max_tokens": 6, "beams": 3}
     body = {"model": kind, "task": task, "inputs": {"text": "the cat sat"}, "parameters": parameters}
-    (written,) = client.post("/api/play", json=body).json()["result"]
     answer = client.post("/api/beams", json=body)
     assert answer.status_code == 200, answer.text
-    (tree,) = answer.json()["trees"]
+    assert len(searches) == 1
+    found = answer.json()
+    pipe = heedful.pipeline(task, model=heedful.load(models / kind))
+    (written,) = pipe("the cat sat", max_new_tokens=6, num_beams=3)
+    assert next(iter(written.values())).removeprefix("the cat sat") == found["text"]
+    (tree,) = found["trees"]
     assert len(tree["texts"]) == 3
-    assert next(iter(written.values())).endswith(tree["texts"][0]["text"])
     at, path = tree["texts"][0]["at"], []
     while at >= 0:
         assert tree["branches"][at]["best"]
         path.append(tree["branches"][at])
         at = tree["branches"][at]["parent"]
     assert sum(b["logprob"] for b in path) == pytest.approx(tree["texts"][0]["score"])
-    compile(answer.json()["python"], "snippet", "exec")
+    assert found["tokens"] == len(path)
+    compile(found["python"], "snippet", "exec")
+    compile(tree["python"], "snippet", "exec")
+
+
+def test_each_sentence_has_a_tree_and_its_own_python(client: TestClient, models: Path) -> None:
+    text = "The cat sat.  The dog ran."
+    body = {"model": "encoder-decoder", "task": "translation", "inputs": {"text": text},
+            "parameters": {"max_tokens": 4, "beams": 2}}  # fmt: skip
+    found = client.post("/api/beams", json=body).json()
+    pipe = heedful.pipeline("translation", model=heedful.load(models / "encoder-decoder"))
+    assert found["text"] == pipe(text, max_new_tokens=4, num_beams=2)[0]["translation_text"]
+    one, two = found["trees"]
+    assert one["python"] != two["python"]
+    many = client.post("/api/beams", json=body | {"inputs": {"text": "The cat sat. " * 20}}).json()
+    assert len(many["trees"]) == 16
+    assert "20 sentences" in many["warnings"][0]
+
+
+class Leaving(Ticket):
+    """Waits for a few steps, then no longer."""
+
+    asked = 0
+
+    def check(self) -> None:
+        self.asked += 1
+        if self.asked == 3:
+            self.cancel()
+        super().check()
+
+
+def test_a_search_that_nobody_waits_for_stops_where_it_is(studio: Studio) -> None:
+    held, ticket = studio.shelf.get("decoder"), Leaving()
+    with pytest.raises(Refused, match="a newer run"):
+        searching.search(held, "text-generation", {"text": "the"}, {"max_tokens": 20, "beams": 2}, ticket)
+    assert ticket.asked == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_blank_text_is_nothing_given(client: TestClient, stream: bool) -> None:
+    body = {"model": "encoder-decoder", "task": "translation", "inputs": {"text": " \n\t"}, "stream": stream}
+    answer = client.post("/api/play", json=body)
+    assert answer.status_code == 422
+    assert "needs text" in answer.json()["error"]["message"]
 
 
 def test_a_tree_needs_a_search(client: TestClient) -> None:

@@ -43,10 +43,14 @@ def fields_of(task: str, inputs: Mapping[str, Any]) -> list[Any]:
     """What the pipeline is called with; texts are made fit to be written in UTF-8."""
     if task not in FIELDS:
         raise InputError(f"no task is called {task[:60]!r}; there are {', '.join(FIELDS)}")
-    missing = [name for name in FIELDS[task] if not inputs.get(name)]
+    missing = [name for name in FIELDS[task] if _blank(inputs.get(name))]
     if missing:
         raise InputError(f"{task} needs {' and '.join(missing)}; nothing was given")
     return [_clean(inputs[name]) for name in FIELDS[task]]
+
+
+def _blank(value: Any) -> bool:
+    return not (value.strip() if isinstance(value, str) else value)
 
 
 def _clean(value: Any) -> Any:

@@ -1,56 +1,96 @@
-"""The search behind a task that writes with beams: the tree of each text, searched as the pipeline does."""
+"""A task written with beams: one search gives the text and the tree of everything that was weighed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from heedful.decode.fast import stepper_where_it_pays
 from heedful.decode.request import endings
 from heedful.decode.stepper import Stepper
+from heedful.decode.text import Text
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets
 from heedful.studio.playing import WRITING, fields_of, fitting, options_of, pipe_of, prompts_of
 from heedful.studio.shelf import Held
 from heedful.studio.work import Ticket
-from heedful.tasks.generation import NotBefore, Plan, chosen, plan
-from heedful.view.beams import entries, tree
+from heedful.tasks.generation import BATCH, NotBefore, Plan, chosen, plan
+from heedful.view.beams import Tree, entries
+from heedful.view.beams import trees as trees_of
 
-MOST = 16  # beams, and texts that have a tree
+MOST = 16  # beams, and texts whose tree is shown
+USUAL = {"max_new_tokens": 128}
 
 
-def trees(
+class Awaited(NotBefore):
+    """It stops where it is as soon as nobody waits for the text any more."""
+
+    def __init__(self, inner: Stepper, ends: Sequence[int], least: int, ticket: Ticket) -> None:
+        super().__init__(inner, ends, least)
+        self.ticket = ticket
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self.ticket.check()
+        return super().step(tokens)
+
+
+def search(
     held: Held, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], ticket: Ticket
 ) -> dict[str, Any]:
-    """One tree for each text that is written: a translation goes sentence by sentence."""
+    """The text that was found and one tree for each part of it: a translation goes sentence by sentence."""
     if task not in WRITING:
         raise InputError(f"{task} searches for no text; choose one of {', '.join(WRITING)}")
-    pipe, given = pipe_of(held, task), fields_of(task, inputs)
+    began, pipe, given = time.perf_counter(), pipe_of(held, task), fields_of(task, inputs)
     options = {k: v for k, v in options_of(task, parameters).items() if k != "truncation"}
-    how = plan(chosen(task, pipe.speaker, options, {}))
+    how = plan(chosen(task, pipe.speaker, options, USUAL))
     if not 2 <= how.rules.get("beams", 1) <= MOST:
         raise InputError(f"a search keeps 2 to {MOST} texts, and draws none: give beams, no temperature")
-    out, said = [], list[str]()
-    prompts = prompts_of(pipe, task, given)[:MOST]
-    for ids, _ in prompts:
-        ticket.check()
-        ids, told = fitting(pipe.speaker, ids)
-        said += told
-        out.append(entries(pipe.speaker, searched(pipe.speaker, ids, how)))
-    rules = {k: v for k, v in how.rules.items() if k not in ("n", "beams")}
-    more = "".join(f", {k}={v!r}" for k, v in (rules | {"max_tokens": how.most}).items())
-    call = f"heedful.view.beams(model, {prompts[0][0]!r}, beams={how.rules['beams']}{more})"
-    python = snippets.script(held.entry, f"{call}.save('beams.html')", "import heedful.view")
-    return {"trees": out, "warnings": said, "python": python}
+    prompts, gaps, said = list[list[int]](), list[str](), list[str]()
+    for whole, gap in prompts_of(pipe, task, given):
+        ids, cut = fitting(pipe.speaker, whole)
+        prompts, gaps, said = [*prompts, ids], [*gaps, gap], [*said, *cut]
+    if len(prompts) > MOST:
+        said.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")
+    some = [prompts[i : i + BATCH] for i in range(0, len(prompts), BATCH)]
+    found = [tree for batch in some for tree in grown(pipe.speaker, batch, how, ticket)]
+    best, ends = [tree.ids(tree.found[0]) for tree in found], endings(pipe.speaker, how.rules.get("eos"))
+    texts = [spelled(pipe.speaker, *row, ends) for row in zip(prompts, best, strict=True)]
+    texts = texts if task == "text-generation" else [text.strip() for text in texts]
+    shown = zip(prompts[:MOST], found, strict=False)
+    call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
+    lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({call}))"
+    return {
+        "text": "".join(text + gap for text, gap in zip(texts, gaps, strict=True)),
+        "finish": "end" if best[-1][-1] in ends else "length", "tokens": sum(map(len, best)),
+        "seconds": round(time.perf_counter() - began, 3), "warnings": said,
+        "python": snippets.script(held.entry, lines),
+        "trees": [entries(pipe.speaker, tree) | {"python": python(held, ids, how)} for ids, tree in shown],
+    }  # fmt: skip
 
 
-def searched(model: Model, ids: list[int], how: Plan) -> Any:
-    """As tasks/generation.py has it written: so many tokens at most and at least."""
-    most, least = how.lengths(1 if isinstance(model, Seq2Seq) else len(ids))
+def grown(model: Model, prompts: list[list[int]], how: Plan, ticket: Ticket) -> list[Tree]:
+    """The trees of some prompts, side by side; so many tokens at most and at least as the pipeline takes."""
+    ticket.check()
+    most, least = how.lengths(1 if isinstance(model, Seq2Seq) else len(prompts[0]))  # a decoder reads one
     rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": most}
-    by: Model | Stepper = model
-    if least > 0:
-        inner = stepper_where_it_pays(model, rules["beams"], most)
-        by = cast(Stepper, NotBefore(inner, sorted(endings(model, rules.get("eos"))), least))
-    return tree(by, ids, **rules)
+    inner = stepper_where_it_pays(model, rules["beams"] * len(prompts), most)
+    ends = sorted(endings(model, rules.get("eos")))
+    return trees_of(Awaited(inner, ends, max(least, 0), ticket), prompts, **rules)
+
+
+def spelled(model: Model, prompt: list[int], ids: list[int], ends: Collection[int]) -> str:
+    """What stands behind a prompt, as `heedful.generate` spells it."""
+    text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
+    kept = ids[:-1] if ids[-1] in ends else ids
+    return "".join([*map(text.push, kept), text.finish()])
+
+
+def python(held: Held, ids: list[int], how: Plan) -> str:
+    """The lines that draw one tree."""
+    rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": how.most}
+    call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in rules.items())})"
+    return snippets.script(held.entry, f"{call}.save('beams.html')", "import heedful.view")

@@ -66,13 +66,19 @@ class Tree:
 
 def tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> Tree:
     """The search that `heedful.generate(model, prompt, beams=…)` makes, with the same settings."""
+    if (count := len(prompts(stepper_for(model).model, prompt).ids)) != 1:
+        raise InputError(f"{count} prompts have a tree each; give one")
+    return trees(model, prompt, beams=beams, **settings)[0]
+
+
+def trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> list[Tree]:
+    """A tree for each prompt; they are searched side by side."""
     known = stepper_for(model).model
     wide = Beams(beams, **{name: settings.pop(name) for name in SEARCH if name in settings})
     check_search(wide, beams, 1, None, settings)  # type: ignore[arg-type]
     given, asked = prompts(known, prompt), request(known, settings, samples=False)  # type: ignore[arg-type]
-    if len(given.ids) != 1:
-        raise InputError(f"{len(given.ids)} prompts have a tree each; give one")
-    return grown(hunted(quickest(model, beams, asked), given, asked, wide)[0], wide)
+    stepper = quickest(model, beams * len(given.ids), asked)
+    return [grown(hunts, wide) for hunts in hunted(stepper, given, asked, wide)]
 
 
 def grown(hunts: Sequence[Hunt], wide: Beams) -> Tree:

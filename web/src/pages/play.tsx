@@ -1,15 +1,14 @@
 // Play: every task a model can do, run on your own input; what is written appears as it is written.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { startText, type Caps } from "../api";
-import { BeamTree, branchRows, drawTree, type BeamTexts } from "../figures";
+import { BeamTree, branchRows, drawTree } from "../figures";
 import { Figure } from "../figure";
 import { call, events, post, Problem } from "../http";
 import { say } from "../live";
-import { useResource } from "../resource";
 import { t } from "../strings";
-import { Await, brief, Busy, CopyPython, Go, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
+import { brief, Busy, CopyPython, Go, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
 import { num, place, set, str, type Patch } from "../url";
-import { Result, type Answer } from "./result";
+import { Result, type Answer, type Searched } from "./result";
 
 type Field = { key: string; name: string; rows?: number; start?: (caps: Caps) => string };
 
@@ -74,7 +73,6 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
   const values: Record<string, string> = {};
   for (const f of fields) values[f.key] = params[f.key] ?? f.start?.(caps) ?? "";
   const [said, setSaid] = useState<Said[]>([]);
-  const [search, setSearch] = useState<object | null>(null);
   const runner = useRunner();
   const drafts = Object.fromEntries(fields.map((f) => [f.key, useDraft(values[f.key])]));
 
@@ -82,11 +80,10 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
     const parameters: Record<string, number> = writes ? { max_tokens: num("max", 60), temperature: num("T", 0), seed: num("seed", 0) } : {};
     if (writes && num("topk", 0) > 0) parameters.top_k = num("topk", 0);
     if (writes && num("topp", 1) < 1) parameters.top_p = num("topp", 1);
-    if (writes && num("beams", 1) > 1) parameters.beams = num("beams", 1);
-    const body = { model: caps.id, task, inputs: inputs(task, given, said), parameters, stream: writes && !(parameters.beams > 1) };
-    setSearch(null);
-    runner.run(body, (answer) => {
-      setSearch(parameters.beams > 1 ? body : null);
+    const searches = writes && num("beams", 1) > 1; // a search is shown when it is over
+    if (searches) parameters.beams = num("beams", 1);
+    const body = { model: caps.id, task, inputs: inputs(task, given, said), parameters, stream: writes && !searches };
+    runner.run(searches ? "/api/beams" : "/api/play", body, (answer) => {
       if (task !== "conversational") return;
       setSaid([...said, { role: "user", content: given.x }, { role: "assistant", content: answer.text ?? "" }]);
       drafts.x[1]("");
@@ -143,29 +140,24 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
           <CopyPython python={runner.answer.python} />
         </Panel>
       ) : null}
-      {search && runner.answer ? <Search model={caps.id} asked={search} /> : null}
+      {runner.answer?.trees ? <Search model={caps.id} trees={runner.answer.trees} /> : null}
     </>
   );
 }
 
-/** The search behind the answer, asked for beside it. */
-function Search({ model, asked }: { model: string; asked: object }) {
-  const found = useResource<{ trees: BeamTexts[]; python: string }>(`beams ${JSON.stringify(asked)}`, () => post("/api/beams", asked));
+/** The search that found the answer. */
+function Search({ model, trees }: { model: string; trees: Searched[] }) {
   return (
     <Panel title={t("play.tree")}>
-      <Await of={found}>{({ trees, python }) => (
-        <>
-          {trees.map((tree, i) => {
-            const title = t("play.treeOf", { n: tree.width, text: brief(tree.texts[0]?.text ?? "", 80) });
-            return (
-              <Figure key={i} title={title} name={`beams-${i}`} model={model} note={t("play.treeNote", { penalty: tree.length_penalty })} python={python}
-                drawing={() => drawTree(tree.branches)} csv={() => branchRows(tree)} html={{ kind: "beams", data: tree as unknown as Record<string, unknown> }}>
-                <BeamTree tree={tree} title={title} />
-              </Figure>
-            );
-          })}
-        </>
-      )}</Await>
+      {trees.map((tree, i) => {
+        const title = t("play.treeOf", { n: tree.width, text: brief(tree.texts[0]?.text ?? "", 80) });
+        return (
+          <Figure key={i} title={title} name={`beams-${i}`} model={model} note={t("play.treeNote", { penalty: tree.length_penalty })} python={tree.python}
+            drawing={() => drawTree(tree.branches)} csv={() => branchRows(tree)} html={{ kind: "beams", data: tree as unknown as Record<string, unknown> }}>
+            <BeamTree tree={tree} title={title} />
+          </Figure>
+        );
+      })}
     </Panel>
   );
 }
@@ -193,7 +185,7 @@ function useRunner() {
     control.current?.abort();
     setBusy(false);
   };
-  const run = async (body: { stream: boolean }, done: (answer: Answer) => void) => {
+  const run = async (path: string, body: { stream: boolean }, done: (answer: Answer) => void) => {
     control.current?.abort();
     const mine = (control.current = new AbortController());
     const current = () => control.current === mine && !mine.signal.aborted;
@@ -201,7 +193,7 @@ function useRunner() {
     setError(undefined);
     setAnswer(undefined);
     try {
-      const last = body.stream ? await streamed(body, mine.signal, (a) => current() && setAnswer(a)) : await post<Answer>("/api/play", body, mine.signal);
+      const last = body.stream ? await streamed(body, mine.signal, (a) => current() && setAnswer(a)) : await post<Answer>(path, body, mine.signal);
       if (!current()) return;
       setAnswer(last);
       say(t("play.ready"));

@@ -1,9 +1,12 @@
 // The answer of a task, drawn by its shape.
+import type { BeamTexts } from "../figures";
 import { t } from "../strings";
 import { Bar, percent, Scroll } from "../ui";
 
+/** A search, and the Python that makes it again. */
+export type Searched = BeamTexts & { python: string };
 export type Answer = {
-  result?: unknown; text?: string; warnings: string[]; ms?: number; seconds?: number; tokens?: number; finish?: string; python?: string;
+  result?: unknown; text?: string; warnings: string[]; ms?: number; seconds?: number; tokens?: number; finish?: string; python?: string; trees?: Searched[];
 };
 type Scored = { label?: string; text?: string; token_str?: string; sequence?: string; score: number };
 type Entity = { entity_group?: string; entity?: string; score: number; word: string; start: number; end: number };

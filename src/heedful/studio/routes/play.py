@@ -52,9 +52,9 @@ def play(asked: Task, studio: Here, client: Client = None) -> Response:
 
 @router.post("/api/beams")
 def beams(asked: Task, studio: Here, client: Client = None) -> Response:
-    """The search behind an answer: every text that was weighed."""
+    """A task written with beams: the text and the search that found it."""
     held, ticket = studio.shelf.get(asked.model), studio.clients.ticket(client)
-    work = lambda: searching.trees(held, asked.task, asked.inputs, asked.parameters, ticket)
+    work = lambda: searching.search(held, asked.task, asked.inputs, asked.parameters, ticket)
     return Json(held.run(work, ticket))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,6 +54,15 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"contrastive": 0.6, "n": 2}, "n=2"),
     ({"lookup": 0}, "lookup=0"),
     ({"lookup": 2, "propose": 0}, "propose=0"),
+    ({"max_tokens": 2.5}, "max_tokens=2.5 must be a whole number"),
+    ({"max_tokens": "3"}, "max_tokens='3' must be a whole number"),
+    ({"temperature": "hot"}, "temperature='hot' must be a number"),
+    ({"seed": 1.5}, "seed=1.5 must be a whole number"),
+    ({"n": 2.5}, "n=2.5 must be a whole number"),
+    ({"beams": 2.5}, "beams=2.5 must be a whole number"),
+    ({"bias": [1]}, "must be a mapping"),
+    ({"eos": "x"}, "eos names the token 'x'"),
+    ({"draft": "smollm2"}, "'smollm2' is no model; heedful.load"),
 ]
 
 
@@ -140,3 +150,50 @@ def test_a_stop_string_must_be_text(stop: Any) -> None:
 def test_draft_and_lookup_are_one_or_the_other(model: Model) -> None:
     with pytest.raises(InputError, match="give one of them"):
         heedful.generate(model, [5], draft=model, lookup=2)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"abc", {1: 2}, [True], [["a"]], [1.5]], ids=repr)
+def test_what_is_no_prompt_is_refused(model: Model, prompt: Any) -> None:
+    with pytest.raises(InputError, match="text"):
+        heedful.generate(model, prompt, max_tokens=1)
+
+
+def test_ids_may_come_from_numpy(model: Model) -> None:
+    ids = [3, 4, 5]
+    assert heedful.generate(model, np.array(ids), max_tokens=2) == heedful.generate(model, ids, max_tokens=2)
+
+
+def test_a_models_name_in_its_place_is_refused() -> None:
+    with pytest.raises(InputError, match=r"'gpt2' is no model; heedful\.load"):
+        heedful.generate("gpt2", "Once")  # type: ignore[arg-type]
+
+
+def test_half_a_character_in_a_prompt_is_refused() -> None:
+    with pytest.raises(InputError, match="half a character"):
+        heedful.generate(speller(), "a\ud800", max_tokens=1)
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0},
+    {"beams": 2},
+    {"contrastive": 0.5},
+    {"lookup": 1},
+]
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_rules_that_leave_no_token_are_an_error_and_not_a_forbidden_token(
+    model: Model, how: dict[str, Any]
+) -> None:
+    every = {token: float("-inf") for token in range(model.config.vocab)}
+    with pytest.raises(InputError, match="loosen one"):
+        heedful.generate(model, [3, 4], bias=every, max_tokens=2, **how)
+
+
+@pytest.mark.parametrize("how", [{"temperature": 1.0}, {"repetition": 1.1}], ids=str)
+def test_asking_for_more_than_memory_could_hold_ends_with_the_context(
+    model: Model, how: dict[str, Any]
+) -> None:
+    found = heedful.generate(model, [3, 4], max_tokens=10**12, eos=(), details=True, **how)
+    assert found.finish == "context"

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.decode.request import Prompts, Request, before, limit
+from heedful.decode.sampling import exhausted
 from heedful.decode.stepper import Plain, Stepper, resting
 from heedful.errors import InputError
 from heedful.models.base import LM
@@ -41,7 +42,10 @@ def one(stepper: Plain, prompt: list[int], asked: Request, alpha: float) -> tupl
     score = 0.0
     while True:
         seen = torch.tensor([[*start, *out]], dtype=torch.long, device=device)
-        chances = asked.sampling.penalised(logits.float(), seen, len(out)).softmax(-1)[0]
+        z = asked.sampling.penalised(logits.float(), seen, len(out))
+        if asked.sampling.forbids:
+            exhausted(z, len(out))
+        chances = z.softmax(-1)[0]
         likely = chances.topk(min(k, len(chances)))
         stepper.reorder(torch.zeros(len(likely.indices), dtype=torch.long, device=device))
         watch = Watch("blocks.output", "decoder.output")

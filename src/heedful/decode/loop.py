@@ -21,8 +21,18 @@ from torch import Tensor
 from heedful.decode.beam import Beams, search
 from heedful.decode.contrastive import contrast
 from heedful.decode.fast import stepper_where_it_pays
-from heedful.decode.request import Prompt, Prompts, Request, Settings, before, limit, prompts, request
-from heedful.decode.sampling import draw, generator, uniforms
+from heedful.decode.request import (
+    Prompt,
+    Prompts,
+    Request,
+    Settings,
+    before,
+    check_types,
+    limit,
+    prompts,
+    request,
+)
+from heedful.decode.sampling import draw, exhausted, generator, uniforms
 from heedful.decode.speculative import speculate
 from heedful.decode.stepper import Stepper, stepper_for
 from heedful.decode.text import Text
@@ -30,6 +40,7 @@ from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 
 Finish = Literal["end", "stop", "length", "context"]
+BLOCK = 256  # random numbers drawn at once for a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,7 @@ class Row:
         self.before, self.limit = before(model, prompt), limit(model, asked, len(prompt))
         self.text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, asked.stop)
         self.guided = None if asked.guide is None else asked.guide.start()
+        self.random = generator(asked.seed, number, sample)
         self.written = 0
         self.finish: Finish | None = None
 
@@ -105,25 +117,23 @@ class Chooser:
     def __init__(self, model: Model, asked: Request, rows: list[Row]) -> None:
         self.asked, self.rows, self.t = asked, rows, 0
         self.u = self.history = None
-        if not asked.sampling.greedy:
-            drawn = uniforms([generator(asked.seed, r.number, r.sample) for r in rows], asked.max_tokens)
-            self.u = drawn.to(model.device)
         if asked.sampling.looks_back:
-            self.history = history([r.before for r in rows], asked.max_tokens).to(model.device)
-            self.before = self.history.shape[1] - asked.max_tokens
+            self.history = history([r.before for r in rows]).to(model.device)
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
         """Tokens (B,), their logprobs (B,) if asked for, and with logprobs=N the N likeliest and theirs."""
         raw = logits.float()
         sampling = self.asked.sampling
-        seen = None if self.history is None else self.history[:, : self.before + self.t]
-        z = sampling.penalised(raw, seen, self.t) if sampling.changes else raw
+        z = sampling.penalised(raw, self.history, self.t) if sampling.changes else raw
         if self.asked.guide is not None:
             allowed = torch.stack([self.asked.guide.allowed(row.guided) for row in self.rows])
             z = z.masked_fill(~allowed.to(z.device), -torch.inf)
-        tokens = z.argmax(-1) if self.u is None else draw(sampling.narrowed(z), self.u[:, self.t])
+        if self.asked.guide is not None or sampling.forbids:
+            going = torch.tensor([row.finish is None for row in self.rows], device=z.device)
+            exhausted(z[going], self.t)
+        tokens = z.argmax(-1) if sampling.greedy else draw(sampling.narrowed(z), self.uniform(z.device))
         if self.history is not None:
-            self.history[:, self.before + self.t] = tokens
+            self.history = torch.cat((self.history, tokens[:, None]), 1)
         self.t += 1
         if not self.asked.scored:
             return (tokens,)
@@ -134,6 +144,12 @@ class Chooser:
         likeliest = logs.topk(self.asked.logprobs)
         return tokens, logprobs, likeliest.indices, likeliest.values
 
+    def uniform(self, device: torch.device) -> Tensor:
+        """This step's random number of each row, (B,)."""
+        if self.u is None or self.t % BLOCK == 0:
+            self.u = uniforms([row.random for row in self.rows], BLOCK).to(device)
+        return self.u[:, self.t % BLOCK]
+
     def keep(self, rows: list[Row], index: Tensor) -> None:
         """Only these rows are left."""
         self.rows = rows
@@ -141,10 +157,10 @@ class Chooser:
         self.history = None if self.history is None else self.history[index]
 
 
-def history(prompts: list[list[int]], more: int) -> Tensor:
-    """(B, S + more): the tokens that rules look back at, −1 where there is none; filled up on the left."""
+def history(prompts: list[list[int]]) -> Tensor:
+    """(B, S): the tokens that rules look back at, −1 where there is none; filled up on the left."""
     longest = max(map(len, prompts))
-    return torch.tensor([[-1] * (longest - len(ids)) + ids + [-1] * more for ids in prompts])
+    return torch.tensor([[-1] * (longest - len(ids)) + ids for ids in prompts])
 
 
 def hand_over(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
@@ -258,6 +274,7 @@ def generate(
     """
     known = stepper_for(model).model
     many = 1 if n is None else n
+    check_types({"n": many, "beams": 1 if beams is None else beams, "groups": groups})
     wide = Beams(1 if beams is None else beams, length_penalty, early_stopping, groups, diversity, coverage)
     searches = check_search(wide, beams, many, contrastive, settings)
     given = prompts(known, prompt)
@@ -323,6 +340,8 @@ def searched(
     out = []
     for prompt, best in zip(given.ids, found, strict=True):
         texts = []
+        if not best:
+            raise InputError("bias, no_repeat and the constraint together leave no text; loosen one of them")
         for score, ids in best[: asked.n]:
             ended = bool(ids) and ids[-1] in asked.eos
             kept = ids[:-1] if ended else ids

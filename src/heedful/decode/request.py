@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, TypedDict
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from heedful.decode.constrain import Guide, constrain
 from heedful.decode.sampling import Sampling
-from heedful.decode.stepper import Stepper
+from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
 
@@ -50,6 +51,8 @@ class Settings(TypedDict, total=False):
 
 
 NARROWING = ("top_k", "top_p", "min_p", "typical")
+WHOLE = ("max_tokens", "top_k", "no_repeat", "seed", "logprobs", "lookup", "propose")
+NUMBERS = ("temperature", "top_p", "min_p", "typical", "repetition", "presence", "frequency")
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = Tru
         if name not in known:
             raise InputError(f"there is no setting {name!r}; {nearest(name, known) or ', '.join(known)}")
     s: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    check_types(s | {"n": n})
     max_tokens, logprobs, propose = s.get("max_tokens", 128), s.get("logprobs", 0), s.get("propose", 4)
     if max_tokens < 1:
         raise InputError(f"max_tokens={max_tokens} asks for no text; give at least 1")
@@ -102,6 +106,21 @@ def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = Tru
     )  # fmt: skip
 
 
+def check_types(given: Mapping[str, Any]) -> None:
+    """One clear error for text where a number belongs, and for half a token."""
+    for name, value in given.items():
+        whole = name in (*WHOLE, "n", "beams", "groups")
+        if whole and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise InputError(f"{name}={value!r} must be a whole number")
+        if name in NUMBERS and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise InputError(f"{name}={value!r} must be a number")
+    bias = given.get("bias", {})
+    if not isinstance(bias, Mapping) or not all(isinstance(token, Integral) for token in bias):
+        raise InputError(f"bias={bias!r} must be a mapping from ids of tokens to numbers, as {{5: -1.0}}")
+    if not isinstance(given.get("regex", ""), str):
+        raise InputError(f"regex={given['regex']!r} must be a text")
+
+
 def check_guesses(
     model: Model, guide: Guide | None, draft: Model | Stepper | None, lookup: int | None
 ) -> None:
@@ -114,7 +133,7 @@ def check_guesses(
         raise InputError("draft and lookup do not go with choices, regex or schema; leave one out")
     if lookup is not None and lookup < 1:
         raise InputError(f"lookup={lookup} must be at least 1: so many last tokens must agree")
-    smaller = model if draft is None else draft if isinstance(draft, Model) else draft.model
+    smaller = model if draft is None else stepper_for(draft).model
     if vocab_of(smaller) != vocab_of(model):
         raise InputError(
             f"the draft has {vocab_of(smaller)} tokens and the model {vocab_of(model)}: they must share them"
@@ -130,7 +149,8 @@ def vocab_of(model: Model) -> int:
 
 def stops(model: Model, stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple."""
-    several = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    given = () if stop is None else (stop,) if isinstance(stop, str) else stop
+    several = tuple(given) if isinstance(given, Iterable) else (given,)
     if several and model.tokenizer is None:
         raise InputError("stop needs text, and this model has no tokenizer; end with eos=[ids] instead")
     if not all(isinstance(s, str) and s for s in several):
@@ -142,8 +162,8 @@ def endings(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
     """The ids that end a text: those asked for, else those of the published settings and of the tokenizer."""
     if eos is not None:
         chosen = frozenset([eos] if isinstance(eos, int) else eos)
-        if wrong := [i for i in chosen if not 0 <= i < vocab_of(model)]:
-            raise InputError(f"eos names the token {wrong[0]}; the vocabulary is 0 … {vocab_of(model) - 1}")
+        if wrong := [i for i in chosen if not isinstance(i, Integral) or not 0 <= i < vocab_of(model)]:
+            raise InputError(f"eos names the token {wrong[0]!r}; the vocabulary is 0 … {vocab_of(model) - 1}")
         return chosen
     published = model.generation.get("eos_token_id", model.published.get("eos_token_id"))
     found = [published] if isinstance(published, int) else list(published or ())
@@ -177,15 +197,24 @@ def prompts(model: Model, prompt: Prompt) -> Prompts:
         prompt = prompt.tolist()
     if isinstance(prompt, str):
         rows, single, text = [encoded(model, prompt)], True, True
-    elif all(isinstance(p, int) for p in prompt):
-        rows, single, text = [list(prompt)], True, False  # type: ignore[arg-type]
+    elif isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
+        raise InputError(f"a prompt is a text, a list of ids, or several of one kind; got {prompt!r:.40}")
+    elif all(map(is_id, prompt)):
+        rows, single, text = [list(map(int, prompt))], True, False  # type: ignore[arg-type]
     elif all(isinstance(p, str) for p in prompt):
         rows, single, text = [encoded(model, p) for p in prompt], False, True  # type: ignore[arg-type]
-    elif all(isinstance(p, (Sequence, Tensor)) and not isinstance(p, str) for p in prompt):
-        rows, single, text = [[int(i) for i in p] for p in prompt], False, False  # type: ignore[union-attr]
+    elif all(isinstance(p, Iterable) and not isinstance(p, str) and all(map(is_id, p)) for p in prompt):
+        rows, single, text = [list(map(int, p)) for p in prompt], False, False  # type: ignore[arg-type]
     else:
         raise InputError("prompts must be all texts or all lists of ids, not some of each")
     return Prompts([checked(model, row) for row in rows], single, text)
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value can stand for a token: a whole number, of Python, NumPy or torch."""
+    if isinstance(value, Tensor):
+        return value.dim() == 0 and not value.is_floating_point()
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def encoded(model: Model, text: str) -> list[int]:

@@ -165,6 +165,11 @@ class Sampling:
         return self.repetition != 1 or self.presence != 0 or self.frequency != 0 or self.no_repeat is not None
 
     @property
+    def forbids(self) -> bool:
+        """Whether a rule can leave no token at all."""
+        return self.no_repeat is not None or -math.inf in self.bias.values()
+
+    @property
     def changes(self) -> bool:
         """Whether any rule would change which token is likeliest."""
         return self.looks_back or bool(self.bias)
@@ -206,6 +211,14 @@ class Sampling:
         for token in self.bias:
             if not 0 <= token < vocab:
                 raise InputError(f"bias names the token {token}; the vocabulary is 0 … {vocab - 1}")
+
+
+def exhausted(logits: Tensor, written: int) -> None:
+    """An error if a row (B, V) has no token left; else one of the forbidden would be taken."""
+    if bool((logits == -math.inf).all(-1).any()):
+        raise InputError(
+            f"after {written} tokens bias, no_repeat and the constraint together allow no other; loosen one"
+        )
 
 
 def draw(logits: Tensor, u: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.decode.request import Request, before, checked, room, vocab_of
-from heedful.decode.sampling import Sampling, draw, generator
+from heedful.decode.sampling import Sampling, draw, exhausted
 from heedful.decode.stepper import Plain, Stepper, stepper_for
 from heedful.models.base import State
 
@@ -129,6 +129,8 @@ def distribution(logits: Tensor, sampling: Sampling, ids: list[int], written: in
     """(1, V) probabilities after every rule; greedy puts all on the likeliest token."""
     seen = torch.tensor([ids], device=logits.device) if sampling.looks_back else None
     z = sampling.penalised(logits.float(), seen, written) if sampling.changes else logits.float()
+    if sampling.forbids:
+        exhausted(z, written)
     if sampling.greedy:
         return F.one_hot(z.argmax(-1), z.shape[-1]).float()
     return sampling.narrowed(z).softmax(-1)
@@ -178,7 +180,7 @@ def verified(
 def speculate(stepper: Stepper, row: Row, asked: Request) -> Iterator[Piece]:
     """One row's text: the same as without guesses when greedy, the same distribution when not."""
     model = stepper.model
-    u = generator(asked.seed, row.number, row.sample)
+    u = row.random
     source, proposals = guesser(stepper, row, asked), asked.propose
     start, prompt = row.before, torch.tensor([row.prompt], device=model.device)
     after = stepper.prefill(prompt, length=len(start) + row.limit).float()  # (1, V)

@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from heedful.nn.context import PartState, Watch
 from heedful.nn.state import Fixed, Group, Recurrent, Rolling
 
 
+@runtime_checkable
 class Stepper(Protocol):
     """What a loop needs of a model. Logits may be of any float type; the loop makes them float32.
 
@@ -153,4 +154,8 @@ def resting(model: nn.Module) -> Iterator[None]:
 
 def stepper_for(model: Model | Stepper) -> Stepper:
     """The stepper itself, or the plain one of a model."""
-    return Plain(model) if isinstance(model, Model) else model
+    if isinstance(model, Model):
+        return Plain(model)
+    if not isinstance(model, Stepper):
+        raise InputError(f"{model!r:.60} is no model; heedful.load(…) gives one")
+    return model

@@ -77,7 +77,10 @@ class Tokenizer:
     def _encoding(self, text: str, special: bool) -> tokenizers.Encoding:
         if not isinstance(text, str):
             raise InputError(f"encode takes one string; got {type(text).__name__}: for many use encode_all")
-        return self.backend.encode(text, add_special_tokens=special)
+        try:
+            return self.backend.encode(text, add_special_tokens=special)
+        except TypeError:  # its word for a lone surrogate, what Python makes of bytes that are no UTF-8
+            raise InputError(f"{text!r:.40} holds half a character; give text that is valid UTF-8") from None
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of ids."""

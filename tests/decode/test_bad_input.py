@@ -197,3 +197,8 @@ def test_asking_for_more_than_memory_could_hold_ends_with_the_context(
 ) -> None:
     found = heedful.generate(model, [3, 4], max_tokens=10**12, eos=(), details=True, **how)
     assert found.finish == "context"
+
+
+def test_a_model_without_a_context_makes_no_room_for_all_that_might_be_written() -> None:
+    endless = heedful.stream(tiny("t5"), [3, 4], max_tokens=10**12, eos=())
+    assert len([next(endless) for _ in range(3)]) == 3

@@ -26,6 +26,9 @@ from heedful.nn.context import PartState, Watch
 from heedful.nn.state import Fixed, Group, Recurrent, Rolling
 
 
+AHEAD = 4096  # positions that room is made for at once; a state that needs more grows
+
+
 @runtime_checkable
 class Stepper(Protocol):
     """What a loop needs of a model. Logits may be of any float type; the loop makes them float32.
@@ -90,6 +93,7 @@ class Plain:
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        length = min(length, prompt.shape[1] + AHEAD)
         with resting(self.model):
             if isinstance(self.model, LM):
                 self.state = self.model.start(prompt, valid=valid, length=length, chunk=self.chunk)

@@ -25,7 +25,6 @@ from heedful.models.base import LM, Model, Seq2Seq, State
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import Fixed, Group, Recurrent, Rolling
 
-
 AHEAD = 4096  # positions that room is made for at once; a state that needs more grows
 
 

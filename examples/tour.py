@@ -1,4 +1,4 @@
-"""A look around in half a minute, on models that need no download; `make studio` runs it.
+"""A look around in half a minute, on models that need no download.
 
 python examples/tour.py
 """

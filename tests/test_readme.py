@@ -1,4 +1,4 @@
-"""README.md says what is so: its Python runs, its commands and options exist, its links lead somewhere.
+"""README.md says what is so: its Python runs, its commands and options exist; links of all pages lead on.
 
 A block is left out where the line above it is a comment `<!-- not run: reason -->`.
 """
@@ -6,6 +6,7 @@ A block is left out where the line above it is a comment `<!-- not run: reason -
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,9 @@ from heedful.errors import NotFound
 from heedful.weights.bases import BASES, installed
 
 README = Path(__file__).parents[1] / "README.md"
+PAGES = [README, *README.parent.glob("C*.md"), *sorted((README.parent / "docs").glob("*.md"))]
 TEXT = README.read_text(encoding="utf-8")
+needs_bases = pytest.mark.skipif(installed().keys() != BASES.keys(), reason="the bases are not installed")
 BLOCK = re.compile(
     r"^(?P<not_run><!-- not run: .+ -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -74,6 +77,29 @@ def test_every_command_and_option_exists(line: str, capsys: pytest.CaptureFixtur
         assert {w.split("=")[0] for w in words if w.startswith("-")} <= known
 
 
-def test_every_link_leads_to_a_file() -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", TEXT)
-    assert [link for link in links if not (README.parent / link).exists()] == []
+def anchors(page: Path) -> set[str]:
+    """The names by which headings of a page can be linked to: lower case, no punctuation, - for a space."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not heading or heading in anchors(target), link
+
+
+def test_every_page_can_be_reached_from_the_first() -> None:
+    assert [page.name for page in PAGES if page != README and page.name not in TEXT] == []
+
+
+@pytest.mark.slow
+@needs_bases
+def test_the_tour_goes_through(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(README.parent / "examples/tour.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "The capital of France is Paris." in printed
+    assert "174,604,259,328" in printed

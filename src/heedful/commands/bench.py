@@ -27,7 +27,13 @@ def bench(
 
       heed bench smollm2-135m-instruct --tokens 64
     """
+    from heedful.decode.request import room
+    from heedful.errors import InputError
+
     stepper = load_for_writing(model, device, dtype)
+    fits = room(stepper.model, prompt)
+    if fits is not None and tokens > fits:
+        raise InputError(f"--prompt {prompt} and --tokens {tokens} exceed its context; ask for fewer")
     runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first one warms up
     read = sorted(r[0] for r in runs)[repeats // 2]
     write = sorted(r[1] for r in runs)[repeats // 2]

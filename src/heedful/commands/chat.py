@@ -53,7 +53,12 @@ def chat(
             if not talk.command(said):
                 break
         elif said.strip():
-            talk.answer(said)
+            try:
+                talk.answer(said)
+            except InputError as error:
+                if not sys.stdin.isatty():
+                    raise
+                print(f"error: {error}", file=sys.stderr)  # the conversation is not lost
 
 
 def read() -> str | None:
@@ -83,22 +88,26 @@ class Talk:
         )
 
     def answer(self, said: str) -> None:
-        """Say something and print what comes back, as it comes; Ctrl-C keeps what there is."""
+        """Say something and print what comes back, as it comes; Ctrl-C keeps what there is.
+
+        What cannot be answered was not said: an error leaves the messages as they were.
+        """
         from heedful.decode.loop import stream
 
-        self.messages.append({"role": "user", "content": said})
+        asked = {"role": "user", "content": said}
         tokenizer = self.stepper.model.tokenizer
-        prompt = tokenizer.encode(tokenizer.chat(self.messages), special=False)
+        prompt = tokenizer.encode(tokenizer.chat([*self.messages, asked]), special=False)
         rules = {name: value for name, value in self.settings.items() if value is not None}
+        answer = stream(self.stepper, prompt, **rules)
         words = []
         try:
-            for piece in stream(self.stepper, prompt, **rules):
+            for piece in answer:
                 words.append(piece.text)
                 print(piece.text, end="", flush=True)
         except KeyboardInterrupt:
             print(" …", end="")
         print()
-        self.messages.append({"role": "assistant", "content": "".join(words)})
+        self.messages += [asked, {"role": "assistant", "content": "".join(words)}]
 
     def command(self, line: str) -> bool:
         """Do what a slash command says; False to leave."""
@@ -113,11 +122,18 @@ class Talk:
         elif name == "set":
             self.set(*rest.split(None, 1))
         elif name == "save" and rest:
-            Path(rest).write_text(json.dumps(self.messages, ensure_ascii=False, indent=2), encoding="utf-8")
-            print(f"saved {len(self.messages)} messages in {rest}", file=sys.stderr)
+            self.save(Path(rest))
         else:
             print(HELP, file=sys.stderr)
         return True
+
+    def save(self, path: Path) -> None:
+        """Write the conversation as JSON; a place that cannot be written is said."""
+        try:
+            path.write_text(json.dumps(self.messages, ensure_ascii=False, indent=2), encoding="utf-8")
+            print(f"saved {len(self.messages)} messages in {path}", file=sys.stderr)
+        except OSError as error:
+            print(f"error: could not write {path}: {error.strerror}", file=sys.stderr)
 
     def set(self, name: str = "", value: str = "") -> None:
         """Change one setting; an unknown one or no number is said."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from typing import Annotated, Any
@@ -22,11 +23,12 @@ def load_for_writing(name: str, device: str, dtype: str | None) -> Any:
     from heedful.decode.fast import fast
     from heedful.errors import InputError
     from heedful.loading import load
+    from heedful.runs.prepare import device_of
 
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if dtype is not None and dtype not in known:
         raise InputError(f"dtype={dtype!r} is unknown; choose {', '.join(known)}")
-    return fast(load(name, device=device, dtype=None if dtype is None else known[dtype]))
+    return fast(load(name, device=device_of(device), dtype=None if dtype is None else known[dtype]))
 
 
 def generate(
@@ -63,6 +65,7 @@ def generate(
 
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     stepper = load_for_writing(model, device, dtype)
+    seed = secrets.randbits(31) if seed is None else seed  # one that can be said, and given again
     rules: dict[str, Any] = {
         "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
         "repetition": repetition, "stop": stop or None, "seed": seed, "regex": regex,
@@ -72,20 +75,26 @@ def generate(
     if beams is not None or n is not None or json:
         found = written(stepper, text, beams=beams, n=n, details=True, **rules)
         texts = found if isinstance(found, list) else [found]
+        first, count = 0.0, sum(len(g.ids) for g in texts)
         if json:
             rows = [
                 {"text": g.text, "finish": g.finish, "score": g.score, "tokens": len(g.ids)} for g in texts
             ]
-            return as_json({"model": model, "prompt": text, "texts": rows})
-        for number, g in enumerate(texts, 1):
+            as_json({"model": model, "prompt": text, "seed": seed, "texts": rows})
+        for number, g in enumerate(() if json else texts, 1):
             print(f"--- {number}\n{g.text}" if len(texts) > 1 else g.text)
-        return None
-    first, count = 0.0, 0
-    for piece in stream(stepper, text, **rules):
-        first, count = first or time.perf_counter() - began, count + 1
-        print(piece.text, end="", flush=True)
-    print()
+    else:
+        first, count = 0.0, 0
+        for piece in stream(stepper, text, **rules):
+            first, count = first or time.perf_counter() - began, count + 1
+            print(piece.text, end="", flush=True)
+        print()
     if verbose:
-        rate = (count - 1) / max(time.perf_counter() - began - first, 1e-9)
-        print(f"tokens={count} first_s={first:.2f} tokens_per_second={rate:.1f} seed={seed}", file=sys.stderr)
-    return None
+        speed(began, first, count, seed)
+
+
+def speed(began: float, first: float, count: int, seed: int) -> None:
+    """How fast a text was written, on stderr; without a first token of its own, reading counts too."""
+    rate = (count - (first > 0)) / max(time.perf_counter() - began - first, 1e-9)
+    after = f"first_s={first:.2f} " if first else ""
+    print(f"tokens={count} {after}tokens_per_second={rate:.1f} seed={seed}", file=sys.stderr)

@@ -1,0 +1,104 @@
+"""`heed generate`, `heed chat` and `heed bench`, called as the command line calls them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import heedful
+from heedful.cli import main
+from tests.decode.toy import letters
+from tests.properties.tiny import tiny
+
+CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+Heed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny LLaMA that writes bytes and has a chat template."""
+    model = tiny("llama", vocab=260)
+    model.tokenizer = letters()
+    model.tokenizer.chat_template = CHAT
+    return str(heedful.save(model, tmp_path_factory.mktemp("talker") / "model"))
+
+
+@pytest.fixture
+def heed(capsys: pytest.CaptureFixture[str]) -> Heed:
+    """Run a command: its exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        said = capsys.readouterr()
+        return int(end.value.code or 0), said.out, said.err
+
+    return run
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """A person at a terminal who types these lines and leaves."""
+    waiting = iter(lines)
+
+    def answer(prompt: str = "") -> str:
+        for line in waiting:
+            return line
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+
+def test_the_seed_that_generate_says_writes_the_text_again(heed: Heed, talker: str) -> None:
+    line = ("generate", talker, "abc", "--temperature", "1", "--max-tokens", "12", "--json")
+    code, out, err = heed(*line, "-v")
+    seed = re.search(r"seed=(\d+)", err)
+    assert code == 0
+    assert seed is not None
+    again = heed(*line, "--seed", seed[1])[1]
+    assert json.loads(again) == json.loads(out)
+
+
+def test_a_gpu_that_is_not_there_is_no_fault_of_ours(
+    heed: Heed, talker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, _, err = heed("generate", talker, "abc", "--device", "cuda")
+    assert code == 3
+    assert "no CUDA device" in err
+
+
+def test_a_bench_longer_than_the_context_names_its_flags(heed: Heed, talker: str) -> None:
+    code, _, err = heed("bench", talker, "--prompt", "60", "--tokens", "60")
+    assert code == 3
+    assert "--prompt 60 and --tokens 60" in err
+
+
+def test_an_answer_that_fails_does_not_end_the_conversation(
+    heed: Heed, talker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    saved = tmp_path / "talk.json"
+    typed(
+        monkeypatch, "one", "/set top_p 7", "two", "/set top_p 0.9", "x" * 500, "/save /no/such/place",
+        "three", f"/save {saved}",
+    )  # fmt: skip
+    code, _, err = heed("chat", talker, "--max-tokens", "4", "--seed", "0")
+    assert code == 0
+    assert "top_p=7.0 must be" in err
+    assert "the prompt has" in err
+    assert "could not write /no/such/place" in err
+    assert [m["content"] for m in json.loads(saved.read_text()) if m["role"] == "user"] == ["one", "three"]
+
+
+def test_a_message_from_a_pipe_that_cannot_be_answered_is_an_error(
+    heed: Heed, talker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed(monkeypatch, "x" * 500)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    code, _, err = heed("chat", talker)
+    assert code == 3
+    assert "the prompt has" in err

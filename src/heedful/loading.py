@@ -29,7 +29,7 @@ from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, swap_in
 from heedful.pooling import Pooling, read_pooling, write_pooling
 from heedful.pooling import pool as pool_tokens
-from heedful.text import load_tokenizer, save_tokenizer
+from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.weights.checkpoint import Origin, fill, published_tensors
 from heedful.weights.files import Source, open_folder, write_safetensors
@@ -77,7 +77,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
 
     The head follows `architectures` in config.json. `dtype` None keeps the file's.
     """
-    where = resolve(path)
+    where = _resolve(path)
     if where.is_file():
         return _load_gguf(where, device, dtype)
     if (base := adapter_base(where)) is not None:
@@ -108,6 +108,19 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     if has_adapter(where):
         load_adapter(model, where)
     return model.to(device).eval()
+
+
+def _resolve(path: str | Path) -> Path:
+    """Where a model lies. A size that only `build` knows is told apart from a name that nobody knows."""
+    try:
+        return resolve(path)
+    except NotFound:
+        if path in presets() or path in FAMILIES:
+            raise NotFound(
+                f"{path!r} has no weights here; build({path!r}) makes it with random ones, and load takes "
+                "a folder, a .gguf file or a hub id (owner/name)"
+            ) from None
+        raise
 
 
 def with_head(model: Model, head: str, labels: Sequence[str] | None = None, *, seed: int = 0) -> Model:
@@ -276,6 +289,7 @@ def save(model: Model, folder: str | Path) -> Path:
     published["dtype"] = str(next(floats)).removeprefix("torch.")
     write_safetensors(folder, tensors)
     _write_json(folder / "config.json", published)
+    (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
     if model.generation:
         _write_json(folder / GENERATION, model.generation)
     typed = "types" in model.config.known() and getattr(model.config, "types") > 1  # noqa: B009
@@ -302,7 +316,7 @@ def embed(
     if not isinstance(model, LM):
         raise InputError("embed needs an encoder or a decoder; an encoder-decoder has model.encode(source)")
     how = pooling or model.pooling or Pooling()
-    ids = [model.tokenizer.encode(s)[: how.length] for s in sentences]
+    ids = [_shortened(model.tokenizer, sentence, how.length) for sentence in sentences]
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))  # alike lengths together: less padding
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     out = torch.zeros(len(ids), model.config.dim)
@@ -320,6 +334,18 @@ def embed(
         list(pool.map(work, batches))
     torch.set_num_threads(threads)  # a part of that setting is shared by all threads
     return out
+
+
+def _shortened(tokenizer: Tokenizer, text: str, length: int | None) -> list[int]:
+    """The ids of a text, at most `length`: what stands around it stays, the text itself is cut at its end."""
+    ids = tokenizer.encode(text)
+    if length is None or len(ids) <= length:
+        return ids
+    inside = tokenizer.encode(text, special=False)
+    around = range(len(ids) - len(inside) + 1)
+    before = next((n for n in around if ids[n : n + len(inside)] == inside), 0)
+    end = before + len(inside)
+    return ids[: max(0, length - (len(ids) - end))] + ids[end:]
 
 
 @torch.no_grad()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.errors import ConfigError
+from heedful.errors import ConfigError, CorruptFile
 
 MODES = {
     "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first",
@@ -44,24 +45,46 @@ def read_pooling(folder: Path) -> Pooling | None:
     """What modules.json and its folders say; None for a checkpoint that is not for sentences."""
     if not (folder / "modules.json").is_file():
         return None
-    modules = json.loads((folder / "modules.json").read_text())
-    kinds = {m["type"].rsplit(".", 1)[-1]: m["path"] for m in modules}
+    modules = _read_json(folder / "modules.json", list)
+    try:
+        kinds = {m["type"].rsplit(".", 1)[-1]: m["path"] for m in modules}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CorruptFile(f"{folder / 'modules.json'} is damaged ({error!r}); fetch it again") from None
+    unknown = sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize", "Dropout"})
+    if unknown:
+        raise ConfigError(
+            f"{folder / 'modules.json'} lists {unknown[0]}, which is not built here, so its sentence vectors "
+            "would be others; take that file away to load the encoder alone"
+        )
     mode = "mean"
     if "Pooling" in kinds:
-        said = json.loads((folder / kinds["Pooling"] / "config.json").read_text())
+        said = _read_json(folder / kinds["Pooling"] / "config.json", dict)
         chosen = [MODES.get(k, k) for k, v in said.items() if k.startswith("pooling_mode") and v is True]
         chosen += [said["pooling_mode"]] if isinstance(said.get("pooling_mode"), str) else []
         if len(chosen) != 1 or chosen[0] not in MODES.values():
             raise ConfigError(f"{folder} pools by {chosen}; one of {', '.join(MODES.values())} is built here")
         mode = chosen[0]
     limits = folder / "sentence_bert_config.json"
-    length = json.loads(limits.read_text()).get("max_seq_length") if limits.is_file() else None
+    length = _read_json(limits, dict).get("max_seq_length") if limits.is_file() else None
+    if not isinstance(length, int | None):
+        raise ConfigError(f"{limits} has max_seq_length={length!r}; it should be a whole number or null")
     return Pooling(mode, "Normalize" in kinds, length)
+
+
+def _read_json(path: Path, kind: type) -> Any:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CorruptFile(f"{path} is missing or no JSON ({error}); fetch it again") from None
+    if not isinstance(value, kind):
+        raise CorruptFile(f"{path} holds a {type(value).__name__}, not a {kind.__name__}; fetch it again")
+    return value
 
 
 def write_pooling(how: Pooling | None, folder: Path, dim: int) -> None:
     """The files `read_pooling` reads; nothing for a model that is not for sentences."""
     if how is None:
+        (folder / "modules.json").unlink(missing_ok=True)  # of an earlier model in the same folder
         return
     kinds = ["Transformer", "Pooling", *(["Normalize"] if how.normalise else [])]
     modules = [

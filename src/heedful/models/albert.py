@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from heedful.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.bert import KEYS, REQUIRE, out_names
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -45,7 +45,7 @@ class AlbertConfig(Config):
     heads: int = 12
     hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 512
-    types: int = 2
+    types: int = from_zero(2)
     act: str = "gelu_new"
     norm_eps: float = 1e-12
     dropout: float = 0.0

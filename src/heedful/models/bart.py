@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful.errors import ConfigError
-from heedful.models.base import Family, Seq2Seq, derived
+from heedful.models.base import Family, Seq2Seq, derived, from_zero
 from heedful.models.transformer import TransformerConfig, decoder, encoder
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose, last_token
@@ -29,7 +29,7 @@ class BartConfig(TransformerConfig):
     context: int = 1024
     act: str = "gelu"
     scale_embed: bool = False  # by √D
-    start_token: int = 2
+    start_token: int = from_zero(2)
     labels: int = 3
 
 
@@ -44,7 +44,7 @@ class MarianConfig(BartConfig):
     context: int = 512
     act: str = "swish"
     scale_embed: bool = True
-    start_token: int = derived(lambda c: c.vocab - 1)
+    start_token: int = derived(lambda c: c.vocab - 1, least=0)
 
     def check(self) -> None:
         super().check()

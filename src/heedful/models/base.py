@@ -8,15 +8,15 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import InputError
-from heedful.models.family import Config, Family, Tokenizer, derived
+from heedful.errors import ConfigError, InputError
+from heedful.models.family import Config, Family, Tokenizer, derived, from_zero
 from heedful.nn.attentive import Bridge
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead, last_token
 
-__all__ = ["LM", "Config", "Family", "Model", "Seq2Seq", "State", "Tokenizer", "derived"]
+__all__ = ["LM", "Config", "Family", "Model", "Seq2Seq", "State", "Tokenizer", "derived", "from_zero"]
 
 
 class Looking(TypedDict, total=False):
@@ -303,6 +303,9 @@ class Seq2Seq(Model):
         # The tables come first: a matrix that a head shares with one bears the table's name.
         self.embed, self.target_embed = embed, target_embed
         self.encoder, self.decoder, self.head = encoder, decoder, head
+        if start_token >= self.decoder_embed.vocab:
+            last = self.decoder_embed.vocab - 1
+            raise ConfigError(f"start_token={start_token} is no token; the vocabulary is 0 … {last}")
         self.bridge, self.start_token = bridge, start_token
         self.published, self.generation = {}, {}
         self.tie()

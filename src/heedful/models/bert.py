@@ -15,7 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 
 from heedful.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -45,8 +45,8 @@ class BertConfig(Config):
     heads: int = 12
     hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 512
-    offset: int = 0  # rows of the position table before the first position
-    types: int = 2
+    offset: int = from_zero(0)  # rows of the position table before the first position
+    types: int = from_zero(2)
     act: str = "gelu"
     norm_eps: float = 1e-12
     dropout: float = 0.1
@@ -61,8 +61,8 @@ class BertConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class RobertaConfig(BertConfig):
     vocab: int = 50265
-    offset: int = 2
-    types: int = 1
+    offset: int = from_zero(2)
+    types: int = from_zero(1)
     norm_eps: float = 1e-5
     head: str = "mlm"
 
@@ -70,7 +70,7 @@ class RobertaConfig(BertConfig):
 @dataclass(frozen=True, kw_only=True)
 class DistilBertConfig(BertConfig):
     layers: int = 6
-    types: int = 0
+    types: int = from_zero(0)
     head: str = "mlm"
     pooler: bool = False
 

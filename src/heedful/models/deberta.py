@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from heedful.errors import ConfigError
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.bert import KEYS, backbone_names, out_names
 from heedful.nn.attention import head_size
 from heedful.nn.block import Block, Stack
@@ -37,7 +37,7 @@ class DebertaConfig(Config):
     hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 512
     table_dim: int = derived(lambda c: c.dim)  # of the token vectors
-    types: int = 0
+    types: int = from_zero(0)
     absolute: bool = False  # learned positions in the embedding too
     relative: bool = True  # distances in the scores
     terms: tuple[str, ...] = TERMS  # which of content to position, position to content
@@ -61,10 +61,10 @@ class DebertaConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class DebertaV2Config(DebertaConfig):
     vocab: int = 128100
-    buckets: int = 256  # 0: every distance has its own vector
+    buckets: int = from_zero(256)  # 0: every distance has its own vector
     shared: bool = True  # distances use the content's projections
     far_norm: bool = True  # a norm over the vectors of distances
-    conv: int = 0  # width of the convolution beside the first layer; 0: none
+    conv: int = from_zero(0)  # width of the convolution beside the first layer; 0: none
     conv_groups: int = 1
     conv_act: str = "tanh"
 
@@ -72,6 +72,8 @@ class DebertaV2Config(DebertaConfig):
         super().check()
         if self.buckets and self.far <= self.buckets // 2 + 1:
             raise ConfigError(f"buckets={self.buckets} for distances below far={self.far}: set buckets=0")
+        if self.dim % self.conv_groups:
+            raise ConfigError(f"conv_groups={self.conv_groups} does not divide dim={self.dim}; it must")
 
 
 def embedding(c: DebertaConfig) -> Embedding:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful.errors import ConfigError
-from heedful.models.base import LM, Config, Family
+from heedful.models.base import LM, Config, Family, from_zero
 from heedful.models.published import read_rope, write_rope
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -33,15 +33,15 @@ class DeepSeekV2Config(Config):
     layers: int = 60
     heads: int = 128
     rank: int = 512  # of the latent that holds keys and values
-    q_rank: int = 1536  # of the queries' latent; 0: straight from x
+    q_rank: int = from_zero(1536)  # of the queries' latent; 0: straight from x
     head_dim: int = 128  # of a query or key, without its rotary part
     rope_dim: int = 64  # the rotary part
     value_dim: int = 128
     hidden: int = 12288  # of the dense layers
-    dense: int = 1  # how many first layers have no experts
+    dense: int = from_zero(1)  # how many first layers have no experts
     experts: int = 160
     active: int = 6  # experts per token
-    shared: int = 2  # experts that every token visits
+    shared: int = from_zero(2)  # experts that every token visits
     expert_hidden: int = 1536
     groups: int = 8  # of experts
     groups_kept: int = 3  # how many of them a token may visit
@@ -57,7 +57,7 @@ class DeepSeekV2Config(Config):
     ffn_bias: bool = False
     dropout: float = 0.0  # of the attention's weights
     tied: bool = False
-    mtp: int = 0  # further layers in the published file that predict later tokens; not built
+    mtp: int = from_zero(0)  # further layers in the published file that predict later tokens; not built
 
     def check(self) -> None:
         if self.rope_dim < 2 or self.rope_dim % 2:
@@ -80,10 +80,10 @@ class DeepSeekV3Config(DeepSeekV2Config):
     dim: int = 7168
     layers: int = 61
     hidden: int = 18432
-    dense: int = 3
+    dense: int = from_zero(3)
     experts: int = 256
     active: int = 8
-    shared: int = 1
+    shared: int = from_zero(1)
     expert_hidden: int = 2048
     groups_kept: int = 4
     route_scale: float = 2.5

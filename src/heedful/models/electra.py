@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import nn
 
-from heedful.models.base import LM, Config, Family, derived
+from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.bert import KEYS, REQUIRE, backbone_names, qkv_names
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -31,7 +31,7 @@ class ElectraConfig(Config):
     heads: int = 4
     hidden: int = derived(lambda c: 4 * c.dim)
     context: int = 512
-    types: int = 2
+    types: int = from_zero(2)
     act: str = "gelu"
     norm_eps: float = 1e-12
     dropout: float = 0.1

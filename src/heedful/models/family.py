@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args, get_origin, get_type_hints
 
 from heedful.errors import ConfigError, nearest
 from heedful.weights.names import Row
@@ -21,9 +24,41 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
-def derived(rule: Callable[[Any], Any]) -> Any:
-    """A config field that, left None, follows from the others."""
-    return field(default=None, metadata={"derive": rule})
+def derived(rule: Callable[[Any], Any], least: int = 1) -> Any:
+    """A config field that, left None, follows from the others; a whole number is at least `least`."""
+    return field(default=None, metadata={"derive": rule, "least": least})
+
+
+def from_zero(default: int) -> Any:
+    """A whole number that may be 0, where 0 stands for "none"; others count something and begin at 1."""
+    return field(default=default, metadata={"least": 0})
+
+
+@functools.cache
+def kinds(config: type[Config]) -> dict[str, Any]:
+    """What each field may be, by its annotation."""
+    return get_type_hints(config)
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is what an annotation says. A whole number may stand for a fraction, True for none."""
+    if isinstance(kind, types.UnionType):
+        return any(fits(value, one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple | list) and all(fits(one, get_args(kind)[0]) for one in value)
+    if kind is float:
+        return fits(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def wanted(kind: Any) -> str:
+    """What an annotation asks for, in words."""
+    words = {int: "a whole number", float: "a number", bool: "True or False", str: "a name in quotes"}
+    if isinstance(kind, types.UnionType):
+        return " or ".join(wanted(one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"a list, of each {wanted(get_args(kind)[0])}"
+    return words.get(kind, "None" if kind is type(None) else f"a {kind.__name__}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +75,24 @@ class Config:
         given = {f.name for f in fields(self) if getattr(self, f.name) is not None}
         object.__setattr__(self, "given", given)
         for f in fields(self):
+            if f.name in given or "derive" not in f.metadata:
+                self._fit(f.name, f.metadata.get("least", 1))
+        for f in fields(self):
             if "derive" in f.metadata and f.name not in given:
                 object.__setattr__(self, f.name, f.metadata["derive"](self))
-        for name in ("vocab", "dim", "layers", "labels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         self.check()
+
+    def _fit(self, name: str, least: int) -> None:
+        """Of the kind its annotation says; a whole number at least `least`, a fraction not below 0."""
+        value, kind = getattr(self, name), kinds(type(self))[name]
+        if not fits(value, kind):
+            raise ConfigError(f"{name}={value!r} is not what it should be: {wanted(kind)}")
+        if kind is float and value < 0:
+            raise ConfigError(f"{name}={value} must not be below 0")
+        if kind is not float and isinstance(value, int) and not isinstance(value, bool) and value < least:
+            raise ConfigError(f"{name}={value} must be at least {least}")
+        if name == "dropout" and value >= 1:
+            raise ConfigError(f"dropout={value} would leave nothing; it is a share: below 1")
 
     def check(self) -> None:
         """Raise ConfigError for values that do not go together."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from heedful.errors import ConfigError, WeightsError
+from heedful.errors import ConfigError, HeedfulError, WeightsError
 from heedful.models.base import Config, Family
 from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling, frequencies
 
@@ -31,7 +31,8 @@ def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling |
             n: n for n in ("mscale", "mscale_all_dim", "attention_factor", "truncate")
         }
         given = {ours: rope[theirs] for theirs, ours in names.items() if rope.get(theirs) is not None}
-        return base, YarnScaling(factor or context / trained, trained, **given)
+        stretch = factor if rope.get("factor") else context / trained
+        return base, YarnScaling(stretch, trained, **given)
     if kind == "llama3":
         return base, Llama3Scaling(
             factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
@@ -109,7 +110,13 @@ def config_from(family: Family, published: dict[str, Any], names: Iterable[str] 
     for theirs, ours in family.keys.items():
         if published.get(theirs) is not None:
             values.setdefault(ours, published[theirs])
-    values |= family.read(published) if family.read else {}
+    try:
+        values |= family.read(published) if family.read else {}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, HeedfulError):
+            raise
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"config.json does not describe a {family.name} ({said}); fetch it again") from None
     values["head"] = head_kind(family, published)
     if published.get("id2label"):
         values["labels"] = len(published["id2label"])
@@ -121,10 +128,7 @@ def config_from(family: Family, published: dict[str, Any], names: Iterable[str] 
         raise ConfigError(f"{family.name} has no field for {wrong}; its table of keys is at fault")
     if family.infer is not None:
         values |= family.infer(set(names), values)
-    try:
-        return family.config.strict(**values)
-    except TypeError as error:
-        raise ConfigError(f"config.json does not describe a {family.name}: {error}") from None
+    return family.config.strict(**values)
 
 
 def head_kind(family: Family, published: dict[str, Any]) -> str:

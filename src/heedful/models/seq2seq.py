@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heedful.errors import ConfigError
-from heedful.models.base import Config, Family, Seq2Seq, derived
+from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
 from heedful.models.recurrent import own, own_keys
 from heedful.nn.additive import Additive, Concat, Dot, General, Score
 from heedful.nn.attentive import AttentiveUnit, FromBack, InputFeeding, LayerByLayer, Maxout
@@ -32,7 +32,7 @@ class Seq2SeqConfig(Config):
     layers: int = 4
     dropout: float = 0.0
     reverse: bool = True  # read the source from its last word to its first
-    start_token: int = 0  # what the decoder reads first
+    start_token: int = from_zero(0)  # what the decoder reads first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class RNNSearchConfig(Config):
     maxout: int = derived(lambda c: c.dim // 2)  # size of the deep output
     bias: bool = True
     dropout: float = 0.0
-    start_token: int = 0
+    start_token: int = from_zero(0)
 
     def check(self) -> None:
         if self.layers != 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heedful.errors import ConfigError
-from heedful.models.base import LM, Config, Family, Model, Seq2Seq, derived
+from heedful.models.base import LM, Config, Family, Model, Seq2Seq, derived, from_zero
 from heedful.nn.attention import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
@@ -39,11 +39,16 @@ class T5Config(Config):
     dropout: float = 0.1
     tied: bool = True
     scale_logits: bool = derived(lambda c: c.tied)  # by 1/√D
-    start_token: int = 0  # what the decoder reads first
+    start_token: int = from_zero(0)  # what the decoder reads first
 
     def check(self) -> None:
         if self.gated and self.act == "gelu":
             raise ConfigError("act='gelu' with gated=True has no published name; use act='gelu_new'")
+        if self.buckets < 4 or self.far in (self.buckets // 2, self.buckets // 4):
+            raise ConfigError(
+                f"buckets={self.buckets} for distances up to far={self.far}: at least 4 are needed, and far "
+                f"beyond the {self.buckets // 2} exact ones"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heedful.models.base import Config, Family, Seq2Seq, derived
+from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
 from heedful.models.recurrent import own, own_keys
 from heedful.nn.attention import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
@@ -31,7 +31,7 @@ class TransformerConfig(Config):
     decoder_hidden: int = derived(lambda c: c.hidden)
     act: str = "relu"
     dropout: float = 0.1
-    start_token: int = 0  # what the decoder reads first
+    start_token: int = from_zero(0)  # what the decoder reads first
 
     def check(self) -> None:
         head_size(self.dim, self.heads)

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from heedful.errors import ConfigError
 from heedful.nn.context import Context
 from heedful.nn.rope import Scaling, frequencies
 
@@ -59,6 +60,10 @@ class Rotary(nn.Module):
 
     def __init__(self, dim: int, base: float = 10000.0, scaling: Scaling | None = None) -> None:
         super().__init__()
+        if dim % 2:
+            raise ConfigError(f"a head of {dim} entries has no rotary pairs; choose {dim + 1} or {dim - 1}")
+        if base <= 0:
+            raise ConfigError(f"rope_base={base:g} makes no angles; it must be above 0, usually 10000")
         self.dim, self.base, self.scaling = dim, base, scaling
 
     @property

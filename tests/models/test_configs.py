@@ -1,0 +1,90 @@
+"""Configs: every field of every family is checked before anything is built from it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+
+import heedful
+from heedful.errors import ConfigError
+from heedful.models import FAMILIES
+from heedful.models.base import Config
+from heedful.models.published import config_from, read_rope
+from heedful.nn.rope import YarnScaling
+
+
+def given(config: Config) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in config.__dict__["given"]}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("value", ["x", 1.5, -1, float("nan"), [[]]])
+def test_a_field_of_the_wrong_kind_or_size_is_named(family: str, value: Any) -> None:
+    tiny = FAMILIES[family].tiny
+    for field in fields(tiny):
+        fraction = field.type == "float" and value == 1.5
+        text = field.type == "str" and value == "x"  # names are looked up when the model is built
+        if not (fraction or text):
+            with pytest.raises(ConfigError, match=field.name):
+                type(tiny)(**given(tiny) | {field.name: value})
+
+
+def test_a_share_of_all_cannot_be_dropped() -> None:
+    with pytest.raises(ConfigError, match="dropout=1.0 would leave nothing"):
+        heedful.build("gpt2", dropout=1.0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sizes_that_count_begin_at_one(family: str) -> None:
+    tiny = FAMILIES[family].tiny
+    for field in fields(tiny):
+        if field.type == "int" and field.metadata.get("least", 1):
+            with pytest.raises(ConfigError, match=field.name):
+                type(tiny)(**given(tiny) | {field.name: 0})
+
+
+def test_a_rotary_head_of_odd_size_is_refused() -> None:
+    with pytest.raises(ConfigError, match="head of 7 entries has no rotary pairs"):
+        heedful.build("llama", dim=28, heads=4, layers=1, vocab=16, hidden=8)
+
+
+def test_a_dictionary_in_the_place_of_a_scaling_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rope_scaling=.*Scaling or None"):
+        heedful.build("llama", device="meta", rope_scaling={"type": "linear", "factor": 2.0})
+
+
+@pytest.mark.parametrize(("buckets", "far"), [(3, 128), (32, 16), (32, 8)])
+def test_buckets_that_cannot_hold_the_distances_are_refused(buckets: int, far: int) -> None:
+    with pytest.raises(ConfigError, match=f"buckets={buckets} for distances up to far={far}"):
+        heedful.build("t5", device="meta", buckets=buckets, far=far)
+
+
+def test_a_start_token_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"start_token=40 .* 0 … 31"):
+        heedful.build("t5", vocab=32, dim=8, layers=1, heads=2, start_token=40)
+
+
+def test_a_window_wider_than_the_text_sees_all_of_it() -> None:
+    sizes: dict[str, Any] = dict(vocab=16, dim=8, layers=2, heads=2, hidden=8, seed=0)
+    tokens = torch.arange(6)[None]
+    wide = heedful.build("llama", window=100, **sizes).eval()
+    assert torch.allclose(wide(tokens), heedful.build("llama", **sizes).eval()(tokens), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [{"rope_type": "llama3", "factor": 8.0}, {"rope_type": "linear", "factor": "big"}, "linear", [1]],
+)
+def test_rotary_settings_that_cannot_be_read_are_said(rope: object) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json does not describe a llama"):
+        config_from(FAMILIES["llama"], {"rope_scaling": rope})
+
+
+def test_yarn_without_a_factor_stretches_to_the_context() -> None:
+    rope = {"rope_type": "yarn", "original_max_position_embeddings": 1024}
+    _, scaling = read_rope({"rope_scaling": rope}, 4096)
+    assert isinstance(scaling, YarnScaling)
+    assert scaling.factor == 4.0

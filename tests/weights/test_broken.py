@@ -1,0 +1,162 @@
+"""Broken checkpoints: one clear line each; and files that only look broken are read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import heedful
+from heedful.errors import ConfigError, CorruptFile, MissingTensor, NotFound, UnexpectedTensor, WeightsError
+from heedful.pooling import Pooling, pool, read_pooling
+from heedful.weights.files import SafeFile, open_folder, shards_of, write_safetensors
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model = heedful.build("bert", vocab=30, dim=8, layers=1, heads=2, hidden=8, context=8, seed=0)
+    return heedful.save(model, tmp_path / "m")
+
+
+def test_a_header_whose_length_begins_like_a_pickle_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    tensors = {f"t.{i}.weight": torch.full((2,), float(i)) for i in range(10)}
+    save_file(tensors, path)
+    assert path.read_bytes()[:2] == b"\x80\x02"  # 640 bytes; a pickle of protocol 2 begins so too
+    assert torch.equal(SafeFile(path).read("t.3.weight"), tensors["t.3.weight"])
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_pickle_of_any_protocol_is_called_one(tmp_path: Path, protocol: int) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(pickle.dumps({"weight": list(range(300))}, protocol=protocol))
+    with pytest.raises(CorruptFile, match="is a pickle with a .safetensors name"):
+        SafeFile(path)
+
+
+INDEXES = ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": null}}']
+
+
+@pytest.mark.parametrize("text", INDEXES)
+def test_a_damaged_index_is_said(tmp_path: Path, text: str) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(text)
+    with pytest.raises(CorruptFile, match="is damaged"):
+        shards_of(index)
+
+
+def test_whole_numbers_in_the_place_of_weights_are_refused(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    name = "bert.embeddings.word_embeddings.weight"
+    save_file(tensors | {name: tensors[name].to(torch.int8)}, file)
+    with pytest.raises(WeightsError, match=f"'{name}' holds int8"):
+        heedful.load(folder)
+
+
+def test_a_tensor_like_no_other_is_named_in_a_whole_sentence(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    save_file(tensors | {"zzz": torch.zeros(2)}, file)
+    with pytest.raises(UnexpectedTensor, match=r"'zzz' .*; does config.json belong to these weights\?$"):
+        heedful.load(folder)
+    save_file({"zzz": torch.zeros(2)}, file)
+    with pytest.raises(MissingTensor, match=r"; does config.json belong to these weights\?$"):
+        heedful.load(folder)
+
+
+def test_a_header_may_not_promise_more_than_the_file_has(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(CorruptFile, match="is truncated"):
+        SafeFile(path)
+
+
+def test_weights_that_cannot_be_written_leave_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors.torch
+
+    write_safetensors(tmp_path, {"a": torch.ones(3)})
+
+    def full(tensors: object, path: Path, meta: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="no space"):
+        write_safetensors(tmp_path, {"a": torch.zeros(3)})
+    assert torch.equal(open_folder(tmp_path).read("a"), torch.ones(3))
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "gpt2", "llama"])
+def test_a_size_without_weights_is_told_apart_from_a_wrong_path(name: str) -> None:
+    with pytest.raises(NotFound, match=f"'{name}' has no weights here; build"):
+        heedful.load(name)
+
+
+def test_a_name_misspelt_is_answered_with_the_nearest_model_at_hand() -> None:
+    with pytest.raises(NotFound, match="did you mean 'all-minilm-l6-v2'"):
+        heedful.load("all-minilm-l6-v3")
+
+
+def test_what_is_neither_a_path_nor_a_name_is_refused() -> None:
+    with pytest.raises(NotFound, match="int is neither"):
+        heedful.load(3)  # type: ignore[arg-type]
+
+
+def test_a_config_without_a_model_type_is_said(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "model_type"}))
+    with pytest.raises(NotFound, match="no model_type"):
+        heedful.load(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"type": 3, "path": ""}]', '[{"type": "a.Pooling"}]'])
+def test_damaged_modules_are_said(folder: Path, text: str) -> None:
+    (folder / "modules.json").write_text(text)
+    with pytest.raises(CorruptFile, match=r"modules\.json"):
+        heedful.load(folder)
+
+
+def test_pooling_that_is_not_there_is_said(folder: Path) -> None:
+    (folder / "modules.json").write_text('[{"type": "a.Pooling", "path": "1_Pooling"}]')
+    with pytest.raises(CorruptFile, match="1_Pooling.config.json is missing"):
+        heedful.load(folder)
+
+
+def test_a_further_layer_over_sentence_vectors_is_not_left_out_in_silence(folder: Path) -> None:
+    parts = [{"type": "a.models.Transformer", "path": ""}, {"type": "a.models.Dense", "path": "2_Dense"}]
+    (folder / "modules.json").write_text(json.dumps(parts))
+    with pytest.raises(ConfigError, match="lists Dense, which is not built here"):
+        heedful.load(folder)
+
+
+def test_saving_leaves_nothing_of_an_earlier_model(folder: Path) -> None:
+    model = heedful.load(folder)
+    model.pooling, model.generation = Pooling("first"), {"eos_token_id": 3}
+    heedful.save(model, folder)
+    assert read_pooling(folder) == Pooling("first")
+    heedful.save(heedful.build("bert", vocab=30, dim=8, layers=1, heads=2, hidden=8, context=8), folder)
+    again = heedful.load(folder)
+    assert again.pooling is None
+    assert again.generation == {}
+
+
+def test_a_long_sentence_is_cut_before_the_token_that_ends_it(tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("the cat sat on the mat and the dog lay on the rug\n" * 3)
+    tokenizer = heedful.train_tokenizer("wordpiece", [text], vocab=60)
+    model = heedful.build("bert", vocab=len(tokenizer), dim=8, layers=1, heads=2, context=32, seed=0).eval()
+    model.tokenizer, how = tokenizer, Pooling("mean", length=6)
+    whole = tokenizer.encode("the cat sat on the mat and the dog")
+    kept = torch.tensor([whole[:5] + [tokenizer.sep]])
+    expected = pool(model.encode(kept), torch.ones(1, 6, dtype=torch.bool), how)
+    found = heedful.embed(model, ["the cat sat on the mat and the dog", "the cat"], pooling=how)
+    assert torch.allclose(found[:1], expected, atol=1e-6)

@@ -91,6 +91,11 @@ def test_values_on_the_command_line_have_types(text: str, value: object) -> None
         ("train.optimiser=adm", "optimiser='adm' is unknown; did you mean 'adamw'"),
         ("data.holdout=2", "data.holdout = 2.0 must be at least 0 and below 1"),
         ("parallel=both", "parallel = 'both' is unknown"),
+        ("evaluate.every=0", "evaluate.every = 0 must be at least 1"),
+        ("evaluate.log=0", "evaluate.log = 0 must be at least 1"),
+        ("evaluate.batches=-1", "evaluate.batches = -1 must be at least 1"),
+        ("data.length=0", "data.length = 0 must be at least 1"),
+        ("train.betas=[0.9]", "must be two numbers"),
     ],
 )
 def test_a_wrong_setting_is_named(setting: str, message: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from heedful.errors import ConfigError
 from heedful.train.config import TrainConfig
 
 
@@ -34,6 +35,12 @@ class Evaluation:
     patience: int | None = None  # evaluations without a better one before the run stops; None: never
     log: int = 10  # steps between lines of metrics.jsonl
     sample: int = 64  # tokens written after each evaluation, of models that write; 0: none
+
+    def __post_init__(self) -> None:
+        for name, least in (("every", 1), ("batches", 1), ("patience", 1), ("log", 1), ("sample", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"evaluate.{name} = {value} must be at least {least}")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,14 @@ def activations(ready: Prepared, batch: Batch) -> int:
 def step_seconds(ready: Prepared, chosen: Chosen) -> float:
     """The second of two steps: the first one also warms up."""
     config = replace(
-        chosen.recipe.train, steps=2, warmup=0, folder=None, resume=False, compile=False, graph=False
+        chosen.recipe.train,
+        steps=2,
+        warmup=0,
+        decay=None,
+        folder=None,
+        resume=False,
+        compile=False,
+        graph=False,
     )
     at = 0.0
     seconds = 0.0

@@ -203,6 +203,8 @@ def made(values: Mapping[str, Any]) -> Recipe:
     data = given["data"]
     for name, kind in (("length", int), ("batch", int), ("holdout", float)):
         data[name] = fitted(f"data.{name}", data[name], kind)
+        if kind is int and data[name] < 1:
+            raise ConfigError(f"data.{name} = {data[name]} must be at least 1")
     if not 0 <= data["holdout"] < 1:
         raise ConfigError(
             f"data.holdout = {data['holdout']} must be at least 0 and below 1: the part kept for validation"

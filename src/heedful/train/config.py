@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 
 from heedful.errors import ConfigError, nearest
@@ -10,6 +12,8 @@ from heedful.errors import ConfigError, nearest
 OPTIMISERS = ("adamw", "muon", "adafactor")
 SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt")
 DTYPES = ("float32", "bfloat16")
+# The least a whole number may be, by name. None is left alone where a setting may be None.
+LEAST = {"steps": 1, "accumulate": 1, "keep": 1, "save_every": 1, "decay": 1, "warmup": 0, "seed": 0}
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,32 @@ class TrainConfig:
             if value not in known:
                 instead = nearest(value, known) or "one of " + ", ".join(known)
                 raise ConfigError(f"{name}={value!r} is unknown; {instead}")
-        for name in ("steps", "accumulate", "keep"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.lr <= 0:
-            raise ConfigError(f"lr={self.lr} must be above 0")
-        if self.warmup > self.steps:
-            raise ConfigError(f"warmup={self.warmup} is longer than the run of steps={self.steps}")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is None and name in ("save_every", "decay"):
+                continue
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise ConfigError(f"{name}={value!r} must be a whole number")
+            if value < least:
+                raise ConfigError(f"{name}={value} must be at least {least}")
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed={self.seed} must be below 2**63")
+        for name in ("lr", "eps", "clip"):  # a clip of 0 learns nothing, a negative one climbs
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Real) and 0 < value < math.inf):
+                raise ConfigError(f"{name}={value!r} must be above 0")
+        if not (isinstance(self.weight_decay, Real) and 0 <= self.weight_decay < math.inf):
+            raise ConfigError(f"weight_decay={self.weight_decay!r} must be 0 or above")
+        if not (isinstance(self.final, Real) and 0 <= self.final <= 1):
+            raise ConfigError(f"final={self.final!r} must lie between 0 and 1: a part of the highest rate")
+        if not (len(self.betas) == 2 and all(isinstance(b, Real) and 0 <= b < 1 for b in self.betas)):
+            raise ConfigError(f"betas={self.betas!r} must be two numbers, 0 or above and below 1")
+        object.__setattr__(self, "betas", tuple(map(float, self.betas)))  # torch takes no whole numbers
+        for name in ("warmup", "decay"):
+            if (getattr(self, name) or 0) > self.steps:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} is longer than the run of steps={self.steps}"
+                )
         if self.ema is not None and not 0 < self.ema < 1:
             raise ConfigError(f"ema={self.ema} must lie between 0 and 1; 0.999 is usual")
         if self.graph and self.optimiser == "adafactor":

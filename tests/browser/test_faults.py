@@ -141,3 +141,65 @@ def test_a_model_that_cannot_do_a_task_is_not_offered_it(visitor: Visitor) -> No
     assert "Translate" not in visitor.text()
     assert page.get_by_role("button", name="Run").count() == 1
     assert not visitor.faults
+
+
+ODD = ["-1", "1.5", "1e9", "abc", "NaN"]
+
+
+@pytest.mark.parametrize(
+    ("page", "keys"),
+    [
+        ("tokens", "i w step"), ("attention", "l h q gen view scale palette of over"),
+        ("steps", "l h q step topic"), ("predict", "pos T topk topp minp seed"), ("layers", "l pos show"),
+        ("positions", "length seed h"), ("space", "count axes metric table"),
+        ("play", "max T topk topp seed beams task"), ("compare", "l d win"),
+    ],
+)  # fmt: skip
+def test_an_address_with_odd_values_still_shows_its_page(visitor: Visitor, page: str, keys: str) -> None:
+    for odd in ODD:
+        query = "&".join(f"{key}={odd}" for key in keys.split())
+        shown = visitor.go(f"/{page}?m=decoder&x=the cat sat&{query}")
+        assert not shown.locator("[role=alert]").count(), shown.inner_text("[role=alert]")
+        assert len(visitor.text()) > 60
+    assert not visitor.faults
+
+
+def test_a_page_that_cannot_be_drawn_says_so_and_opens_anew(visitor: Visitor) -> None:
+    visitor.page.route(
+        "**/api/tokenize", lambda route: route.fulfill(json={"tokenizers": [{}], "warnings": []})
+    )
+    page = visitor.go("/tokens?m=decoder&x=the cat")
+    assert "could not be drawn" in page.inner_text("[role=alert]")
+    visitor.page.unroute("**/api/tokenize")
+    page.get_by_role("link", name="Attention").click()
+    visitor.settled()
+    assert page.locator("h1").inner_text() == "Attention"
+    assert not page.locator("[role=alert]").count()
+
+
+def test_an_empty_text_is_not_sent(visitor: Visitor) -> None:
+    page = visitor.go("/tokens?m=decoder&x=the cat")
+    page.fill("[data-input]", "")
+    page.press("[data-input]", "Enter")
+    page.get_by_role("button", name="Run").click()
+    assert page.evaluate("document.querySelector('[data-input]').validity.valueMissing")
+    assert visitor.query()["x"] == "the cat"
+    page.fill("[data-input]", "a dog")
+    page.press("[data-input]", "Enter")
+    visitor.settled()
+    assert visitor.query()["x"] == "a dog"
+    assert not visitor.faults
+
+
+def test_a_long_text_outlives_a_reload_and_a_strange_link_says_what_is_missing(visitor: Visitor) -> None:
+    page = visitor.go("/tokens?m=decoder")
+    page.fill("[data-input]", "the cat sat " * 300)
+    page.press("[data-input]", "Enter")
+    visitor.settled()
+    page.reload()
+    visitor.settled()
+    assert len(page.input_value("[data-input]")) == 3600
+    visitor.go("/tokens?m=decoder&x=~4321-abc")
+    assert "4,321 characters" in visitor.text()
+    assert not page.input_value("[data-input]").startswith("~")
+    assert not visitor.faults

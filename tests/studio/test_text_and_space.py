@@ -35,9 +35,9 @@ def test_tokens_have_their_places_in_the_text(client: TestClient, models: Path, 
 def test_merges_replayed_end_in_the_tokens(client: TestClient) -> None:
     text = "the cat sat on the unheard-of mät"
     (found,) = cut(client, "decoder", text)["tokenizers"]
-    assert [p for word in found["words"] for p in word["pieces"]] == [t["text"] for t in found["tokens"]]
+    assert [p for word in found["words"] for p in word["pieces"]] == [t["shown"] for t in found["tokens"]]
     word = found["words"][1]
-    assert "".join(word["start"]) == "Ġcat"
+    assert "".join(word["start"]) == "·cat"
     ranks = [step["rank"] for step in word["steps"]]
     assert ranks
     for before, step in zip(
@@ -47,6 +47,12 @@ def test_merges_replayed_end_in_the_tokens(client: TestClient) -> None:
         assert "".join(step["pair"]) in step["pieces"]
     (other,) = cut(client, "encoder", TEXT)["tokenizers"]
     assert other["words"] is None
+
+
+def test_a_letter_of_several_bytes_is_replayed_from_its_bytes(client: TestClient) -> None:
+    (found,) = cut(client, "decoder", "日")["tokenizers"]
+    assert found["words"][0]["text"] == "日"
+    assert found["words"][0]["start"] == ["<E6>", "<97>", "<A5>"]
 
 
 def test_bytes_that_are_no_character_are_shown_as_bytes(client: TestClient) -> None:

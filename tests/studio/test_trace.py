@@ -191,6 +191,32 @@ def test_gates_over_time_are_the_models(client: TestClient, models: Path, kind: 
         assert all(0 <= s["low"] + s["high"] <= 1 for s in part["saturation"].values())
 
 
+@pytest.mark.parametrize(("kind", "stacks"), [("decoder", 1), ("encoder-decoder", 2)])
+def test_the_cache_is_what_is_kept_while_writing(client: TestClient, kind: str, stacks: int) -> None:
+    found = traced(client, kind)
+    cache = get(client, f"/api/trace/{found['id']}/states")["cache"]
+    layers = found["groups"][-1]["layers"]
+    width = get(client, f"/api/models/{kind}")["dim"]
+    assert cache["bytes_per_token"] == 2 * 4 * width * len(layers)
+    read = len(found["tokens"]) + (len(found["target"]) if stacks == 2 else 0)
+    assert cache["bytes"] == cache["bytes_per_token"] * read
+
+
+@pytest.mark.parametrize("kind", ["encoder", "rnn"])
+def test_what_grows_with_no_token_has_no_cache(client: TestClient, kind: str) -> None:
+    found = traced(client, kind)
+    assert get(client, f"/api/trace/{found['id']}/states")["cache"] is None
+
+
+def test_the_end_of_a_stack_is_told_only_where_it_differs_from_its_last_layer(client: TestClient) -> None:
+    names = {}
+    for kind in ("encoder", "decoder"):
+        states = get(client, f"/api/trace/{traced(client, kind)['id']}/states")
+        names[kind] = [row["name"] for row in states["norms"]]
+    assert "blocks.output" in names["decoder"]  # GPT-2 has a norm behind its last block
+    assert "blocks.output" not in names["encoder"]
+
+
 def test_a_model_without_attention_says_so_and_shows_states(client: TestClient) -> None:
     found = traced(client, "lstm")
     assert found["groups"] == []
@@ -244,8 +270,12 @@ def test_a_head_switched_off_changes_the_prediction_as_ablation_does(
     assert found["edited"] is True
     assert found["change"]["kl"] == pytest.approx(want.change.tolist(), abs=1e-7)
     at = found["prediction"]["position"]
-    assert [r["id"] for r in found["change"]["after"]] == want.logits[0, at].topk(10).indices.tolist()
-    assert [r["id"] for r in found["change"]["before"]] == want.plain[0, at].topk(10).indices.tolist()
+    assert [r["id"] for r in found["change"]["after"]][:10] == want.logits[0, at].topk(10).indices.tolist()
+    assert [r["id"] for r in found["change"]["before"]][:10] == want.plain[0, at].topk(10).indices.tolist()
+    before, after = ({r["id"]: r["p"] for r in found["change"][when]} for when in ("before", "after"))
+    assert before.keys() == after.keys()
+    chances = want.logits[0, at].softmax(-1)
+    assert after == pytest.approx({i: float(chances[i]) for i in after}, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", SEQUENCES)

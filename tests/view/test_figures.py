@@ -16,9 +16,10 @@ import heedful
 from heedful import view
 from heedful.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.inspect.attention import attention as attended
+from heedful.view.drawn import ticks
 from heedful.view.figure import Figure
 from heedful.view.packing import for_script, pack, unpack
-from heedful.view.words import shown, spelled
+from heedful.view.words import brief, percent, shown, spelled
 from tests.properties.tiny import ALL, tiny
 
 IDS = [5, 9, 2, 7, 11]
@@ -389,3 +390,13 @@ def test_a_name_without_a_known_ending_and_a_run_that_is_not_there_are_named(tmp
     (tmp_path / "metrics.jsonl").write_text('{"train/global_step": 1, "train/loss": 2.0}\n')
     with pytest.raises(InputError, match="logged no 'accuracy'"):
         view.training(tmp_path, "accuracy")
+
+
+def test_numbers_beside_a_figure_read_as_people_write_them() -> None:
+    assert [brief(v) for v in (0, 0.4123, 12.34, 2000, 15000, -2.5e6, 1e-5)] == [
+        "0", "0.412", "12.3", "2000", "15k", "−2.5M", "1e-05",
+    ]  # fmt: skip
+    assert [percent(p) for p in (1, 0.99999, 0.9997, 0.224, 0.00014, 6.1e-5, 1e-8, 0)] == [
+        "100 %", "> 99.99 %", "99.97 %", "22.4 %", "0.01 %", "0.006 %", "< 0.0001 %", "0",
+    ]  # fmt: skip
+    assert ticks(0, 3, 6, 1.0) == [0, 1, 2, 3]

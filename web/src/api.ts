@@ -1,7 +1,7 @@
 // What the server offers, by docs/studio-api.md: types, calls, and the hooks that pages use.
 import { call, get, post, queried } from "./http";
 import { useResource, type Resource } from "./resource";
-import { num, parseOff, parseSub, place, str } from "./url";
+import { parseOff, parseSub, place, str, whole } from "./url";
 
 export type ModelRow = {
   id: string; source: string; run?: string | null; kind: string | null; family: string | null; params: number | null;
@@ -81,8 +81,8 @@ export function asked(caps: Caps): Asked {
   const out: Asked = { model: caps.id, text: params.x ?? startText(caps) };
   if (params.y && caps.kind === "encoder-decoder") out.target = params.y;
   if (params.y && caps.kind === "encoder") out.pair = params.y;
-  const written = num("gen", 0);
-  if (written > 0 && caps.kind !== "encoder" && caps.kind !== "vectors") out.generate = Math.min(written, 64);
+  const written = whole("gen", 0, 0, 64);
+  if (written > 0 && caps.kind !== "encoder" && caps.kind !== "vectors") out.generate = written;
   const off = parseOff(str("off"));
   if (Object.keys(off).length) out.edit = { heads: off, ...(str("abl") === "mean" ? { mean: true, reference: str("ref") || undefined } : {}) };
   const sub = parseSub(str("sub"));

@@ -1,15 +1,16 @@
 // The frame around every page: models, the list of pages, shortcuts, what is said aloud, and whether the server is there.
-import { useEffect, useRef, useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import { useCaps, useModels, type Caps, type ModelRow } from "./api";
-import { online } from "./http";
+import { online, Problem } from "./http";
 import { say, spoken, toast } from "./live";
 import { GROUPS, PAGES, allows } from "./pages";
 import { pending } from "./resource";
 import { t } from "./strings";
 import { dark, toggle } from "./theme";
 import { Tour } from "./tour";
-import { Busy, copy, Go, Title, Wrong } from "./ui";
-import { place, set, str } from "./url";
+import { Busy, copy, count, Go, Title, Warnings, Wrong } from "./ui";
+import { go, missing, place, set, str, target, whole } from "./url";
 
 export function Shell() {
   const models = useModels();
@@ -41,7 +42,8 @@ export function Shell() {
         <main class="main" id="main" tabIndex={-1} aria-busy={pending.value > 0}>
           <div class="page">
             <Tour />
-            <Body caps={caps.data?.id === id ? caps.data : undefined} />
+            {missing.value ? <Warnings of={[t("shell.textGone", { n: count(missing.value) })]} /> : null}
+            <Guarded key={page}><Body caps={caps.data?.id === id ? caps.data : undefined} /></Guarded>
             {models.error ? <Wrong error={models.error} /> : null}
             {caps.error && page !== "home" ? <Wrong error={caps.error} /> : null}
             {caps.loading && caps.data?.id !== id && page !== "home" ? <Busy>{t("shell.loading", { model: id ?? "" })}</Busy> : null}
@@ -56,6 +58,18 @@ export function Shell() {
       {toast.value ? <div class="toast" aria-hidden="true">{toast.value}</div> : null}
       <div class="hidden" role="status" aria-live="polite" data-live>{spoken.value}</div>
       <Help open={help} onClose={() => setHelp(false)} />
+    </>
+  );
+}
+
+/** A page that cannot be drawn says so, and the rest of the studio stays. */
+function Guarded({ children }: { children: ComponentChildren }) {
+  const [fault, again] = useErrorBoundary();
+  if (!fault) return <>{children}</>;
+  return (
+    <>
+      <Wrong error={new Problem(t("shell.fault", { message: String(fault.message ?? fault) }), -1, t("shell.faultHint"))} />
+      <p><button type="button" onClick={() => { go(target(place.value.page)); again(); }}>{t("shell.again")}</button></p>
     </>
   );
 }
@@ -109,8 +123,10 @@ function Checkpoints({ models, id }: { models: ModelRow[]; id: string | null }) 
 }
 
 function Navigation({ caps, page }: { caps: Caps | undefined; page: string }) {
+  const ref = useRef<HTMLElement>(null);
+  useEffect(() => ref.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [page, caps?.id]); // a narrow page has them in one row
   return (
-    <nav class="nav" aria-label={t("shell.pages")}>
+    <nav class="nav" aria-label={t("shell.pages")} ref={ref}>
       {Object.entries(GROUPS).map(([group, names]) => (
         <>
           <h2>{t(`groups.${group}`)}</h2>
@@ -161,8 +177,8 @@ function moved(key: string, caps: Caps | undefined): boolean {
   const { page } = place.value;
   if (!caps || !["attention", "steps"].includes(page) || !caps.attention.length) return false;
   const group = caps.attention.find((g) => g.name === str("g")) ?? caps.attention[0];
-  const layer = Math.min(Number(str("l", "0")) || 0, group.layers.length - 1);
-  const head = Number(str("h", "0")) || 0;
+  const layer = whole("l", 0, 0, group.layers.length - 1);
+  const head = whole("h", 0, 0, group.heads[layer] - 1);
   const wrap = (n: number, size: number) => ((n % size) + size) % size;
   if (key === "[" || key === "]") {
     const next = wrap(layer + (key === "]" ? 1 : -1), group.layers.length);

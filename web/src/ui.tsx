@@ -1,8 +1,8 @@
 // Small pieces that every page uses.
-import type { ComponentChildren } from "preact";
+import type { ComponentChildren, TargetedKeyboardEvent } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { useExamples, type Caps, type Token } from "./api";
-import { shown } from "./figures/text";
+import { percent, shown } from "./figures/text";
 import type { Problem } from "./http";
 import { tell } from "./live";
 import type { Resource } from "./resource";
@@ -74,6 +74,8 @@ export function Warnings({ of }: { of: string[] | undefined }) {
   );
 }
 
+export { percent };
+
 type Choice = { value: string; label: string };
 
 /** A few choices side by side. */
@@ -129,14 +131,14 @@ export function Slider(props: { label: string; value: number; min: number; max: 
   );
 }
 
-/** A number box that tells only numbers. */
+/** A number box that tells only numbers within its bounds; the browser says what is wrong with others. */
 export function NumberField(props: { label: string; value: number | ""; min?: number; max?: number; step?: number; onChange: (value: number) => void }) {
   const id = useId();
   return (
     <div class="field">
       <label for={id}>{props.label}</label>
       <input id={id} type="number" min={props.min} max={props.max} step={props.step} value={props.value}
-        onChange={(e) => e.currentTarget.value !== "" && Number.isFinite(e.currentTarget.valueAsNumber) && props.onChange(e.currentTarget.valueAsNumber)} />
+        onChange={(e) => e.currentTarget.reportValidity() && Number.isFinite(e.currentTarget.valueAsNumber) && props.onChange(e.currentTarget.valueAsNumber)} />
     </div>
   );
 }
@@ -148,19 +150,19 @@ export function useDraft(value: string): [string, (text: string) => void] {
   return [draft, setDraft];
 }
 
-export function TextField(props: { label: string; value: string; onInput: (value: string) => void; rows?: number; send?: () => void; first?: boolean; placeholder?: string }) {
+export function TextField(props: { label: string; value: string; onInput: (value: string) => void; rows?: number; send?: () => void; first?: boolean; placeholder?: string; required?: boolean }) {
   const id = useId();
-  const keys = (e: KeyboardEvent) => {
-    if (e.key === "Enter" && !e.shiftKey && props.send && !e.isComposing) {
-      e.preventDefault();
-      props.send();
-    }
+  const keys = (e: TargetedKeyboardEvent<HTMLTextAreaElement>) => {
+    if (e.key !== "Enter" || e.shiftKey || !props.send || e.isComposing) return;
+    e.preventDefault();
+    if (e.currentTarget.form) e.currentTarget.form.requestSubmit(); // as the button does: what is missing is said
+    else props.send();
   };
   return (
     <div class="field grow">
       <label for={id}>{props.label}</label>
       <textarea id={id} dir="auto" rows={props.rows ?? 2} value={props.value} placeholder={props.placeholder} data-input={props.first ? "" : undefined}
-        onInput={(e) => props.onInput(e.currentTarget.value)} onKeyDown={keys} spellcheck={false} />
+        required={props.required} onInput={(e) => props.onInput(e.currentTarget.value)} onKeyDown={keys} spellcheck={false} />
     </div>
   );
 }
@@ -176,7 +178,7 @@ export function Ask({ caps, text, extra, plain }: { caps: Caps; text: string; ex
   return (
     <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
       <div class="row">
-        <TextField label={caps.kind === "encoder-decoder" ? t("ask.source") : t("ask.text")} value={draft} onInput={setDraft} send={() => send()} first />
+        <TextField label={caps.kind === "encoder-decoder" ? t("ask.source") : t("ask.text")} value={draft} onInput={setDraft} send={() => send()} first required />
         {pair ? <TextField label={pair} value={aim} onInput={setAim} send={() => send()} placeholder={hint} /> : null}
       </div>
       <div class="row between">
@@ -323,10 +325,6 @@ export function figure(x: number | null | undefined, digits = 4): string {
   if (x === 0) return "0";
   const size = Math.abs(x);
   return size >= 1e5 || size < 1e-4 ? x.toExponential(digits - 1) : String(Number(x.toPrecision(digits)));
-}
-
-export function percent(p: number): string {
-  return p >= 0.0005 ? `${(p * 100).toFixed(p >= 0.1 ? 1 : 2)} %` : p > 0 ? "< 0.05 %" : "0";
 }
 
 export function count(n: number | null | undefined): string {

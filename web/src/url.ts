@@ -5,7 +5,7 @@ export type Params = Record<string, string>;
 export type Place = { page: string; params: Params };
 export type Patch = Record<string, string | number | boolean | null | undefined>;
 
-/** Text longer than this stays out of the address (it is kept for this visit only). */
+/** Text longer than this stays out of the address; the tab keeps it, also when it is loaded again. */
 export const LONGEST = 2000;
 
 // What a link to another page takes along: the model, the texts and what was changed about the model.
@@ -13,9 +13,36 @@ const CARRIED = ["m", "x", "y", "off", "abl", "ref", "sub"];
 
 const overflow = new Map<string, string>();
 
+function keep(id: string, text: string): void {
+  if (overflow.has(id)) return;
+  overflow.set(id, text);
+  try {
+    window.sessionStorage.setItem(id, text);
+  } catch {
+    // storage is full or closed to this page: the text lives as long as the page
+  }
+}
+
+function kept(id: string): string | undefined {
+  try {
+    return overflow.get(id) ?? window.sessionStorage.getItem(id) ?? undefined;
+  } catch {
+    return overflow.get(id);
+  }
+}
+
+/** How long the text was that an address from another tab speaks of; 0 where none is missing. */
+export const missing = signal(0);
+
 export function read(pathname: string, search: string): Place {
   const params: Params = {};
-  for (const [key, value] of new URLSearchParams(search)) params[key] = overflow.get(value) ?? value;
+  missing.value = 0;
+  for (const [key, value] of new URLSearchParams(search)) {
+    const long = /^~(\d+)-[0-9a-z]+$/.exec(value);
+    const text = long ? kept(value) : value;
+    if (text === undefined) missing.value = Number(long![1]);
+    else params[key] = text;
+  }
   return { page: pathname.replace(/^\/+|\/+$/g, "") || "home", params };
 }
 
@@ -25,7 +52,7 @@ export function write({ page, params }: Place): string {
     const value = params[key];
     if (value.length > LONGEST) {
       const id = `~${value.length}-${digest(value)}`;
-      overflow.set(id, value);
+      keep(id, value);
       query.set(key, id);
     } else if (value !== "") query.set(key, value);
   }
@@ -64,6 +91,7 @@ export function go(next: Place): void {
 /** Change part of the state in place. Small moves (a slider, a hovered cell) replace the entry, so that Back is not a crawl. */
 export function set(patch: Patch, how: "push" | "replace" = "push"): void {
   const next = { page: place.value.page, params: patched(place.value.params, patch) };
+  missing.value = 0;
   if (how === "push") return go(next);
   window.history.replaceState(null, "", write(next));
   place.value = next;
@@ -84,6 +112,16 @@ export function target(page: string, patch: Patch = {}): Place {
 export function num(key: string, otherwise: number): number {
   const value = Number(place.value.params[key]);
   return place.value.params[key] !== undefined && Number.isFinite(value) ? value : otherwise;
+}
+
+/** A place, a size or a seed: whole, and within its bounds whatever the address says. */
+export function whole(key: string, otherwise: number, least = 0, most = Number.MAX_SAFE_INTEGER): number {
+  return Math.max(least, Math.min(most, Math.trunc(num(key, otherwise))));
+}
+
+/** One of a few words; another stands for the first of them, or for what is usual. */
+export function choice<T extends string>(key: string, of: readonly T[], otherwise: T = of[0]): T {
+  return of.find((word) => word === place.value.params[key]) ?? otherwise;
 }
 
 export function str(key: string, otherwise = ""): string {

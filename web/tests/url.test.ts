@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from "vitest";
-import { formatOff, formatSub, go, link, LONGEST, parseOff, parseSub, patched, place, read, set, write } from "../src/url";
+import { choice, formatOff, formatSub, go, link, LONGEST, missing, parseOff, parseSub, patched, place, read, set, whole, write } from "../src/url";
 
 describe("the address", () => {
   beforeEach(() => go({ page: "home", params: {} }));
@@ -38,6 +38,25 @@ describe("the address", () => {
     set({ T: 0.7 }, "replace");
     expect(window.history.length).toBe(before);
     expect(place.value.params.T).toBe("0.7");
+  });
+
+  it("keeps what an address counts whole and within bounds, and knows only the words there are", () => {
+    go({ page: "attention", params: { l: "1.7", h: "-3", q: "1e9", gen: "abc", view: "upside-down", scale: "log" } });
+    expect([whole("l", 0, 0, 5), whole("h", 0, 0, 5), whole("q", 0, 0, 5), whole("gen", 2)]).toEqual([1, 0, 5, 2]);
+    expect(choice("view", ["grid", "matrix"], "matrix")).toBe("matrix");
+    expect(choice("scale", ["linear", "log"])).toBe("log");
+  });
+
+  it("remembers a long text in its tab, and says where another's is missing", () => {
+    const text = "long ".repeat(1000);
+    const address = write({ page: "tokens", params: { x: text } });
+    const [path, query] = address.split("?");
+    expect(query.length).toBeLessThan(40);
+    expect(read(path, query).params.x).toBe(text);
+    expect(missing.value).toBe(0);
+    expect(window.sessionStorage.length).toBeGreaterThan(0);
+    expect(read(path, "x=~7777-zz").params.x).toBeUndefined();
+    expect(missing.value).toBe(7777);
   });
 
   it("names heads that are off, and ignores what is no head", () => {

@@ -62,6 +62,24 @@ def top(model: Model, logits: Tensor, count: int) -> list[dict[str, Any]]:
     ]
 
 
+def beside(
+    model: Model, before: Tensor, after: Tensor, position: int, count: int
+) -> dict[str, list[dict[str, Any]]]:
+    """The likeliest before and after a change; what only the other names follows with its own chance."""
+    tops = [at(model, output, position, count)["top"] for output in (before, after)]
+    if predicts(model) == "words":
+        ids = [[row["id"] for row in top] for top in tops]
+        for top, output, own, other in zip(tops, (before, after), ids, ids[::-1], strict=True):
+            logits = words_at(model, output, position)
+            chances = logits.softmax(-1)
+            new = [i for i in other if i not in own]
+            top += [
+                row | {"logit": float(logits[i]), "p": float(chances[i])}
+                for i, row in zip(new, entries(model, new), strict=True)
+            ]
+    return {"before": tops[0], "after": tops[1]}
+
+
 def at(model: Model, output: Tensor, position: int, count: int) -> dict[str, Any]:
     """The prediction object of docs/studio-api.md."""
     kind = predicts(model)

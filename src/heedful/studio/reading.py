@@ -271,8 +271,7 @@ class Reader:
         kl = moved.reshape(-1).tolist()
         return {
             "kl": kl, "kl_last": kl[at if len(kl) > 1 else 0],
-            "before": predictions.at(self.model, before, at, 10)["top"],
-            "after": predictions.at(self.model, output, at, 10)["top"],
+            **predictions.beside(self.model, before, output, at, 10),
         }  # fmt: skip
 
     def answer(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:

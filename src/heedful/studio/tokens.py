@@ -154,7 +154,7 @@ def tokenized(model: Model, text: str, special: bool, most: int) -> dict[str, An
     state = json.loads(tokenizer.backend.to_str())["model"] if kind in ("BPE", "Unigram") else {}
     words, note = None, None
     if kind == "BPE":
-        words, note = replayed(tokenizer, text, state)
+        words, note = replayed(model, text, state)
     real = count - sum(t["special"] for t in tokens)
     return {
         "kind": kind, "size": len(tokenizer), "tokens": tokens, "count": count,
@@ -173,14 +173,15 @@ def cut_into_words(tokenizer: Tokenizer, text: str) -> list[str]:
     return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal)]
 
 
-def replayed(
-    tokenizer: Tokenizer, text: str, state: dict[str, Any]
-) -> tuple[list[dict[str, Any]], str | None]:
-    """Every word from letters to pieces, merge by merge."""
+def replayed(model: Model, text: str, state: dict[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
+    """Every word from letters to pieces, merge by merge, each piece readable."""
+    assert model.tokenizer is not None
+    spelled = speller(model)
     pairs = [tuple(m) if isinstance(m, list) else tuple(m.split(" ", 1)) for m in state["merges"]]
     bpe = BPE(tuple((a, b) for a, b in pairs))
     suffix = state.get("end_of_word_suffix") or ""
-    words = cut_into_words(tokenizer, text)
+    words = cut_into_words(model.tokenizer, text)
+    readable = lambda pieces: [spelled(p) for p in pieces]
     out = []
     for word in words[:REPLAYED]:
         if len(word) > LONGEST:
@@ -188,9 +189,11 @@ def replayed(
         letters = tuple(word[:-1]) + (word[-1] + suffix,) if word else ()
         steps = steps_of(bpe, letters)
         out.append({
-            "text": visible(_spelled(tokenizer, word)), "start": list(letters),
-            "steps": [{"rank": s.rank, "pair": list(s.pair), "pieces": list(s.pieces)} for s in steps],
-            "pieces": list(steps[-1].pieces) if steps else list(letters),
+            "text": spelled(word), "start": readable(letters),
+            "steps": [
+                {"rank": s.rank, "pair": readable(s.pair), "pieces": readable(s.pieces)} for s in steps
+            ],
+            "pieces": readable(steps[-1].pieces if steps else letters),
         })  # fmt: skip
     left = len(words) - len(out)
     return out, f"{left} of {len(words)} words are not replayed: too many, or too long" if left else None
@@ -204,11 +207,6 @@ def steps_of(bpe: BPE, pieces: tuple[str, ...]) -> list[Step]:
         pieces = merged(pieces, pair)
         done.append(Step(bpe.ranks[pair], pair, pieces))
     return done
-
-
-def _spelled(tokenizer: Tokenizer, word: str) -> str:
-    raw = bytes_of(tokenizer, word) if by_bytes(tokenizer) else None
-    return word if raw is None else raw.decode("utf-8", errors="replace")
 
 
 def lattice(tokenizer: Tokenizer, text: str, state: dict[str, Any]) -> list[dict[str, Any]]:

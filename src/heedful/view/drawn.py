@@ -264,9 +264,9 @@ def embeddings(data: Data) -> tuple[list[Shape], float, float]:
     return shapes, w + 40, h + 26
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers between two."""
-    raw = (high - low) / count or 1.0
+def ticks(low: float, high: float, count: int = 5, least: float = 0.0) -> list[float]:
+    """Round numbers between two, so far apart at least."""
+    raw = max(least, (high - low) / count) or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m for m in (1, 2, 5, 10) if m * power >= raw - 1e-12 * power) * power
     return [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
@@ -282,6 +282,7 @@ def curves(
     xs = np.concatenate([np.asarray(x, float) for _, x, _ in found])
     ys = np.concatenate([np.asarray(y, float) for _, _, y in found])
     (x0, x1), (y0, y1) = (xs.min(), xs.max()), (ys.min(), ys.max())
+    whole = float(bool((xs == np.round(xs)).all()))  # no half steps
     pad = (y1 - y0) * 0.05 or abs(y1) * 0.05 or 0.5
     y0, y1 = y0 - pad, y1 + pad
     at = lambda x, y: (70 + (x - x0) / ((x1 - x0) or 1) * across, top + (y1 - y) / (y1 - y0) * up)
@@ -289,7 +290,9 @@ def curves(
     for v in ticks(y0, y1):
         line = [at(x0, v), (70 + across, at(x0, v)[1])]
         shapes += [Stroke(line, FAINT), Text(64, line[0][1], brief(v), 11, "end", SOFT)]
-    shapes += [Text(at(v, y0)[0], top + up + 12, brief(v), 11, "middle", SOFT) for v in ticks(x0, x1, 6)]
+    shapes += [
+        Text(at(v, y0)[0], top + up + 12, brief(v), 11, "middle", SOFT) for v in ticks(x0, x1, 6, whole)
+    ]
     shapes += [Text(70 + across / 2, top + up + 30, x_title, 11.5, "middle")]
     shapes += [Text(14, top + up / 2, y_title, 11.5, "middle", angle=-90)]
     for k, (name, x, y) in enumerate(found):

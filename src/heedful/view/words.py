@@ -79,14 +79,23 @@ def cut(text: str, letters: int = 300) -> str:
 
 
 def brief(value: float) -> str:
-    """A number in few letters: 0.41, 12.3, 1e-05."""
+    """A number in few letters: 0.41, 12.3, 2000, 15k, 1e-05."""
     if not np.isfinite(value):
         return "∞" if value > 0 else "−∞" if value < 0 else "nan"
-    return f"{value:.3g}".replace("-", "−", 1) if abs(value) >= 1e-3 else f"{value:.0e}" if value else "0"
+    size = abs(value)
+    if size < 1e-3:
+        return f"{value:.0e}" if value else "0"
+    said = f"{value / 1e6:.3g}M" if size >= 1e6 else f"{value / 1e3:.3g}k" if size >= 1e4 else f"{value:.0f}"
+    return (said if size >= 100 else f"{value:.3g}").replace("-", "−", 1)
 
 
 def percent(share: float) -> str:
-    """A share in per cent: 41.2 %, 0.03 %."""
-    if share >= 0.1:
-        return f"{100 * share:.1f} %"
-    return f"{100 * share:.2f} %" if share >= 1e-4 else f"{100 * share:.1e} %" if share else "0"
+    """A share in per cent: 41.2 %, 0.03 %, 0.0007 %. What is not quite all is never called 100 %."""
+    of100 = 100 * share
+    if of100 >= 100 or not of100:
+        return "100 %" if of100 else "0"
+    if of100 >= 99.95 or of100 < 1e-4:
+        return "< 0.0001 %" if of100 < 1 else f"{of100:.2f} %" if of100 < 99.995 else "> 99.99 %"
+    if of100 < 0.01:
+        return f"{float(f'{of100:.1g}'):.4f}".rstrip("0") + " %"
+    return f"{of100:.2f} %" if of100 < 10 else f"{of100:.1f} %"

@@ -103,8 +103,8 @@ export function smoothed(y: ArrayLike<number>, beta: number): Float64Array {
 }
 
 /** Round numbers between two: about `count` of them. */
-export function ticks(low: number, high: number, count = 5): number[] {
-  const raw = (high - low) / count || 1;
+export function ticks(low: number, high: number, count = 5, least = 0): number[] {
+  const raw = Math.max(least, (high - low) / count) || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = ([1, 2, 5, 10].find((m) => m * power >= raw) ?? 10) * power;
   const out = [];
@@ -121,7 +121,10 @@ export interface CurvesLayout {
 
 export function drawCurves(spec: CurvesSpec, room = 720): Drawing & { layout: CurvesLayout } {
   const width = between(320, room, 900);
-  const rows = Math.ceil(spec.curves.length / Math.max(1, Math.floor((width - 70) / 150)));
+  const letters = Math.max(0, ...spec.curves.map((c) => short(c.name, 40).length));
+  const column = between(150, 44 + 7 * letters, width - 78); // of the legend
+  const per = Math.max(1, Math.floor((width - 70) / column));
+  const rows = Math.ceil(spec.curves.length / per);
   const box = { x: 62, y: 14 + rows * 18, w: width - 62 - 16, h: 290 };
   const usable = (v: number) => Number.isFinite(v) && (!spec.logY || v > 0);
   let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
@@ -140,16 +143,15 @@ export function drawCurves(spec: CurvesSpec, room = 720): Drawing & { layout: Cu
   const toX = (v: number) => box.x + ((v - x0) / (x1 - x0 || 1)) * box.w;
   const toY = (v: number) => box.y + box.h - ((f(v) - a) / (b - a)) * box.h;
   const layout = { box, toX, toY, fromX: (px: number) => x0 + ((px - box.x) / box.w) * (x1 - x0) };
+  const steps = spec.curves.every((c) => Array.from(c.x).every(Number.isInteger)) ? 1 : 0; // no half tokens
   const yTicks = spec.logY ? logTicks(10 ** a, 10 ** b) : ticks(a, b);
   return {
     width,
     height: box.y + box.h + 44,
     layout,
     paint(pen, theme) {
-      axes(pen, theme, layout, ticks(x0, x1, Math.max(3, Math.floor(width / 110))), yTicks, spec.xTitle, spec.yTitle);
+      axes(pen, theme, layout, ticks(x0, x1, Math.max(3, Math.floor(width / 110)), steps), yTicks, spec.xTitle, spec.yTitle);
       spec.curves.forEach((c, k) => {
-        const column = 150;
-        const per = Math.max(1, Math.floor((width - 70) / column));
         const [lx, ly] = [box.x + (k % per) * column, 12 + Math.floor(k / per) * 18];
         pen.strokeStyle = OKABE_ITO[k % 8];
         pen.setLineDash([...DASHES[k % 8]]);
@@ -162,7 +164,7 @@ export function drawCurves(spec: CurvesSpec, room = 720): Drawing & { layout: Cu
         pen.font = FONT;
         pen.textAlign = "left";
         pen.textBaseline = "middle";
-        pen.fillText(short(c.name, 18), lx + 32, ly);
+        pen.fillText(short(c.name, Math.min(40, Math.floor((column - 40) / 6.5))), lx + 32, ly);
         const beta = spec.smooth ?? 0;
         if (beta > 0 && c.x.length > 2) {
           pen.globalAlpha = 0.25;
@@ -263,7 +265,7 @@ export function drawScatter(spec: ScatterSpec, room = 720): Drawing & { layout: 
   }
   // One unit is as long across as up, so that distances in the picture are those of the two axes.
   const unit = Math.min((width - 90) / (x1 - x0 || 1), (tallest - 60) / (y1 - y0 || 1));
-  const height = between(240, (y1 - y0) * unit + 90, tallest);
+  const height = between(290, (y1 - y0) * unit + 90, tallest); // room for the title of the axis
   const at = (i: number) => ({
     x: width / 2 + (spec.points[2 * i] - (x0 + x1) / 2) * unit,
     y: height / 2 - 8 - (spec.points[2 * i + 1] - (y0 + y1) / 2) * unit,

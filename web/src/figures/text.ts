@@ -43,8 +43,13 @@ export function brief(value: number): string {
   return said.replace(/^-/, "−");
 }
 
+/** A share in per cent. What is not quite all is never called 100 %, nor what is not quite nothing 0. */
 export function percent(share: number): string {
-  return share >= 0.9995 ? "100 %" : share >= 0.1 ? `${(100 * share).toFixed(1)} %` : share === 0 ? "0" : share >= 0.0001 ? `${(100 * share).toFixed(2)} %` : `${(100 * share).toExponential(1)} %`;
+  const of100 = 100 * share;
+  if (of100 === 0 || of100 === 100) return of100 ? "100 %" : "0";
+  if (of100 >= 99.995) return of100 > 100 ? "100 %" : "> 99.99 %";
+  if (of100 >= 99.95 || of100 < 10) return of100 < 0.0001 ? "< 0.0001 %" : of100 < 0.01 ? `${Number(of100.toPrecision(1)).toFixed(4).replace(/0+$/, "")} %` : `${of100.toFixed(2)} %`;
+  return `${of100.toFixed(1)} %`;
 }
 
 /** Rows as a CSV file (RFC 4180). */

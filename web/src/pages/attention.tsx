@@ -6,15 +6,15 @@ import { Figure, heat, matrixCsv } from "../figure";
 import { say } from "../live";
 import { t } from "../strings";
 import { Ask, Await, Check, CopyPython, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, useDraft, Warnings, Scroll } from "../ui";
-import { formatOff, formatSub, num, parseOff, parseSub, place, set, str } from "../url";
+import { choice, formatOff, formatSub, parseOff, parseSub, place, set, str, whole } from "../url";
 
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
 
 /** The head the address points at, kept within what the model has. */
 export function located(trace: Trace): At {
   const group = trace.groups.find((g) => g.name === str("g")) ?? trace.groups[0];
-  const layer = Math.min(Math.max(0, num("l", 0)), group.layers.length - 1);
-  const head = Math.min(Math.max(0, num("h", 0)), group.heads[layer] - 1);
+  const layer = whole("l", 0, 0, group.layers.length - 1);
+  const head = whole("h", 0, 0, group.heads[layer] - 1);
   return { group, layer, head, path: group.layers[layer] };
 }
 
@@ -40,7 +40,7 @@ export function AttentionPage({ caps }: { caps: Caps }) {
     <>
       <Title name="attention" />
       <Ask caps={caps} text={question.text} extra={caps.kind === "encoder" ? undefined : (
-        <NumberField label={t("attention.write")} value={num("gen", 0)} min={0} max={64} onChange={(n) => set({ gen: n || null, q: null })} />
+        <NumberField label={t("attention.write")} value={whole("gen", 0, 0, 64)} min={0} max={64} onChange={(n) => set({ gen: n || null, q: null })} />
       )} />
       <Await of={trace}>{(trace) => (
         <>
@@ -57,7 +57,7 @@ const VIEWS = ["grid", "matrix", "lines", "text"];
 
 function Views({ caps, trace }: { caps: Caps; trace: Trace }) {
   const at = located(trace);
-  const view = VIEWS.includes(str("view")) ? str("view") : "matrix";
+  const view = choice("view", VIEWS, "matrix");
   return (
     <>
       <Controls at={at} trace={trace} view={view} />
@@ -88,13 +88,13 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
             choices={["head", "mean", "max", ...(rollable(at.group) ? ["rollout"] : [])].map((v) => ({ value: v, label: t(`attention.overs.${v}`) }))} />
         )}
         {view === "matrix" && over(at) === "head" && at.group.kind === "softmax" && !byWords(at, trace) ? (
-          <Select label={t("attention.numbers")} value={str("of", "pattern")} onChange={(v) => set({ of: v === "pattern" ? null : v })}
-            choices={["pattern", "scores", "effect"].map((v) => ({ value: v, label: t(`attention.of.${v}`) }))} />
+          <Select label={t("attention.numbers")} value={choice("of", NUMBERS)} onChange={(v) => set({ of: v === "pattern" ? null : v })}
+            choices={NUMBERS.map((v) => ({ value: v, label: t(`attention.of.${v}`) }))} />
         ) : null}
         <Select label={t("attention.scale")} value={scaleOf()} onChange={(v) => set({ scale: v === "linear" ? null : v }, "replace")}
-          choices={["linear", "sqrt", "log"].map((v) => ({ value: v, label: t(`attention.scales.${v}`) }))} />
+          choices={SCALES.map((v) => ({ value: v, label: t(`attention.scales.${v}`) }))} />
         <Select label={t("attention.palette")} value={paletteOf()} onChange={(v) => set({ palette: v === "blue" ? null : v }, "replace")}
-          choices={["blue", "cividis"].map((v) => ({ value: v, label: t(`attention.palettes.${v}`) }))} />
+          choices={PALETTES.map((v) => ({ value: v, label: t(`attention.palettes.${v}`) }))} />
         {view === "grid" ? null : <Check label={t("attention.hideFirst")} checked={str("hide") === "first"} onChange={(on) => set({ hide: on ? "first" : null }, "replace")} />}
         {view === "grid" || !pieces(at, trace) ? null : <Check label={t("attention.words")} checked={byWords(at, trace)} onChange={(words) => set({ words, q: null }, "replace")} />}
         {view === "grid" || !paired(at, trace) ? null : (
@@ -106,8 +106,11 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
   );
 }
 
-const scaleOf = () => str("scale", "linear") as Scale;
-const paletteOf = () => str("palette", "blue") as Palette;
+const NUMBERS = ["pattern", "scores", "effect"];
+const SCALES: Scale[] = ["linear", "sqrt", "log"];
+const PALETTES: Palette[] = ["blue", "cividis"];
+const scaleOf = () => choice("scale", SCALES);
+const paletteOf = () => choice("palette", PALETTES);
 const rollable = (group: TraceGroup) => group.kind === "softmax" && !group.cross && group.queries === group.keys;
 
 const wordsOf = (trace: Trace, which: "tokens" | "target") => side(trace, which).map((x, i) => x.word ?? i);
@@ -123,7 +126,7 @@ const between = (at: At, trace: Trace) => (paired(at, trace) && SIDES.some((s) =
 const sideName = (ab: string) => [...ab.toUpperCase()].join(" → ");
 
 function over(at: At): string {
-  const value = str("over", "head");
+  const value = choice("over", ["head", "mean", "max", "rollout"]);
   return value === "rollout" && !rollable(at.group) ? "head" : value;
 }
 
@@ -132,7 +135,7 @@ function Scrubber({ at, trace }: { at: At; trace: Trace }) {
   const rows = at.group.queries === "target" ? (trace.target ?? []) : trace.tokens;
   const first = at.group.queries === "target" || trace.target === null ? trace.prompt : rows.length;
   if (first >= rows.length) return null;
-  const row = Math.min(num("q", first), rows.length - 1);
+  const row = whole("q", first, 0, rows.length - 1);
   const move = (q: number) => {
     set({ q }, "replace");
     say(t("attention.wrote", { token: rows[q].shown }));
@@ -155,7 +158,7 @@ function Grid({ at, trace }: { at: At; trace: Trace }) {
   const thumbs = useNumbersOf(trace, "thumbs", { group: at.group.name, size: 64 });
   const scores = useOf<{ scores: Scores[] }>(trace, "scores");
   const python = useOf<{ python: string }>(trace, "python", { view: "heads", name: `${at.path}.pattern` });
-  const sort = SCORES.includes(str("sort") as ScoreName) ? (str("sort") as ScoreName) : null;
+  const sort = SCORES.find((s) => s === str("sort")) ?? null;
   return (
     <Await of={thumbs}>{({ shape: [, most, h, w], values }) => {
       const size = h * w;
@@ -232,7 +235,7 @@ function useHead(at: At, trace: Trace): { data?: Float32Array; error?: ReturnTyp
 
 /** Which numbers are shown: scores and effects are of pieces, not of words. */
 function numbersOf(at: At, trace: Trace): string {
-  return over(at) === "head" && !byWords(at, trace) ? str("of", "pattern") : "pattern";
+  return over(at) === "head" && !byWords(at, trace) ? choice("of", NUMBERS) : "pattern";
 }
 
 function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; view: string }) {
@@ -251,7 +254,7 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
   const python = useOf<{ python: string }>(trace, "python", over(at) === "rollout" ? { view: "rollout" } : words || ab ? { view: "words", ...one, words: String(words), between: ab } : { view: "attention", ...one });
   const [cell, setCell] = useState<Cell | null>(null);
   const count = shown?.rows.length ?? all.length;
-  const pinned = str("q") === "" ? null : Math.min(num("q", 0), count - 1);
+  const pinned = str("q") === "" ? null : whole("q", 0, 0, count - 1);
   const pin = (row: number | null) => set({ q: row }, "replace");
   return (
     <div class="cols side">

@@ -6,7 +6,7 @@ import { get, post } from "../http";
 import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, count, CopyPython, figure, Panel, percent, Select, TextField, Title, TopList, useDraft, Warnings, Wrong, Scroll } from "../ui";
-import { num, set, str } from "../url";
+import { choice, set, str, whole } from "../url";
 import { names } from "./attention";
 import { Other } from "./predict";
 
@@ -95,7 +95,7 @@ function Side({ trace, caps, name }: { trace: Trace; caps: Caps | undefined; nam
 const pick = (trace: Trace) => trace.groups.find((g) => g.cross) ?? trace.groups[0];
 
 function Pattern({ trace, group, name }: { trace: Trace; group: TraceGroup; name: string }) {
-  const layer = Math.min(num("l", group.layers.length - 1), group.layers.length - 1);
+  const layer = whole("l", group.layers.length - 1, 0, group.layers.length - 1);
   const path = group.layers[layer];
   const found = useTensor(trace, { name: `${path}.pattern`, over: "mean" });
   const rows = names(trace, group.queries);
@@ -126,11 +126,11 @@ function Shared({ rows, kl }: { rows: NonNullable<Compared["shared_top"]>; kl: n
 
 /** A's mean pattern minus B's, where both speak of the same tokens. */
 function Difference({ of }: { of: Compared }) {
-  const which = Math.min(num("d", 0), of.difference.length - 1);
+  const which = whole("d", 0, 0, of.difference.length - 1);
   const pair = of.difference[which];
   const a = of.a.groups.find((g) => g.name === pair.group_a)!;
   const b = of.b.groups.find((g) => g.name === pair.group_b)!;
-  const layer = num("l", Math.min(a.layers.length, b.layers.length) - 1);
+  const layer = whole("l", Math.min(a.layers.length, b.layers.length) - 1);
   const one = useTensor(of.a, { name: `${a.layers[Math.min(layer, a.layers.length - 1)]}.pattern`, over: "mean" });
   const two = useTensor(of.b, { name: `${b.layers[Math.min(layer, b.layers.length - 1)]}.pattern`, over: "mean" });
   const rows = names(of.a, a.queries);
@@ -152,11 +152,12 @@ function Difference({ of }: { of: Compared }) {
 type Loss = { model: string; position: number[]; loss: number[]; count: number[]; windows: number; length: number; hidden: boolean; python: string };
 
 const PASSAGE = t("compare.passage");
+const WINDOWS = ["8", "16", "32", "64", "128", "1024"];
 
 function useLoss(caps: Caps, text: string, target: string | undefined): Resource<Loss> {
   const writes = caps.kind === "encoder-decoder";
   const can = caps.predicts === "words" && caps.tokenizer !== null && (!writes || !!target);
-  const body = { model: caps.id, text: writes ? text : str("lx", PASSAGE), target: writes ? target : undefined, window: num("win", 32) };
+  const body = { model: caps.id, text: writes ? text : str("lx", PASSAGE), target: writes ? target : undefined, window: Number(choice("win", WINDOWS, "32")) };
   return useResource<Loss>(can ? `losses ${JSON.stringify(body)}` : null, () => post("/api/losses", body));
 }
 
@@ -177,7 +178,7 @@ function Losses({ a, b, text, target }: { a: Caps; b: Caps; text: string; target
       {both ? null : (
         <form class="row" onSubmit={(e) => { e.preventDefault(); send(); }}>
           <TextField label={t("compare.lossText")} value={draft} onInput={setDraft} rows={3} />
-          <Select label={t("compare.window")} value={String(num("win", 32))} onChange={(win) => set({ win: win === "32" ? null : win }, "replace")} choices={["8", "16", "32", "64", "128", "1024"].map((v) => ({ value: v, label: v === "1024" ? t("compare.whole") : v }))} />
+          <Select label={t("compare.window")} value={choice("win", WINDOWS, "32")} onChange={(win) => set({ win: win === "32" ? null : win }, "replace")} choices={WINDOWS.map((v) => ({ value: v, label: v === "1024" ? t("compare.whole") : v }))} />
           <button type="submit">{t("ask.run")}</button>
         </form>
       )}

@@ -4,7 +4,7 @@ import { drawMatrix, Matrix, shown } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
 import { t } from "../strings";
 import { Ask, Await, CopyPython, figure, Go, Panel, percent, Segments, Title, TopList, Warnings, Scroll } from "../ui";
-import { num, set, str } from "../url";
+import { choice, set, whole } from "../url";
 
 type Guess = { id: number; text: string; shown: string; p: number };
 type Lens = {
@@ -71,11 +71,12 @@ function LensView({ trace }: { trace: Trace }) {
   return (
     <Await of={lens}>{(lens) => {
       const there = NUMBERS.filter((n) => lens[n]?.length);
-      const show = str("show", lens.top?.length ? "words" : there[0]);
+      const shows = [...(lens.top?.length ? ["words"] : []), ...there];
+      const show = choice("show", shows);
       return (
         <>
           <Segments label={t("layers.show")} value={show} onChange={(v) => set({ show: v })}
-            choices={[...(lens.top?.length ? ["words"] : []), ...there].map((v) => ({ value: v, label: t(`layers.shows.${v}`) }))} />
+            choices={shows.map((v) => ({ value: v, label: t(`layers.shows.${v}`) }))} />
           <p class="muted">{t(`layers.about.${show}`)}</p>
           {show === "words" && lens.top ? <Words lens={lens} top={lens.top} model={trace.model} /> : <Numbers lens={lens} which={show as Which} model={trace.model} />}
         </>
@@ -85,8 +86,8 @@ function LensView({ trace }: { trace: Trace }) {
 }
 
 function Words({ lens, top, model }: { lens: Lens; top: Guess[][][]; model: string }) {
-  const layer = Math.min(num("l", top.length - 1), top.length - 1);
-  const position = Math.min(num("pos", lens.shown.length - 1), lens.shown.length - 1);
+  const layer = whole("l", top.length - 1, 0, top.length - 1);
+  const position = whole("pos", lens.shown.length - 1, 0, lens.shown.length - 1);
   const p = Float32Array.from(top.flatMap((row) => row.map((guesses) => guesses[0]?.p ?? 0)));
   const order = [...top.keys()].reverse();
   const move = (e: KeyboardEvent) => {

@@ -7,7 +7,7 @@ import { call, events, post, Problem } from "../http";
 import { say } from "../live";
 import { t } from "../strings";
 import { brief, Busy, CopyPython, Go, NumberField, Panel, Segments, Slider, TextField, Title, useDraft, Warnings, Wrong } from "../ui";
-import { num, place, set, str, type Patch } from "../url";
+import { choice, num, place, set, whole, type Patch } from "../url";
 import { Result, type Answer, type Searched } from "./result";
 
 type Field = { key: string; name: string; rows?: number; start?: (caps: Caps) => string };
@@ -45,7 +45,7 @@ function inputs(task: string, values: Record<string, string>, said: Said[]): Rec
 }
 
 export function PlayPage({ caps }: { caps: Caps }) {
-  const task = caps.tasks.includes(str("task")) ? str("task") : caps.tasks[0];
+  const task = choice("task", caps.tasks);
   if (!task) {
     return (
       <>
@@ -77,11 +77,12 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
   const drafts = Object.fromEntries(fields.map((f) => [f.key, useDraft(values[f.key])]));
 
   const start = (given: Record<string, string>) => {
-    const parameters: Record<string, number> = writes ? { max_tokens: num("max", 60), temperature: num("T", 0), seed: num("seed", 0) } : {};
-    if (writes && num("topk", 0) > 0) parameters.top_k = num("topk", 0);
-    if (writes && num("topp", 1) < 1) parameters.top_p = num("topp", 1);
-    const searches = writes && num("beams", 1) > 1; // a search is shown when it is over
-    if (searches) parameters.beams = num("beams", 1);
+    const how = writing();
+    const parameters: Record<string, number> = writes ? { max_tokens: how.max, temperature: how.T, seed: how.seed } : {};
+    if (writes && how.topk > 0) parameters.top_k = how.topk;
+    if (writes && how.topp < 1) parameters.top_p = how.topp;
+    const searches = writes && how.beams > 1; // a search is shown when it is over
+    if (searches) parameters.beams = how.beams;
     const body = { model: caps.id, task, inputs: inputs(task, given, said), parameters, stream: writes && !searches };
     runner.run(searches ? "/api/beams" : "/api/play", body, (answer) => {
       if (task !== "conversational") return;
@@ -109,7 +110,7 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
         ) : null}
         <div class="row">
           {fields.map((f, i) => (
-            <TextField key={f.key} label={t(`play.fields.${f.name}`)} value={drafts[f.key][0]} onInput={drafts[f.key][1]} rows={f.rows ?? 2}
+            <TextField key={f.key} label={t(`play.fields.${f.name}`)} value={drafts[f.key][0]} onInput={drafts[f.key][1]} rows={f.rows ?? 2} required
               send={f.rows ? undefined : send} first={i === 0} />
           ))}
         </div>
@@ -162,16 +163,25 @@ function Search({ model, trees }: { model: string; trees: Searched[] }) {
   );
 }
 
+/** How to write, as the address says, within what there is. */
+function writing() {
+  const between = (key: string, otherwise: number, least: number, most: number) => Math.max(least, Math.min(most, num(key, otherwise)));
+  return {
+    max: whole("max", 60, 1, 1000), T: between("T", 0, 0, 2), topk: whole("topk", 0), topp: between("topp", 1, 0.01, 1), seed: whole("seed", 0), beams: whole("beams", 1, 1, 16),
+  };
+}
+
 function Writing() {
+  const { max, T, topk, topp, seed, beams } = writing();
   const keep = (key: string, otherwise: number) => (v: number) => set({ [key]: v === otherwise ? null : v }, "replace");
   return (
     <div class="row">
-      <NumberField label={t("play.max")} value={num("max", 60)} min={1} max={1000} onChange={keep("max", 60)} />
-      <Slider label={t("predict.temperature")} value={num("T", 0)} min={0} max={2} step={0.05} shown={num("T", 0).toFixed(2)} onChange={keep("T", 0)} />
-      <NumberField label="top-k" value={num("topk", 0)} min={0} onChange={keep("topk", 0)} />
-      <NumberField label="top-p" value={num("topp", 1)} min={0.01} max={1} step={0.01} onChange={keep("topp", 1)} />
-      <NumberField label={t("predict.seed")} value={num("seed", 0)} min={0} onChange={keep("seed", 0)} />
-      <NumberField label={t("play.beams")} value={num("beams", 1)} min={1} max={16} onChange={keep("beams", 1)} />
+      <NumberField label={t("play.max")} value={max} min={1} max={1000} onChange={keep("max", 60)} />
+      <Slider label={t("predict.temperature")} value={T} min={0} max={2} step={0.05} shown={T.toFixed(2)} onChange={keep("T", 0)} />
+      <NumberField label="top-k" value={topk} min={0} onChange={keep("topk", 0)} />
+      <NumberField label="top-p" value={topp} min={0.01} max={1} step={0.01} onChange={keep("topp", 1)} />
+      <NumberField label={t("predict.seed")} value={seed} min={0} onChange={keep("seed", 0)} />
+      <NumberField label={t("play.beams")} value={beams} min={1} max={16} onChange={keep("beams", 1)} />
     </div>
   );
 }

@@ -6,7 +6,7 @@ import { get } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, Chips, CopyPython, figure, Panel, Select, Slider, Title, TopList } from "../ui";
-import { num, set, str } from "../url";
+import { set, str, whole } from "../url";
 
 type Positions = {
   type: string; length: number; tensors: Record<string, number[]>; slopes: number[] | null; buckets: unknown; frequencies: number[] | null;
@@ -14,7 +14,7 @@ type Positions = {
 };
 
 export function PositionsPage({ caps }: { caps: Caps }) {
-  const length = Math.min(256, Math.max(4, num("length", 48)));
+  const length = whole("length", 48, 4, 256);
   const path = `${modelPath(caps.id)}/positions`;
   const positions = useResource<Positions>(`positions ${path} ${length}`, () => get(path, { length }));
   return (
@@ -61,7 +61,7 @@ function Drawn({ name, data, of, model }: { name: string; data: Tensor; of: Posi
     );
   }
   const heads = shape.length === 3 ? shape[0] : 1;
-  const head = Math.min(num("h", 0), heads - 1);
+  const head = whole("h", 0, 0, heads - 1);
   const [T, S] = shape.slice(-2);
   const values = data.values.subarray(head * T * S, (head + 1) * T * S).map((v) => (Number.isFinite(v) ? v : 0));
   const rows = numbered(T);
@@ -101,7 +101,7 @@ type Order = { shuffled: string[]; before: { shown: string; p: number }[]; after
 function Shuffle({ caps }: { caps: Caps }) {
   const question = asked(caps);
   const trace = useTrace(question);
-  const seed = num("seed", 0);
+  const seed = whole("seed", 0);
   const order = useOf<Order>(trace.data, str("shuffle") === "0" ? null : "order", { seed });
   return (
     <>
@@ -113,7 +113,7 @@ function Shuffle({ caps }: { caps: Caps }) {
           <Panel>
             <Chips tokens={o.shuffled.map((token) => ({ shown: token, special: false, id: 0 }))} label={t("positions.shuffled")} />
             <dl class="facts">
-              {o.kl === null || o.kl === undefined ? null : (<><dt>KL</dt><dd>{figure(o.kl)}</dd></>)}
+              {o.kl === null || o.kl === undefined ? null : (<><dt>{t("positions.kl")}</dt><dd>{figure(o.kl)}</dd></>)}
               {o.cosine === null || o.cosine === undefined ? null : (<><dt>{t("positions.cosine")}</dt><dd>{figure(o.cosine)}</dd></>)}
             </dl>
             {o.before?.length ? <TopList before={o.before} top={o.after} /> : null}

@@ -7,7 +7,7 @@ import { post } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, Chips, CopyPython, figure, Go, Panel, percent, Title, TopList, Warnings, Scroll } from "../ui";
-import { num, place, set } from "../url";
+import { num, place, set, whole } from "../url";
 
 export function PredictPage({ caps }: { caps: Caps }) {
   const usable = caps.kind !== "vectors" && caps.predicts !== null && caps.predicts !== "vectors";
@@ -44,7 +44,7 @@ export function samplingOf(): Sampling {
   const within = (key: string, otherwise: number, least: number, most: number) => Math.min(most, Math.max(least, num(key, otherwise)));
   return {
     temperature: within("T", 1, 0, 100),
-    topK: has("topk") ? Math.trunc(within("topk", 1, 1, 1e9)) : null,
+    topK: has("topk") ? whole("topk", 1, 1, 1e9) : null,
     topP: has("topp") ? within("topp", 1, 0.001, 1) : null,
     minP: has("minp") ? within("minp", 0, 0, 1) : null,
   };
@@ -53,7 +53,7 @@ export function samplingOf(): Sampling {
 function Words({ caps, trace }: { caps: Caps; trace: Trace }) {
   const rows = trace.target ?? trace.tokens;
   const start = trace.prediction.position ?? rows.length - 1;
-  const position = Math.min(Math.max(0, num("pos", start < 0 ? rows.length - 1 : start)), rows.length - 1);
+  const position = whole("pos", start < 0 ? rows.length - 1 : start, 0, rows.length - 1);
   const logits = useNumbersOf(trace, "logits", { position });
   const vocabulary = useVocabulary(caps.id);
   const causal = caps.kind !== "encoder";
@@ -71,7 +71,7 @@ function Words({ caps, trace }: { caps: Caps; trace: Trace }) {
 function Chosen({ trace, logits, shown, position }: { trace: Trace; logits: Float32Array; shown: string[]; position: number }) {
   const { T, topk, topp, minp } = place.value.params;
   const sampling = useMemo(samplingOf, [T, topk, topp, minp]);
-  const seed = Math.min(Number.MAX_SAFE_INTEGER, Math.max(0, Math.trunc(num("seed", 0))));
+  const seed = whole("seed", 0);
   const steps = useMemo(() => chain(logits, sampling), [logits, sampling]);
   const token = useMemo(() => draw(steps.final, uniform(seed)), [steps, seed]);
   const name = (id: number) => shown[id] ?? `<${id}>`;

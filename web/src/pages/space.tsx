@@ -7,17 +7,19 @@ import { get, post, queried } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
 import { Await, CopyPython, figure, NumberField, Panel, Segments, Select, Slider, TextField, Title, useDraft, Scroll } from "../ui";
-import { num, set, str } from "../url";
+import { choice, set, str, whole } from "../url";
 
 type Point = { id: number; text: string; shown: string; x: number; y: number; z?: number };
 type Map_ = { points: Point[]; explained: number[]; axes: string[]; note: string; method: string; methods: string[]; normalised: boolean; python: string };
 type Near = { text: string; shown?: string; score: number };
 
 const METHODS = ["pca", "tsne", "umap"];
+const METRICS = ["cosine", "euclid"];
+const SUMS = ["add", "mul"];
 
 export function SpacePage({ caps }: { caps: Caps }) {
   const tables = caps.embeddings?.length ? caps.embeddings : ["input"];
-  const table = tables.includes(str("table")) ? str("table") : tables[0];
+  const table = choice("table", tables);
   const usable = caps.embeddings.length > 0 || caps.kind === "vectors";
   if (!usable) {
     return (
@@ -28,7 +30,7 @@ export function SpacePage({ caps }: { caps: Caps }) {
     );
   }
   const tabs = ["map", "analogy", ...(caps.kind === "vectors" ? [] : ["context"])];
-  const tab = tabs.includes(str("tab")) ? str("tab") : "map";
+  const tab = choice("tab", tabs);
   return (
     <>
       <Title name="space" />
@@ -43,9 +45,9 @@ export function SpacePage({ caps }: { caps: Caps }) {
 
 function MapView({ caps, table }: { caps: Caps; table: string }) {
   const words = str("words");
-  const most = Math.min(num("count", 300), 5000);
-  const method = METHODS.includes(str("map")) ? str("map") : "pca";
-  const slow = method === "pca" ? {} : { method, perplexity: num("perp", 30), seed: num("seed", 0) };
+  const most = whole("count", 300, 3, 5000);
+  const method = choice("map", METHODS);
+  const slow = method === "pca" ? {} : { method, perplexity: whole("perp", 30, 2, 200), seed: whole("seed", 0) };
   const path = `${modelPath(caps.id)}/space/map${queried({ count: most, words, table, dims: method === "pca" ? 3 : 2, ...slow })}`;
   const map = useResource<Map_>(`map ${path}`, () => get(path));
   const [word, setWord] = useDraft(str("w"));
@@ -65,8 +67,8 @@ function MapView({ caps, table }: { caps: Caps; table: string }) {
             choices={METHODS.filter((v) => v !== "umap" || method === v || map.data?.methods.includes(v)).map((v) => ({ value: v, label: t(`space.maps.${v}`) }))} />
           {method === "pca" ? null : (
             <>
-              <NumberField label={t("space.perplexity")} value={num("perp", 30)} min={2} max={200} onChange={(n) => set({ perp: n === 30 ? null : n }, "replace")} />
-              <NumberField label={t("predict.seed")} value={num("seed", 0)} min={0} onChange={(n) => set({ seed: n || null }, "replace")} />
+              <NumberField label={t("space.perplexity")} value={whole("perp", 30, 2, 200)} min={2} max={200} onChange={(n) => set({ perp: n === 30 ? null : n }, "replace")} />
+              <NumberField label={t("predict.seed")} value={whole("seed", 0)} min={0} onChange={(n) => set({ seed: n || null }, "replace")} />
             </>
           )}
         </div>
@@ -85,7 +87,7 @@ function Picture({ map, caps }: { map: Map_; caps: Caps }) {
   const points = Float32Array.from(map.points.flatMap((p) => [p.x, third ? (p.z ?? 0) : p.y]));
   const names = map.points.map((p) => p.shown);
   const w = str("w");
-  const found = map.points.findIndex((p) => p.text === w || p.shown === w || p.shown === `·${w}`);
+  const found = w === "" ? -1 : map.points.findIndex((p) => p.text === w || p.shown === w || p.shown === `·${w}`);
   const selected = found < 0 ? null : found;
   const title = t("space.title", { n: names.length, map: t(`space.maps.${map.method}`) });
   const axes = [map.axes[0], map.axes[third ? 2 : 1]];
@@ -101,12 +103,12 @@ function Picture({ map, caps }: { map: Map_; caps: Caps }) {
 
 function Neighbours({ caps, table }: { caps: Caps; table: string }) {
   const word = str("w");
-  const metric = str("metric", "cosine");
+  const metric = choice("metric", METRICS);
   const path = `${modelPath(caps.id)}/space/neighbours${queried({ word, count: 12, metric, table })}`;
   const near = useResource<{ word: string; near: Near[]; python: string }>(word ? `near ${path}` : null, () => get(path));
   return (
     <Panel title={word ? t("space.nearest", { word }) : t("space.neighbours")}>
-      <Segments label={t("space.metric")} value={metric} onChange={(v) => set({ metric: v === "cosine" ? null : v }, "replace")} choices={["cosine", "euclid"].map((v) => ({ value: v, label: t(`space.metrics.${v}`) }))} />
+      <Segments label={t("space.metric")} value={metric} onChange={(v) => set({ metric: v === "cosine" ? null : v }, "replace")} choices={METRICS.map((v) => ({ value: v, label: t(`space.metrics.${v}`) }))} />
       {word ? (
         <Await of={near}>{({ near, python }) => (
           <>
@@ -134,7 +136,7 @@ function Analogy({ caps }: { caps: Caps }) {
   const [a, setA] = useDraft(given.a);
   const [b, setB] = useDraft(given.b);
   const [c, setC] = useDraft(given.c);
-  const method = str("method", "add");
+  const method = choice("method", SUMS);
   const path = `${modelPath(caps.id)}/space/analogy${queried({ ...given, count: 10, method })}`;
   const vocabulary = useVocabulary(caps.id);
   const chosen = ["a", "b", "c"].some((key) => str(key) !== "");
@@ -145,13 +147,13 @@ function Analogy({ caps }: { caps: Caps }) {
     <>
       <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
         <div class="row">
-          <TextField label={t("play.fields.a")} value={a} onInput={setA} rows={1} send={send} first />
-          <TextField label={t("play.fields.b")} value={b} onInput={setB} rows={1} send={send} />
-          <TextField label={t("play.fields.c")} value={c} onInput={setC} rows={1} send={send} />
+          <TextField label={t("play.fields.a")} value={a} onInput={setA} rows={1} required send={send} first />
+          <TextField label={t("play.fields.b")} value={b} onInput={setB} rows={1} required send={send} />
+          <TextField label={t("play.fields.c")} value={c} onInput={setC} rows={1} required send={send} />
         </div>
         <div class="row">
           <button type="submit" class="primary">{t("space.solve")}</button>
-          <Segments label={t("space.method")} value={method} onChange={(v) => set({ method: v === "add" ? null : v }, "replace")} choices={["add", "mul"].map((v) => ({ value: v, label: t(`space.methods.${v}`) }))} />
+          <Segments label={t("space.method")} value={method} onChange={(v) => set({ method: v === "add" ? null : v }, "replace")} choices={SUMS.map((v) => ({ value: v, label: t(`space.methods.${v}`) }))} />
         </div>
       </form>
       <Await of={found}>{(r) => (
@@ -186,8 +188,8 @@ function Contextual({ caps }: { caps: Caps }) {
     <>
       <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
         <div class="row">
-          <TextField label={t("space.word")} value={draftWord} onInput={setDraftWord} rows={1} send={send} first />
-          <TextField label={t("space.sentences")} value={draft} onInput={setDraft} rows={4} />
+          <TextField label={t("space.word")} value={draftWord} onInput={setDraftWord} rows={1} required send={send} first />
+          <TextField label={t("space.sentences")} value={draft} onInput={setDraft} rows={4} required />
         </div>
         <div class="row"><button type="submit" class="primary">{t("ask.run")}</button></div>
       </form>

@@ -4,7 +4,7 @@ import { Curves, drawCurves, drawMatrix, Matrix, type Curve } from "../figures";
 import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { t } from "../strings";
 import { Ask, Await, count, CopyPython, figure, Go, Panel, percent, Segments, Select, Title, Warnings } from "../ui";
-import { set, str } from "../url";
+import { choice, set, str } from "../url";
 import { names } from "./attention";
 
 type Part = {
@@ -64,7 +64,7 @@ function Everything({ trace }: { trace: Trace }) {
 
 function Cells({ trace, states }: { trace: Trace; states: States }) {
   const part = states.parts.find((p) => p.path === str("part")) ?? states.parts[0];
-  const word = part.words.includes(str("gate")) ? str("gate") : part.words[0];
+  const word = choice("gate", part.words);
   const tensor = useTensor(trace, { name: part.names[word] });
   const tokens = names(trace, part.side);
   return (
@@ -125,11 +125,24 @@ function Reach({ trace }: { trace: Trace }) {
   );
 }
 
+/** The output of a stack is behind its last layer, where it has a norm. */
+function layerName(output: string): string {
+  const name = output.replace(/\.output$/, "");
+  return ["blocks", "encoder", "decoder"].includes(name) ? t("states.stackEnd", { name }) : name;
+}
+
+/** At most so many, from the first to the last, evenly. */
+function spread<T>(all: T[], most: number): T[] {
+  return all.length <= most ? all : Array.from({ length: most }, (_, i) => all[Math.round((i * (all.length - 1)) / (most - 1))]);
+}
+
 function Norms({ trace, states }: { trace: Trace; states: States }) {
-  const curves = states.norms.map((n) => ({ name: n.name.replace(/\.output$/, ""), x: n.values.map((_, i) => i), y: n.values }));
+  const curves = states.norms.map((n) => ({ name: layerName(n.name), x: n.values.map((_, i) => i), y: n.values }));
+  const shown = spread(curves, 8); // as many as can be told apart
+  const note = shown.length < curves.length ? t("states.normsSome", { n: shown.length, of: curves.length }) : undefined;
   return (
     <Panel>
-      <Plot title={t("states.norms")} name="norms" curves={curves.slice(0, 8)} trace={trace} x={t("states.time")} y="‖x‖" python={states.python} />
+      <Plot title={t("states.norms")} note={note} name="norms" curves={shown} trace={trace} x={t("states.time")} y="‖x‖" python={states.python} />
     </Panel>
   );
 }

@@ -8,7 +8,7 @@ import { say } from "../live";
 import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, Chips, copy, figure, Panel, Segments, Select, TextField, Title, useDraft, Warnings } from "../ui";
-import { num, set, str } from "../url";
+import { choice, set, str, whole } from "../url";
 import { located, names } from "./attention";
 
 type Checked = { difference: number; tolerance: number; ok: boolean };
@@ -20,7 +20,7 @@ export function StepsPage({ caps }: { caps: Caps }) {
   const exercise = str("ex");
   const examples = useExamples();
   const topics = topicsOf(caps);
-  const topic = topics.includes(str("topic")) ? str("topic") : (topics[0] ?? "");
+  const topic = choice("topic", topics, topics[0] ?? "");
   const source = exercise ? `ex:${exercise}` : `topic:${topic}`;
   const choices = [
     ...topics.map((k) => ({ value: `topic:${k}`, label: t(`steps.topics.${k}`) })),
@@ -65,9 +65,9 @@ function Update({ caps }: { caps: Caps }) {
     <>
       <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
         <div class="row">
-          <TextField label={t("steps.centre")} value={centre} onInput={setCentre} rows={1} send={send} first />
-          <TextField label={t("steps.observed")} value={observed} onInput={setObserved} rows={1} send={send} />
-          <TextField label={t("steps.drawn")} value={drawn} onInput={setDrawn} rows={1} send={send} />
+          <TextField label={t("steps.centre")} value={centre} onInput={setCentre} rows={1} required send={send} first />
+          <TextField label={t("steps.observed")} value={observed} onInput={setObserved} rows={1} required send={send} />
+          <TextField label={t("steps.drawn")} value={drawn} onInput={setDrawn} rows={1} required send={send} />
         </div>
         <div class="row"><button type="submit" class="primary">{t("ask.run")}</button></div>
       </form>
@@ -97,7 +97,7 @@ function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: strin
   const at = heads ? located(trace) : null;
   const side = at ? at.group.queries : trace.target ? "target" : "tokens";
   const rows = names(trace, side);
-  const token = Math.min(num("q", rows.length - 1), rows.length - 1);
+  const token = whole("q", rows.length - 1, 0, rows.length - 1);
   const query = at ? { part: at.path, head: at.head } : str("part") ? { part: str("part") } : {};
   const path = `/api/trace/${encodeURIComponent(trace.id)}/explain${queried({ topic, ...query, token, wide: ALL })}`;
   const worked = useResource<Explained>(`explain ${path}`, () => get(path));
@@ -144,7 +144,7 @@ function Steps({ of }: { of: Resource<Explained> }) {
 
 function Stepper({ worked }: { worked: Explained }) {
   const steps = parts(worked);
-  const at = Math.min(num("step", 0), steps.length - 1);
+  const at = whole("step", 0, 0, steps.length - 1);
   const all = str("all") === "1";
   const [spoke, setSpoke] = useState(at);
   useEffect(() => {

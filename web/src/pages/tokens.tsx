@@ -4,7 +4,7 @@ import { post } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, Chips, CopyPython, count, figure, Panel, Select, Slider, Title, Warnings } from "../ui";
-import { num, set, str } from "../url";
+import { set, str, whole } from "../url";
 
 type Piece = Token & { bytes?: string; known?: boolean; count?: number; keep?: number; noise?: number };
 type Word = { text: string; start: string[]; steps: { rank: number; pair: string[]; pieces: string[] }[]; pieces: string[] };
@@ -41,7 +41,7 @@ export function TokensPage({ caps }: { caps: Caps }) {
 }
 
 function Pieces({ cut }: { cut: Cut }) {
-  const picked = Math.min(num("i", 0), Math.max(0, cut.tokens.length - 1));
+  const picked = whole("i", 0, 0, Math.max(0, cut.tokens.length - 1));
   const token = cut.tokens[picked];
   return (
     <div class="stack">
@@ -88,21 +88,21 @@ function One({ token, place }: { token: Piece; place: number }) {
 
 /** One word at a time, one merge a step: the pair that joins is the one learnt earliest. */
 function Merges({ words }: { words: Word[] }) {
-  const which = Math.min(num("w", longest(words)), words.length - 1);
+  const which = whole("w", longest(words), 0, words.length - 1);
   const word = words[which];
-  const step = Math.min(num("step", word.steps.length), word.steps.length);
+  const step = whole("step", word.steps.length, 0, word.steps.length);
   const pieces = step === 0 ? word.start : word.steps[step - 1].pieces;
   return (
     <Panel title={t("tokens.merges")}>
       <div class="row">
         <Select label={t("tokens.word")} value={String(which)} onChange={(w) => set({ w, step: null }, "replace")}
-          choices={words.map((w, i) => ({ value: String(i), label: w.text.replaceAll(" ", "·") || "·" }))} />
+          choices={words.map((w, i) => ({ value: String(i), label: w.text }))} />
         <Slider label={t("tokens.step")} value={step} min={0} max={Math.max(1, word.steps.length)} shown={`${step} / ${word.steps.length}`}
           onChange={(s) => set({ step: Math.min(s, word.steps.length) }, "replace")} />
         <button type="button" disabled={step === 0} onClick={() => set({ step: step - 1 }, "replace")}>{t("common.previous")}</button>
         <button type="button" disabled={step >= word.steps.length} onClick={() => set({ step: step + 1 }, "replace")}>{t("common.next")}</button>
       </div>
-      <Chips tokens={pieces.map((p) => ({ shown: p.replaceAll("Ġ", "·").replaceAll("▁", "·"), special: false, id: 0 }))} label={t("tokens.pieces")} />
+      <Chips tokens={pieces.map((p) => ({ shown: p, special: false, id: 0 }))} label={t("tokens.pieces")} />
       <p role="status">
         {step === 0 ? t("tokens.before") : t("tokens.joined", { a: word.steps[step - 1].pair[0], b: word.steps[step - 1].pair[1], rank: count(word.steps[step - 1].rank) })}
       </p>

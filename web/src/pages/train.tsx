@@ -7,7 +7,7 @@ import { epoch, get, online } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
 import { Await, CopyPython, count, figure, Go, Panel, Segments, Select, Slider, Title } from "../ui";
-import { num, set, str } from "../url";
+import { choice, num, set, str, whole } from "../url";
 
 export type Run = { id: string; path: string; steps: number; updated: number; live: boolean; last: Record<string, number> };
 type Series = { step: number[]; value: number[]; tokens: (number | null)[] | null; seconds: (number | null)[] | null };
@@ -130,7 +130,7 @@ function Checkpoints({ run }: { run: RunData }) {
 const XS = ["step", "tokens", "seconds"] as const;
 
 function Plots({ run, second, metrics, groups }: { run: RunData; second?: RunData; metrics: string[]; groups: string[] }) {
-  const metric = metrics.includes(str("metric")) ? str("metric") : (metrics.find((x) => /loss/.test(x)) ?? metrics[0]);
+  const metric = choice("metric", metrics, metrics.find((x) => /loss/.test(x)) ?? metrics[0]);
   const there = XS.filter((v) => v === "step" || run.metrics[metric][v]?.some((at) => at !== null));
   const x = there.find((v) => v === str("by")) ?? "step";
   const family = metric.replace(/^[^/]*\//, "");
@@ -165,7 +165,7 @@ function curve(series: Series, by: (typeof XS)[number], name: string): Curve {
 
 function Samples({ run }: { run: RunData }) {
   const last = run.samples.length - 1;
-  const at = Math.min(num("sample", last), last);
+  const at = whole("sample", last, 0, last);
   return (
     <Panel title={t("train.samples")}>
       {last > 0 ? <Slider label={t("train.step")} value={at} min={0} max={last} shown={count(run.samples[at].step)} onChange={(i) => set({ sample: i }, "replace")} /> : null}

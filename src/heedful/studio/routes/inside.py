@@ -17,7 +17,7 @@ from heedful.errors import InputError
 from heedful.inspect.gradients import attribution, gradient_by_distance
 from heedful.inspect.inputs import names_of
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
-from heedful.models.base import Model
+from heedful.models.base import LM, Model, Seq2Seq
 from heedful.studio import predictions, snippets, tokens
 from heedful.studio.answers import Json
 from heedful.studio.record import recurrent_of
@@ -117,11 +117,10 @@ def _states(held: Held, trace: Trace) -> dict[str, Any]:
             "saturation": {w: saturation(values[w]) for w in cell["gates"] if w in values},
             "mean": {w: values[w].mean(-1).tolist() for w in names},
         })  # fmt: skip
-    outputs = [n for n in trace.shapes if n.endswith(".output") and len(trace.shapes[n]) == 2]
-    norms = [{"name": n, "values": _known(trace, model, n).float().norm(dim=-1).tolist()} for n in outputs]
+    norms = _norms(trace, model)
     neurons = [{"name": n, "shape": list(s)} for n, s in trace.shapes.items() if n.endswith(".hidden")]
     note = "" if parts else f"{model.family.name} has no recurrent cell: its layers and neurons are shown"
-    return {"parts": parts, "norms": norms, "neurons": neurons, "cache": _cache(trace), "note": note}
+    return {"parts": parts, "norms": norms, "neurons": neurons, "cache": _cache(trace, model), "note": note}
 
 
 def saturation(gate: Tensor) -> dict[str, float]:
@@ -132,13 +131,31 @@ def saturation(gate: Tensor) -> dict[str, float]:
     return {"low": low, "high": float(high.float().mean())}
 
 
-def _cache(trace: Trace) -> dict[str, int] | None:
-    """What the keys and values of every layer take while writing."""
-    words = [n for n in trace.shapes if n.rpartition(".")[2] in ("k", "v") and not n.startswith("encoder.")]
-    if not words:
+def _norms(trace: Trace, model: Model) -> list[dict[str, Any]]:
+    """The length of each vector at each layer; the end of a stack only where it is not its last layer's."""
+    out: list[dict[str, Any]] = []
+    for name in (n for n in trace.shapes if n.endswith(".output") and len(trace.shapes[n]) == 2):
+        values = _known(trace, model, name).float().norm(dim=-1).tolist()
+        if not out or values != out[-1]["values"]:
+            out.append({"name": name, "values": values})
+    return out
+
+
+def _cache(trace: Trace, model: Model) -> dict[str, int] | None:
+    """What is kept while writing: keys and values of the tokens so far, and of a source, which stay as many.
+
+    An encoder writes nothing; a recurrence and what attends without a softmax keep a state of one size.
+    """
+    if not isinstance(model, Seq2Seq) and not (isinstance(model, LM) and model.causal):
         return None
-    per_token = sum(4 * math.prod(trace.shapes[n]) // trace.shapes[n][-2] for n in words)
-    return {"bytes_per_token": per_token, "bytes": per_token * trace.given.read.shape[1]}
+    size = lambda n: 4 * math.prod(trace.shapes[n])
+    each = whole = 0
+    for group in (g for g in trace.groups if g.kind == "softmax" and g.stack != "encoder"):
+        names = [f"{layer}.{word}" for layer in group.layers for word in "kv"]
+        kept = [n for n in names if n in trace.shapes]
+        whole += sum(map(size, kept))
+        each += 0 if group.cross else sum(size(n) // trace.shapes[n][-2] for n in kept)
+    return {"bytes_per_token": each, "bytes": whole} if each else None
 
 
 @router.get("/api/trace/{id}/neurons")
@@ -223,8 +240,8 @@ def _shuffled(model: Model, trace: Trace, seed: int) -> dict[str, Any]:
     read = "reading(model, {}).run(model)"
     lines = f"print({read.format(ids.tolist())} - {read.format(new.tolist())})"
     return {
-        "shuffled": list(given.tokens), "before": predictions.at(model, before, at, 10)["top"],
-        "after": predictions.at(model, after, at, 10)["top"], "kl": float((p.exp() * (p - q)).sum(-1).mean()),
+        "shuffled": list(given.tokens), **predictions.beside(model, before, after, at, 10),
+        "kl": float((p.exp() * (p - q)).sum(-1).mean()),
         "cosine": float(F.cosine_similarity(vectors[0], vectors[1], dim=0)),
         "python": snippets.script(trace.entry, lines, "from heedful.inspect.inputs import reading"),
     }  # fmt: skip

@@ -123,6 +123,14 @@ WRITTEN = (
 KEPT = ("multi30k/*/done.json", "finetuned/*/scores.json", "summaries/*/written.json")
 
 
+def chosen(names: Sequence[str], without: Sequence[str] = ()) -> list[str]:
+    """The stages that are named, or all, and those that must be done before them."""
+    found = list(names or STAGES)
+    for name in found:  # grows while it is read
+        found += [other for other in STAGES[name].after if other not in found]
+    return [name for name in STAGES if name in found and name not in without]
+
+
 @dataclass
 class Running:
     """A stage under way."""
@@ -204,7 +212,7 @@ class Session:
         return self.a.work / "logs" / f"{name}.log"
 
     def ready(self) -> str | None:
-        """The first stage whose predecessors are done, or are no part of this session and done before."""
+        """The first stage whose predecessors are done, now or by an earlier call."""
         for name in self.waiting:
             if all(self.mark(other).is_file() for other in STAGES[name].after):
                 return name
@@ -350,7 +358,10 @@ def pack_all(a: argparse.Namespace) -> None:
 def arguments() -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(STAGES)}; all by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME",
+        help=f"of {', '.join(STAGES)}, with what must be done before; all by default",
+    )  # fmt: skip
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help="stages to leave out")
     parser.add_argument("--seconds", type=float, default=1e9, help="everything is over after that")
     parser.add_argument("--jobs", type=int, default=5, help="processes at once")
@@ -376,15 +387,15 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     a, began = arguments(), time.monotonic()
     with overlapping(a.mps == "try" and a.device in (None, "cuda"), a.work / "logs" / "mps.log") as shared:
-        chosen = [name for name in a.names or STAGES if name not in a.without]
-        session = Session(chosen, a, shared)
+        session = Session(chosen(a.names, a.without), a, shared)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(session, "over", True))
         session.run(a.seconds - (time.monotonic() - began))
     if a.out:
         pack_all(a)
     for name in session.waiting:
-        session.ended[name] = "not begun"
+        missing = [other for other in STAGES[name].after if not session.mark(other).is_file()]
+        session.ended[name] = "not begun" + (f": {', '.join(missing)} not done" if missing else "")
     for name, how in session.ended.items():
         print(f"{name:24} {how}")
     sys.exit(0 if all(how.startswith("done") for how in session.ended.values()) else 1)

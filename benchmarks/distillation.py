@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -40,10 +39,11 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the plans lie in bundle/, which is not installed
 
+from bundle import data_folder
 from bundle.plans import BASE, Plan, percent, rows, scored
 
 import heedful
-from finetuned import TASKS, hiding, learn, one, place_of, planned, settings
+from finetuned import TASKS, alone, hiding, learn, place_of, planned, settings
 from heedful.data.batch import Batch
 from heedful.loading import assemble
 from heedful.models.base import LM, Model
@@ -186,11 +186,8 @@ def taught(teacher: Model, plan: Plan, a: argparse.Namespace) -> tuple[Model, fl
 def measured(a: argparse.Namespace) -> dict[str, Any]:
     """Teacher and student side by side."""
     plan = planned("sentiment", a.data)
-    place = place_of("teacher", 0, a)
-    if not (place / "config.json").is_file():  # of a run elsewhere only the scores may be here
-        (place / "scores.json").unlink(missing_ok=True)
-    told = one("teacher", replace(TASKS["sst2"], **TEACHER), plan, 0, a)
-    teacher = heedful.load(place, dtype=torch.float32, device=a.device)
+    told = alone("teacher", replace(TASKS["sst2"], **TEACHER), plan, 0, 0, a, weights=True)
+    teacher = heedful.load(place_of("teacher", 0, a), dtype=torch.float32, device=a.device)
     student, held = taught(teacher, plan, a)
     score = float(scored(student, plan, plan.test(a.data))[plan.score])
     texts = [line.split("\t", 1)[1] for line in rows(a.data / "classification/sst2/dev.tsv.gz")[1:]]
@@ -240,7 +237,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
     a.fold = None  # dev is scored
-    a.data = Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets"))
+    a.data = data_folder()
     torch.set_float32_matmul_precision("high")
     figure = measured(a)
     print(json.dumps({"schema": "heed/1", "row": "distillation", "figure": figure}), flush=True)

@@ -9,9 +9,9 @@ sst2        accuracy on dev, median of 3 seeds         clinc150   accuracy on te
 conll2003   F1 of entities on testb                    mrpc       accuracy on test, median of 3 seeds
 squad       F1 on the last 8 articles of dev           rte        accuracy on dev, median of 3 seeds
 
-The weights that are tested are those with the best score on held-back data; the test data are looked at once.
-A seed of sst2 is a soup: the mean of the last weights of three runs from one start, which read
-the data in different orders (Wortsman et al. 2022); `single` in its row is the median of such runs alone.
+Tested are the weights with the best score on held-back data, of sst2 and rte the last ones; the test data are
+looked at once. A seed of sst2 is a soup: the mean of the weights of three runs from one start, which read the
+data in different orders (Wortsman et al. 2022); `single` in its row is the median of such runs alone.
 On SST-2 whole sentences are held back with all phrases that occur in no other one: single phrases would share
 their words with those trained on. A fifteenth of them, or with --fold the k-th fifth, which alone is scored:
 settings were chosen so (docs/ledger-runs.md). RTE has too little to hold back.
@@ -42,7 +42,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the plans lie in bundle/, which is not installed
 
-from bundle.plans import BASE, PLANS, SCRATCH, Plan, ask, base_folder, percent, rows, scored
+from bundle import SCRATCH, data_folder
+from bundle.plans import BASE, PLANS, Plan, ask, base_folder, percent, rows, scored
 
 import heedful
 from heedful import data
@@ -114,11 +115,15 @@ def apart(folder: Path, fold: int | None) -> tuple[Path, Path]:
     gone = grams(map(text, held)) - grams(map(text, kept))
     head, *phrases = rows(folder / "classification/sst2/train.tsv.gz")
     left = [line for line in phrases if text(line) not in gone]
-    made = SCRATCH / f"sst2-train-{os.getpid()}.tsv", SCRATCH / f"sst2-held-{os.getpid()}.tsv"
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    for path, lines in zip(made, (left, held), strict=True):
+    for path, lines in zip(halves(), (left, held), strict=True):
         path.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
-    return made
+    return halves()
+
+
+def halves() -> tuple[Path, Path]:
+    """Where this process keeps what is trained on and what is held back of SST-2."""
+    return SCRATCH / f"sst2-train-{os.getpid()}.tsv", SCRATCH / f"sst2-held-{os.getpid()}.tsv"
 
 
 def planned(name: str, folder: Path, fold: int | None = None) -> Plan:
@@ -209,11 +214,12 @@ def tuned(
 
 
 def alone(
-    name: str, how: Whole, plan: Plan, seed: int, run: int, a: argparse.Namespace, make: Made
-) -> dict[str, Any]:
+    name: str, how: Whole, plan: Plan, seed: int, run: int, a: argparse.Namespace, make: Made = tuned,
+    weights: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Train and test once; what was kept of an earlier call is taken. Nothing is tested in a fold."""
     place = place_of(name, seed, a, run if how.runs > 1 else None)
-    if (found := kept(place)) is not None:
+    if (found := kept(place, weights)) is not None:
         return found
     began = time.perf_counter()
     model, held = make(name, how, plan, seed, run, a)
@@ -230,7 +236,7 @@ def one(
     if (found := kept(place)) is not None:
         return found
     began = time.perf_counter()
-    singles = [alone(name, how, plan, seed, run, a, make) for run in range(how.runs)]
+    singles = [alone(name, how, plan, seed, run, a, make, weights=True) for run in range(how.runs)]
     model = soup([place_of(name, seed, a, run) for run in range(how.runs)]).to(a.device)
     held = float(scored(model, plan, plan.held(a.data))[plan.score])
     return keep(model, held, began, plan, place, a, singles=singles)
@@ -242,10 +248,11 @@ def place_of(name: str, seed: int, a: argparse.Namespace, run: int | None = None
     return Path(a.work) / "-".join([name, *fold, str(seed), *([] if run is None else [f"run{run}"])])
 
 
-def kept(place: Path) -> dict[str, Any] | None:
-    """The scores of a model that lies there; scores alone may have come from elsewhere."""
+def kept(place: Path, weights: bool = False) -> dict[str, Any] | None:
+    """The scores of a model that lies there. They may have come from elsewhere alone, without its weights."""
     file = place / "scores.json"
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+    there = file.is_file() and (not weights or (place / "config.json").is_file())
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if there else None
 
 
 def keep(
@@ -262,10 +269,12 @@ def keep(
 
 def measured(name: str, how: Whole, a: argparse.Namespace, make: Made = tuned) -> None:
     """All seeds of a task; its row."""
+    if a.run is not None and a.run not in range(how.runs):
+        sys.exit(f"--run {a.run}: a seed of {name} has {how.runs} of them, counted from 0")
     plan = planned(how.plan, a.data, a.fold)
     seeds = tuple(a.seeds or how.seeds)
     if a.run is not None:
-        told = [alone(name, how, plan, seed, a.run, a, make) for seed in seeds]
+        told = [alone(name, how, plan, seed, a.run, a, make, weights=how.runs > 1) for seed in seeds]
         print(json.dumps({"schema": "heed/1", "row": row_name(name), "runs": told}), flush=True)
         return
     runs = [one(name, how, plan, seed, a, make) for seed in seeds]
@@ -291,8 +300,7 @@ def row(
     name: str, how: Whole, plan: Plan, figure: Mapping[str, Any], seeds: Sequence[int], a: argparse.Namespace
 ) -> dict[str, Any]:
     """What the ledger keeps of a task."""
-    changed = [word for key in ("lr", "epochs", "batch") if (value := getattr(a, key)) is not None
-               for word in (f"--{key}", str(value))]  # fmt: skip
+    changed = [word for key, value in a.given.items() for word in (f"--{key}", str(value))]
     words = ["python", f"benchmarks/{how.script}.py", name.removeprefix("scratch-"), *changed]
     again = [*words, "--seeds", *map(str, seeds), "--json", "--work", "{work}"]
     check = {
@@ -334,7 +342,7 @@ def arguments(about: str, names: Iterable[str]) -> tuple[argparse.ArgumentParser
     if unknown := [name for name in a.names if name not in names]:
         parser.error(f"no task is called {unknown[0]!r}; there are {', '.join(names)}")
     a.names = a.names or list(names)
-    a.data = Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets"))
+    a.data = data_folder()
     a.given = {key: getattr(a, key) for key in ("lr", "epochs", "batch") if getattr(a, key) is not None}
     torch.set_float32_matmul_precision("high")
     SCRATCH.mkdir(parents=True, exist_ok=True)

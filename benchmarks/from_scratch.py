@@ -17,7 +17,6 @@ HEED_DATA is a folder with classification/sst2.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,11 +24,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the plans lie in bundle/, which is not installed
 
-from bundle.plans import SCRATCH, Plan, scored
+from bundle.plans import Plan, scored
 from torch import nn
 
 import heedful
-from finetuned import THREE, Whole, arguments, learn, measured, settings
+from finetuned import THREE, Whole, arguments, halves, learn, measured, settings
 from heedful.models.base import Model
 from heedful.train.objectives import adversarial
 from heedful.train.spelling import spelt
@@ -61,8 +60,8 @@ def grown(
     """A model from random weights, trained."""
     family = name.removeprefix("scratch-")
     kind = KINDS[family]
-    text, train = (SCRATCH / f"sst2-{part}-{os.getpid()}" for part in ("words.txt", "train"))
-    lines = train.with_suffix(".tsv").read_text(encoding="utf-8").splitlines()[1:]
+    train, _ = halves()
+    text, (_, *lines) = train.with_suffix(".txt"), train.read_text(encoding="utf-8").splitlines()
     text.write_text("\n".join(line.split("\t", 1)[1] for line in lines), encoding="utf-8")
     tokenizer = heedful.train_tokenizer("wordpiece", [text], vocab=VOCABULARY, lower=True)
     batches = plan.batches(a.data, tokenizer, how.batch)

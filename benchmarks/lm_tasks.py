@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
+from bundle import data_folder
 from bundle.plans import base_folder
 
 import heedful
@@ -135,10 +135,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="so many rows; writes nothing")
     parser.add_argument("--json", action="store_true", help="print the figure, write nothing")
     given = parser.parse_args()
-    root = os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets")
+    root = data_folder()
     model = heedful.load(base_folder(given.model), device=given.device, dtype=getattr(torch, given.dtype))
     for name in given.names:
-        path = Path(root) / ROWS[name].file
+        path = root / ROWS[name].file
         rows, began = rows_of(path, given.limit), time.perf_counter()
         found = ROWS[name].score(model, counted(rows))
         figure = in_percent(found)

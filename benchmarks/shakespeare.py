@@ -144,7 +144,7 @@ def main() -> None:
 
     import heedful
 
-    text = text_of(Path(os.environ["HEED_DATA"]))
+    text = text_of(Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets")))
     cut, tokenizer, length = int(0.9 * len(text)), Characters(text), setting.sizes["context"]
     valid = torch.tensor(tokenizer.encode(text[cut:]), device=device)
     model = heedful.build("gpt2", vocab=len(tokenizer), seed=1337, device=device, **setting.sizes)

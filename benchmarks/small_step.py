@@ -73,7 +73,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    text = text_of(Path(os.environ["HEED_DATA"]))
+    text = text_of(Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets")))
     runs: dict[str, Iterator[Any]] = {
         "ours": ours(text, "gelu"),
         "ours, tanh GELU": ours(text, "gelu_new"),

@@ -1,14 +1,14 @@
 """How soon the studio shows something: a trace and all thumbnails of a random model of 12 layers × 12 heads.
 
-    python benchmarks/studio.py [TOKENS …]
+    python benchmarks/studio.py [TOKENS …]        128 and 512 by default
 
 Prints milliseconds and asserts nothing. The aim: a first picture within 1 s at 128 tokens, a head in 50 ms.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,7 +29,11 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return (time.perf_counter() - began) * 1000, found
 
 
-def main(lengths: list[int]) -> None:
+def main() -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
+    parser.add_argument("lengths", type=int, nargs="*", metavar="TOKENS", default=[128, 512])
+    lengths = parser.parse_args().lengths
     with tempfile.TemporaryDirectory() as folder:
         model = heedful.build("gpt2", vocab=512, dim=192, layers=12, heads=12, context=max(lengths), seed=0)
         heedful.save(model, Path(folder) / "random")
@@ -60,4 +64,4 @@ def once(client: TestClient, length: int) -> tuple[float, ...]:
 
 
 if __name__ == "__main__":
-    main([int(n) for n in sys.argv[1:]] or [128, 512])
+    main()

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -29,6 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
+from bundle import data_folder
 from bundle.plans import base_folder
 from bundle.summarising import learnt, written
 
@@ -142,7 +142,7 @@ def main() -> None:
     a = parser.parse_args()
     if unknown := [name for name in a.names if name not in SETS]:
         parser.error(f"no set is called {unknown[0]!r}; there are {', '.join(SETS)}")
-    a.data = Path(os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets"))
+    a.data = data_folder()
     torch.set_float32_matmul_precision("high")
     torch.backends.cuda.enable_cudnn_sdp(False)  # it prepares a plan for every length that is met
     for name in a.names or SETS:

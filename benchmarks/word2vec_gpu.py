@@ -111,7 +111,8 @@ def main() -> None:
             "published": None,
             "source": "benchmarks/word2vec.py quality, same text and scores",
             "seed": list(range(1, given.seeds + 1)),
-            "command": f"HEED_DATA=… python benchmarks/word2vec_gpu.py --epochs {given.epochs}",
+            "command": f"HEED_DATA=… python benchmarks/word2vec_gpu.py --epochs {given.epochs} "
+            f"--seeds {given.seeds}",
             "data_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
             "hardware": name,
             "date": datetime.date.today().isoformat(),

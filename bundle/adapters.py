@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,9 @@ from typing import Any
 import torch
 
 import heedful
+from bundle import SCRATCH, data_folder
 from bundle.cards import hash_of, write_card
-from bundle.plans import BASE, PLANS, SCRATCH, Plan, base_folder, percent, scored
+from bundle.plans import BASE, PLANS, Plan, base_folder, percent, scored
 from bundle.timed import learn, options, places
 from heedful.loading import save_on_base, with_head
 from heedful.runs import ledger
@@ -106,7 +106,7 @@ def main() -> None:
     plan = PLANS[given.name]
     plan = replace(plan, **{n: v for n in CHANGES if (v := getattr(given, n)) is not None})
     out, given.results, _ = places(given.name, given.out, plan.card.bundled)
-    found = train(given.name, plan, Path(os.environ["HEED_DATA"]), out, given)
+    found = train(given.name, plan, data_folder(), out, given)
     print(json.dumps({"figure": round(percent(plan, found[plan.score]), 2), **found}))
 
 

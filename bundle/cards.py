@@ -23,7 +23,7 @@ class Card:
     licence: str  # of the data
     measure: str  # the score's data and name
     bundled: bool = True  # whether the data's licence lets the model be passed on
-    notes: str = ""
+    learnt: str = "LoRA and head"  # of a model that stands on another
 
 
 def hash_of(path: Path) -> str:
@@ -43,9 +43,9 @@ def write_card(
     }  # fmt: skip
     head |= {"base_model": base} if base else {}
     lines = ["---", yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=1000).strip(), "---", ""]
-    lines += [f"# {name}", "", f"Tells {card.what}." if not card.notes else card.notes, ""]
+    lines += [f"# {name}", "", f"Tells {card.what}.", ""]
     lines += [
-        f"- base: {base}, LoRA and head trained by us" if base else "- trained by us from random weights"
+        f"- base: {base}, {card.learnt} trained by us" if base else "- trained by us from random weights"
     ]
     lines += [f"- data: {card.data}; licence of the data: {card.licence}"]
     files = ", ".join(f"{Path(f).parent.name}/{Path(f).name} {h}" for f, h in hashes.items())

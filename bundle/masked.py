@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 import heedful
+from bundle import data_folder
 from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
 from bundle.timed import learn, options, places, write_sample
@@ -340,7 +340,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.threads:
         torch.set_num_threads(given.threads)
-    folder = Path(os.environ["HEED_DATA"])
+    folder = data_folder()
     out, results, samples = places("masked", given.out)
     body = heedful.load(base_folder(BASE), dtype=torch.float32)
     model = with_head(body, "pretrain", seed=given.seed).to(given.device)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bundle import SCRATCH
 from bundle.cards import Card
 from heedful import data
 from heedful.data.squad import Question
@@ -67,9 +68,6 @@ def parted(path: Path, out: Path, share: int) -> tuple[Path, Path]:
 def ask(path: Path, limit: int | None = None, **options: Any) -> Asked:
     """What `heed eval` is asked about one file."""
     return Asked([str(path)], batch=64, limit=limit, options=options)
-
-
-SCRATCH = Path(os.environ.get("TMPDIR", "/tmp")) / "heedful-bundle"
 
 
 def sst2(folder: Path) -> tuple[Path, Path]:

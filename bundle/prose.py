@@ -11,7 +11,6 @@ import gzip
 import json
 import lzma
 import math
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 import heedful
+from bundle import SCRATCH, data_folder
 from bundle.cards import Card, hash_of, write_card
 from bundle.timed import learn, options, places, write_sample
 from heedful import data
@@ -32,7 +32,6 @@ from heedful.evaluate.scores import spearman
 from heedful.models.base import LM, Model
 from heedful.runs import ledger
 
-SCRATCH = Path(os.environ.get("TMPDIR", "/tmp")) / "heedful-bundle"
 NOVELS = "ELTeC English, 93 novels of 1840 to 1920 (COST Action CA16204)"
 LICENCE = "texts in the public domain, mark-up CC BY 4.0"
 FILES = {part: f"lm/eltec-eng/{part}.jsonl.xz" for part in ("train", "valid")}
@@ -200,7 +199,7 @@ def main() -> None:
     parser.add_argument("--held", type=int, default=600_000, help="characters of unseen novels to measure on")
     given = parser.parse_args()
     torch.set_num_threads(given.threads or 1)
-    folder = Path(os.environ["HEED_DATA"])
+    folder = data_folder()
     if given.what == "words":
         words(folder, places("words", given.out)[0], given.seed)
     else:

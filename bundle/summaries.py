@@ -14,7 +14,6 @@ import argparse
 import gzip
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 
 import heedful
+from bundle import data_folder
 from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
 from bundle.summarising import learnt, written
@@ -45,6 +45,7 @@ CARD = Card(
     "SciTLDR-A: abstracts of papers with one-sentence summaries (Cachola et al. 2020)",
     "Apache-2.0",
     "SciTLDR-A test, ROUGE-L, best of an abstract's references",
+    learnt="LoRA",
 )
 OTHERS = (
     "Anna: Are you coming to the party on Saturday?\nBen: I can't, my sister is getting married.\nAnna: Oh, "
@@ -141,7 +142,7 @@ def untaught(texts: Sequence[str], a: argparse.Namespace) -> list[str]:
 
 def made(a: argparse.Namespace, began: float) -> None:
     """Train, write, score, and everything that is kept of it."""
-    folder, (out, results, samples) = Path(os.environ["HEED_DATA"]), places("summaries", a.out)
+    folder, (out, results, samples) = data_folder(), places("summaries", a.out)
     rows = {part: abstracts(folder / path, a.limit) for part, path in FILES.items()}
     sources, truths = [" ".join(s) for s, _ in rows["test"]], [t for _, t in rows["test"]]
     model, task, loss = taught(rows, a, began)

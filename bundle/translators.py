@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import time
 import zlib
 from collections import defaultdict
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 
 import heedful
+from bundle import SCRATCH, data_folder
 from bundle.cards import Card, hash_of, write_card
 from bundle.timed import learn, options, places, write_sample
 from heedful import data
@@ -32,7 +32,6 @@ from heedful.evaluate.generated import bleu
 from heedful.models.base import Model
 from heedful.runs import ledger
 
-SCRATCH = Path(os.environ.get("TMPDIR", "/tmp")) / "heedful-bundle"
 LANGUAGES = {"de": ("deu", "German"), "fr": ("fra", "French")}
 
 
@@ -176,7 +175,7 @@ def main() -> None:
     plan, began = PLANS[given.name], time.perf_counter()
     out, results, samples = places(given.name, given.out)
     code, language = LANGUAGES[plan.language]
-    path = Path(os.environ["HEED_DATA"]) / "translation/tatoeba" / f"{code}-eng.tsv.gz"
+    path = data_folder() / "translation/tatoeba" / f"{code}-eng.tsv.gz"
     tokenizer, batches, pairs = read(path, given.name, given, plan)
     model = heedful.build(
         plan.family, vocab=len(tokenizer), seed=given.seed, device=given.device, **plan.model

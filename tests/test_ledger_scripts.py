@@ -102,7 +102,7 @@ def run(
     """Call a script as one would; the last object that it prints."""
     monkeypatch.setenv("HEED_DATA", str(made[0]))
     monkeypatch.setenv("HEED_BASES", str(made[1]))
-    for name in ("finetuned", "from_scratch", "bundle.plans"):
+    for name in ("finetuned", "bundle.plans"):
         monkeypatch.setattr(load(name), "SCRATCH", tmp_path)
 
     def called(script: str, *words: str) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def test_a_task_is_fine_tuned_and_tested(name: str, run: Run, made: tuple[Path, 
     script = load("finetuned")
     how, figure = script.TASKS[name], told["figure"]
     assert len(figure["seeds"]) == 2
-    given = script.argparse.Namespace(data=made[0], lr=None, epochs=None, batch=None)
+    given = script.argparse.Namespace(data=made[0], given={})
     accepted(script.row(name, how, script.planned(how.plan, made[0]), figure, (0, 1), given))
 
 
@@ -214,6 +214,21 @@ def test_a_soup_is_the_mean_of_runs_that_began_alike(run: Run, tmp_path: Path) -
     weights = [run.head.label.weight for run in runs]
     assert not weights[0].equal(weights[1])
     assert mixed.head.label.weight.allclose(sum(weights) / 3)
+
+
+def test_a_run_whose_weights_are_elsewhere_is_trained_again_for_its_soup(run: Run, tmp_path: Path) -> None:
+    run("finetuned", "sst2", "--seeds", "0", "--steps", "2")
+    (tmp_path / "work/sst2-0/scores.json").unlink()
+    (tmp_path / "work/sst2-0-run1/config.json").unlink()  # an archive has the scores alone
+    assert "single" in run("finetuned", "sst2", "--seeds", "0", "--steps", "2")["figure"]
+    assert (tmp_path / "work/sst2-0-run1/config.json").is_file()
+
+
+@pytest.mark.parametrize(("name", "which"), [("mrpc", "1"), ("sst2", "3"), ("sst2", "-1")])
+def test_a_run_that_a_seed_does_not_have_is_refused(name: str, which: str, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"--run {which}: a seed of {name} has"):
+        run("finetuned", name, "--seeds", "0", "--run", which, "--steps", "2")
+    assert not (tmp_path / "work").exists()
 
 
 def test_a_fold_is_scored_alone_and_writes_no_row(run: Run, tmp_path: Path) -> None:
@@ -237,7 +252,7 @@ def test_a_model_from_random_weights_is_trained_and_tested(
         tmp_path / f"work/scratch-{family}-0"
     )  # a plain table: nothing of its spelling is left
     assert model.tables["tokens"].table.shape == (len(model.tokenizer), 16)
-    given = script.argparse.Namespace(data=made[0], lr=None, epochs=None, batch=None)
+    given = script.argparse.Namespace(data=made[0], given={})
     plan, row = load("finetuned").planned("sentiment", made[0]), load("finetuned").row
     accepted(row(f"scratch-{family}", script.HOW, plan, figure, (0, 1), given))
 
@@ -372,7 +387,7 @@ def test_the_driver_runs_what_fits_and_goes_on_later(
         assert told[name].startswith("done")
     assert told["slow"].startswith("out of time")
     assert told["wrong"].startswith("failed")
-    assert told["never"] == "not begun"
+    assert told["never"] == "not begun: wrong not done"
     with tarfile.open(tmp_path / "out/ledger.tar.gz") as archive:
         assert {"results/finetuned-quick.json", "runs/logs/wrong.log"} <= set(archive.getnames())
     with tarfile.open(tmp_path / "out/models.tar.gz") as archive:
@@ -382,6 +397,15 @@ def test_the_driver_runs_what_fits_and_goes_on_later(
         driver.main()
     assert again.value.code == 0
     assert "done before" in capsys.readouterr().out
+
+
+def test_a_stage_that_is_named_brings_what_must_be_done_before_it() -> None:
+    driver = load("all_gpu")
+    assert driver.chosen(["scratch-cnn", "rte"]) == [
+        "rte", "scratch-cnn-0", "scratch-cnn-1", "scratch-cnn-2", "scratch-cnn"
+    ]  # fmt: skip
+    assert "transformer-1" in driver.chosen(["multi30k"])
+    assert driver.chosen([], ["dialogsum"]) == [name for name in driver.STAGES if name != "dialogsum"]
 
 
 def test_what_fell_under_mps_is_begun_again_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,10 +451,27 @@ def test_every_stage_calls_a_script_with_what_it_knows(tmp_path: Path) -> None:
     given = driver.argparse.Namespace(**places, extra=[], device=None)
     session = driver.Session([], given, {})
     session.plain |= {name for name, stage in driver.STAGES.items() if stage.recorded}
+    shared = {
+        "from_scratch.py": "benchmarks/finetuned.py",
+        "-m": "bundle/timed.py",
+    }  # where options stand too
     for name, stage in driver.STAGES.items():
         assert set(stage.after) <= set(driver.STAGES)
-        if stage.words[0] != "-m":
-            files = [stage.words[0], *(["finetuned.py"] if stage.words[0] == "from_scratch.py" else [])]
-            script = "".join((ROOT / "benchmarks" / file).read_text(encoding="utf-8") for file in files)
-            said = [word for word in session.command(name, 100.0) if word.startswith("--")]
-            assert all(f'"{word.replace("--no-", "--")}"' in script for word in said)
+        first, second, *_ = (*stage.words, "")
+        own = f"{second.replace('.', '/')}.py" if first == "-m" else f"benchmarks/{first}"
+        files = [own, *filter(None, [shared.get(first)])]
+        script = "".join((ROOT / file).read_text(encoding="utf-8") for file in files)
+        said = [word for word in session.command(name, 100.0) if word.startswith("--")]
+        assert all(f'"{word.replace("--no-", "--")}"' in script for word in said)
+
+
+@pytest.mark.parametrize("module", ["adapters", "masked", "prose", "summaries", "translators"])
+@pytest.mark.parametrize("folder", ["", "nowhere"])
+def test_a_script_without_data_says_so(
+    module: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEED_DATA", str(tmp_path / folder) if folder else "")
+    first = {"adapters": ["sentiment"], "prose": ["gpt"], "translators": ["translate-en-de"]}
+    monkeypatch.setattr(sys, "argv", [module, *first.get(module, []), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="HEED_DATA names no folder of data sets"):
+        load(f"bundle.{module}").main()

@@ -475,3 +475,21 @@ def test_a_script_without_data_says_so(
     monkeypatch.setattr(sys, "argv", [module, *first.get(module, []), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="HEED_DATA names no folder of data sets"):
         load(f"bundle.{module}").main()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["nowhere", "page.md"]])
+def test_a_page_is_not_emptied_by_a_slip(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("page.md").write_text("full")
+    with pytest.raises(SystemExit):
+        ledger.main(words)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.md"]
+    assert Path("page.md").read_text() == "full"
+
+
+def test_the_page_is_made_from_a_folder(tmp_path: Path) -> None:
+    ledger.record(tmp_path / "one.json", [ledger.row("a claim", 1.5, "python it")])
+    ledger.main([str(tmp_path), str(tmp_path / "docs/page.md")])
+    assert "a claim" in (tmp_path / "docs/page.md").read_text()

@@ -15,6 +15,7 @@ A row's name is its file's, followed by :2 … where a file has several: `heed v
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import hashlib
 import json
@@ -164,13 +165,15 @@ def cell(value: Any) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Write the page from results/ here, or from another folder to another file."""
-    folder, target = (
-        Path(arguments[0] if arguments else "results"),
-        Path(arguments[1] if len(arguments) > 1 else "docs/results.md"),
-    )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(folder), encoding="utf-8")
-    print(target)
+    parser = argparse.ArgumentParser(prog="python -m heedful.runs.ledger", description=main.__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("results"))
+    parser.add_argument("page", nargs="?", type=Path, default=Path("docs/results.md"))
+    given = parser.parse_args(arguments)
+    if not any(given.folder.glob("*.json")):
+        parser.error(f"{given.folder} has no results (*.json); {given.page} stays as it is")
+    given.page.parent.mkdir(parents=True, exist_ok=True)
+    given.page.write_text(page(given.folder), encoding="utf-8")
+    print(given.page)
 
 
 if __name__ == "__main__":

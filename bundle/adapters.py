@@ -22,7 +22,7 @@ import heedful
 from bundle import SCRATCH, data_folder
 from bundle.cards import hash_of, write_card
 from bundle.plans import BASE, PLANS, Plan, base_folder, percent, scored
-from bundle.timed import learn, options, places
+from bundle.timed import learn, options, parsed, places
 from heedful.loading import save_on_base, with_head
 from heedful.runs import ledger
 
@@ -100,9 +100,7 @@ def main() -> None:
             f"--{name}", type=float if name in ("epochs", "lr") else int, help="not as planned"
         )
     parser.add_argument("--steps", type=int, help="stop so early, to try it")
-    given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
+    given = parsed(parser, "steps")
     plan = PLANS[given.name]
     plan = replace(plan, **{n: v for n in CHANGES if (v := getattr(given, n)) is not None})
     out, given.results, _ = places(given.name, given.out, plan.card.bundled)

@@ -31,6 +31,10 @@ def hash_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
+def lasted(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
+
+
 def write_card(
     folder: Path, name: str, card: Card, scores: dict[str, float], best: str, command: str, seed: int,
     hashes: dict[str, str], base: str | None, seconds: float,
@@ -50,7 +54,7 @@ def write_card(
     lines += [f"- data: {card.data}; licence of the data: {card.licence}"]
     files = ", ".join(f"{Path(f).parent.name}/{Path(f).name} {h}" for f, h in hashes.items())
     lines += [f"- files (SHA-256): {files}"]
-    lines += [f"- command: `{command}`, seed {seed}, {seconds / 60:.0f} minutes on {hardware()}"]
+    lines += [f"- command: `{command}`, seed {seed}, {lasted(seconds)} on {hardware()}"]
     lines += [f"- {card.measure}: **{scores[best]:.4f}**"]
     lines += [f"- all scores: {', '.join(f'{k} {v:.4f}' for k, v in scores.items())}", ""]
     folder.mkdir(parents=True, exist_ok=True)

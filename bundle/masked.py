@@ -28,7 +28,7 @@ import heedful
 from bundle import data_folder
 from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
-from bundle.timed import learn, options, places, write_sample
+from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful.data import vocabulary
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches, Indices, Shuffled, generator
@@ -337,9 +337,7 @@ def main() -> None:
     parser.add_argument("--first", type=float, default=0.3, help="the share of time for next-sentence alone")
     parser.add_argument("--checks", type=int, default=100, help="batches of 32 that are scored at the end")
     parser.add_argument("--books", type=int, help="only so many novels, to try it")
-    given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
+    given = parsed(parser, "books")
     folder = data_folder()
     out, results, samples = places("masked", given.out)
     body = heedful.load(base_folder(BASE), dtype=torch.float32)
@@ -354,6 +352,7 @@ def main() -> None:
     print(json.dumps(found), flush=True)
     save_on_base(model, out, BASE)
     words = ["--seconds", f"{given.seconds:.0f}"] if given.seconds else ["--steps", str(given.steps)]
+    words += seeded(given)
     command = " ".join(["HEED_DATA=FOLDER python -m bundle.masked", *words])
     hashes = {one: hash_of(folder / one) for one in FILES}
     spent = time.perf_counter() - began

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import heedful
 from bundle import SCRATCH, data_folder
 from bundle.cards import Card, hash_of, write_card
-from bundle.timed import learn, options, places, write_sample
+from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Indices, Shuffled, generator
@@ -107,6 +107,7 @@ def written(
     """Card, row of the ledger and sample of a model that is saved."""
     out, results, samples = places(name, given.out)
     words = ["--seconds", f"{given.seconds:.0f}"] if given.seconds else ["--steps", str(given.steps)]
+    words += seeded(given)
     command = " ".join(["HEED_DATA=FOLDER python -m bundle.prose", given.what, *words])
     hashes = {one: hash_of(folder / one) for one in FILES.values()}
     spent = time.perf_counter() - began
@@ -159,21 +160,16 @@ def gpt(folder: Path, given: argparse.Namespace) -> None:
     written("prose", card, small, found, folder, given, began)
 
 
-def words(folder: Path, out: Path, seed: int) -> None:
+def words(folder: Path, out: Path, results: Path, seed: int) -> None:
     """Skip-gram vectors of the 6,000 commonest words."""
-    began = time.perf_counter()
+    began, judged = time.perf_counter(), "wordvec/EN-MEN-TR-3k.tsv.gz"
     made = heedful.Word2Vec.train(
         novels(folder, "train"), dim=64, window=5, mode="skipgram", loss="negative", negatives=5,
         min_count=40, max_vocab=6000, subsample=1e-3, epochs=3, threads=1, seed=seed, lowercase=True,
     )  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     made.save(out / "vectors.bin")
-    pairs = [
-        line.split()
-        for line in gzip.decompress((folder / "wordvec/EN-MEN-TR-3k.tsv.gz").read_bytes())
-        .decode()
-        .splitlines()
-    ]
+    pairs = [line.split() for line in gzip.decompress((folder / judged).read_bytes()).decode().splitlines()]
     known = [(a, b, float(s)) for a, b, s in pairs if a in made and b in made]
     rho = spearman([s for *_, s in known], [made.similarity(a, b) for a, b, _ in known])
     found = {"spearman": rho, "pairs": len(known)}
@@ -181,11 +177,20 @@ def words(folder: Path, out: Path, seed: int) -> None:
         "which words are used alike", "feature-extraction", NOVELS, LICENCE,
         f"MEN, Spearman over the {len(known):,} of 3,000 pairs whose words are among the 6,000",
     )  # fmt: skip
-    command = "HEED_DATA=FOLDER python -m bundle.prose words"
+    said = ["python", "-m", "bundle.prose", "words", *(["--seed", str(seed)] if seed else [])]
+    command = " ".join(["HEED_DATA=FOLDER", *said])
     hashes = {FILES["train"]: hash_of(folder / FILES["train"])}
     spent = time.perf_counter() - began
     write_card(out, "words", card, found, "spearman", command, seed, hashes, None, spent)
-    print(found, made.neighbours("king", 8), made.analogy("man", "king", "woman"))
+    files, figure = [FILES["train"], judged], round(100 * rho, 2)
+    check = {"steps": [[*said, "--out", "{work}"]], "read": "figure", "tolerance": 1.0, "data": files}
+    row = ledger.row(
+        f"{card.measure} × 100: words, skip-gram vectors of 64 numbers", figure, command, seed=seed,
+        check=check, data_sha256=ledger.sha256(folder / one for one in files),
+    )  # fmt: skip
+    ledger.record(results / "words.json", [row])
+    print(made.neighbours("king", 8), made.analogy("man", "king", "woman"))
+    print(json.dumps({"figure": figure, **found}))
 
 
 def main() -> None:
@@ -197,11 +202,12 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--optimiser", default="adamw")
     parser.add_argument("--held", type=int, default=600_000, help="characters of unseen novels to measure on")
-    given = parser.parse_args()
+    given = parsed(parser)
     torch.set_num_threads(given.threads or 1)
     folder = data_folder()
     if given.what == "words":
-        words(folder, places("words", given.out)[0], given.seed)
+        out, results, _ = places("words", given.out)
+        words(folder, out, results, given.seed)
     else:
         gpt(folder, given)
 

@@ -26,7 +26,7 @@ from bundle import data_folder
 from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
 from bundle.summarising import learnt, written
-from bundle.timed import options, places, write_sample
+from bundle.timed import options, parsed, places, seeded, write_sample
 from heedful.evaluate.generated import rouge_l, rouge_n, words
 from heedful.loading import save_on_base
 from heedful.models.base import Model
@@ -158,8 +158,9 @@ def made(a: argparse.Namespace, began: float) -> None:
     lead = {f"lead{k}_rougeL": score([" ".join(s[:k]) for s, _ in rows["test"]]) for k in (1, 3)}
     found = best_rouge(truths, after[len(OTHERS) :]) | {"before_rougeL": score(before[len(OTHERS) :])}
     found |= lead | {"loss": loss}
-    said = f"--epochs {a.epochs:g}" + ("" if a.seconds is None else f" --seconds {a.seconds:.0f}")
-    command = f"HEED_DATA=FOLDER python -m bundle.summaries {said}"
+    said = ["--steps", str(a.steps)] if a.steps else ["--epochs", f"{a.epochs:g}"]
+    said += [*([] if a.seconds is None else ["--seconds", f"{a.seconds:.0f}"]), *seeded(a)]
+    command = " ".join(["HEED_DATA=FOLDER python -m bundle.summaries", *said])
     hashes, spent = {one: hash_of(folder / one) for one in FILES.values()}, time.perf_counter() - began
     write_card(out, "summaries", CARD, found, "rougeL", command, a.seed, hashes, BASE, spent)
     record(results, found, folder, command, a)
@@ -182,9 +183,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=103, help="abstracts that are summarised at once")
     parser.add_argument("--checks", type=int, default=40, help="batches of dev")
     parser.add_argument("--limit", type=int, help="only so many abstracts of each part, to try it")
-    a = parser.parse_args()
-    if a.threads:
-        torch.set_num_threads(a.threads)
+    a = parsed(parser, "limit")
     made(a, began)
 
 

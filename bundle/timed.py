@@ -70,6 +70,24 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int)
 
 
+def parsed(parser: argparse.ArgumentParser, *trials: str) -> argparse.Namespace:
+    """What a script was told. Options that are there to try it must not touch the model that comes along."""
+    given = parser.parse_args()
+    tried = [name for name in trials if getattr(given, name) is not None]
+    if tried and given.out is None:
+        parser.error(
+            f"--{tried[0]} is a trial: say where it goes with --out, so that the bundled model stays"
+        )
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    return given
+
+
+def seeded(given: argparse.Namespace) -> list[str]:
+    """The seed as it is typed, unless it is the usual one."""
+    return ["--seed", str(given.seed)] if given.seed else []
+
+
 def places(name: str, out: Path | None, bundled: bool = True) -> tuple[Path, Path, Path]:
     """Folders of the model, of the ledger's rows and of samples; by default those of the checkout."""
     root = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ import torch
 import heedful
 from bundle import SCRATCH, data_folder
 from bundle.cards import Card, hash_of, write_card
-from bundle.timed import learn, options, places, write_sample
+from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
 from heedful.evaluate.generated import bleu
 from heedful.models.base import Model
@@ -168,9 +168,7 @@ def main() -> None:
     parser.add_argument("--graph", action=argparse.BooleanOptionalAction, default=True,
                         help="record the steps of a recurrence on a GPU and replay them")  # fmt: skip
     parser.add_argument("--test", type=int, default=1500, help="sentences that are translated at the end")
-    given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
+    given = parsed(parser)
     torch.backends.cuda.matmul.allow_tf32 = True
     plan, began = PLANS[given.name], time.perf_counter()
     out, results, samples = places(given.name, given.out)
@@ -197,7 +195,7 @@ def main() -> None:
         ["--seconds", f"{given.seconds:.0f}"]
         if given.seconds
         else ["--steps", str(given.steps or plan.steps)]
-    )
+    ) + seeded(given)
     command = " ".join(["HEED_DATA=FOLDER python -m bundle.translators", given.name, *words])
     spent, hashes = time.perf_counter() - began, {f"tatoeba/{path.name}": hash_of(path)}
     write_card(out, given.name, card, told, "bleu", command, given.seed, hashes, None, spent)

@@ -493,3 +493,21 @@ def test_the_page_is_made_from_a_folder(tmp_path: Path) -> None:
     ledger.record(tmp_path / "one.json", [ledger.row("a claim", 1.5, "python it")])
     ledger.main([str(tmp_path), str(tmp_path / "docs/page.md")])
     assert "a claim" in (tmp_path / "docs/page.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("adapters", ["sentiment", "--steps", "2"]),
+        ("masked", ["--books", "2"]),
+        ("summaries", ["--limit", "2"]),
+    ],
+)
+def test_a_trial_does_not_write_over_the_model_that_comes_along(
+    module: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEED_DATA", "nowhere")
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    with pytest.raises(SystemExit):
+        load(f"bundle.{module}").main()
+    assert "is a trial: say where it goes with --out" in capsys.readouterr().err

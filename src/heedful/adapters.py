@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,18 @@ def lora(
     `targets` are last words ("q", "v") or paths with * ("blocks.*.attn.*"); None is every linear layer but
     the head's. α None is 2r. `train` names parameters that learn in full beside them: ("head.*",).
     """
-    if rank < 1:
-        raise ConfigError(f"rank={rank} must be at least 1")
+    if not isinstance(rank, int) or rank < 1:
+        raise ConfigError(f"rank={rank} must be a whole number, at least 1")
+    if alpha is not None and not math.isfinite(alpha):
+        raise ConfigError(f"alpha={alpha} must be finite; None is twice the rank")
     if next(adapted(model), None) is not None:
         raise ConfigError("this model is adapted already; call heedful.merge(model) first")
     alpha = 2.0 * rank if alpha is None else float(alpha)
     names = swap(model, lambda name, m: LoRA(m, rank, alpha) if _meant(name, m, targets) else None)  # type: ignore[arg-type]
     if not names:
         linear = [n for n, m in model.named_modules() if type(m) is nn.Linear]
+        if not linear:
+            raise ConfigError("this model has no linear layer in floats to adapt; load it unquantised")
         hint = nearest(targets[0], {n.rpartition(".")[2] for n in linear}) if targets else ""
         hint = hint or f"it has {', '.join(linear[:6])}"
         raise ConfigError(f"no linear layer is meant by targets={targets!r}; {hint}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import heedful
 from heedful.data.batch import Batch
+from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.train.objectives import adversarial, classify
@@ -63,3 +66,14 @@ def test_padding_and_a_slope_of_nothing_are_not_pushed(model: Model, batch: Batc
 def test_a_model_that_is_not_training_is_only_asked(model: Model, batch: Batch) -> None:
     with torch.no_grad():
         assert set(adversarial()(model.eval(), batch)) == {"classify"}
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0, float("nan")])
+def test_a_push_of_no_length_is_refused(size: float) -> None:
+    with pytest.raises(InputError, match="must be above 0"):
+        adversarial(size)
+
+
+def test_rows_without_labels_are_refused(model: Model, batch: Batch) -> None:
+    with pytest.raises(InputError, match="'label' of every row"):
+        adversarial()(model, replace(batch, extra={}))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.adapters import load_adapter, lora, merge, save_adapter
+from heedful.decode.quantize import quantize
 from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape
 from heedful.loading import load, save
 from heedful.models import FAMILIES
@@ -189,7 +190,7 @@ def test_an_adapted_model_is_traced_in_one_piece() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"rank": 0}, "rank=0 must be at least 1"),
+        ({"rank": 0}, "rank=0 must be a whole number, at least 1"),
         ({"targets": ["quer"]}, "no linear layer is meant"),
         ({"targets": ["ffm.up"]}, "no linear layer is meant"),
     ],
@@ -218,3 +219,24 @@ def test_bad_adapters_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "adapter.json").write_text(json.dumps({k: v for k, v in settings.items() if k != "rank"}))
     with pytest.raises(CorruptFile, match="rank"):
         load_adapter(toys.tiny("llama"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({"rank": 2.5}, "rank=2.5"), ({"alpha": float("nan")}, "alpha=nan")], ids=str
+)
+def test_a_size_that_cannot_be_is_named(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        lora(toys.tiny("gpt2"), **settings)
+
+
+def test_a_quantised_model_has_nothing_to_adapt() -> None:
+    with pytest.raises(ConfigError, match="load it unquantised"):
+        lora(quantize(toys.tiny("gpt2"), "int8"))
+
+
+def test_an_adapted_model_is_merged_before_it_is_quantised() -> None:
+    model = toys.tiny("gpt2")
+    lora(model, rank=2)
+    with pytest.raises(ConfigError, match="merge"):
+        quantize(model, "int8")
+    quantize(merge(model), "int8")  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from heedful.data import Batch, Batches
+from heedful.decode.quantize import quantize
+from heedful.errors import ConfigError, InputError
 from heedful.models import FAMILIES
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
@@ -73,3 +75,34 @@ def test_every_family_names_an_objective_that_there_is() -> None:
 def test_an_unknown_objective_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'masked'"):
         next(iter(fit(toys.tiny("gpt2"), "maksed", Same(Batch(torch.ones(1, 1).long())), TrainConfig())))  # type: ignore[arg-type]
+
+
+def test_the_loss_of_a_quantised_model_is_that_of_what_it_says(files: Files) -> None:
+    model = toys.tiny("gpt2").eval()
+    batch = toys.batches_of("next_token", files)[0]
+    loss = lambda m: OBJECTIVES["next_token"](m, batch)["next_token"].total.item()
+    plain, rounded = loss(model), loss(quantize(model, "int8"))
+    assert rounded == pytest.approx(plain, rel=1e-3)
+
+
+def test_a_model_that_reads_both_ways_does_not_learn_the_next_word(files: Files) -> None:
+    with pytest.raises(InputError, match="bert reads both ways"):
+        losses(toys.tiny("bert"), "next_token", toys.batches_of("next_token", files), steps=1)
+
+
+@pytest.mark.parametrize("name", ["replaced", "classify", "regress", "span", "contrast"])
+def test_batches_of_another_objective_are_refused(name: str, files: Files) -> None:
+    with pytest.raises(InputError, match="of every row and the batch has none"):
+        losses(toys.tiny("gpt2"), name, toys.batches_of("next_token", files), steps=1)
+
+
+def test_a_model_none_of_whose_weights_may_learn_is_refused(files: Files) -> None:
+    with pytest.raises(ConfigError, match="no weight of this model may learn"):
+        losses(toys.tiny("gpt2").requires_grad_(False), "next_token", toys.batches_of("next_token", files))
+
+
+def test_muon_may_have_all_there_is_to_train(files: Files) -> None:
+    model = toys.tiny("gpt2").requires_grad_(False)
+    model.blocks[0].attn.q.weight.requires_grad_(True)
+    batches = toys.batches_of("next_token", files)
+    assert len(losses(model, "next_token", batches, steps=2, optimiser="muon")) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,43 @@ def test_a_tokenizer_of_another_model_is_refused(model: Model) -> None:
     small.tokenizer = model.tokenizer
     with pytest.raises(ConfigError, match="its own tokenizer"), spelt(small):
         pass
+
+
+def tied(model: Model) -> Model:
+    made = heedful.build("gpt2", vocab=120, dim=8, layers=1, heads=2, context=8, seed=0)
+    made.tokenizer = model.tokenizer
+    return made
+
+
+def voiceless(model: Model) -> Model:
+    model.tokenizer = None
+    return model
+
+
+@pytest.mark.parametrize(
+    ("made", "settings", "said"),
+    [
+        (tied, {}, "the head of this model shares its table"),
+        (voiceless, {}, "no tokenizer"),
+        (lambda model: model, {"buckets": 0}, "buckets=0"),
+    ],
+)
+def test_a_table_that_cannot_be_learnt_so_is_refused(
+    model: Model, made: Callable[[Model], Model], settings: dict[str, int], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said), spelt(made(model), **settings):
+        pass
+
+
+def test_a_table_is_learnt_by_its_spelling_once(model: Model) -> None:
+    with spelt(model), pytest.raises(ConfigError, match="already"), spelt(model):
+        pass
+
+
+def test_a_run_with_a_folder_is_refused_before_its_first_step(model: Model, tmp_path: Path) -> None:
+    table = tmp_path / "rows.tsv"
+    table.write_text("text\tlabel\n" + "a funny film\tgood\na dull film\tbad\n" * 4)
+    batches = heedful.data.classify(table, model.tokenizer, batch=4, length=8)
+    config = heedful.TrainConfig(steps=2, folder=tmp_path / "run")
+    with spelt(model), pytest.raises(ConfigError, match="folder=None"):
+        next(heedful.fit(model, "classify", batches, config))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from heedful.adapters import lora
+from heedful.decode.quantize import quantize
 from heedful.errors import ConfigError, NotFound
 from heedful.loading import build, load, save
 from heedful.train.config import TrainConfig
@@ -114,5 +117,52 @@ def test_a_soup_has_the_mean_weights_of_its_models_and_takes_equal_ones_only(tmp
         torch.testing.assert_close(parameter, (first[name] + second[name]) / 2, rtol=1e-6, atol=1e-8)
     with pytest.raises(ConfigError, match="deep is another model"):
         soup([tmp_path / "0", tmp_path / "deep"])
-    with pytest.raises(ConfigError, match="at least one model"):
+    with pytest.raises(ConfigError, match="a list of folders, at least one"):
         soup([])
+
+
+def test_a_run_in_a_soup_is_its_best_checkpoint(tmp_path: Path, files: dict[str, Path]) -> None:
+    run(tmp_path / "a", files)
+    mark = {"checkpoint": "step-000002", "step": 2}
+    (tmp_path / "a" / "best.json").write_text(json.dumps(mark))
+    best = load(tmp_path / "a" / "checkpoints" / "step-000002")
+    for ours, theirs in zip(soup([tmp_path / "a"]).parameters(), best.parameters(), strict=True):
+        assert ours.equal(theirs)
+
+
+def test_a_soup_of_adapted_models_is_the_mean_of_what_they_compute_with(tmp_path: Path) -> None:
+    weights = []
+    for seed in (1, 2):
+        model = build("gpt2", vocab=20, dim=8, layers=1, heads=2, context=8, seed=0)
+        torch.manual_seed(seed)
+        lora(model, rank=2)
+        for name, parameter in model.named_parameters():
+            if name.endswith(".up"):
+                torch.nn.init.normal_(parameter)
+        weights.append(model.blocks[0].attn.q.weight.detach())  # type: ignore[union-attr]
+        save(model, tmp_path / str(seed))
+    mixed = soup([tmp_path / "1", tmp_path / "2"]).blocks[0].attn.q.weight  # type: ignore[union-attr]
+    torch.testing.assert_close(mixed.detach(), (weights[0] + weights[1]) / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_labels_in_another_order_make_no_soup(tmp_path: Path) -> None:
+    for name, labels in (("a", ("good", "bad")), ("b", ("bad", "good"))):
+        model = build("bert", vocab=20, dim=8, layers=1, heads=2, context=8, head="classify", labels=2)
+        model.published = {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {n: i for i, n in enumerate(labels)},
+        }
+        save(model, tmp_path / name)
+    with pytest.raises(ConfigError, match="labels in another order"):
+        soup([tmp_path / "a", tmp_path / "b"])
+
+
+def test_whole_numbers_make_no_soup(tmp_path: Path) -> None:
+    save(quantize(build("gpt2", vocab=20, dim=8, layers=1, heads=2, context=8), "int8"), tmp_path / "a")
+    with pytest.raises(ConfigError, match="is quantised"):
+        soup([tmp_path / "a"])
+
+
+def test_one_name_is_no_list_of_folders(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a list of folders"):
+        soup(str(tmp_path))

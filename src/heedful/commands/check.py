@@ -43,14 +43,17 @@ def quantize(
     scheme: Annotated[str, typer.Option(help="int8 or int4.")] = "int8",
     group: Annotated[int, typer.Option(help="Numbers that share a scale in int4.")] = 32,
 ) -> None:
-    """A model's matrices in 8 or 4 bits, saved.
+    """A model's matrices in 8 or 4 bits, saved. What an adapter learned is added to them first.
 
     Examples:
 
       heed quantize smollm2-135m-instruct ./smollm2-int8
     """
+    from heedful.adapters import merge
     from heedful.decode.quantize import quantize as quantised
     from heedful.loading import load, save
 
-    small = quantised(load(model), scheme, group=group)
+    whole = load(model)
+    merge(whole)
+    small = quantised(whole, scheme, group=group)
     print(save(small, folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heedful.errors import ConfigError
 from heedful.models.base import Model
+from heedful.nn.adapt import adapted
 from heedful.nn.quantised import GROUP, swap_in
 
 
@@ -16,6 +17,8 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
     """
     if "quantization" in model.published:
         raise ConfigError(f"this model is quantised already: {model.published['quantization']}; load it anew")
+    if next(adapted(model), None) is not None:
+        raise ConfigError("this model has an adapter; call heedful.merge(model) first")
     if group < 2 or group % 2:
         raise ConfigError(f"group={group} must be even: two numbers share a byte; take 32 or 64")
     if not swap_in(model, kind, group, tables):

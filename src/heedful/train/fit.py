@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 
 from heedful.data.batch import Batch
@@ -144,6 +145,11 @@ class Run:
     def __init__(
         self, model: Model, purpose: Objective, batches: Batches, config: TrainConfig, processes: Processes
     ) -> None:
+        if config.folder is not None and any(map(is_parametrized, model.modules())):
+            raise ConfigError(
+                "a table learnt by spelling is no plain model yet and cannot be saved; "
+                "use TrainConfig(folder=None), and heedful.save after `with spelt(…)`"
+            )
         self.model, self.config, self.processes, self.number = model, config, processes, 0
         self.device, self.batches = model.device, processes.share(batches)
         if config.float8:

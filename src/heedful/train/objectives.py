@@ -7,6 +7,7 @@ batch changes nothing, however ragged it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from heedful.kernels.float8 import Head8
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import LMHead, PretrainHead
+from heedful.nn.quantised import Quantised
 from heedful.train.crossentropy import linear_cross_entropy
 
 Per = Literal["label", "row", "token"]
@@ -66,6 +68,16 @@ def labels_of(batch: Batch) -> Tensor:
     return batch.labels
 
 
+def extra_of(batch: Batch, name: str) -> Tensor:
+    """What a row has beside its words, or an error that says which data has it."""
+    if name not in batch.extra:
+        raise InputError(
+            f"this objective needs a {name!r} of every row and the batch has none; "
+            "build the batches with the matching data.… function"
+        )
+    return batch.extra[name]
+
+
 def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Σ −log p(label), through the head's own output matrix."""
     assert isinstance(model, LM | Seq2Seq)
@@ -79,7 +91,8 @@ def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> T
     if isinstance(head, LMHead) and isinstance(head.shift, Tensor):
         bias = head.shift if bias is None else bias + head.shift
     eight = isinstance(head.out, Head8)
-    return linear_cross_entropy(head.features(x), head.out.weight, bias, labels, smoothing, float8=eight)
+    matrix = head.out.wide(x.dtype) if isinstance(head.out, Quantised) else head.out.weight
+    return linear_cross_entropy(head.features(x), matrix, bias, labels, smoothing, float8=eight)
 
 
 def wide(x: Tensor) -> Tensor:
@@ -89,6 +102,10 @@ def wide(x: Tensor) -> Tensor:
 
 def next_token(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(w_{t+1} | w_≤t)   (Bengio et al. 2003; GPT eq. 1)"""
+    if isinstance(model, LM) and not model.causal:
+        raise InputError(
+            f"{model.family.name} reads both ways: it sees the word it is to predict; train it by 'masked'"
+        )
     return {"next_token": Term(_words(model, hidden(model, batch), labels_of(batch)))}
 
 
@@ -103,7 +120,7 @@ def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
     if not isinstance(model, LM) or not isinstance(head, PretrainHead):
         raise InputError("masked_and_next needs a model with head='pretrain'")
     x, ctx = model.read(batch.tokens, valid=batch.valid, types=batch.types)
-    follows = F.cross_entropy(wide(head.next(x, ctx)), 1 - batch.extra["follows"].long(), reduction="sum")
+    follows = F.cross_entropy(wide(head.next(x, ctx)), 1 - extra_of(batch, "follows").long(), reduction="sum")
     return {"masked": Term(_words(model, x, labels_of(batch))), "next": Term(follows, "row")}
 
 
@@ -125,7 +142,7 @@ def denoise(model: Model, batch: Batch) -> dict[str, Term]:
 def replaced(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ binary cross-entropy of "this token was replaced"   (Clark et al. 2020 eq. 2)"""
     logits = wide(_logits(model, batch))
-    truth = batch.extra["replaced"]
+    truth = extra_of(batch, "replaced")
     keep = truth != IGNORE
     loss = F.binary_cross_entropy_with_logits(logits, truth.clamp(min=0).to(logits.dtype), reduction="none")
     return {"replaced": Term((loss * keep).sum(), "token")}
@@ -133,7 +150,7 @@ def replaced(model: Model, batch: Batch) -> dict[str, Term]:
 
 def classify(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label | text), one label per row"""
-    loss = F.cross_entropy(wide(_logits(model, batch)), batch.extra["label"], reduction="sum")
+    loss = F.cross_entropy(wide(_logits(model, batch)), extra_of(batch, "label"), reduction="sum")
     return {"classify": Term(loss, "row")}
 
 
@@ -143,13 +160,16 @@ def adversarial(size: float = 1.0) -> Objective:
     x are the token vectors of a text and r the push of that length which hurts most, to first order
     (Miyato et al. 2017, arXiv 1605.07725, eq. 5). When a model is not training, the first sum alone.
     """
+    if not 0 < size < math.inf:
+        raise InputError(f"size={size} must be above 0: how far the vectors of a text are pushed")
 
     def objective(model: Model, batch: Batch) -> dict[str, Term]:
-        assert isinstance(model, LM)
+        if not isinstance(model, LM):
+            raise InputError(f"adversarial pushes the vectors of one text; {model.family.name} reads two")
 
         def loss(watch: Watch) -> Tensor:
             logits = model(batch.tokens, valid=batch.valid, types=batch.types, watch=watch)
-            return F.cross_entropy(wide(logits), batch.extra["label"], reduction="sum")
+            return F.cross_entropy(wide(logits), extra_of(batch, "label"), reduction="sum")
 
         vectors = Watch("embed.token")
         plain = loss(vectors)
@@ -167,7 +187,8 @@ def adversarial(size: float = 1.0) -> Objective:
 def regress(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ (score − ŷ)², one score per row"""
     guess = wide(_logits(model, batch)).squeeze(-1)
-    return {"regress": Term(F.mse_loss(guess, batch.extra["score"].to(guess.dtype), reduction="sum"), "row")}
+    score = extra_of(batch, "score").to(guess.dtype)
+    return {"regress": Term(F.mse_loss(guess, score, reduction="sum"), "row")}
 
 
 def tag(model: Model, batch: Batch) -> dict[str, Term]:
@@ -182,8 +203,8 @@ def span(model: Model, batch: Batch) -> dict[str, Term]:
     logits = wide(_logits(model, batch))  # (B, T, 2)
     if batch.valid is not None:
         logits = logits.masked_fill(~batch.valid[..., None], -1e9)
-    first = F.cross_entropy(logits[..., 0], batch.extra["start"], reduction="sum")
-    last = F.cross_entropy(logits[..., 1], batch.extra["end"], reduction="sum")
+    first = F.cross_entropy(logits[..., 0], extra_of(batch, "start"), reduction="sum")
+    last = F.cross_entropy(logits[..., 1], extra_of(batch, "end"), reduction="sum")
     return {"span": Term((first + last) / 2, "row")}
 
 
@@ -194,7 +215,7 @@ def contrast(model: Model, batch: Batch, scale: float = 20.0) -> dict[str, Term]
     objective that splitting a batch changes.
     """
     a = sentence_vectors(model, batch.tokens, batch.valid)
-    b = sentence_vectors(model, batch.extra["other_tokens"], batch.extra.get("other_valid"))
+    b = sentence_vectors(model, extra_of(batch, "other_tokens"), batch.extra.get("other_valid"))
     scores = scale * F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).t()
     truth = torch.arange(len(a), device=a.device)
     return {"contrast": Term(F.cross_entropy(wide(scores), truth, reduction="sum"), "row")}
@@ -241,7 +262,7 @@ def distil(
             chosen = batch.labels != IGNORE
             got, wanted, truth, per = got[chosen], wanted[chosen], batch.labels[chosen], "label"
         else:
-            truth = batch.extra["label"]
+            truth = extra_of(batch, "label")
         valid = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.valid is None else batch.valid
         same = F.cosine_similarity(wide(x[valid]), wide(y[valid]), dim=-1)
         return {
@@ -273,7 +294,7 @@ def objective(name: str | Objective) -> Objective:
     if callable(name):
         return name
     if name not in OBJECTIVES:
-        instead = nearest(name, OBJECTIVES) or "one of " + ", ".join(OBJECTIVES)
+        instead = nearest(str(name), OBJECTIVES) or "one of " + ", ".join(OBJECTIVES)
         raise InputError(f"objective={name!r} is unknown; {instead}")
     return OBJECTIVES[name]
 

@@ -47,6 +47,8 @@ def groups(model: nn.Module, c: TrainConfig) -> list[dict[str, object]]:
 
 def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
     """The optimisers of a run: one, or Muon for the blocks' matrices with AdamW for all the rest."""
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ConfigError("no weight of this model may learn; call model.requires_grad_(True)")
     if c.optimiser == "muon":
         named = [(n.split("."), m) for n, m in model.named_modules()]
         linear = [m for path, m in named if isinstance(m, nn.Linear) and "head" not in path]
@@ -55,7 +57,8 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
         rest = [g | {"params": [p for p in g["params"] if id(p) not in hidden]} for g in groups(model, c)]  # type: ignore[attr-defined]
         if not matrices:
             raise ConfigError("optimiser='muon' found no matrix of a linear layer to train; use 'adamw'")
-        return [Muon(matrices, lr=first_rate(matrices[0], c), weight_decay=c.weight_decay), adamw(rest, c)]
+        muon = Muon(matrices, lr=first_rate(matrices[0], c), weight_decay=c.weight_decay)
+        return [muon, adamw(rest, c)] if any(g["params"] for g in rest) else [muon]
     if c.optimiser == "adafactor":
         return [Adafactor(groups(model, c), lr=c.lr, weight_decay=c.weight_decay)]
     return [adamw(groups(model, c), c)]

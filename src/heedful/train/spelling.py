@@ -50,19 +50,32 @@ class Spelt(nn.Module):
         return table + torch.sparse.mm(self.shares, self.grams)
 
 
+def check(model: Model, token: nn.Embedding, buckets: int) -> None:
+    """One clear error for a model whose table cannot be learnt so."""
+    if buckets < 1:
+        raise ConfigError(f"buckets={buckets} must be at least 1")
+    if model.tokenizer is None:
+        raise ConfigError("this model has no tokenizer, so its tokens have no spelling; give it one")
+    if parametrize.is_parametrized(token):
+        raise ConfigError("this table is learnt by its spelling already; leave the inner `with` out")
+    if any(p is token.weight for m in model.modules() if m is not token for p in m._parameters.values()):
+        raise ConfigError("the head of this model shares its table and would go on with W alone; untie it")
+    if len(model.tokenizer) > token.num_embeddings:
+        raise ConfigError(
+            f"the tokenizer has {len(model.tokenizer)} tokens and the table {token.num_embeddings} rows; "
+            "give the model its own tokenizer"
+        )
+
+
 @contextmanager
 def spelt(model: Model, *, buckets: int = 40_000, std: float = 0.1) -> Iterator[None]:
     """While it lasts the table of a model is learnt as E = W + S Z; afterwards E is a plain table again.
 
     For small data: rare words, and pieces of unseen ones, learn from those that share their letters.
-    The roles ([PAD], [MASK] …) have no spelling.
+    The roles ([PAD], [MASK] …) have no spelling. A run in it takes no folder: save the model when it is over.
     """
     token, tokenizer = model.tables["tokens"].token, model.tokenizer
-    if len(tokenizer) > token.num_embeddings:
-        raise ConfigError(
-            f"the tokenizer has {len(tokenizer)} tokens and the table {token.num_embeddings} rows; "
-            "give the model its own tokenizer"
-        )
+    check(model, token, buckets)
     names = [
         "" if name in tokenizer.roles.values() else name for name in tokenizer.tokens(range(len(tokenizer)))
     ]

@@ -13,6 +13,7 @@ from torch import Tensor
 from heedful.errors import ConfigError, NotFound
 from heedful.loading import load
 from heedful.models.base import Model
+from heedful.nn.adapt import LoRA, swap
 from heedful.train import checkpoint as store
 from heedful.weights.names import tensors
 
@@ -72,23 +73,43 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
     if len(found) < last:
         have = f"{len(found)} checkpoints" if len(found) != 1 else "1 checkpoint"
         raise NotFound(f"{folder} has {have} and {last} are to be averaged; train with keep={last} or more")
-    return _filled(found[-1], _mean([tensors(load(path)) for path in found[-last:]]))
+    models = [_whole(path) for path in found[-last:]]
+    return _filled(models[-1], _mean(models))
 
 
 def soup(folders: Sequence[str | Path]) -> Model:
     """The model whose weights are the mean of several, fine-tuned from one start   (Wortsman et al. 2022)
 
     Runs that began alike, head included, and read the data in different orders end in one valley of the loss;
-    its middle is often better than any of them, and costs no more to run.
+    its middle is often better than any of them, and costs no more to run. The folder of a run stands for its
+    best checkpoint, or its last. What adapters learned is added to the weights first.
     """
-    if not folders:
-        raise ConfigError("no folder was given; a soup needs at least one model")
-    models = [load(folder) for folder in folders]
+    if isinstance(folders, str | Path) or not folders:
+        raise ConfigError(f"a soup is made of a list of folders, at least one; got {folders!r}")
+    paths = [_of_run(folder) for folder in folders]
+    models = [_whole(path) for path in paths]
     first = models[0]
-    for folder, other in zip(folders, models, strict=True):
+    for path, other in zip(paths, models, strict=True):
         if other.family is not first.family or other.config != first.config:
-            raise ConfigError(f"{folder} is another model than {folders[0]}; a soup is made of equal ones")
-    return _filled(Path(folders[0]), _mean([tensors(model) for model in models]))
+            raise ConfigError(f"{path} is another model than {paths[0]}; a soup is made of equal ones")
+        if other.published.get("id2label") != first.published.get("id2label"):
+            raise ConfigError(f"{path} has its labels in another order than {paths[0]}; train them alike")
+    return _filled(first, _mean(models))
+
+
+def _of_run(folder: str | Path) -> str | Path:
+    """The checkpoint that the folder of a run stands for; any other name is left alone."""
+    path = Path(folder)
+    return store.pointed(path / "best.json") or store.newest(path) or folder
+
+
+def _whole(name: str | Path) -> Model:
+    """A model whose weights can be averaged. The mean of B A is not that of B and A: adapters are merged."""
+    model = load(name)
+    if "quantization" in model.published:
+        raise ConfigError(f"{name} is quantised; average the models it was made from")
+    swap(model, lambda _, module: module.merged() if isinstance(module, LoRA) else None)
+    return model
 
 
 def ema_model(checkpoint: str | Path) -> Model:
@@ -96,21 +117,18 @@ def ema_model(checkpoint: str | Path) -> Model:
     path = Path(checkpoint) / "ema.safetensors"
     if not path.is_file():
         raise NotFound(f"{path} is not there: the run kept no average of its weights; train with ema=0.999")
-    return _filled(Path(checkpoint), store.read_tensors(path))
+    return _filled(load(checkpoint), store.read_tensors(path))
 
 
-def _mean(models: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _mean(models: list[Model]) -> dict[str, Tensor]:
     """Sums in float64, so that the mean of equal weights is those weights; counters are the last one's."""
+    held = [tensors(model) for model in models]
     mean: Callable[[str, Tensor], Tensor] = lambda n, t: (
-        torch.stack([m[n].double() for m in models]).mean(0).to(t.dtype) if t.is_floating_point() else t
+        torch.stack([m[n].double() for m in held]).mean(0).to(t.dtype) if t.is_floating_point() else t
     )
-    return {name: mean(name, tensor.detach()) for name, tensor in models[-1].items()}
+    return {name: mean(name, tensor.detach()) for name, tensor in held[-1].items()}
 
 
-@torch.no_grad()
-def _filled(checkpoint: Path, values: Mapping[str, Tensor]) -> Model:
-    model = load(checkpoint)
-    ours = tensors(model)
-    for name, value in values.items():
-        ours[name].copy_(value)
+def _filled(model: Model, values: Mapping[str, Tensor]) -> Model:
+    store.put_values(tensors(model), values)
     return model

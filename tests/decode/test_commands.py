@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,3 +103,12 @@ def test_a_message_from_a_pipe_that_cannot_be_answered_is_an_error(
     code, _, err = heed("chat", talker)
     assert code == 3
     assert "the prompt has" in err
+
+
+def test_the_folder_of_a_run_stands_for_its_best_checkpoint(heed: Heed, talker: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(talker, run / "checkpoints" / "step-000002")
+    (run / "checkpoints" / "step-000004").mkdir()
+    (run / "best.json").write_text(json.dumps({"checkpoint": "step-000002", "step": 2}))
+    code, out, _ = heed("generate", str(run), "abc", "--max-tokens", "4")
+    assert (code, out) == heed("generate", talker, "abc", "--max-tokens", "4")[:2]

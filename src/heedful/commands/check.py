@@ -52,8 +52,9 @@ def quantize(
     from heedful.adapters import merge
     from heedful.decode.quantize import quantize as quantised
     from heedful.loading import load, save
+    from heedful.train.checkpoint import of_run
 
-    whole = load(model)
+    whole = load(of_run(model))
     merge(whole)
     small = quantised(whole, scheme, group=group)
     print(save(small, folder))

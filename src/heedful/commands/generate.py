@@ -11,7 +11,7 @@ import typer
 
 from heedful.commands.output import Json, as_json
 
-Model = Annotated[str, typer.Argument(help="A folder, a .gguf file, an installed model, a hub id.")]
+Model = Annotated[str, typer.Argument(help="A folder, a run, a .gguf file, an installed model, a hub id.")]
 Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the file's own by default.")]
 
@@ -24,11 +24,12 @@ def load_for_writing(name: str, device: str, dtype: str | None) -> Any:
     from heedful.errors import InputError
     from heedful.loading import load
     from heedful.runs.prepare import device_of
+    from heedful.train.checkpoint import of_run
 
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if dtype is not None and dtype not in known:
         raise InputError(f"dtype={dtype!r} is unknown; choose {', '.join(known)}")
-    return fast(load(name, device=device_of(device), dtype=None if dtype is None else known[dtype]))
+    return fast(load(of_run(name), device=device_of(device), dtype=None if dtype is None else known[dtype]))
 
 
 def generate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from heedful.loading import load
 from heedful.models.base import LM, Model
 from heedful.runs.prepare import device_of
 from heedful.runs.reading import Corpus
-from heedful.train.checkpoint import newest, pointed
+from heedful.train.checkpoint import of_run
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,7 @@ class Asked:
 
 def trained(path: str, device: str = "auto") -> Model:
     """A model by its folder; of a run, its best checkpoint, else its last."""
-    folder = Path(path)
-    found = (pointed(folder / "best.json") or newest(folder)) if (folder / "checkpoints").is_dir() else None
-    model = load(found or path, device=device_of(device))
+    model = load(of_run(path), device=device_of(device))
     if model.tokenizer is None:
         raise InputError(f"{path} has no tokenizer: its text cannot be read")
     return model

@@ -168,6 +168,13 @@ def newest(folder: Path) -> Path | None:
     return whole[-1] if whole else None
 
 
+def of_run(name: str | Path) -> str | Path:
+    """What the folder of a run stands for: its best checkpoint, else its last. Other names are left alone."""
+    folder = Path(name)
+    found = (pointed(folder / "best.json") or newest(folder)) if (folder / "checkpoints").is_dir() else None
+    return found or name
+
+
 def read_training(checkpoint: Path) -> dict[str, Any]:
     """What a checkpoint says of its run: step, loss, config, data."""
     try:

@@ -86,7 +86,7 @@ def soup(folders: Sequence[str | Path]) -> Model:
     """
     if isinstance(folders, str | Path) or not folders:
         raise ConfigError(f"a soup is made of a list of folders, at least one; got {folders!r}")
-    paths = [_of_run(folder) for folder in folders]
+    paths = [store.of_run(folder) for folder in folders]
     models = [_whole(path) for path in paths]
     first = models[0]
     for path, other in zip(paths, models, strict=True):
@@ -95,12 +95,6 @@ def soup(folders: Sequence[str | Path]) -> Model:
         if other.published.get("id2label") != first.published.get("id2label"):
             raise ConfigError(f"{path} has its labels in another order than {paths[0]}; train them alike")
     return _filled(first, _mean(models))
-
-
-def _of_run(folder: str | Path) -> str | Path:
-    """The checkpoint that the folder of a run stands for; any other name is left alone."""
-    path = Path(folder)
-    return store.pointed(path / "best.json") or store.newest(path) or folder
 
 
 def _whole(name: str | Path) -> Model:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from heedful.cli import COMMANDS, load, main
 from heedful.errors import NotFound
+from heedful.models import FAMILIES
 from heedful.weights.bases import BASES, installed
 
 README = Path(__file__).parents[1] / "README.md"
@@ -90,6 +91,11 @@ def test_every_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not heading or heading in anchors(target), link
+
+
+def test_the_map_has_the_file_of_every_family() -> None:
+    files = {family.config.__module__.replace(".", "/") for family in FAMILIES.values()}
+    assert [file for file in sorted(files) if f"(src/{file}.py)" not in TEXT] == []
 
 
 def test_every_page_can_be_reached_from_the_first() -> None:

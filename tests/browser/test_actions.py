@@ -286,6 +286,14 @@ def test_a_search_with_beams_is_made_once_and_shows_its_tree(visitor: Visitor) -
     assert not visitor.faults
 
 
+def test_each_mask_has_a_table_of_its_own(visitor: Visitor) -> None:
+    page = visitor.go("/play?m=encoder&x=the [MASK] sat on the [MASK]&go=1")
+    page.wait_for_selector("text=Mask 2 of 2")
+    assert page.locator("table[data-answer]").count() == 2
+    assert "token_str" not in visitor.text()
+    assert not visitor.faults
+
+
 def test_words_have_neighbours_and_analogies(visitor: Visitor) -> None:
     page = visitor.go("/space?m=vectors&w=king")
     assert page.locator("[data-near] tr").count() == 12

@@ -123,4 +123,6 @@ def test_an_address_that_leads_nowhere_says_so(visitor: Visitor) -> None:
     visitor.allowed = (404,)
     page = visitor.go("/attention?m=no-such-model")
     assert "no-such-model" in page.inner_text("[role=alert]")
+    visitor.go("/no-such-page?m=decoder")
+    assert page.inner_text("h1") == "No such page"
     assert not visitor.faults

@@ -19,7 +19,7 @@ from heedful.errors import InputError
 from heedful.inspect.attention import attention, head_scores, rollout
 from heedful.inspect.change import ablate, causal_trace, head_effects, patch, prune
 from heedful.inspect.gradients import attribution, gradient_by_distance
-from heedful.inspect.inputs import reading
+from heedful.inspect.inputs import part_at, reading
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
 from heedful.nn.context import Watch
 from tests.properties.tiny import ids, source_ids, tiny
@@ -324,3 +324,13 @@ def test_the_command_explains_lists_and_names_what_is_nearest(capsys: pytest.Cap
     assert code == 3
     assert "cat-sat" in err
     assert heed("cat-sat", "--format", "pdf")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("blocks.77.attn", "0 … 1"), ("blocks.0.attention", "'attn'"), ("zzz.0", "there are")],
+)
+def test_a_part_that_is_not_there_is_answered_with_those_that_are(path: str, said: str) -> None:
+    with pytest.raises(InputError, match="there is no") as caught:
+        part_at(tiny("gpt2"), path)
+    assert said in str(caught.value)

@@ -231,4 +231,8 @@ def test_requests_that_make_no_sense_name_the_field(client: TestClient) -> None:
     assert client.post("/api/trace", json={"model": "decoder"}).status_code == 422
     assert client.post("/api/trace", json={"model": "decoder", "text": ""}).status_code == 422
     assert client.post("/api/trace", json={"model": "decoder", "ids": [99999]}).status_code == 422
-    assert client.get("/api/nothing/here").json()["error"]["code"] == "not_found"
+    for path in ("/api/nothing/here", "/static/nothing.js", "/nothing.png"):
+        assert client.get(path).json()["error"]["code"] == "not_found"
+    for path in ("/nowhere", "/attention/deeper"):  # a person reads this: the page says that nothing is there
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["content-type"][:9]) == (404, "text/html")

@@ -192,7 +192,11 @@ def part_at(model: Model, path: str) -> Part:
             continue
         children = dict(module.named_children())
         if word not in children:
-            raise InputError(f"no part {path!r}: there is no {word!r}; {nearest(word, children)}")
+            known = [str(i) for i in range(len(module))] if isinstance(module, Stack) else list(children)
+            close = nearest(word, known) or f"there are {', '.join(known[:8]) or 'none'}"
+            if isinstance(module, Stack) and word.isdigit():
+                close = f"they are 0 … {len(module) - 1}"
+            raise InputError(f"no part {path!r}: there is no {word!r}; {close}")
         module = children[word]
     return cast(Part, module)
 

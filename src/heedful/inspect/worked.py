@@ -145,7 +145,8 @@ class Worked:
         for line in self.walk():
             if line.label == label:
                 return line.value
-        raise InputError(f"no line {label!r}; {nearest(label, [x.label for x in self.walk()])}")
+        known = [line.label for line in self.walk() if line.label]
+        raise InputError(f"no line {label!r}; {nearest(label, known) or 'there are ' + ', '.join(known)}")
 
     def to_dict(self) -> dict[str, Any]:
         lines = [line.to_dict() for line in self.lines]

@@ -35,7 +35,7 @@ from heedful.studio.state import Studio
 STATIC = Path(__file__).parent / "static"
 WIDGETS = Path(__file__).parents[1] / "view" / "static"  # what a figure saved as one file carries
 PAGES = (
-    "/", "/play", "/tokens", "/attention", "/steps", "/predict", "/next", "/layers", "/states", "/positions",
+    "/", "/play", "/tokens", "/attention", "/steps", "/predict", "/layers", "/states", "/positions",
     "/space", "/train", "/compare", "/tour",
 )  # fmt: skip
 MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: npm run build in web/."
@@ -57,7 +57,7 @@ def create_app(
         app.add_api_route(path, lambda: HTMLResponse(page, headers={"Cache-Control": "no-cache"}))
     app.add_api_route("/static/widget.js", lambda: _file(WIDGETS, "widget.js"))
     app.add_api_route("/static/{name}", lambda name: _file(static, name))
-    app.add_api_route("/{name}", lambda name: _file(static, name))
+    app.add_api_route("/{path:path}", lambda path: _elsewhere(static, page, path))
     for kind in (HeedfulError, Exception):
         app.add_exception_handler(kind, _failed)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -77,6 +77,15 @@ def _file(static: Path, name: str) -> Response:
     if name.startswith(".") or file.parent != static or not file.is_file():
         raise Refused(404, "not_found", f"there is no {name[:80]!r} here")
     return FileResponse(file, headers={"Cache-Control": "no-cache"})
+
+
+def _elsewhere(static: Path, page: str, path: str) -> Response:
+    """A file of the page; else the page itself, which says that there is nothing at this address."""
+    if "/" not in path and (static / path).is_file():
+        return _file(static, path)
+    if path.startswith(("api/", "static/")) or "." in path:
+        raise Refused(404, "not_found", f"there is no {path[:80]!r} here")
+    return HTMLResponse(page, 404, headers={"Cache-Control": "no-cache"})
 
 
 def _failed(request: Request, error: Exception) -> Response:

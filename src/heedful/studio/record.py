@@ -318,7 +318,8 @@ def _summary(entry: Entry) -> dict[str, Any]:
         return about | {"kind": kinds.pop() if len(kinds) == 1 else None}
     try:
         model = skeleton(entry.name)
-        tasks = [guess(model)]  # what it is for; the record has all it can do
+        # What it is for; the record has all it can do.
+        tasks = ["summarization" if "task_prompt" in model.published else guess(model)]
     except (HeedfulError, OSError, ValueError, KeyError) as error:
         return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())

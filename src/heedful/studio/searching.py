@@ -46,9 +46,13 @@ def search(
         raise InputError(f"{task} searches for no text; choose one of {', '.join(WRITING)}")
     began, pipe, given = time.perf_counter(), pipe_of(held, task), fields_of(task, inputs)
     options = {k: v for k, v in options_of(task, parameters).items() if k != "truncation"}
+    if warm := parameters.get("temperature"):
+        raise InputError(
+            f"beams search for the likeliest text, a temperature of {warm} draws; set it to 0, or beams to 1"
+        )
     how = plan(chosen(task, pipe.speaker, options, USUAL))
     if not 2 <= how.rules.get("beams", 1) <= MOST:
-        raise InputError(f"a search keeps 2 to {MOST} texts, and draws none: give beams, no temperature")
+        raise InputError(f"a search keeps 2 to {MOST} texts; give beams")
     prompts, gaps, said = list[list[int]](), list[str](), list[str]()
     for whole, gap in prompts_of(pipe, task, given):
         ids, cut = fitting(pipe.speaker, whole)

@@ -90,12 +90,10 @@ def brief(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in per cent: 41.2 %, 0.03 %, 0.0007 %. What is not quite all is never called 100 %."""
+    """A share in per cent: 41.2 %, 0.03 %, 0.007 %. What is not quite all is never called 100 %."""
     of100 = 100 * share
     if of100 >= 100 or not of100:
         return "100 %" if of100 else "0"
-    if of100 >= 99.95 or of100 < 1e-4:
-        return "< 0.0001 %" if of100 < 1 else f"{of100:.2f} %" if of100 < 99.995 else "> 99.99 %"
-    if of100 < 0.01:
-        return f"{float(f'{of100:.1g}'):.4f}".rstrip("0") + " %"
-    return f"{of100:.2f} %" if of100 < 10 else f"{of100:.1f} %"
+    if of100 >= 99.95 or of100 < 1e-3:
+        return "< 0.001 %" if of100 < 1 else f"{of100:.2f} %" if of100 < 99.995 else "> 99.99 %"
+    return f"{of100:.{3 if of100 < 0.01 else 2 if of100 < 10 else 1}f} %"

@@ -216,7 +216,7 @@ describe("words and numbers", () => {
   });
   it("smooth without pulling the start to zero", () => {
     expect([...smoothed([2, 2, 2], 0.9)].every((v) => Math.abs(v - 2) < 1e-12)).toBe(true);
-    expect([1, 0.99999, 0.9997, 0.224, 0.0356, 0.00014, 6.1e-5, 1e-8, 0].map(percent)).toEqual(["100 %", "> 99.99 %", "99.97 %", "22.4 %", "3.56 %", "0.01 %", "0.006 %", "< 0.0001 %", "0"]);
+    expect([1, 0.99999, 0.9997, 0.224, 0.0356, 0.00014, 6.1e-5, 1e-8, 0].map(percent)).toEqual(["100 %", "> 99.99 %", "99.97 %", "22.4 %", "3.56 %", "0.01 %", "0.006 %", "< 0.001 %", "0"]);
     expect(ticks(0, 10)).toEqual([0, 2, 4, 6, 8, 10]);
     expect(ticks(0, 4, 8)).toContain(0.5);
     expect(ticks(0, 4, 8, 1)).toEqual([0, 1, 2, 3, 4]); // tokens are counted in whole ones

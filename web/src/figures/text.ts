@@ -48,7 +48,7 @@ export function percent(share: number): string {
   const of100 = 100 * share;
   if (of100 === 0 || of100 === 100) return of100 ? "100 %" : "0";
   if (of100 >= 99.995) return of100 > 100 ? "100 %" : "> 99.99 %";
-  if (of100 >= 99.95 || of100 < 10) return of100 < 0.0001 ? "< 0.0001 %" : of100 < 0.01 ? `${Number(of100.toPrecision(1)).toFixed(4).replace(/0+$/, "")} %` : `${of100.toFixed(2)} %`;
+  if (of100 >= 99.95 || of100 < 10) return of100 < 0.001 ? "< 0.001 %" : of100 < 0.01 ? `${of100.toFixed(3)} %` : `${of100.toFixed(2)} %`;
   return `${of100.toFixed(1)} %`;
 }
 

@@ -130,7 +130,7 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
           <Result task={task} answer={runner.answer} values={values} writing={runner.busy} />
           {runner.answer.ms !== undefined ? <p class="muted small">{t("play.took", { ms: Math.round(runner.answer.ms) })}</p> : null}
           {runner.answer.seconds !== undefined ? (
-            <p class="muted small">{t("play.wrote", { n: runner.answer.tokens ?? 0, s: runner.answer.seconds.toFixed(1), finish: runner.answer.finish ?? "" })}</p>
+            <p class="muted small">{t("play.wrote", { n: runner.answer.tokens ?? 0, s: runner.answer.seconds.toFixed(1), finish: t(`play.finishes.${runner.answer.finish ?? "end"}`) })}</p>
           ) : null}
           {caps.kind === "vectors" || !values.x ? null : (
             <div class="row">

@@ -1,5 +1,6 @@
 // The answer of a task, drawn by its shape.
-import type { BeamTexts } from "../figures";
+import { Figure, heat, matrixCsv } from "../figure";
+import { drawMatrix, Matrix, type BeamTexts } from "../figures";
 import { t } from "../strings";
 import { Bar, percent, Scroll } from "../ui";
 
@@ -24,7 +25,20 @@ export function Result({ task, answer, values, writing }: { task: string; answer
     const { labels, scores } = result as { labels: string[]; scores: number[] };
     return <Ranked rows={labels.map((name, i) => ({ name, score: scores[i] }))} />;
   }
+  if (task === "feature-extraction") return <Vectors of={(result as number[][][])[0]} python={answer.python} />;
   const list = Array.isArray(result) ? result : [result];
+  if (task === "fill-mask" && list.every(Array.isArray)) {
+    return (
+      <>
+        {(list as Scored[][]).map((guesses, i) => (
+          <div key={i} class="stack tight">
+            <h3>{t("play.maskOf", { n: i + 1, of: list.length })}</h3>
+            <Ranked rows={guesses.map((g) => ({ name: g.token_str ?? "", score: g.score }))} />
+          </div>
+        ))}
+      </>
+    );
+  }
   if (list.every((r) => typeof r?.score === "number")) {
     return <Ranked plain={task === "neighbours" || task === "analogy"} rows={(list as Scored[]).map((r) => ({ name: r.sequence ?? r.label ?? r.text ?? r.token_str ?? "", score: r.score }))} />;
   }
@@ -32,6 +46,21 @@ export function Result({ task, answer, values, writing }: { task: string; answer
     <>
       {list.map((r, i) => <p key={i} class="answer" dir="auto" data-answer>{written(r)}</p>)}
     </>
+  );
+}
+
+/** One row of numbers for each token, as a picture; all of them are in its CSV. */
+function Vectors({ of, python }: { of: number[][]; python: string | undefined }) {
+  const [rows, columns] = [of.map((_, i) => String(i)), of[0].map((_, j) => String(j))];
+  const values = Float32Array.from(of.flat());
+  const title = t("play.vectors", { n: rows.length, size: columns.length });
+  return (
+    <div data-answer>
+      <Figure title={title} name="vectors" python={python} drawing={() => drawMatrix({ rows, columns, values, signed: true })} csv={() => matrixCsv(rows, columns, values)}
+        html={heat(title, rows, columns, values, true, t("predict.token"), t("positions.dimension"))}>
+        <Matrix rows={rows} columns={columns} values={values} title={title} signed rowTitle={t("predict.token")} columnTitle={t("positions.dimension")} />
+      </Figure>
+    </div>
   );
 }
 

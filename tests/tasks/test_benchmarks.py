@@ -59,6 +59,12 @@ def test_the_good_sentence_is_the_more_probable_by_paradigm() -> None:
     assert found["fields"]["f"] == pytest.approx(found["accuracy"])
 
 
+def test_a_field_that_is_spelt_in_two_ways_is_one() -> None:
+    spelt = ("syntax_semantics", "syntax/semantics")
+    rows = [{"good": "a b", "bad": "b a", "uid": field, "field": field} for field in spelt]
+    assert list(blimp(scribbler(), rows)["fields"]) == ["syntax_semantics"]
+
+
 @pytest.mark.parametrize(
     ("ask", "says"),
     [

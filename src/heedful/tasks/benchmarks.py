@@ -93,7 +93,7 @@ def blimp(
         groups = [begun(model, [ids(row["good"]), ids(row["bad"])], first=first) for row in some]
         for row, (good, bad) in zip(some, continued(model, groups), strict=True):
             by[row["uid"]].append(good.total > bad.total)
-            fields[row.get("field", "all")].add(row["uid"])
+            fields[row.get("field", "all").replace("/", "_")].add(row["uid"])  # BLiMP spells one in two ways
     paradigms = {uid: sum(rights) / len(rights) for uid, rights in by.items()}
     mean = lambda uids: math.fsum(paradigms[uid] for uid in uids) / len(uids)
     return {

@@ -215,3 +215,24 @@ def test_out_of_memory_is_code_4(heed: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_colour_where_nobody_asked_for_it(heed: Any) -> None:
     assert "\x1b" not in heed("show", "gpt2")[1]
     assert "\x1b" not in heed("--no-color", "env")[1]
+
+
+def test_a_trained_model_by_its_name_is_no_misspelt_exercise(heed: Any) -> None:
+    code, _, said = heed("explain", "sentiment")
+    assert code == 3
+    assert "sentiment is a model" in said
+    assert 'heed explain sentiment "…"' in said
+
+
+@pytest.mark.parametrize("option", ["topic", "part", "head", "token", "target", "temperature"])
+def test_what_asks_a_model_is_refused_beside_an_exercise(option: str, heed: Any) -> None:
+    code, out, said = heed("explain", "cat-sat", f"--{option}", "1")
+    assert (code, out) == (3, "")
+    assert f"--{option} asks a model, and cat-sat is an exercise" in said
+
+
+@pytest.mark.parametrize("command", ["show", "count"])
+def test_word_vectors_are_told_apart_from_a_model(command: str, heed: Any) -> None:
+    code, _, said = heed(command, "words")
+    assert code == 3
+    assert "words are word vectors, no model" in said

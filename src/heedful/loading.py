@@ -31,6 +31,7 @@ from heedful.pooling import Pooling, read_pooling, write_pooling
 from heedful.pooling import pool as pool_tokens
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
+from heedful.weights.bases import bundled_vectors
 from heedful.weights.checkpoint import Origin, fill, published_tensors
 from heedful.weights.files import Source, open_folder, write_safetensors
 from heedful.weights.gguf import GGUFFile
@@ -252,6 +253,10 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
     """The config.json of a folder."""
     path = folder / name
     if not path.is_file():
+        if folder in (file.parent for file in bundled_vectors().values()):
+            raise NotFound(
+                f"{folder.name} are word vectors, no model; open them with Word2Vec.load({folder.name!r})"
+            )
         raise NotFound(f"{folder} has no {name}; is it the folder of a model?")
     try:
         published = json.loads(path.read_text(encoding="utf-8"))

@@ -206,3 +206,33 @@ class TestReadableBPE:
         """Sennrich et al. 2016, algorithm 1: low lower newest widest, here without the end-of-word mark."""
         words = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
         assert bpe.train(words, merges=3).merges == (("e", "s"), ("es", "t"), ("l", "o"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("vocab", [-5, 0, 1, 5, "400", 400.5])
+def test_a_vocabulary_that_cannot_be_is_named(kind: str, vocab: object, corpus: Path) -> None:
+    if (kind, vocab) in {("word", 5), ("char", 5)}:
+        assert len(train_tokenizer(kind, corpus, vocab=5)) == 5
+        return
+    with pytest.raises(InputError, match=r"vocab=|no unigram tokenizer of 2 pieces"):
+        train_tokenizer(kind, corpus, vocab=vocab)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_byte_order_mark_is_no_letter(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_bytes(("\ufeff" + "hello world\n" * 3).encode())
+    tokenizer = train_tokenizer(kind, path, vocab=300)
+    assert not any("\ufeff" in token or "ï»¿" in token for token in tokenizer.backend.get_vocab())
+
+
+def test_an_unknown_encoding_is_named(corpus: Path) -> None:
+    with pytest.raises(InputError, match="encoding='utf-9' is unknown"):
+        train_tokenizer("char", corpus, encoding="utf-9")
+
+
+@pytest.mark.parametrize("ids", [[1.5], ["a"], None, "12"])
+def test_ids_that_are_none_are_named(ids: object, corpus: Path) -> None:
+    tokenizer = train_tokenizer("char", corpus)
+    with pytest.raises(InputError, match="ids are a list of whole numbers"):
+        tokenizer.decode(ids)  # type: ignore[arg-type]

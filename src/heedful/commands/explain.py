@@ -22,11 +22,18 @@ def explain(
         str | None, typer.Argument(help="What the model reads: a text, or the name of a sentence (fox).")
     ] = None,
     topic: Annotated[
-        str, typer.Option(help="attention, block, positions, norm, lstm, alignment or softmax.")
-    ] = "attention",
-    part: Annotated[str, typer.Option(help="Where: blocks.0.attn; the first that fits by default.")] = "",
-    head: Annotated[int, typer.Option(min=0, help="Which head.")] = 0,
-    token: Annotated[str, typer.Option(help="A token, or its position; -1 is the last.")] = "-1",
+        str | None,
+        typer.Option(
+            help="attention, block, positions, norm, lstm, alignment or softmax. [default: attention]"
+        ),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Where: blocks.0.attn; the first that fits by default.")
+    ] = None,
+    head: Annotated[int | None, typer.Option(min=0, help="Which head. [default: 0]")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="A token, or its position; -1 is the last. [default: -1]")
+    ] = None,
     target: Annotated[str | None, typer.Option(help="What an encoder-decoder writes.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Of a softmax.")] = None,
     format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or html.")] = "text",
@@ -49,10 +56,8 @@ def explain(
     """
     if every or what is None:
         return _list(json)
-    options: dict[str, Any] = {"topic": topic, "part": part, "head": head, "token": _token(token)}
-    if temperature is not None:
-        options["temperature"] = temperature
-    worked = _worked(what, text, target, options)
+    given = {"topic": topic, "part": part, "head": head, "token": _token(token), "temperature": temperature}
+    worked = _worked(what, text, target, {name: value for name, value in given.items() if value is not None})
     if json:
         return as_json(worked.to_dict())
     from heedful.inspect.render import FORMATS
@@ -63,21 +68,34 @@ def explain(
 
 
 def _worked(what: str, text: str | None, target: str | None, options: dict[str, Any]) -> Worked:
-    from heedful.inspect.explain import examples
     from heedful.inspect.explain import explain as worked
 
-    if text is None and (what in examples() or Path(what).suffix in (".yaml", ".yml", ".json")):
-        return worked(what)
-    if text is None and not Path(what).exists():
-        return worked(what)  # says which exercise is nearest
+    if text is None and not _is_model(what):
+        if options or target is not None:
+            name = next(iter(options), "target")
+            raise InputError(f"--{name} asks a model, and {what} is an exercise; leave it out")
+        return worked(what)  # of an unknown one it says which is nearest
     if text is None:
         raise InputError(f'{what} is a model; give it a text as well: heed explain {what} "…"')
     from heedful.loading import load
 
-    return worked(load(what), text, target, **options)
+    usual: dict[str, Any] = {"topic": "attention", "part": "", "head": 0, "token": -1}
+    return worked(load(what), text, target, **usual | options)
 
 
-def _token(token: str) -> int | str:
+def _is_model(what: str) -> bool:
+    """A folder, a .gguf file or a trained model at hand, and neither an exercise nor a file of numbers."""
+    from heedful.inspect.explain import examples
+    from heedful.weights.bases import bundled, installed
+
+    if what in examples() or Path(what).suffix in (".yaml", ".yml", ".json"):
+        return False
+    return Path(what).exists() or what.lower() in {**installed(), **bundled()}
+
+
+def _token(token: str | None) -> int | str | None:
+    if token is None:
+        return None
     return int(token) if token.removeprefix("-").isdigit() else token
 
 

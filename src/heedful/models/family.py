@@ -35,7 +35,7 @@ def from_zero(default: int) -> Any:
 
 
 @functools.cache
-def kinds(config: type[Config]) -> dict[str, Any]:
+def kinds(config: type) -> dict[str, Any]:
     """What each field may be, by its annotation."""
     return get_type_hints(config)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -94,11 +95,14 @@ class Tokenizer:
         return [str(t) if (t := self.backend.id_to_token(i)) is not None else f"<{i}>" for i in ids]
 
     def _check(self, ids: Sequence[int]) -> None:
-        for i in ids:
-            if i < 0:
-                raise InputError(
-                    f"{i} is no token id; they are 0 … {len(self) - 1}: was a loss's padding left in?"
-                )
+        try:
+            low = min(map(operator.index, ids), default=0)
+        except TypeError:
+            raise InputError(f"ids are a list of whole numbers; got {str(ids)[:40]!r}") from None
+        if low < 0:
+            raise InputError(
+                f"{low} is no token id; they are 0 … {len(self) - 1}: was a loss's padding left in?"
+            )
 
     def id(self, token: str) -> int | None:
         """The id of a token by its name in the vocabulary; None if it is not there."""

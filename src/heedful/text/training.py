@@ -67,12 +67,16 @@ def train_tokenizer(
         hint = nearest(kind, TRAINERS) or f"one of {', '.join(TRAINERS)}"
         raise InputError(f"no kind of tokenizer is called {kind!r}; {hint}")
     roles = specials(kind, special)
+    if type(vocab) is not int or type(sentinels) is not int or sentinels < 0:
+        raise InputError(f"vocab={vocab!r} and sentinels={sentinels!r} must be whole numbers")
     extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
     paths = expand(files)
     lines = lambda: (line for path in paths for line in read_lines(path, encoding))
     if not any(line.strip() for line in lines()):
         raise InputError(f"{', '.join(map(str, paths[:3]))} holds no text to learn a vocabulary from")
     room = vocab - len(set(roles.values())) - len(extra)
+    if room < 1:
+        raise InputError(f"vocab={vocab} is too small: special tokens alone are {vocab - room}")
     backend = TRAINERS[kind](lines, roles, room, lower)
     names = dict.fromkeys([*roles.values(), *extra])
     as_special = lambda t: AddedToken(t, lstrip=t == "<mask>", normalized=False, special=True)
@@ -119,7 +123,10 @@ def read_lines(path: Path, encoding: str) -> Iterator[str]:
         with opener(path, "rb") as file:
             for raw in file:
                 number += 1
-                yield raw.decode(encoding).replace("\r\n", "\n")
+                text = raw.decode(encoding).replace("\r\n", "\n")
+                yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no letter
+    except LookupError:
+        raise InputError(f"encoding={encoding!r} is unknown; utf-8 and latin-1 are usual") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}:{number}: not {encoding} ({error.reason}); pass encoding=…") from None
     except (gzip.BadGzipFile, lzma.LZMAError, EOFError) as error:
@@ -154,6 +161,9 @@ def _wordpiece(lines: Lines, roles: Specials, room: int, lower: bool) -> tokeniz
             inside.update(word[1:])
     named = list(dict.fromkeys(roles.values()))
     letters = [f"##{c}" for c in sorted(inside)]
+    if room <= len(letters):
+        least = len(named) + len(letters) + 1
+        raise InputError(f"vocab={room + len(named)} is too small: the letters of this text need {least}")
     school = tokenizers.Tokenizer(models.WordPiece(unk_token=roles["unk"]))
     school.normalizer, school.pre_tokenizer = tidy, cut
     trainer = trainers.WordPieceTrainer(
@@ -177,7 +187,10 @@ def _unigram(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizer
     trainer = trainers.UnigramTrainer(
         vocab_size=room + len(named), special_tokens=named, unk_token=roles["unk"], show_progress=False
     )
-    school.train_from_iterator(lines(), trainer)
+    try:
+        school.train_from_iterator(lines(), trainer)
+    except Exception as error:  # the library raises bare Exception
+        raise InputError(f"no unigram tokenizer of {room} pieces for this text: {error}") from None
     pieces = settled([(p, s) for p, s in json.loads(school.to_str())["model"]["vocab"] if p not in named])
     table = [*((name, 0.0) for name in named), *pieces]
     backend = tokenizers.Tokenizer(models.Unigram(table, unk_id=named.index(roles["unk"])))

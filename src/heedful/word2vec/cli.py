@@ -45,7 +45,7 @@ Vectors = Annotated[
     Path, typer.Argument(help="A file of vectors: .safetensors, .bin, .txt, .vec, .glove, also .gz.")
 ]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many answers.")]
-First = Annotated[int | None, typer.Option(help="Only the so many most frequent words may answer.")]
+First = Annotated[int | None, typer.Option(min=1, help="Only the so many most frequent words may answer.")]
 
 
 def say(text: str) -> None:
@@ -93,7 +93,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the first vectors and of every draw.")] = 0,
     lowercase: Annotated[bool, typer.Option(help="Fold to lower case.")] = False,
     phrases: Annotated[
-        int, typer.Option(help="Passes of joining bigrams first (1: new_york; 2: up to four words).")
+        int, typer.Option(min=0, help="Passes of joining bigrams first (1: new_york; 2: up to four words).")
     ] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     checkpoint: Annotated[
@@ -106,7 +106,11 @@ def train(
     from heedful.word2vec.formats import guess
     from heedful.word2vec.settings import Settings
 
-    guess(output)  # an ending that cannot be written is better known before the training
+    guess(output)  # a file that cannot be written is better known before the training
+    for path in (output, checkpoint or output):
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; name a file in it, such as {path / 'vectors.safetensors'}")
+        path.parent.mkdir(parents=True, exist_ok=True)
     # fmt: off
     settings = Settings(dim=dim, window=window, mode=mode, loss=loss, negatives=negatives,
                         min_count=min_count, max_vocab=max_vocab, subsample=subsample,
@@ -272,7 +276,9 @@ def odd_one_out(vectors: Vectors, words: list[str], as_json: Json = False) -> No
 def evaluate(
     vectors: Vectors,
     questions: Annotated[Path, typer.Argument(help="A question file or a folder of them.")],
-    first: Annotated[int, typer.Option(help="Words that may answer an analogy: the most frequent.")] = 30_000,
+    first: Annotated[
+        int, typer.Option(min=1, help="Words that may answer an analogy: the most frequent.")
+    ] = 30_000,
     method: Annotated[str, typer.Option(help="add or mul.")] = "add",
     as_json: Json = False,
 ) -> None:
@@ -300,7 +306,7 @@ def evaluate(
 def convert(
     source: Vectors,
     target: Annotated[Path, typer.Argument(help="The ending is the format.")],
-    limit: Annotated[int | None, typer.Option(help="The first so many words.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The first so many words.")] = None,
 ) -> None:
     """Rewrite vectors in another format (word2vec, GloVe, safetensors)."""
     from heedful.word2vec.vectors import Word2Vec

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import lzma
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,15 @@ class Corpus:
     phrases: tuple[Phrases, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        if not isinstance(self.source, Path | Iterable):
+            raise InputError(
+                f"a corpus is a path or a list of sentences, each a list of words; got "
+                f"{type(self.source).__name__}"
+            )
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise InputError(f"encoding={self.encoding!r} is unknown; utf-8 and latin-1 are usual") from None
         if isinstance(self.source, Iterator):
             raise InputError(
                 "a corpus is read more than once and an iterator can be read once; "
@@ -78,25 +89,28 @@ class Corpus:
                     f"a sentence must be a list of words, not the text {sentence[:40]!r}; "
                     "split it, or pass a path"
                 )
-            words = [str(word).lower() if self.lowercase else str(word) for word in sentence]
+            named = (str(word).lower() if self.lowercase else str(word) for word in sentence)
+            words = [word for word in named if word]
             if words:
                 yield words
 
 
 def expand(path: Path) -> list[Path]:
     """A file as itself; a folder as its files in the order of their names, hidden ones left out."""
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's own, it takes a whole text for what it is: no path
         inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
         if not inside:
             raise InputError(f"{path} is a folder without files; put .txt or .txt.gz files there")
         return inside
-    if not path.exists():
-        raise NotFound(f"no file or folder {path}; give a path to text, one sentence or paragraph a line")
+    if not os.path.exists(path):
+        said = f"{str(path)[:60]} …" if len(str(path)) > 200 else str(path)
+        raise NotFound(f"no file or folder {said}; give a path to text, one sentence or paragraph a line")
     return [path]
 
 
 def open_text(path: Path, encoding: str = "utf-8") -> IO[str]:
-    """Open text, unpacking by the end of the name."""
+    """Open text, unpacking by the end of the name. The mark that some editors put first is no word."""
+    encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     opener = OPENERS.get(path.suffix)
     if opener is None:
         return path.open(encoding=encoding, newline="\n")

@@ -42,6 +42,7 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
         offset += size
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 64)
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
@@ -59,11 +60,18 @@ def read(path: Path, mmap: bool = False) -> tuple[dict[str, np.ndarray], dict[st
     metadata = header.pop("__metadata__", {})
     tensors: dict[str, np.ndarray] = {}
     for name, entry in header.items():
-        if entry["dtype"] not in KINDS:
-            raise CorruptFile(f"{path}: tensor {name!r} is {entry['dtype']}; known: {', '.join(KINDS)}")
-        kind, shape = np.dtype(KINDS[entry["dtype"]]), tuple(entry["shape"])
-        start, stop = entry["data_offsets"]
-        if stop - start != kind.itemsize * int(np.prod(shape)) or base + stop > path.stat().st_size:
+        try:
+            kind, shape = np.dtype(KINDS[entry["dtype"]]), tuple(int(n) for n in entry["shape"])
+            start, stop = (int(n) for n in entry["data_offsets"])
+        except (KeyError, TypeError, ValueError):
+            raise CorruptFile(
+                f"{path}: its header says of tensor {name!r} what cannot be read; copy or save it again"
+            ) from None
+        if (
+            min(start, *shape) < 0
+            or stop - start != kind.itemsize * int(np.prod(shape))
+            or base + stop > path.stat().st_size
+        ):
             raise CorruptFile(
                 f"{path} is cut short: tensor {name!r} ends at byte {base + stop:,} of "
                 f"{path.stat().st_size:,}; copy or save it again"
@@ -77,6 +85,13 @@ def read(path: Path, mmap: bool = False) -> tuple[dict[str, np.ndarray], dict[st
     return tensors, metadata
 
 
+def need(path: Path, tensors: Mapping[str, np.ndarray], *names: str) -> None:
+    """One clear error for a file without a tensor that is asked of it."""
+    for name in names:
+        if name not in tensors:
+            raise CorruptFile(f"{path} has no tensor {name!r}; copy or save it again")
+
+
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
     """The JSON header, and where the tensors begin."""
     with path.open("rb") as file:
@@ -86,11 +101,12 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
                 f"{path} is not a safetensors file: its header would be {length:,} bytes; check the name"
             )
         try:
-            return json.loads(file.read(length)), 8 + length
+            header = json.loads(file.read(length))
         except ValueError:
-            raise CorruptFile(
-                f"{path} is not a safetensors file: its header is not JSON; check the name"
-            ) from None
+            header = None
+        if not isinstance(header, dict):
+            raise CorruptFile(f"{path} is not a safetensors file: its header is not JSON; check the name")
+        return header, 8 + length
 
 
 def words_to_bytes(words: list[str]) -> np.ndarray:
@@ -98,4 +114,8 @@ def words_to_bytes(words: list[str]) -> np.ndarray:
 
 
 def bytes_to_words(data: np.ndarray) -> list[str]:
-    return json.loads(bytes(data))
+    """The words of a file; one that was damaged is an error."""
+    try:
+        return [str(word) for word in json.loads(bytes(data))]
+    except (TypeError, ValueError):
+        raise CorruptFile("the words of this file cannot be read; copy or save it again") from None

@@ -9,6 +9,7 @@ GloVe text         as word2vec text, without the first line
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -44,6 +45,7 @@ def write_vectors(path: Path, words: list[str], table: np.ndarray, form: str) ->
             f"the word {bad!r} is empty or has white space, which {form} files cannot hold; "
             "save as .safetensors, or rename it"
         )
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with gzip.open(partial, "wb") if path.suffix == ".gz" else partial.open("wb") as file:
         if form != "glove":
@@ -78,11 +80,11 @@ def read_stream(
     size = header(first)
     if form is None and path.name.removesuffix(".gz").endswith(".bin"):
         form = "binary"
-    if form == "glove" or (form is None and size is None):
+    if form == "glove" or (form is None and size is None and not re.fullmatch(rb"-?\d+ -?\d+\s*", first)):
         return read_text(with_first(first, file), path, None, count_columns(first, path), limit)
     if size is None:
         raise CorruptFile(
-            f"{path}: the first line must be two whole numbers, words and dimensions, not "
+            f"{path}: the first line must be two whole numbers above 0, words and dimensions, not "
             f"{first[:40]!r}; a file without that line is format='glove'"
         )
     count, dim = size

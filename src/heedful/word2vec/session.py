@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -52,6 +53,7 @@ class Session:
             raise NotFound(f"no checkpoint {path} to resume from; start without resume")
         tensors, meta = files.read(path)
         state = read_state(path, meta, "cursor")
+        files.need(path, tensors, "input", "output", "words", "counts", "losses", "examples")
         began = Settings.from_dict(state["settings"])
         for name, value in (settings or began).to_dict().items():
             if value != began.to_dict()[name]:
@@ -61,7 +63,7 @@ class Session:
                 )
         vocabulary = Vocabulary(files.bytes_to_words(tensors["words"]), tensors["counts"], state["total"])
         cursor = Cursor(losses=tensors["losses"], examples=tensors["examples"], **state["cursor"])
-        return cls(corpus, began, vocabulary, tables_of(tensors), cursor, state["digest"])
+        return cls(corpus, began, vocabulary, tables_of(path, tensors), cursor, state["digest"])
 
     def encoded(self) -> Encoded:
         """Write the text as numbers; a resumed run must find the text it began with."""
@@ -94,6 +96,8 @@ class Session:
         saved = time.monotonic()
         try:
             for progress in stream:
+                if progress.finished:
+                    self._check(progress)
                 if checkpoint is not None and (progress.finished or time.monotonic() - saved >= every):
                     self.save(checkpoint)
                     saved = time.monotonic()
@@ -104,6 +108,20 @@ class Session:
             raise
         finally:
             self.clean()
+
+    def _check(self, progress: Progress) -> None:
+        """After an epoch: something was learnt, and it is still numbers."""
+        if math.isfinite(progress.loss):
+            return
+        if np.isfinite(self.tables.input).all() and np.isfinite(self.tables.output).all():
+            raise InputError(
+                "no line of the text has two known words side by side, so there is nothing to learn from; "
+                "write a sentence or paragraph a line, or lower min_count"
+            )
+        raise ConfigError(
+            f"training diverged in epoch {progress.epoch + 1}: rate={self.settings.first_rate} is too large "
+            f"for window={self.settings.window} and negatives={self.settings.negatives}; lower it"
+        )
 
     def _stream(self, encoded: Encoded, threads: int, interval: float, device: str) -> Iterator[Progress]:
         if device == "cpu":
@@ -140,15 +158,18 @@ def all_tensors(words: list[str], counts: np.ndarray, tables: Tables, dim: int) 
     return tensors
 
 
-def tables_of(tensors: dict[str, np.ndarray]) -> Tables:
+def tables_of(path: Path, tensors: dict[str, np.ndarray]) -> Tables:
     """Both tables, padded as the kernel wants them."""
-    return Tables(pad(tensors["input"]), pad(tensors["output"]), paths_of(tensors))
+    return Tables(pad(tensors["input"]), pad(tensors["output"]), paths_of(path, tensors))
 
 
-def paths_of(tensors: dict[str, np.ndarray]) -> Paths | None:
-    if "paths.first" not in tensors:
+def paths_of(path: Path, tensors: dict[str, np.ndarray]) -> Paths | None:
+    """The tree of hierarchical softmax, if the file has one."""
+    names = [f"paths.{name}" for name in ("first", "nodes", "turns")]
+    if not any(name in tensors for name in names):
         return None
-    return Paths(*(np.array(tensors[f"paths.{name}"]) for name in ("first", "nodes", "turns")))
+    files.need(path, tensors, *names)
+    return Paths(*(np.array(tensors[name]) for name in names))
 
 
 def pad(table: np.ndarray, rows: int | None = None) -> np.ndarray:
@@ -164,7 +185,10 @@ def read_state(path: Path, meta: dict[str, str], needed: str) -> dict[str, Any]:
         raise CorruptFile(
             f"{path} was not written by heed word2vec; load tables of other models with Word2Vec.from_table"
         )
-    state = json.loads(meta["state"])
+    try:
+        state = json.loads(meta["state"])
+    except (KeyError, ValueError):
+        raise CorruptFile(f"{path} has lost its settings; copy or save it again") from None
     if needed not in state:
         raise CorruptFile(f"{path} holds finished vectors, not a checkpoint; go on from it with update()")
     return state

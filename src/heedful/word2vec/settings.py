@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -44,6 +45,16 @@ class Settings:
         for name, known in (("mode", MODES), ("loss", LOSSES), ("cbow", CBOW)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not one of {', '.join(known)}")
+        for name in ("dim", "window", "negatives", "min_count", "max_vocab", "epochs", "seed"):
+            value = getattr(self, name)
+            if type(value) is not int and not (name == "max_vocab" and value is None):
+                raise ConfigError(f"{name}={value!r} is no whole number; give one, such as {name}=5")
+        for name in ("subsample", "noise_exponent", "min_rate", "rate"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) and not (name == "rate" and value is None):
+                raise ConfigError(f"{name}={value!r} is no number")
+            if value is not None and not math.isfinite(value):
+                raise ConfigError(f"{name}={value} is no number that can be trained with")
         for name, least in (
             ("dim", 1),
             ("window", 1),

@@ -95,6 +95,8 @@ class Word2Vec:
         given |= {"min_count": min_count, "subsample": subsample, "epochs": epochs, "seed": seed}
         settings = Settings.from_dict(given | more)
         text = Corpus(corpus, lowercase, encoding)
+        if phrases < 0:
+            raise ConfigError(f"phrases={phrases} passes cannot be made; 0 joins nothing")
         for _ in range(phrases):
             text = Corpus(corpus, lowercase, encoding, (*text.phrases, find_phrases(text)))
         path = Path(checkpoint) if checkpoint is not None else None
@@ -125,7 +127,17 @@ class Word2Vec:
         """Any model's embedding table (array or tensor, V × D) through the same object; without words, by
         index.
         """
-        array = table if isinstance(table, np.ndarray) else table.detach().float().cpu().numpy()
+        try:
+            listed = isinstance(table, np.ndarray | Sequence)
+            array = np.asarray(table) if listed else table.detach().float().cpu().numpy()
+            sound = bool(np.isfinite(array).all())
+        except (AttributeError, TypeError, ValueError):
+            raise InputError(
+                f"{type(table).__name__} is no table of numbers; give an array or a tensor (of a layer, its "
+                ".weight)"
+            ) from None
+        if not sound:
+            raise InputError("the table holds NaN or infinity; was its model trained to the end?")
         if array.ndim != 2:
             raise InputError(
                 f"an embedding table has two dimensions, this has shape {array.shape}; give (words, size)"
@@ -136,6 +148,9 @@ class Word2Vec:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def __repr__(self) -> str:
+        return f"Word2Vec({len(self):,} words of {self.dim} dimensions)"
 
     def __contains__(self, word: object) -> bool:
         return word in self.index
@@ -153,6 +168,8 @@ class Word2Vec:
             if not -len(self) <= word < len(self):
                 raise NotFound(f"no row {word}: there are {len(self):,}, from 0")
             return int(word) % len(self)
+        if not isinstance(word, str):
+            raise InputError(f"a word is a string or the number of a row; got {type(word).__name__}")
         if word not in self.index:
             raise NotFound(
                 f"the word {word!r} is not among the {len(self):,} known; "
@@ -172,6 +189,10 @@ class Word2Vec:
 
     def cosines(self, vector: np.ndarray, first: int | None = None) -> np.ndarray:
         """cos(v_w, vector) of every word, or of the `first` most frequent."""
+        if vector.shape != (self.dim,):
+            raise InputError(f"a vector here has {self.dim} numbers; got an array of shape {vector.shape}")
+        if first is not None and first < 1:
+            raise InputError(f"first={first} lets no word answer; give 1 or more")
         size = max(float(np.linalg.norm(vector)), 1e-12)
         return (self.input[:first] @ (vector / size).astype(np.float32)) / self.norms[:first]
 
@@ -206,17 +227,15 @@ class Word2Vec:
         return self._ranked(scores, count, rows)
 
     def _ranked(self, scores: np.ndarray, count: int, excluded: list[int]) -> Ranking:
-        scores = scores.copy()
-        scores[[row for row in excluded if row < len(scores)]] = -np.inf
-        count = min(count, len(scores) - len(set(excluded)))
+        scores, barred = scores.copy(), {row for row in excluded if row < len(scores)}
+        scores[list(barred)] = -np.inf
+        count = min(count, len(scores) - len(barred))
+        names = list(dict.fromkeys(self.words[row] for row in excluded))
         if count < 1:
-            return Ranking([], [self.words[row] for row in excluded])
+            return Ranking([], names)
         best = np.argpartition(-scores, count - 1)[:count]
         best = best[np.lexsort((best, -scores[best]))]
-        return Ranking(
-            [(self.words[i], float(scores[i])) for i in best],
-            list(dict.fromkeys(self.words[row] for row in excluded)),
-        )
+        return Ranking([(self.words[i], float(scores[i])) for i in best], names)
 
     def odd_one_out(self, words: Sequence[Word]) -> str:
         """The word farthest from the mean direction of all."""
@@ -327,8 +346,11 @@ class Word2Vec:
         "words" are the vectors that come with heedful.
         """
         path = bundled_vectors().get(str(path), Path(path))
-        if not path.exists():
-            raise NotFound(f"no file {path}; give the path of word vectors")
+        if not path.is_file():
+            what = f"{path} is a folder" if path.is_dir() else f"no file {path}"
+            raise NotFound(f"{what}; give the path of a file of word vectors")
+        if limit is not None and limit < 1:
+            raise ConfigError(f"limit={limit} would read no word; give 1 or more")
         if (format or path.suffix.lstrip(".")) != "safetensors":
             if mmap:
                 raise ConfigError(
@@ -338,6 +360,7 @@ class Word2Vec:
             return cls(*formats.read_vectors(path, format, limit))
         tensors, meta = files.read(path, mmap)
         state = read_state(path, meta, "settings")
+        files.need(path, tensors, "input", "words")
         words = files.bytes_to_words(tensors["words"])
         if not mmap:
             formats.check(path, words, tensors["input"])
@@ -347,7 +370,7 @@ class Word2Vec:
             tensors.get("output"),
             tensors.get("counts"),
             Settings.from_dict(state["settings"]) if state["settings"] else None,
-            paths_of(tensors),
-            state["history"],
+            paths_of(path, tensors),
+            state.get("history", ()),
         )
         return loaded if limit is None else cls(words[:limit], loaded.input[:limit])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -238,3 +239,112 @@ def test_a_folder_that_is_there_is_never_written_over(
         heed("finetune", bases["encoder"], "v.csv", "--epochs", 1, "-q")
     assert Path("v-encoder").is_dir()
     assert Path("v-encoder-2").is_dir()
+
+
+def test_two_columns_of_one_name_are_never_chosen_between(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    twice = toy.table(tmp_path / "t.csv", ("text", "text", "label"), [(s, "x", v) for s, v in ROWS])
+    assert "several columns called 'text'" in refused(heed, bases["encoder"], twice)
+    unused = toy.table(tmp_path / "u.csv", ("text", "label", "", ""), [(s, v, "", "") for s, v in ROWS])
+    assert heed("finetune", bases["encoder"], unused, "--epochs", 1, "-q")[0] == 0
+
+
+def test_a_list_of_labels_is_not_made_into_one(heed: Heed, bases: dict[str, Path], tmp_path: Path) -> None:
+    file = toy.lines(tmp_path / "m.jsonl", [{"text": s, "labels": [v, "x"]} for s, v in ROWS])
+    assert "line 1: 'labels' is ['sees', 'x']" in refused(heed, bases["encoder"], file)
+
+
+def test_json_with_an_object_a_line_may_be_called_json(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = toy.lines(tmp_path / "l.json", [{"text": s, "label": v} for s, v in ROWS])
+    code, out, _ = heed("finetune", bases["encoder"], file, "--epochs", 1, "--json", "-q")
+    assert code == 0
+    assert json.loads(out)["data"]["rows"] == len(ROWS)
+    (tmp_path / "s.json").write_text('["a", "b"]')
+    assert "row 1: a row is an object" in refused(heed, bases["encoder"], "s.json")
+
+
+def test_utf16_is_known_by_its_mark_and_commas_by_the_first_line(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    text = "text,label\n" + "\n".join(f"{s} né,{v}" for s, v in ROWS)
+    (tmp_path / "u.csv").write_text(text, encoding="utf-16")
+    (tmp_path / "c.tsv").write_text(text, encoding="utf-8")
+    for name in ("u.csv", "c.tsv"):
+        code, out, _ = heed("finetune", bases["encoder"], name, "--epochs", 1, "--json", "-q")
+        assert code == 0
+        assert json.loads(out)["data"]["columns"] == ["text", "label"]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_second_text_in_one_of_two_files_is_said(
+    swapped: bool, heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    files = [
+        toy.classes(tmp_path / "one.csv"),
+        toy.table(tmp_path / "two.csv", ("premise", "hypothesis", "label"), [(s, s, v) for s, v in ROWS]),
+    ]
+    train, valid = reversed(files) if swapped else files
+    assert "one has a text more" in refused(heed, bases["encoder"], train, "--valid", valid)
+
+
+def test_columns_that_were_named_are_not_asked_for_again(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "n.csv").write_text("\n".join(f"{s},{v}" for s, v in ROWS))
+    assert "count the columns: --text 0 --label 1" in refused(heed, bases["encoder"], "n.csv")
+    assert refused(heed, bases["encoder"], "n.csv", "--text", 0, "--label", 1).endswith("complete)")
+
+
+def test_a_column_that_a_file_cannot_have_is_refused(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    for file in (toy.tagged(tmp_path / "n.conll"), toy.asked(tmp_path / "q.json")):
+        assert "has no such column" in refused(heed, bases["encoder"], file, "--pair", 1)
+
+
+def test_words_without_tags_are_not_their_own_tags(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "w.conll").write_text("\n\n".join(s.replace(" ", "\n") for s in toy.SENTENCES))
+    assert "the tag of every word is the word itself" in refused(heed, bases["encoder"], "w.conll")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        lambda name: {"text": [name], "answer_start": [0]},
+        lambda name: {"text": [name]},
+        lambda name: {"text": name, "answer_start": 0},
+        lambda name: {"text": [name], "answer_start": [None]},
+        lambda name: [{"text": name, "answer_start": 0}],
+    ],
+)
+def test_answers_in_a_table_have_many_forms(
+    answers: Callable[[str], object], heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [{"context": s, "question": "who ?", "answers": answers(s.split()[0])} for s in toy.SENTENCES]
+    rows[0]["question"] = None
+    file = toy.lines(tmp_path / "q.jsonl", rows)
+    code, out, _ = heed("finetune", bases["encoder"], file, "--epochs", 1, "--json", "-q")
+    found = json.loads(out)["data"]
+    assert code == 0
+    assert "unanswerable" not in found
+    assert found["left_out"] == ["1 row without a question is left out: line 1"]
+
+
+def test_a_question_or_a_place_of_the_wrong_kind_is_no_fault_of_ours(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    whole = json.loads(toy.asked(tmp_path / "q.json").read_text())
+    first = whole["data"][0]["paragraphs"][0]["qas"][0]
+    first["question"] = None
+    (tmp_path / "null.json").write_text(json.dumps(whole))
+    code, out, _ = heed("finetune", bases["encoder"], "null.json", "--epochs", 1, "--json", "-q")
+    assert code == 0
+    assert json.loads(out)["data"]["left_out"] == [f"1 row without a question is left out: {first['id']}"]
+    first["answers"][0]["answer_start"] = "here"
+    (tmp_path / "word.json").write_text(json.dumps(whole))
+    assert "is no SQuAD file" in refused(heed, bases["encoder"], "word.json")

@@ -76,7 +76,7 @@ def read_blocks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, lines: int) -> str:
     bad = bytes(error.object[error.start : error.end])
     if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return f"{path} is UTF-16, not {encoding}; pass encoding='utf-16'"
+        return f"{path} is UTF-16, not {encoding.removesuffix('-sig')}; pass encoding='utf-16'"
     good = error.object[: error.start].decode(encoding.removesuffix("-sig"), "replace")
     line = lines + good.replace("\r\n", "\n").replace("\r", "\n").count("\n")
     name = encoding.removesuffix("-sig")

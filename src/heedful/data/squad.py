@@ -37,8 +37,9 @@ def _questions(path: Path, encoding: str) -> Iterator[Question]:
             for paragraph in article["paragraphs"]:
                 context = paragraph["context"]
                 for asked in paragraph["qas"]:
-                    yield Question(str(asked["id"]), asked["question"], context, _answers(asked))
-    except (KeyError, TypeError) as error:
+                    question = asked["question"] or ""
+                    yield Question(str(asked["id"]), question, context or "", _answers(asked))
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is no SQuAD file: {error} is missing or not what it should be") from None
 
 

@@ -140,7 +140,10 @@ def objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
     if path.name.removesuffix(path.suffix if path.suffix in OPENERS else "").endswith(".json"):
         whole = read_json(path, encoding)
         if isinstance(whole, list):
-            yield from enumerate(whole, 1)
+            for i, row in enumerate(whole, 1):
+                if isinstance(row, str):  # which `parsed` would take for a line of the file
+                    raise InputError(f"{path}, row {i}: a row is an object {{…}}, not {row[:40]!r}")
+                yield i, row
             return
         raise InputError(
             f"{path} holds one JSON object and not a list of rows; name it .jsonl if it has one a line"

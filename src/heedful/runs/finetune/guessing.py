@@ -72,18 +72,23 @@ ROLES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "complete": {"prompt": ("--text", PROMPT), "completion": ("--label", COMPLETION)},
 }  # fmt: skip
 WHAT = {"conll": "words with tags", "squad": "questions in SQuAD's form", "text": "plain text"}
+COUNTED = "; if the first line has no names, count the columns: --text 0 --label 1"
 KINDS = {"conll": ("tag",), "squad": ("answer",), "text": ("complete",), "table": tuple(ROLES)}
 
 
-def task_of(source: Source, wanted: str | None) -> str:
-    """The task that was asked for, if the file can be for it; else the one that its columns tell."""
+def task_of(source: Source, wanted: str | None, given: dict[str, str | None] | None = None) -> str:
+    """The task that was asked for, if the file can be for it; else the one that its columns tell.
+
+    `given` are the columns that were named, which need not be asked for.
+    """
     if wanted is not None:
         if wanted not in ROLES:
             raise ConfigError(f"--task {wanted}: {nearest(wanted, ROLES) or 'one of ' + ', '.join(ROLES)}")
         if wanted not in KINDS[source.kind]:
             fits = KINDS[source.kind][0]
             what = f"{source.path} holds {WHAT[source.kind]}, which --task {wanted} cannot learn from"
-            raise InputError(f"{what}; it is for --task {fits}")
+            table = " (a table is called .csv, .tsv or .jsonl)" if source.kind == "text" else ""
+            raise InputError(f"{what}; it is for --task {fits}{table}")
         return wanted
     if source.kind != "table":
         return KINDS[source.kind][0]
@@ -96,7 +101,18 @@ def task_of(source: Source, wanted: str | None) -> str:
     if has & set(TEXT) and has & set(LABEL):
         return "classify"
     what = f"what is to be learnt from {source.path}? It has the columns {listed(source)}"
-    raise InputError(f"{what}; say --task ({', '.join(ROLES)}), --text and --label")
+    missing = [flag for flag in ("--text", "--label") if not (given or {}).get(flag)]
+    say = " and ".join([f"say --task ({', '.join(ROLES)})", *missing])
+    raise InputError(f"{what}; {say}{COUNTED if missing else ''}")
+
+
+def check_flags(source: Source, given: dict[str, str | None]) -> None:
+    """An error for a column that was named and that this kind of file does not have."""
+    useful = {"table": ("--text", "--label", "--pair"), "conll": ("--text", "--label")}.get(source.kind, ())
+    for flag, name in given.items():
+        if name is not None and flag not in useful:
+            what = f"{flag} {name}: {source.path} holds {WHAT[source.kind]} and has no such column"
+            raise ConfigError(f"{what}; leave it out")
 
 
 # Columns that together tell a task, the most telling first.
@@ -163,12 +179,13 @@ def columns_of(
         found[missing[0]] = left[0]
     elif missing:
         role = missing[0]
-        raise InputError(
-            f"which column of {source.path} is the {role}? It has {listed(source)}; say {roles[role][0]} NAME"
-        )
+        which = f"which column of {source.path} is the {role}? It has {listed(source)}"
+        raise InputError(f"{which}; say {roles[role][0]} NAME{COUNTED}")
     if task == "classify" and given.get("--text") is None and "pair" not in found:
         second = next((c for c in source.columns if c.lower() in SECOND and c not in found.values()), None)
         if found["text"].lower() in FIRST and second is not None:
             found["pair"] = second
+    if twice := next((name for name in found.values() if name in source.repeated), None):
+        raise InputError(f"{source.path} has several columns called {twice!r}; rename all but one")
     order = [*roles, "pair"]
     return {role: found[role] for role in order if role in found}

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from heedful.data.readers import OPENERS, Documents, expand, read_blocks, read_lines
+from heedful.data.readers import DAMAGED, OPENERS, Documents, expand, read_blocks, read_lines
 from heedful.data.tables import KINDS, Column, Table, known, objects, parsed, plain
 from heedful.errors import ConfigError, InputError, nearest
 
 Kind = Literal["table", "conll", "squad", "text"]
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
-DELIMITERS = (";", "\t", "|")  # what spreadsheets write into a .csv when not a comma
+DELIMITERS = (";", "\t", "|", ",")  # what spreadsheets write, whatever the file is called
 LOOK = 200  # lines that tell a file of words and tags from prose
 NAMED = 3  # rows that a note names
 
@@ -39,6 +41,7 @@ class Source:
     encoding: str = "utf-8"
     columns: tuple[str, ...] = ()
     rows: list[Row] = field(default_factory=list, repr=False)
+    repeated: frozenset[str] = frozenset()  # names that several columns have
 
     @property
     def sha256(self) -> str:
@@ -81,25 +84,47 @@ def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Sourc
     file = expand(path)[0]
     if not file.stat().st_size:
         raise InputError(f"{file} is empty")
+    if encoding.lower() in ("utf-8", "utf8") and marked_utf16(file):
+        encoding = "utf-16"
     kind = kind_of(file, encoding)
     if kind != "table":
         return Source(file, kind, encoding)
-    rows = list(table_rows(file, encoding, header))
+    table = None if is_json(file) else opened(file, encoding)
+    rows = list(objects_of(file, encoding) if table is None else table_rows(table, header))
     if not rows:
         raise InputError(f"{file} has no rows")
     columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
-    return Source(file, "table", encoding, columns, rows)
+    names = Counter(table.names if table is not None and header else ())
+    return Source(file, "table", encoding, columns, rows, frozenset(n for n in names if names[n] > 1))
+
+
+def marked_utf16(path: Path) -> bool:
+    """Whether a file begins with the byte order mark of UTF-16, as spreadsheets write "Unicode text"."""
+    with OPENERS.get(path.suffix, open)(path, "rb") as file:
+        try:
+            return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        except DAMAGED:
+            return False  # which reading it will tell
+
+
+def stem_of(path: Path) -> Path:
+    """The name without .gz and its like."""
+    return path.with_suffix("") if path.suffix in OPENERS else path
+
+
+def is_json(path: Path) -> bool:
+    """Whether the rows of a table are JSON objects."""
+    return KINDS[stem_of(path).suffix.lower()] == "json"
 
 
 def kind_of(path: Path, encoding: str) -> Kind:
     """By the end of its name, and by a look inside where that leaves a choice."""
-    stem = path.with_suffix("") if path.suffix in OPENERS else path
-    suffix = stem.suffix.lower()
+    suffix = stem_of(path).suffix.lower()
     if suffix in CONLL:
         return "conll"
     if suffix == ".json":
         start = next(read_blocks(path, encoding), "").lstrip()
-        return "squad" if start.startswith("{") else "table"
+        return "squad" if start.startswith("{") and not one_a_line(path, encoding) else "table"
     if suffix in KINDS:
         return "table"
     if suffix in ("", ".txt", ".text", ".md"):
@@ -108,6 +133,17 @@ def kind_of(path: Path, encoding: str) -> Kind:
     raise InputError(
         f"cannot tell what {path} is by its name; {hint or 'use .csv, .tsv, .jsonl, .conll, .json or .txt'}"
     )
+
+
+def one_a_line(path: Path, encoding: str) -> bool:
+    """Whether the first line of a file is a JSON object by itself, and a second one follows."""
+    lines = [line for line in islice(filter(str.strip, read_lines(path, encoding)), 2)]
+    if len(lines) < 2 or not lines[1].lstrip().startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(lines[0]), dict)
+    except ValueError:
+        return False
 
 
 def looks_tagged(path: Path, encoding: str) -> bool:
@@ -120,25 +156,31 @@ def looks_tagged(path: Path, encoding: str) -> bool:
     return len(widths) == 1 and widths.pop() > 1 and entity
 
 
-def table_rows(path: Path, encoding: str, header: bool) -> Iterator[Row]:
-    """Every row with its values by column; a table without names is counted from 0."""
-    stem = path.with_suffix("") if path.suffix in OPENERS else path
-    kind = KINDS[stem.suffix.lower()]
-    if kind == "json":
-        for line, text in objects(path, encoding):
+def objects_of(path: Path, encoding: str) -> Iterator[Row]:
+    """Every object of a JSON file, one a line or in a list."""
+    by_line = one_a_line(path, encoding)  # whatever its name says
+    pairs = enumerate(read_lines(path, encoding), 1) if by_line else objects(path, encoding)
+    for line, text in pairs:
+        if not isinstance(text, str) or text.strip():
             yield Row(f"line {line}", parsed(path, line, text))
-        return
+
+
+def opened(path: Path, encoding: str) -> Table:
+    """A file of delimited columns, by the delimiter that its first line has."""
     table = Table(path, encoding=encoding)
     first = table.names
     if not first:
         raise InputError(f"{path} is empty")
-    if len(first) == 1 and (other := next((d for d in DELIMITERS if d in first[0]), None)):
-        table = Table(path, encoding=encoding, delimiter=other)
-        first = table.names
+    other = next((d for d in DELIMITERS if d in first[0]), None) if len(first) == 1 else None
+    return table if other is None else Table(path, encoding=encoding, delimiter=other)
+
+
+def table_rows(table: Table, header: bool) -> Iterator[Row]:
+    """Every row with its values by column; a table without names is counted from 0."""
+    path, first = table.files[0], table.names
     names = first if header else tuple(map(str, range(len(first))))
     wanted: Sequence[Column] = range(len(first))
-    opened = Table(path, header, table.delimiter, encoding=encoding)
-    for where, values in opened.rows(*wanted):
+    for where, values in replace(table, header=header).rows(*wanted):
         yield Row(where.removeprefix(f"{path}, "), dict(zip(names, values, strict=True)))
 
 

@@ -55,8 +55,8 @@ class Classify(Task):
 
     def read(self, source: Source, given: dict[str, str | None]) -> Examples:
         columns = columns_of(source, "classify", given)
-        self.pair = "pair" in columns
-        roles = ["text", *(["pair"] if self.pair else []), "label"]
+        one_label(source, columns["label"])
+        roles = [role for role in ("text", "pair", "label") if role in columns]
         found = sift(source, {role: columns[role] for role in roles})
         cells = [(*row[:-1], row[-1].strip()) for row in found.cells]
         return Examples(cells, found.places, {r: columns[r] for r in roles}, found.notes)
@@ -66,6 +66,13 @@ class Classify(Task):
         return examples.some(train), examples.some(valid), "drawn at random, every label in proportion"
 
     def prepare(self, train: Examples, valid: Examples) -> None:
+        if train.columns.keys() != valid.columns.keys():
+            read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
+            raise InputError(
+                f"training has the columns {read[0]}, validation {read[1]}: one has a text more; "
+                "name the columns with --text, --pair and --label"
+            )
+        self.pair = "pair" in train.columns
         names = counted([row[-1] for row in train.items])
         if len(names) < 2:
             only = f"every row has the label {next(iter(names))!r}"
@@ -219,6 +226,14 @@ def closeness(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ (cos(a, b) − score)², scores between 0 and 1   (Reimers and Gurevych 2019 §3, regression)"""
     loss = F.mse_loss(cosines(model, batch), batch.extra["score"], reduction="sum")
     return {"closeness": Term(loss, "row")}
+
+
+def one_label(source: Source, column: str) -> None:
+    """An error for rows that have a list of labels: a row is of one class."""
+    for row in source.rows:
+        if isinstance(value := row.values.get(column), list | dict):
+            what = f"{source.path}, {row.where}: {column!r} is {str(value)[:60]}"
+            raise InputError(f"{what}; classify learns one class for each row: give a text or a number")
 
 
 def classes_of(train: Examples) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from heedful.runs.finetune.inspecting import Row, Source, left_out, text_of
 from heedful.runs.finetune.tasks import SPLIT, Defaults, Examples, Reading, Task, counted, headed, wanted
 from heedful.train.objectives import Objective
 
+APART = "a line has a word and, after white space, its tag"
+
 
 class Tag(Task):
     """A label for every word of a sentence."""
@@ -32,6 +34,8 @@ class Tag(Task):
         if source.kind == "conll":
             numbers = {flag: _column(source, flag, name) for flag, name in given.items() if name is not None}
             found = list(conll(source.path, numbers.get("--text"), numbers.get("--label"), source.encoding))
+            if all(one.words == one.tags for one in found):
+                raise InputError(f"{source.path}: the tag of every word is the word itself; {APART}")
             return Examples(found, [one.where for one in found])
         columns = columns_of(source, "tag", given)
         good: list[Sentence] = []
@@ -142,13 +146,18 @@ class Answer(Task):
             columns = columns_of(source, "answer", given)
             found = [_question(row, columns) for row in source.rows]
             articles = [one.context for one in found]
-        lost = [i for i, one in enumerate(found) if not _usable(one)]
-        gone = set(lost)
-        keep = [i for i in range(len(found)) if i not in gone]
+        keep: list[int] = []
+        out: dict[str, list[str]] = {}
+        for i, one in enumerate(found):
+            if reason := _unusable(one):
+                out.setdefault(reason, []).append(one.id)
+            else:
+                keep.append(i)
         if not keep:
-            raise InputError(f"{source.path}: no question can be used: no answer stands in its text")
-        named = [f"{found[i].question[:40]!r}" for i in lost]
-        notes = (left_out("without a question or whose answer is not in the text", named),) if lost else ()
+            reason, where = max(out.items(), key=lambda item: len(item[1]))
+            none = f"{source.path}: none of its {len(found):,} questions can be used"
+            raise InputError(f"{none}: {len(where):,} are {reason}")
+        notes = tuple(left_out(reason, where) for reason, where in out.items())
         return Examples([found[i] for i in keep], [articles[i] for i in keep], columns, notes)
 
     def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
@@ -215,17 +224,34 @@ def _articles(source: Source) -> list[str]:
 
 
 def _question(row: Row, columns: dict[str, str]) -> Question:
-    """A row of a table: answers as texts, or as {"text": […], "answer_start": […]}."""
+    """A row of a table: answers as texts, as {"text": […], "answer_start": […]}, or as a list of such."""
     context, question = (text_of(row.values.get(columns[role])) for role in ("context", "question"))
     given = row.values.get(columns["answer"])
+    found = [pair for one in _several(given) for pair in _answers(one, context)]
+    return Question(row.where, question, context, tuple(found))
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _answers(given: Any, context: str) -> list[tuple[str, int]]:
+    """Texts with their first characters; where those are not told the first place of the text counts."""
+    starts: Sequence[Any] = ()
     if isinstance(given, dict):
-        texts, starts = given.get("text") or [], given.get("answer_start") or []
-        pairs = list(zip(texts, starts, strict=False))
-    else:
-        several: Sequence[Any] = given if isinstance(given, list) else [given]
-        pairs = [(text, context.find(text)) for text in map(text_of, several) if text.strip()]
-    return Question(row.where, question, context, tuple((str(text), int(start)) for text, start in pairs))
+        given, starts = given.get("text"), _several(given.get("answer_start"))
+    texts = [text for text in map(text_of, _several(given)) if text.strip()]
+    told = [*starts, *[None] * len(texts)][: len(texts)]
+    return [
+        (text, start if isinstance(start, int) else context.find(text))
+        for text, start in zip(texts, told, strict=True)
+    ]
 
 
-def _usable(one: Question) -> bool:
-    return bool(one.question.strip() and one.context.strip()) and (not one.answers or locate(one) is not None)
+def _unusable(one: Question) -> str:
+    """What is wrong with a question, or nothing."""
+    if not one.question.strip():
+        return "without a question"
+    if not one.context.strip():
+        return "without a text"
+    return "whose answer is not in the text" if one.answers and locate(one) is None else ""

@@ -16,7 +16,7 @@ from heedful.models import FAMILIES, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted
 from heedful.runs.evaluate import trained
-from heedful.runs.finetune.guessing import listed, task_of
+from heedful.runs.finetune.guessing import check_flags, listed, task_of
 from heedful.runs.finetune.inspecting import Source, inspect
 from heedful.runs.finetune.labelled import Classify, Similarity
 from heedful.runs.finetune.located import Answer, Tag
@@ -112,7 +112,8 @@ def outcome_of(asked: Asked, seen: Looked, ready: Ready, ended: Trained, scores:
 def look(asked: Asked, say: Progress) -> Looked:
     """Read the file, say what was found, and hold out what is to validate."""
     source = inspect(asked.file, encoding=asked.encoding, header=asked.header)
-    task = TASKS[task_of(source, asked.task)]()
+    task = TASKS[task_of(source, asked.task, asked.given)]()
+    check_flags(source, asked.given)
     examples = task.read(source, asked.given)
     train, valid, parted = divided(task, examples, asked)
     task.prepare(train, valid)

@@ -102,13 +102,21 @@ def test_a_vocabulary_of_another_model(heed: Heed, text: Path) -> None:
 )
 def test_going_on_with_another_setting_names_it(change: str, message: str, heed: Heed, text: Path) -> None:
     assert heed(*GPT, "x.txt", *SMALL)[0] == 0
+    before = (text.parent / "r" / "config.yaml").read_text()
     assert message in refused(heed, *GPT, "x.txt", *SMALL, "--resume", "--set", change)
+    assert (text.parent / "r" / "config.yaml").read_text() == before
 
 
 def test_going_on_with_other_data(heed: Heed, text: Path, tmp_path: Path) -> None:
     assert heed(*GPT, "x.txt", *SMALL)[0] == 0
+    before = (tmp_path / "r" / "config.yaml").read_text()
     (tmp_path / "y.txt").write_text(TEXT.replace("cat", "tac"))
     assert "was trained on other data" in refused(heed, *GPT, "y.txt", *SMALL, "--resume")
+    assert (tmp_path / "r" / "config.yaml").read_text() == before
+
+
+def test_a_run_cannot_go_where_a_file_is(heed: Heed, text: Path) -> None:
+    assert "x.txt cannot be made" in refused(heed, *GPT, "x.txt", *SMALL, "--folder", "x.txt")
 
 
 def test_a_folder_that_holds_a_run(heed: Heed, text: Path) -> None:

@@ -188,12 +188,17 @@ def test_a_finished_run_has_nothing_more_to_do(tmp_path: Path, files: Files) -> 
     assert run(tmp_path, files, resume=True) == []
 
 
-@pytest.mark.parametrize("file", ["training.json", "optimiser.safetensors"])
-def test_a_damaged_file_is_named(file: str, tmp_path: Path, files: Files) -> None:
-    run(tmp_path, files, steps=1)
-    (tmp_path / "checkpoints" / "step-000001" / file).write_text("{")
-    with pytest.raises(CorruptFile, match=file):
-        run(tmp_path, files, resume=True)
+@pytest.mark.parametrize("file", ["training.json", "optimiser.safetensors", "model.safetensors"])
+def test_a_damaged_file_is_named_and_so_is_the_checkpoint_before(
+    file: str, tmp_path: Path, files: Files
+) -> None:
+    run(tmp_path, files, steps=2)
+    newest = tmp_path / "checkpoints" / "step-000002"
+    (newest / file).write_text("{")
+    with pytest.raises(CorruptFile, match=rf"{file}.*; remove that folder, and .* from step-000001"):
+        run(tmp_path, files, steps=3, resume=True)
+    shutil.rmtree(newest)
+    assert len(run(tmp_path, files, steps=3, resume=True)) == 2
 
 
 def breaking(at: int, kind: str) -> Any:

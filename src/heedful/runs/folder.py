@@ -32,17 +32,27 @@ class Folder:
     """The files of one run, but for its checkpoints, which `fit` writes."""
 
     def __init__(self, path: Path, chosen: Chosen, resume: bool, tensorboard: bool = False) -> None:
-        self.path = path
+        self.path, self.chosen = path, chosen
         if newest(path) is not None and not resume:
             raise ConfigError(
                 f"{path} holds a run already; --resume goes on with it, --folder names another place"
             )
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be made ({error.strerror}); --folder names another place"
+            ) from None
         if resume and (path / "config.yaml").is_file():
             self._same(chosen)
-        write_atomic(path / "config.yaml", write(chosen))
-        write_atomic(path / "env.json", json.dumps(environment(), indent=2) + "\n")
+        if newest(path) is None:
+            self.begin()
         self._board = board(path) if tensorboard else None
+
+    def begin(self) -> None:
+        """Write down what runs, and where; of a run that goes on, once nothing speaks against it any more."""
+        write_atomic(self.path / "config.yaml", write(self.chosen))
+        write_atomic(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
 
     def _same(self, chosen: Chosen) -> None:
         old = read(self.path / "config.yaml")[1]
@@ -93,6 +103,8 @@ class Nowhere:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def begin(self) -> None: ...
 
     def forget_after(self, step: int) -> None: ...
 

@@ -148,6 +148,8 @@ class Loop:
         last: Step | None = None
         with signals() as asked:
             for step in fit(self.ready.model, self.ready.purpose, self.ready.batches, self.config, self.by):
+                if last is None:
+                    self.files.begin()
                 last = step
                 self.count(step)
                 if self.due(step, self.how.every):

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from heedful.errors import CorruptFile, HeedfulError, NotFound, WrongShape
-from heedful.loading import save
+from heedful.loading import load, save
 from heedful.models.base import Model
 from heedful.weights.files import SafeFile
 from heedful.weights.names import tensors
@@ -181,18 +181,36 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
         training: dict[str, Any] = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))
         return {"step": int(training["step"]), **{key: training[key] for key in ("loss", "config", "data")}}
     except FileNotFoundError:
-        raise NotFound(f"{checkpoint} has no training.json: there is no run to go on with") from None
+        raise NotFound(f"{checkpoint} has no training.json; {instead(checkpoint)}") from None
     except (ValueError, KeyError, TypeError) as error:
         path = checkpoint / "training.json"
-        raise CorruptFile(f"{path} is damaged ({error}); use an earlier checkpoint") from None
+        raise CorruptFile(f"{path} is damaged ({error}); {instead(checkpoint)}") from None
+
+
+def instead(checkpoint: Path) -> str:
+    """What to do about a checkpoint that cannot be read: earlier ones are taken once it is gone."""
+    earlier = [path for path in found(checkpoint.parent.parent) if path != checkpoint]
+    way = f"the run goes on from {earlier[-1].name}" if earlier else "the run begins anew"
+    return f"remove that folder, and {way}"
+
+
+def read_model(checkpoint: Path) -> Model:
+    """The model of a checkpoint."""
+    try:
+        return load(checkpoint)
+    except (CorruptFile, NotFound) as error:
+        raise type(error)(f"{str(error).partition('; ')[0]}; {instead(checkpoint)}") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a side file, in memory of their own: a mapped file keeps its disk space when removed."""
     if not path.is_file():
-        raise NotFound(f"{path} is not there; resume from an earlier checkpoint")
-    file = SafeFile(path)
-    return {name: file.read(name) for name in file.entries}
+        raise NotFound(f"{path} is not there; {instead(path.parent)}")
+    try:
+        file = SafeFile(path)
+        return {name: file.read(name) for name in file.entries}
+    except CorruptFile as error:
+        raise CorruptFile(f"{str(error).partition('; ')[0]}; {instead(path.parent)}") from None
 
 
 def copy_weights(model: Model, source: Model, where: Path, like: Like = lambda t, _: t) -> None:

@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
 from heedful.errors import ConfigError, HeedfulError
-from heedful.loading import load
 from heedful.models.base import Model
 from heedful.nn.adapt import recompute
 from heedful.train import checkpoint as store
@@ -324,7 +323,7 @@ class Run:
             mark = training["data"][:12]
             raise ConfigError(f"{path} was trained on other data (fingerprint {mark}…); use a new folder")
         like, read = self.processes.like, store.read_tensors
-        store.copy_weights(self.model, load(path), path, like)
+        store.copy_weights(self.model, store.read_model(path), path, like)
         store.restore_optimisers(self.model, self.optimisers, read(path / "optimiser.safetensors"), like)
         if self.ema is not None:
             own = dict(self.model.named_parameters())

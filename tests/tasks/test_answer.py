@@ -142,7 +142,11 @@ def test_every_form_of_question_gives_the_same_answer() -> None:
     one = ask(question=q, context=c)
     assert set(one) == {"score", "start", "end", "answer"}
     assert ask(q, c) == ask({"question": q, "context": c}) == one
-    assert ask([{"question": q, "context": c}] * 2) == [one, one]
+    row = {"question": q, "context": c}
+    assert ask([row] * 2) == ask(row, row) == ask(data=[row] * 2) == ask(X=[row] * 2) == [one, one]
+    assert ask([row]) == ask(data=row) == ask(question=[q], context=c) == one
+    assert ask(q, context=c) == ask(c, question=q) == one
+    assert ask([q, q], [c, c]) == [one, one]
     assert ask(question=[q, q], context=c) == ask(question=q, context=[c, c]) == [one, one]
     assert list(ask({"question": q, "context": c} for _ in range(2))) == [one, one]
     assert ask(question=q, context=c, top_k=2)[0] == one
@@ -173,6 +177,11 @@ def test_a_question_that_is_too_long_is_cut_and_that_is_said() -> None:
         (lambda: qa()(["who?"]), "a question is"),
         (lambda: qa()(question=["a", "b"], context=["c"]), "2 questions and 1 contexts"),
         (lambda: qa()("who?", CONTEXT, top_k=0), "top_k=0"),
+        (lambda: qa()("who?", CONTEXT, max_answer_len=0), "max_answer_len=0"),
+        (lambda: qa()("who?", CONTEXT, max_question_len=0), "max_question_len=0"),
+        (lambda: qa()("who?", CONTEXT, max_seq_len=0), "max_seq_len=0"),
+        (lambda: qa()("who?", CONTEXT, CONTEXT), "takes a question and a context; got 3"),
+        (lambda: qa()("who?", "a dog \ud800"), r"half a character \('.*dog .ud800'\)"),
         (lambda: qa()("who?", CONTEXT * 9, max_seq_len=16, doc_stride=12), "stride=12"),
         (lambda: qa()("who?", CONTEXT, max_seq_len=10**6), "max_seq_len=1000000"),
         (lambda: pipeline("question-answering", tiny("bert")), "needs a model that marks"),

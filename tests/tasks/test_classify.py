@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,6 +65,14 @@ def test_a_pair_is_read_as_one(nlp: Any) -> None:
     assert nlp([pair, {"text": TEXT}])[1] == nlp(TEXT)[0]
 
 
+def test_forms_that_transformers_takes_are_taken(nlp: Any) -> None:
+    pair = {"text": TEXT, "text_pair": "the cat sat"}
+    assert nlp([[[TEXT, "the cat sat"]]]) == nlp([pair])
+    how = SimpleNamespace(value="sigmoid")  # transformers' own enumeration
+    assert nlp(TEXT, function_to_apply=how) == nlp(TEXT, function_to_apply="sigmoid")
+    assert nlp(TEXT, topk=2) == nlp(TEXT, top_k=2)
+
+
 @pytest.mark.parametrize("options", [{"top_k": 0}, {"function_to_apply": "tanh"}], ids=str)
 def test_options_that_cannot_be_are_named(nlp: Any, options: dict[str, Any]) -> None:
     [(name, value)] = options.items()
@@ -109,6 +118,8 @@ def test_of_a_long_text_only_the_text_is_cut_and_never_the_hypothesis(tiny: Tiny
     [
         ({"candidate_labels": ""}, "candidate_labels must name at least one label"),
         ({"candidate_labels": [3]}, "candidate_labels must name at least one label"),
+        ({"candidate_labels": 3}, "candidate_labels must name at least one label"),
+        ({"candidate_labels": "a", "hypothesis_template": 3}, "hypothesis_template=3 cannot be filled in"),
         ({"candidate_labels": "a", "hypothesis_template": "no place"}, "has no {} where the label goes"),
         ({"candidate_labels": "a", "hypothesis_template": "{a}"}, "cannot be filled in"),
     ],

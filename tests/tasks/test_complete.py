@@ -69,6 +69,19 @@ def test_options_of_transformers_mean_what_ours_mean(theirs: dict[str, Any], our
     assert found == [{"generated_text": heedful.generate(scribbler(), "abc", max_tokens=8, **ours)}]
 
 
+def test_several_texts_are_drawn_so_that_they_differ() -> None:
+    found = writer()("abc", num_return_sequences=4, max_length=20, seed=3)
+    assert len({row["generated_text"] for row in found}) > 1
+    assert len(writer()("abc", num_return_sequences=2, num_beams=2, max_new_tokens=4)) == 2
+
+
+def test_what_older_code_says_beside_changes_nothing() -> None:
+    expected = writer()("abc", max_new_tokens=4)
+    assert writer()("abc", max_new_tokens=4, return_text=True, prefix=None, tokenizer=letters()) == expected
+    assert writer()("abc", max_new_tokens=4, return_dict_in_generate=False, batch_size=None) == expected
+    assert "generated_token_ids" in writer()("abc", max_new_tokens=4, return_text=False)[0]
+
+
 def test_max_length_counts_the_prompt_of_every_row() -> None:
     found = writer()(["abc", "abcdefg", "xyz"], max_length=10, return_tensors=True, eos_token_id=[])
     assert [len(row[0]["generated_token_ids"]) for row in found] == [10, 10, 10]
@@ -141,6 +154,34 @@ def test_an_answer_is_appended_to_a_conversation() -> None:
     assert len(messages) == 1
 
 
+def test_a_conversation_has_what_it_had_in_transformers_4() -> None:
+    said = Conversation("How?", past_user_inputs=["Hi"], generated_responses=["Hello"])
+    assert said.messages == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "user", "content": "How?"},
+    ]
+    assert said == Conversation(said.messages)
+    assert said.new_user_input == "How?"
+    assert list(said.iter_texts()) == [(True, "Hi"), (False, "Hello"), (True, "How?")]
+    assert Conversation(text="Hi") == Conversation("Hi") == Conversation([{"role": "user", "content": "Hi"}])
+    assert said.uuid != Conversation().uuid
+    said.add_user_input("Why?", overwrite=True)
+    said.mark_processed()
+    assert [m["content"] for m in said] == ["Hi", "Hello", "Why?"]
+    with pytest.raises(InputError, match="the content of message 0 must be a text"):
+        said.add_user_input(3)  # type: ignore[arg-type]
+
+
+def test_messages_come_back_as_a_conversation() -> None:
+    talk = talker()
+    options = {"max_new_tokens": 3, "minimum_tokens": 10, "min_length_for_response": 3}
+    found = talk([{"role": "user", "content": "hello"}], **options)
+    assert found.messages[-1]["content"] == found.generated_responses[-1]
+    assert talk([Conversation("hello")], **options) == found
+    assert talk(["hello", "hello"], **options) == [found, found]
+
+
 def test_a_real_model_knows_the_capital_of_france() -> None:
     talk = pipeline("conversational", smol())
     found = talk([{"role": "user", "content": "What is the capital of France?"}], max_new_tokens=12)
@@ -154,7 +195,9 @@ def test_a_real_model_knows_the_capital_of_france() -> None:
         (lambda: writer()("a", max_length=1), "max_length=1 counts the 1 tokens"),
         (lambda: writer()("a", num_beams=2, do_sample=True), "leave one of them out"),
         (lambda: writer()("a", num_beams=0), "num_beams=0"),
-        (lambda: writer()("a", num_return_sequences=2), "the same text each time"),
+        (lambda: writer()("a", num_return_sequences=2, do_sample=False), "the same text each time"),
+        (lambda: writer()("a", max_new_tokens=0), "max_new_tokens=0 lets nothing be written"),
+        (lambda: writer()(), "takes text_inputs, .*missing"),
         (lambda: writer()(["a", 3]), "list of messages"),
         (lambda: writer()("a", handle_long_generation="no"), "'hole'"),
         (lambda: writer()([{"role": "user", "content": "a"}]), "chat template"),

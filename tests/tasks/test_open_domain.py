@@ -68,6 +68,27 @@ def test_passages_cover_a_text_and_keep_to_their_size() -> None:
     assert all(part.split()[0] == part.split()[-1] == "word" for part in inner)
 
 
+@pytest.mark.parametrize(("size", "overlap"), [(1, 0), (2, 1), (3, 1), (10, 5), (10, 0)])
+def test_parts_of_any_size_come_to_an_end(size: int, overlap: int) -> None:
+    text = "a b " + "x" * 5 + " " + "y" * 40 + " c d"
+    places = list(cut(text, size, overlap))
+    assert all(0 < end - start <= size for start, end in places)
+    assert {i for start, end in places for i in range(start, end)} >= {
+        i for i, letter in enumerate(text) if letter != " "
+    }
+
+
+def test_a_folder_named_like_a_text_is_gone_through(folder: Path) -> None:
+    (folder / "old.txt").mkdir()
+    (folder / "old.txt" / "cats.txt").write_text("A cat.")
+    assert "old.txt/cats.txt" in {p.file for p in passages_of(folder, 800, 150)}
+
+
+def test_one_passage_is_read_like_several(folder: Path) -> None:
+    domain = OpenDomain(folder, reader=reader(), model=minilm())
+    assert domain.answer("where is the dog?", passages=1) == domain.answer("where is the dog?")
+
+
 def test_only_texts_of_a_folder_are_read(folder: Path) -> None:
     assert {p.file for p in passages_of(folder, 800, 150)} == {"houses.txt", "deep/dogs.md", "broken.txt"}
     assert {p.file for p in passages_of(folder / "houses.txt", 800, 150)} == {"houses.txt"}
@@ -78,5 +99,7 @@ def test_a_folder_that_cannot_be_asked_is_named(tmp_path: Path) -> None:
         OpenDomain(tmp_path / "not", reader=reader(), model=minilm())
     with pytest.raises(InputError, match="holds no text"):
         OpenDomain(tmp_path, reader=reader(), model=minilm())
+    with pytest.raises(InputError, match="size=0 must be at least 1"):
+        OpenDomain(tmp_path, reader=reader(), size=0, overlap=0)
     with pytest.raises(InputError, match="overlap=500"):
         OpenDomain(tmp_path, reader=reader(), overlap=500)

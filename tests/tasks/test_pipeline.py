@@ -70,6 +70,24 @@ def test_a_task_that_does_not_exist_is_answered_with_the_nearest() -> None:
         pipeline("sentiment-analyis")
 
 
+@pytest.mark.parametrize(
+    ("task", "meant"),
+    [("NER", "ner"), ("translation_en-to-de", "translation_en_to_de"), ("Fill_Mask", "fill-mask")],
+)
+def test_a_task_in_other_letters_is_answered_with_the_nearest(task: str, meant: str) -> None:
+    with pytest.raises(NotFound, match=f"did you mean '{meant}'"):
+        pipeline(task)
+
+
+def test_what_is_no_task_and_no_model_is_one_clear_line() -> None:
+    with pytest.raises(InputError, match="a task is named by a text, one of .*; got 3"):
+        pipeline(3)  # type: ignore[arg-type]
+    wrong = {"a int": 3, "a list": [], "a Linear": torch.nn.Linear(2, 2), "an empty text": ""}
+    for got, bad in wrong.items():
+        with pytest.raises(InputError, match=f"model= is {got}; give a folder"):
+            pipeline("ner", model=bad)  # type: ignore[arg-type]
+
+
 def test_nothing_asked_for_lists_the_tasks() -> None:
     with pytest.raises(InputError, match="name a task or a model; the tasks are text-classification, "):
         pipeline()
@@ -161,22 +179,75 @@ def test_weights_are_loaded_in_the_type_asked_for(tiny: Tiny, tmp_path: Path) ->
         nlp = pipeline(model=folder, torch_dtype=name)
         assert next(nlp.model.parameters()).dtype == torch.bfloat16
         assert nlp("a cat")[0]["label"] in ("NEGATIVE", "POSITIVE")
+    kept = pipeline(model=folder, model_kwargs={"torch_dtype": torch.bfloat16})
+    assert next(kept.model.parameters()).dtype == torch.bfloat16
     assert next(pipeline(model=folder, dtype="auto").model.parameters()).dtype == torch.float32
     with pytest.raises(ConfigError, match="dtype='int4' is unknown; one of float32"):
         pipeline(model=folder, dtype="int4")
 
 
 def test_devices_are_counted_as_in_transformers() -> None:
-    assert place(-1) == place(None) == place("cpu") == torch.device("cpu")
+    assert place(-1) == place(-2) == place(None) == place("cpu") == torch.device("cpu")
+    for bad in ("gpu", 1.5, "cuda:x"):
+        with pytest.raises(InputError, match="is none; give 'cpu'"):
+            place(bad)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="device=99 asks for a GPU and torch sees none there"):
         place(99)
 
 
 def test_an_option_that_does_not_exist_is_answered_with_the_nearest(tiny: Tiny) -> None:
-    with pytest.raises(InputError, match="text-classification has no option 'topk'; did you mean 'top_k'"):
-        pipeline(model=tiny("classify"))("a cat", topk=2)
-    with pytest.raises(InputError, match="has no option 'topk'"):
-        pipeline(model=tiny("classify"), topk=2)
+    with pytest.raises(InputError, match="text-classification has no option 'topp_k'; did you mean 'top_k'"):
+        pipeline(model=tiny("classify"))("a cat", topp_k=2)
+    with pytest.raises(InputError, match="has no option 'topp_k'"):
+        pipeline(model=tiny("classify"), topp_k=2)
+
+
+def test_options_may_be_called_what_they_once_were(tiny: Tiny) -> None:
+    nlp = pipeline("fill-mask", model=tiny("mlm"), topk=2)
+    assert nlp("a [MASK]") == nlp("a [MASK]", top_k=2)
+    assert len(nlp("a [MASK]", topk=3)) == len(nlp("a [MASK]", top_k=3)) == 3
+    judge = pipeline("zero-shot-classification", model=tiny("none"))
+    labels = ["cats", "London"]
+    assert judge("a cat", labels, multi_class=True) == judge("a cat", labels, multi_label=True)
+    assert judge("a cat", labels, multi_class=True) != judge("a cat", labels)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda nlp: nlp(), "takes inputs, several texts as a list: missing"),
+        (lambda nlp: nlp("a", "b"), "takes inputs, several texts as a list: too many"),
+        (lambda nlp: nlp("a", batch_size="2"), "batch_size='2' must be a whole number"),
+        (lambda nlp: nlp("a", top_k="all"), "top_k='all' must be a whole number"),
+        (lambda nlp: nlp("a", top_k=1.5), "top_k=1.5 must be a whole number"),
+    ],
+)
+def test_a_call_that_cannot_be_is_one_clear_line(tiny: Tiny, call: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        call(pipeline("text-classification", model=tiny("classify")))
+    assert "\n" not in str(error.value)
+
+
+def test_options_of_the_tokenizer_that_change_nothing_here_are_refused(tiny: Tiny) -> None:
+    features = pipeline(model=tiny("none"))
+    with pytest.warns(Truncated):
+        assert len(features("a cat sat", tokenize_kwargs={"max_length": 3, "truncation": True})[0]) == 3
+    with pytest.raises(InputError, match="the tokenizer has no option 'add_special_tokens' here"):
+        features("a cat", tokenize_kwargs={"add_special_tokens": False})
+    with pytest.raises(InputError, match="the tokenizer has no option 'stride' here"):
+        pipeline(model=tiny("mlm"))("a [MASK]", tokenizer_kwargs={"stride": 3})
+
+
+def test_a_dataset_of_torch_is_read_item_by_item(tiny: Tiny) -> None:
+    class Texts(torch.utils.data.Dataset[str]):
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, i: int) -> str:
+            return f"cat {i}"
+
+    nlp = pipeline(model=tiny("classify"))
+    near(list(nlp(Texts(), batch_size=2)), nlp(["cat 0", "cat 1", "cat 2"]))
 
 
 def test_defaults_hold_for_every_call_until_one_says_otherwise(tiny: Tiny) -> None:

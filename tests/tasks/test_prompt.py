@@ -19,6 +19,14 @@ def test_a_prompt_ends_where_the_answer_begins() -> None:
     )
 
 
+def test_examples_may_be_a_mapping_or_come_one_after_the_other() -> None:
+    expected = few_shot(EXAMPLES, "x")
+    assert few_shot((e for e in EXAMPLES), "x") == expected
+    assert few_shot({"a": "b", "c": "d"}, "x") == few_shot([("a", "b"), ("c", "d")], "x")
+    task = FewShot(scribbler(), (e for e in EXAMPLES))
+    assert task.prompt("x") == task.prompt("x") == expected
+
+
 def test_without_examples_the_prompt_is_the_query_alone() -> None:
     assert few_shot([], "why") == "Text: why\nAnswer:"
 
@@ -57,6 +65,8 @@ def test_a_real_model_learns_capitals_from_examples() -> None:
         (lambda: few_shot(EXAMPLES, " "), "query"),
         (lambda: few_shot([("a", "b", "c")], "x"), "example 0"),
         (lambda: few_shot(["ab"], "x"), "example 0"),
+        (lambda: few_shot(None, "x"), "examples must be a list of pairs"),  # type: ignore[arg-type]
+        (lambda: few_shot(EXAMPLES, "x", names=("Text",)), "names must be two texts"),  # type: ignore[arg-type]
         (lambda: FewShot(scribbler(), EXAMPLES, labels=["good"]), "two different"),
         (lambda: FewShot(scribbler(), EXAMPLES, labels=["good", "poor"]), "'bad', which is none of"),
     ],

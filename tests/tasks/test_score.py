@@ -98,6 +98,12 @@ def test_candidates_are_ranked_by_what_they_add_to_the_prompt() -> None:
     assert sum(row["probability"] for row in rows) == pytest.approx(1)
 
 
+def test_candidates_may_come_one_after_the_other() -> None:
+    model = speller()
+    assert rank(model, "a", (c for c in "bc")) == rank(model, "a", ["b", "c"])
+    assert infill(model, "a___", (c for c in "bc")) == infill(model, "a___", ["b", "c"])
+
+
 def test_by_mean_length_does_not_count() -> None:
     rows = rank(speller(), "ab", ["c", "ccccccc"], by="mean")
     assert all(row["score"] == pytest.approx(row["total"] / len(row["text"])) for row in rows)
@@ -138,6 +144,10 @@ def test_an_encoder_decoder_ranks_targets_of_a_source() -> None:
         (lambda: rank(speller(), "a", []), "list of texts"),
         (lambda: rank(speller(), "a", "b"), "list of texts"),
         (lambda: rank(speller(), "a", ["b"], by="sum"), "'total' or 'mean'"),  # type: ignore[arg-type]
+        (lambda: rank(speller(), "a", ["b", 3]), "candidates must be a list of texts"),  # type: ignore[list-item]
+        (lambda: rank(speller(), 3, ["b"]), "the prompt must be a text; got 3"),  # type: ignore[arg-type]
+        (lambda: log_probability(speller(), 3), "text must be a list of texts; got 3"),  # type: ignore[arg-type]
+        (lambda: infill(speller(), 3, ["b"]), "0 blanks"),  # type: ignore[arg-type]
         (lambda: infill(speller(), "no blank", ["b"]), "0 blanks"),
         (lambda: infill(speller(), "___ and ___", ["b"]), "2 blanks"),
         (lambda: infill(translator(), "a ___", ["b"]), "no token for a blank"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import CorruptFile, InputError, NotFound
+from heedful.tasks import Truncated
 from heedful.tasks.search import Search
 from tests.tasks.real import minilm
 
@@ -57,6 +58,11 @@ def test_lines_of_a_file_are_sentences_and_more_can_be_added(tmp_path: Path) -> 
     assert found.find("Seattle motel", 1)[0]["index"] == 2
 
 
+def test_what_the_encoder_does_not_read_of_a_sentence_is_reported() -> None:
+    with pytest.warns(Truncated, match="cut off: 146 of 400 tokens of input 1$"):
+        Search(["a cat", "bread " * 400], minilm())
+
+
 @pytest.mark.parametrize(
     ("ask", "kind", "says"),
     [
@@ -66,6 +72,11 @@ def test_lines_of_a_file_are_sentences_and_more_can_be_added(tmp_path: Path) -> 
         (lambda: hotels().find("  "), InputError, "not empty"),
         (lambda: hotels().find("a", top_k=0), InputError, "top_k=0"),
         (lambda: Search.load("not/there"), NotFound, "search.json"),
+        (lambda: Search(None, minilm()), InputError, "list of texts or a file"),  # type: ignore[arg-type]
+        (lambda: Search(["a"], minilm(), batch_size=0), InputError, "batch_size=0"),
+        (lambda: hotels().find(3), InputError, "got 3"),  # type: ignore[arg-type]
+        (lambda: hotels().find("a", top_k=None), InputError, "top_k=None"),  # type: ignore[arg-type]
+        (lambda: hotels().save(__file__), InputError, "is a file; name a folder"),
     ],
 )
 def test_what_cannot_be_searched_is_said_in_a_line(ask: object, kind: type[Exception], says: str) -> None:

@@ -98,6 +98,18 @@ def test_the_old_name_for_joining_still_joins(tiny: Tiny) -> None:
     assert nlp(TEXT, grouped_entities=True) == nlp(TEXT, aggregation_strategy="simple")
 
 
+def test_old_names_and_nothing_mean_what_they_meant(tiny: Tiny) -> None:
+    nlp, text = pipeline("ner", model=tiny("tag", TAGS)), "Ada Lovelace was unbelievably dangerous"
+    first = nlp(text, aggregation_strategy="first")
+    assert nlp(text, grouped_entities=True, ignore_subwords=True) == first
+    assert nlp(text, grouped_entities=True, ignore_subwords=False) == nlp(text, aggregation_strategy="simple")
+    assert nlp(text, ignore_labels=None) == nlp(text)
+    given = text.split()
+    assert nlp(given, is_split_into_words=True, delimiter=None) == nlp(given, is_split_into_words=True)
+    with pytest.raises(InputError, match="takes lists of words; got 3"):
+        nlp([3], is_split_into_words=True)
+
+
 def row(entity: str, word: str) -> dict[str, Any]:
     return {"entity": entity, "word": word}
 

@@ -52,7 +52,7 @@ def test_a_list_gives_a_row_each_and_several_sequences_a_list_each() -> None:
     translate = pipeline("translation", translator(), max_new_tokens=4)
     one, two = translate("ab")[0], translate("cd")[0]
     assert translate(["ab", "cd"]) == [one, two]
-    assert list(translate(t for t in ["ab", "cd"])) == [one, two]
+    assert list(translate(t for t in ["ab", "cd"])) == [[one], [two]]  # only of a list, as in transformers
     several = translate(["ab", "cd"], num_return_sequences=2)
     assert [rows[0] for rows in several] == [one, two]
     assert [len(rows) for rows in several] == [2, 2]
@@ -105,6 +105,31 @@ def test_a_decoder_summarises_by_the_prompt_it_was_trained_with() -> None:
     model.published["task_prompt"] = "Sum up:\n{text}\n=>"
     found = pipeline("summarization", model)("a {b}", max_new_tokens=5)[0]["summary_text"]
     assert found == heedful.generate(model, "Sum up:\na {b}\n=>", max_tokens=5).strip()
+
+
+def test_max_length_of_a_summary_counts_no_prompt() -> None:
+    model = tiny("llama", vocab=260, context=512)
+    model.tokenizer = letters()
+    summarize = pipeline("summarization", model, eos_token_id=[], return_tensors=True)
+    both = {"max_length": 3, "max_new_tokens": 7}
+    for lengths in ({"max_length": 7}, {"max_length": 7, "min_length": 7}, both):
+        found = summarize("a cat " * 20, do_sample=False, **lengths)
+        assert len(found[0]["summary_token_ids"]) == 7
+
+
+def test_a_decoder_reads_the_beginning_of_a_text_beyond_its_context_if_asked() -> None:
+    model = tiny("llama", vocab=260, context=64)
+    model.tokenizer = letters()
+    model.published["task_prompt"] = "Sum up:\n{text}\n=>"
+    summarize = pipeline("summarization", model)
+    text = "".join(chr(97 + i % 26) for i in range(200))
+    with pytest.raises(InputError, match=r"input 0 has 211 tokens, .* is 64, .* pass truncation=True"):
+        summarize(text, max_new_tokens=5)
+    with pytest.warns(Truncated, match="cut off: 151 of 200 tokens"):
+        found = summarize(text, max_new_tokens=5, truncation=True)
+    assert found == summarize(text[:49], max_new_tokens=5)
+    with pytest.raises(InputError, match="max_new_tokens=60 leaves no room"):
+        summarize(text, max_new_tokens=60, truncation=True)
 
 
 def test_a_real_model_is_asked_in_its_conversation() -> None:

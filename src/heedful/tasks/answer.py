@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.tasks.common import BATCH, Pipeline, Reading, Truncated, room, run, spread, windows
+from heedful.tasks.common import BATCH, Pipeline, Reading, Truncated, room, run, spread, whole_number, windows
 from heedful.text import Tokenizer
 
 
@@ -49,8 +49,8 @@ class QuestionAnswering(Pipeline):
         *inputs: Any,
         question: str | Sequence[str] | None = None,
         context: str | Sequence[str] | None = None,
-        top_k: int = 1,
-        topk: int | None = None,
+        data: Any = None,
+        top_k: int | None = None,
         doc_stride: int | None = None,
         max_seq_len: int | None = None,
         max_question_len: int = 64,
@@ -62,14 +62,15 @@ class QuestionAnswering(Pipeline):
         """The best answer of each question; with top_k above 1 a list of answers, the best first.
 
         `handle_impossible_answer` lets "" be an answer. `max_question_len` bounds the tokens of a question.
+        `data` is another name of the questions; a list of one is answered like that one.
         """
-        top_k = top_k if topk is None else topk
-        if top_k < 1 or max_answer_len < 1:
-            raise InputError(f"top_k={top_k} and max_answer_len={max_answer_len} must be at least 1")
-        rules = Rules(top_k, max_answer_len, handle_impossible_answer, align_to_words)
+        top_k = whole_number("top_k", 1 if top_k is None else top_k)
+        longest = whole_number("max_answer_len", max_answer_len)
+        whole_number("max_question_len", max_question_len)
+        rules = Rules(top_k, longest, handle_impossible_answer, align_to_words)
         length = self._length(max_seq_len)
         stride = min(length // 2, 128) if doc_stride is None else doc_stride
-        given = asked(inputs, question, context)
+        given = asked(inputs if data is None else (*inputs, data), question, context)
 
         def answers(rows: list[Any]) -> list[Any]:
             each = [as_asked(row) for row in rows]
@@ -83,13 +84,16 @@ class QuestionAnswering(Pipeline):
             ]
             return [rows[0] if top_k == 1 else rows for rows in found]
 
-        return spread(given, answers, batch_size, (Asked, Mapping))
+        found = spread(given, answers, batch_size, (Asked, Mapping))
+        return found[0] if isinstance(given, list) and len(given) == 1 else found
 
     def _length(self, asked_for: int | None) -> int:
         limit = room(self.model, self.tokenizer)
-        if asked_for is not None and limit is not None and asked_for > limit:
+        if asked_for is None:
+            return min(limit or 384, 384)
+        if limit is not None and whole_number("max_seq_len", asked_for) > limit:
             raise InputError(f"max_seq_len={asked_for} is more than the {limit} tokens this model reads")
-        return asked_for or min(limit or 384, 384)
+        return asked_for
 
     def _windows(self, one: Asked, length: int, stride: int, longest: int) -> list[Reading]:
         question = shortened(self.tokenizer, one.question.strip(), longest)
@@ -98,12 +102,17 @@ class QuestionAnswering(Pipeline):
 
 def asked(inputs: Sequence[Any], question: Any, context: Any) -> Any:
     """Whatever form the question came in, as one Asked or several: the forms transformers takes."""
+    texts = [one for one in inputs if isinstance(one, str)]
+    if inputs and not texts and question is None and context is None and any(map(_is_asked, inputs)):
+        return inputs[0] if len(inputs) == 1 else list(inputs)
     if len(inputs) == 2 and question is None and context is None:
         question, context = inputs
+    elif len(texts) == 1 and len(inputs) == 1 and (question is None) != (context is None):
+        question, context = (texts[0], context) if question is None else (question, texts[0])
     elif len(inputs) == 1 and question is None and context is None:
         return inputs[0]
     elif inputs:
-        return list(inputs)
+        raise InputError(f"question-answering takes a question and a context; got {len(inputs)} inputs")
     if question is None or context is None:
         missing = "question" if question is None else "context"
         raise InputError(f"{missing}= is missing; call it with question=… and context=…")
@@ -115,6 +124,10 @@ def asked(inputs: Sequence[Any], question: Any, context: Any) -> Any:
     if len(questions) != len(contexts):
         raise InputError(f"{len(questions)} questions and {len(contexts)} contexts do not go together")
     return [Asked(q, c) for q, c in zip(questions, contexts, strict=True)]
+
+
+def _is_asked(one: Any) -> bool:
+    return isinstance(one, (Asked, Mapping))
 
 
 def as_asked(row: Any) -> Asked:

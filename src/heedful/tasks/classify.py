@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.tasks.common import BATCH, Pipeline, fitted, labels, run, spread
+from heedful.tasks.common import BATCH, Pipeline, fitted, labels, renamed, run, spread, whole_number
 
 FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: logits.softmax(-1),
@@ -22,6 +22,8 @@ def as_pair(given: Any) -> str | tuple[str, str]:
     """A text, or two of them given as {"text": …, "text_pair": …}."""
     if isinstance(given, str):
         return given
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) and len(given[0]) == 2:
+        return given[0][0], given[0][1]  # how transformers once wrote a pair
     if not isinstance(given, Mapping) or "text" not in given:
         raise InputError(f'a text is a string, a pair {{"text": …, "text_pair": …}}; got {given!r:.60}')
     return given["text"] if given.get("text_pair") is None else (given["text"], given["text_pair"])
@@ -42,7 +44,7 @@ class TextClassification(Pipeline):
         found = super().__call__(*inputs, **options)
         # As in transformers, the answer to one text stands in a list unless this very call gives top_k.
         given = inputs[0] if inputs else options.get("inputs")
-        return [found] if isinstance(given, str) and "top_k" not in options else found
+        return [found] if isinstance(given, str) and "top_k" not in renamed(options) else found
 
     def answer(
         self,
@@ -56,8 +58,8 @@ class TextClassification(Pipeline):
         batch_size: int = BATCH,
     ) -> Any:
         function = FUNCTIONS[self.usual() if function_to_apply is None else chosen(function_to_apply)]
-        if isinstance(top_k, int) and top_k < 1:
-            raise InputError(f"top_k={top_k} must be at least 1, or None for all labels")
+        if top_k not in ("best", None):
+            top_k = whole_number("top_k", top_k)
         names = labels(self.model)
 
         def ranked(logits: Tensor) -> Any:
@@ -85,6 +87,7 @@ class TextClassification(Pipeline):
 
 def chosen(function: str) -> str:
     """A function by its name, in any case."""
-    if str(function).lower() not in FUNCTIONS:
+    said = str(getattr(function, "value", function)).lower()  # transformers' own enumeration has values
+    if said not in FUNCTIONS:
         raise InputError(f"function_to_apply={function!r} is unknown; one of {', '.join(FUNCTIONS)}")
-    return str(function).lower()
+    return said

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, ClassVar
 
 import tokenizers
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from heedful.data.tokens import pad_id
 from heedful.errors import InputError, nearest
@@ -27,6 +30,9 @@ CUTS = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
 # What transformers' own calls may say and nothing here depends on.
 IDLE = frozenset({"padding", "num_workers"})
+
+# What older versions of transformers called an option, or call one beside its name.
+RENAMED = {"topk": "top_k", "multi_class": "multi_label", "X": "data"}
 
 
 class Truncated(UserWarning):
@@ -54,7 +60,15 @@ class Pipeline:
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The answers, in the shape of the inputs."""
         self._check(options)
-        chosen = {k: v for k, v in {**self.defaults, **options}.items() if k not in IDLE}
+        chosen = renamed({**self.defaults, **options})
+        chosen = {k: v for k, v in chosen.items() if k not in IDLE and (k, v) != ("batch_size", None)}
+        whole_number("batch_size", chosen.get("batch_size", BATCH))
+        signature = inspect.signature(self.answer)
+        try:
+            signature.bind(*inputs, **chosen)
+        except TypeError as error:
+            takes = ", ".join(n for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD)
+            raise InputError(f"{self.task} takes {takes}, several texts as a list: {error}") from None
         return self.answer(*inputs, **chosen)
 
     def answer(self, *inputs: Any, **options: Any) -> Any:
@@ -79,10 +93,24 @@ class Pipeline:
         if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             return
         known = [name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL]
-        for name in options:
+        for name in renamed(options):
             if name not in known and name not in IDLE:
                 instead = nearest(name, known) or "it has " + ", ".join(known)
                 raise InputError(f"{self.task} has no option {name!r}; {instead}")
+
+
+def renamed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by the names they have now."""
+    return {RENAMED.get(name, name): value for name, value in options.items()}
+
+
+def whole_number(name: str, value: Any) -> int:
+    """A count, at least 1; one clear line for what is none."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{name}={value!r} must be a whole number")
+    if value < 1:
+        raise InputError(f"{name}={value} must be at least 1")
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -147,8 +175,10 @@ def whole(tokenizer: Tokenizer, text: Any, pair: Any = None) -> Reading:
     try:
         e = tokenizer.backend.encode(text, pair)
     except (UnicodeError, TypeError):
+        at = re.search("[\ud800-\udfff]", text + (pair or ""))
+        found = at.string[max(0, at.start() - 10) : at.end() + 10] if at else text[:20]
         raise InputError(
-            f"the text has half a character ({text[:20]!a}); read its file with the right encoding"
+            f"the text has half a character ({found!a}); read its file with the right encoding"
         ) from None
     return reading(e)
 
@@ -249,8 +279,18 @@ def fitted(
         one = read(tokenizer, first, second, length=limit if cutting else None, cut=cut)
         check_room(one, limit, i, way_out)
         readings.append(one)
-    report(readings)
+    report(dict(enumerate(readings)))
     return readings
+
+
+def cutting(truncation: Any, max_length: int | None, said: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How a text is cut, unless options for the tokenizer say it; one of them that is not known is named."""
+    known = ("truncation", "max_length")
+    for name in said or {}:
+        if name not in known and name not in IDLE:
+            raise InputError(f"the tokenizer has no option {name!r} here; it has {', '.join(known)}")
+    told = {name: value for name, value in (said or {}).items() if name in known}
+    return {"truncation": truncation, "max_length": max_length} | told
 
 
 def check_room(reading: Reading, limit: int | None, i: int, way_out: str = "") -> None:
@@ -264,9 +304,9 @@ def check_room(reading: Reading, limit: int | None, i: int, way_out: str = "") -
         )
 
 
-def report(readings: Sequence[Reading]) -> None:
-    """One warning for everything that was cut off."""
-    told = [(i, r) for i, r in enumerate(readings) if r.cut]
+def report(readings: Mapping[int, Reading]) -> None:
+    """One warning for everything that was cut off, by the numbers of the inputs."""
+    told = [(i, r) for i, r in readings.items() if r.cut]
     if not told:
         return
     lost = [f"{r.cut:,} of {r.cut + len(r) - sum(r.special):,} tokens of input {i}" for i, r in told[:3]]
@@ -292,8 +332,7 @@ def run(
     `forward` takes (tokens, valid=, types=) and gives (B, …); None: the model's logits. A result by token is
     as long as its batch: its first len(reading) rows count.
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size} must be at least 1")
+    whole_number("batch_size", batch_size)
     out: list[Tensor] = [torch.zeros(0)] * len(readings)
     # Alike lengths together: less padding.
     order = sorted(range(len(readings)), key=lambda i: -len(readings[i]))
@@ -346,6 +385,8 @@ def spread(
     if not isinstance(inputs, (str, bytes, Mapping)):
         if isinstance(inputs, Collection):
             return answers(list(inputs)) if len(inputs) else []
+        if isinstance(inputs, Dataset) and isinstance(inputs, Sized):
+            return _streamed((inputs[i] for i in range(len(inputs))), answers, batch_size)
         if isinstance(inputs, Iterable):
             return _streamed(iter(inputs), answers, batch_size)
     names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar
+from uuid import uuid4
 
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
@@ -28,8 +30,9 @@ class TextGeneration(Writes):
         *,
         return_full_text: bool | None = None,
         return_tensors: bool = False,
+        return_text: bool = True,
         clean_up_tokenization_spaces: bool | None = None,
-        prefix: str = "",
+        prefix: str | None = None,
         stop_sequence: str | None = None,
         stop: str | Sequence[str] | None = None,
         truncation: bool | str | None = None,
@@ -55,10 +58,11 @@ class TextGeneration(Writes):
 
         def answers(given: list[Any]) -> list[Any]:
             prompts = [
-                fitting(self.model, self.ids(one, prefix, continue_final_message), cut, new) for one in given
+                fitting(self.model, self.ids(one, prefix or "", continue_final_message), cut, new)
+                for one in given
             ]
             rows = self.write(prompts, options, USUAL, batch_size)
-            if return_tensors:
+            if return_tensors or not return_text:
                 return [
                     [{"generated_token_ids": [*ids, *g.ids]} for g in row]
                     for ids, row in zip(prompts, rows, strict=True)
@@ -116,47 +120,82 @@ def check_chat(given: Any) -> Sequence[Mapping[str, Any]]:
     return messages
 
 
-class Conversation:
-    """The messages of one conversation: say something with `add_user_input`, then hand it to the pipeline."""
+class Conversation(list[dict[str, str]]):
+    """The messages of one conversation: say something with `add_user_input`, then hand it to the pipeline.
 
-    def __init__(self, messages: str | Sequence[Mapping[str, str]] | None = None) -> None:
-        first = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages or []
-        self.messages: list[dict[str, str]] = [dict(m) for m in first]
+    It begins with what the user says, or with messages; what was said before may be given as two lists.
+    """
 
-    def __len__(self) -> int:
-        return len(self.messages)
+    def __init__(
+        self,
+        messages: str | Iterable[Mapping[str, str]] | None = None,
+        conversation_id: Any = None,
+        *,
+        text: str | None = None,
+        past_user_inputs: Sequence[str] = (),
+        generated_responses: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.uuid = conversation_id or uuid4()
+        for said, answered in zip_longest(past_user_inputs, generated_responses):
+            if said is not None:
+                self.add_user_input(said)
+            if answered is not None:
+                self.append_response(answered)
+        first = text if messages is None else messages
+        for message in [{"role": "user", "content": first}] if isinstance(first, str) else first or ():
+            self.append(message)
 
     def __repr__(self) -> str:
-        return "\n".join(f"{m['role']}: {m['content']}" for m in self.messages)
+        return "\n".join(f"{m['role']}: {m['content']}" for m in self)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """What was said, from the beginning."""
+        return self
 
     def append(self, message: Mapping[str, str]) -> None:
         """One more message, of any role."""
-        self.messages.append(dict(check_chat([message])[0]))
+        super().append(dict(check_chat([message])[0]))
 
     add_message = append
 
-    def add_user_input(self, text: str) -> None:
-        """The user says something."""
+    def add_user_input(self, text: str, overwrite: bool = False) -> None:
+        """The user says something; `overwrite` takes back what was said and not answered."""
+        if overwrite and self and self[-1]["role"] == "user":
+            self.pop()
         self.append({"role": "user", "content": text})
 
     def append_response(self, text: str) -> None:
         """The assistant answers."""
         self.append({"role": "assistant", "content": text})
 
+    def mark_processed(self) -> None:
+        """Nothing: whether the user was answered is seen from the last message."""
+
+    def iter_texts(self) -> Iterator[tuple[bool, str]]:
+        """Whether the user says it, and what is said."""
+        yield from ((m["role"] == "user", m["content"]) for m in self)
+
+    @property
+    def new_user_input(self) -> str | None:
+        """What the user said last."""
+        return next((m["content"] for m in reversed(self) if m["role"] == "user"), None)
+
     @property
     def past_user_inputs(self) -> list[str]:
         """What the user said and was answered."""
-        said = [m["content"] for m in self.messages if m["role"] == "user"]
-        return said[:-1] if self.messages and self.messages[-1]["role"] == "user" else said
+        said = [m["content"] for m in self if m["role"] == "user"]
+        return said[:-1] if self and self[-1]["role"] == "user" else said
 
     @property
     def generated_responses(self) -> list[str]:
         """What the assistant answered."""
-        return [m["content"] for m in self.messages if m["role"] == "assistant"]
+        return [m["content"] for m in self if m["role"] == "assistant"]
 
 
 class Conversational(Writes):
-    """The conversation with the answer appended: a Conversation itself, a new list for a list of messages."""
+    """The conversation with the answer appended: a Conversation itself, a new one for a list of messages."""
 
     needs: ClassVar[str] = "a decoder trained to converse"
 
@@ -164,30 +203,43 @@ class Conversational(Writes):
     def fits(cls, model: Model) -> bool:
         return super().fits(model) and isinstance(model, LM)
 
-    def answer(self, conversations: Any, *, batch_size: int = BATCH, **generation: Any) -> Any:
-        """The next message of each conversation. The options are those of generation."""
+    def answer(
+        self,
+        conversations: Any,
+        *,
+        min_length_for_response: int | None = None,
+        minimum_tokens: int | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        batch_size: int = BATCH,
+        **generation: Any,
+    ) -> Any:
+        """The next message of each conversation; a list of one is answered like that one.
+
+        The options are those of generation; `min_length_for_response` and `minimum_tokens` keep room for an
+        answer behind a long history in transformers 4, and change nothing here.
+        """
         if self.tokenizer.chat_template is None:
             raise InputError("this model has no chat template; use text-generation, or one made to converse")
 
         def answers(given: list[Any]) -> list[Any]:
-            talks = [check_chat(c.messages if isinstance(c, Conversation) else c) for c in given]
+            talks = [begun(one) for one in given]
             for i, talk in enumerate(talks):
                 if talk[-1]["role"] == "assistant":
                     raise InputError(f"conversation {i} ends with an answer; add what the user says next")
             rows = self.write([self.chat(talk) for talk in talks], generation, USUAL, batch_size)
-            return [replied(c, row[0].text.strip()) for c, row in zip(given, rows, strict=True)]
+            for talk, row in zip(talks, rows, strict=True):
+                talk.append_response(tidy(row[0].text, clean_up_tokenization_spaces))
+            return talks
 
-        if isinstance(conversations, str):
-            return answers([Conversation(conversations)])[0]
-        one = isinstance(conversations, Conversation) or is_chat(conversations)
-        return (
-            answers([conversations])[0] if one else spread(conversations, answers, batch_size, Conversation)
-        )
+        if isinstance(conversations, (str, Conversation)) or is_chat(conversations):
+            return answers([conversations])[0]
+        found = spread(conversations, answers, batch_size, Conversation)
+        return found[0] if isinstance(found, list) and len(found) == 1 else found
 
 
-def replied(given: Any, text: str) -> Any:
-    """The conversation and its newest message."""
-    if isinstance(given, Conversation):
-        given.append_response(text)
-        return given
-    return [*given, {"role": "assistant", "content": text}]
+def begun(given: Any) -> Conversation:
+    """A conversation from whatever it is given as: itself, messages, or the user's first words."""
+    if isinstance(given, str):
+        return Conversation(given)
+    messages = check_chat(given)
+    return given if isinstance(given, Conversation) else Conversation(messages)

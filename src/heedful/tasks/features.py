@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.tasks.common import BATCH, Pipeline, encoder, fitted, run, spread
+from heedful.tasks.common import BATCH, Pipeline, cutting, encoder, fitted, run, spread
 
 
 class FeatureExtraction(Pipeline):
@@ -24,9 +24,7 @@ class FeatureExtraction(Pipeline):
         batch_size: int = BATCH,
     ) -> Any:
         """(1, T, D) of each text, as nested lists or with `return_tensors` as a tensor."""
-        cut = {"truncation": truncation, "max_length": max_length} | {
-            k: v for k, v in (tokenize_kwargs or {}).items() if k in ("truncation", "max_length")
-        }
+        cut = cutting(truncation, max_length, tokenize_kwargs)
 
         def answers(texts: list[str]) -> list[Any]:
             readings = fitted(self.model, self.tokenizer, texts, **cut)

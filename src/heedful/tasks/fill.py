@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.common import BATCH, Pipeline, Reading, fitted, run, spread
+from heedful.tasks.common import BATCH, Pipeline, Reading, cutting, fitted, run, spread, whole_number
 
 
 class FillMask(Pipeline):
@@ -33,7 +33,7 @@ class FillMask(Pipeline):
         inputs: Any,
         *,
         targets: str | Sequence[str] | None = None,
-        top_k: int = 5,
+        top_k: int | None = None,
         tokenizer_kwargs: Mapping[str, Any] | None = None,
         truncation: bool | str = False,
         max_length: int | None = None,
@@ -41,15 +41,12 @@ class FillMask(Pipeline):
     ) -> Any:
         """[{"score", "token", "token_str", "sequence"}], best first; of several masks a list each.
 
-        `targets` are the only words considered.
+        There are `top_k` of them, 5 if it is None. `targets` are the only words considered.
         """
         if self.tokenizer.mask is None:
             raise InputError("fill-mask needs a tokenizer with a mask token, and this one has none")
-        if top_k < 1:
-            raise InputError(f"top_k={top_k} must be at least 1")
-        cut = {"truncation": truncation, "max_length": max_length} | {
-            k: v for k, v in (tokenizer_kwargs or {}).items() if k in ("truncation", "max_length")
-        }
+        top_k = whole_number("top_k", 5 if top_k is None else top_k)
+        cut = cutting(truncation, max_length, tokenizer_kwargs)
         only = (
             None if targets is None else self.target_ids([targets] if isinstance(targets, str) else targets)
         )

@@ -1,7 +1,7 @@
 """What tasks that write share: transformers' arguments of generation, done by heedful's own loop.
 
-Drawing begins with do_sample=True, or where a temperature, top_k or top_p is asked for and do_sample is not
-False. Then top_k is 50 if nobody says otherwise, as in transformers 4.
+Drawing begins with do_sample=True, or where a temperature, top_k, top_p or several texts are asked for and
+do_sample is not False. Then top_k is 50 if nobody says otherwise, as in transformers 4.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heedful.decode.request import context_of, endings
 from heedful.decode.stepper import Stepper
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.tasks.common import Pipeline, Truncated
+from heedful.tasks.common import Pipeline, Truncated, whole_number
 
 BATCH = 8  # texts written at once
 
@@ -40,7 +40,8 @@ SEARCHING = {"length_penalty": "length_penalty", "early_stopping": "early_stoppi
 LENGTHS = ("max_new_tokens", "max_length", "min_new_tokens", "min_length")
 OFF = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0, "no_repeat_ngram_size": 0, "min_p": 0.0}
 OTHERS = ("num_beams", "do_sample", "num_return_sequences", "penalty_alpha")
-IDLE = ("use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id")
+IDLE = ("use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id", "return_dict_in_generate",
+        "output_scores", "tokenizer")  # fmt: skip
 KNOWN = (*NAMES, *DRAWING, *SEARCHING, *LENGTHS, *OTHERS)
 
 
@@ -59,9 +60,10 @@ def chosen(task: str, model: Model, options: Mapping[str, Any], usual: Mapping[s
             if any(name in layer for name in LENGTHS if name.startswith(end)):
                 found = {k: v for k, v in found.items() if not (k in LENGTHS and k.startswith(end))}
         found |= layer
-    asked = {name for name in DRAWING if options.get(name) is not None}
+    asked = any(options.get(name) is not None for name in DRAWING)
+    several = (options.get("num_return_sequences") or 1) > 1  # drawn, they differ
     found.setdefault(
-        "do_sample", bool(asked) and found.get("num_beams", 1) == 1 and "penalty_alpha" not in found
+        "do_sample", (asked or several) and found.get("num_beams", 1) == 1 and "penalty_alpha" not in found
     )
     return found
 
@@ -79,6 +81,8 @@ class Plan:
     def lengths(self, prompt: int) -> tuple[int, int]:
         """At most and at least so many new tokens behind a prompt."""
         most = self.most - prompt * self.whole_most
+        if self.most < 1 and not self.whole_most:
+            raise InputError(f"max_new_tokens={self.most} lets nothing be written; give at least 1")
         if most < 1:
             raise InputError(
                 f"max_length={self.most} counts the {prompt} tokens of the prompt and leaves none to write; "
@@ -149,8 +153,7 @@ def written(
     model: Model, prompts: Sequence[list[int]], how: Plan, batch_size: int = BATCH
 ) -> list[list[Generation]]:
     """For each prompt what was written behind it, as often as asked."""
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size} must be at least 1")
+    whole_number("batch_size", batch_size)
     count = lambda ids: 1 if isinstance(model, Seq2Seq) else len(ids)  # a decoder's start token is counted
     out: list[list[Generation]] = []
     while len(out) < len(prompts):

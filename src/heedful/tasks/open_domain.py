@@ -16,7 +16,7 @@ from typing import Any
 
 from heedful.errors import InputError, NotFound
 from heedful.models.base import Model
-from heedful.tasks.common import Pipeline
+from heedful.tasks.common import Pipeline, whole_number
 from heedful.tasks.pipeline import pipeline
 from heedful.tasks.search import MODEL, Search
 
@@ -64,7 +64,8 @@ def windows(text: str, start: int, end: int, size: int, overlap: int) -> Iterato
     """A long paragraph in parts that share about `overlap` characters, cut between words if there are any."""
     while end - start > size:
         stop = start + size
-        space = max(text.rfind(" ", start + size // 2, stop), text.rfind("\n", start + size // 2, stop))
+        early = start + max(size // 2, overlap) + 1  # a part must be longer than what the next one repeats
+        space = max(text.rfind(" ", early, stop), text.rfind("\n", early, stop))
         stop = space if space > 0 else stop
         yield start, stop
         back = text.find(" ", stop - overlap, stop)
@@ -77,9 +78,11 @@ def passages_of(folder: str | Path, size: int, overlap: int, kinds: Sequence[str
     root = Path(folder)
     if not root.exists():
         raise NotFound(f"{folder} is no folder of texts; check the path")
+    whole_number("size", size)
     if not 0 <= overlap <= size // 2:
         raise InputError(f"overlap={overlap} must be from 0 to half of size={size}")
-    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.suffix.lower() in kinds)
+    below = sorted(p for p in root.rglob("*") if p.suffix.lower() in kinds and p.is_file())
+    files = [root] if root.is_file() else below
     found = []
     for path in files:
         name = path.name if root.is_file() else path.relative_to(root).as_posix()
@@ -118,12 +121,13 @@ class OpenDomain:
         So many `passages` are read; the options are those of question-answering. Where no passage answers,
         one row says so: its score is how sure that is, its passage the nearest one.
         """
-        if top_k < 1:
-            raise InputError(f"top_k={top_k} asks for nothing; give at least 1")
-        near = self.search.find(question, passages)
+        whole_number("top_k", top_k)
+        if not isinstance(question, str):
+            raise InputError(f"the question must be a text; got {question!r:.60}")
+        near = self.search.find(question, whole_number("passages", passages))
         asked = [{"question": question, "context": row["text"]} for row in near]
         options = {"handle_impossible_answer": True} | options
-        read = self.reader(asked, **options, top_k=max(top_k, 2))
+        read = self.reader(iter(asked), **options, top_k=max(top_k, 2))
         rows = [
             self._row(self.passages[row["index"]], row["score"], found)
             for row, answers in zip(near, read, strict=True)

@@ -67,8 +67,8 @@ BY_HEAD = {
 
 # What transformers' pipeline takes beside; nothing here depends on it.
 IDLE = frozenset(
-    {"framework", "revision", "trust_remote_code", "use_fast", "model_kwargs", "device_map", "token",
-     "use_auth_token", "config", "feature_extractor", "image_processor", "processor", "binary_output"}
+    {"framework", "revision", "trust_remote_code", "use_fast", "device_map", "token", "use_auth_token",
+     "config", "feature_extractor", "image_processor", "processor", "binary_output"}
 )  # fmt: skip
 
 
@@ -84,9 +84,10 @@ def pipeline(
     `model` is a folder, a bundled name, a hub id or a model; without a task its head tells what it is for.
     `defaults` are options of every call (top_k=…, batch_size=…); `dtype` is that of the loaded weights.
     """
-    dtype = defaults.pop("torch_dtype", None)
-    dtype = defaults.pop("dtype", dtype)
-    defaults = {name: value for name, value in defaults.items() if name not in IDLE}
+    said = {**(defaults.get("model_kwargs") or {}), **defaults}
+    dtype = said.get("dtype", said.get("torch_dtype"))
+    loading = ("dtype", "torch_dtype", "model_kwargs")
+    defaults = {name: value for name, value in defaults.items() if name not in IDLE and name not in loading}
     if task is None and model is None:
         raise InputError(f"name a task or a model; the tasks are {', '.join(TASKS)}")
     found = None if task is None else find(task)
@@ -103,6 +104,8 @@ def pipeline(
 
 def find(task: str) -> Task:
     """The row of a task, by its name or another one it has; translation_xx_to_yy names its languages."""
+    if not isinstance(task, str):
+        raise InputError(f"a task is named by a text, one of {', '.join(TASKS)}; got {task!r:.60}")
     if task in TASKS:
         return TASKS[task]
     for row in TASKS.values():
@@ -110,9 +113,9 @@ def find(task: str) -> Task:
             return row
     if pair := re.fullmatch(r"translation_(\w+_to_\w+)", task):
         return Task(TASKS["translation"].where, TRANSLATORS.get(pair[1], ""))
-    names = [n for name, row in TASKS.items() for n in (name, *row.aliases)]
+    known = names()
     raise NotFound(
-        f"no task is called {task!r}; {nearest(task, names, 1) or 'there are ' + ', '.join(names)}"
+        f"no task is called {task!r}; {nearest(task.lower(), known, 1) or 'there are ' + ', '.join(known)}"
     )
 
 
@@ -133,6 +136,9 @@ def _loaded(
 ) -> Model:
     if isinstance(model, Model):
         return (model if device is None else model.to(place(device))).eval()
+    if model is not None and (not isinstance(model, (str, Path)) or not str(model).strip()):
+        got = "an empty text" if isinstance(model, str) else f"a {type(model).__name__}"
+        raise InputError(f"model= is {got}; give a folder, the name of a model, a hub id or heedful's model")
     if model is None:
         assert row is not None
         if not row.model:
@@ -149,11 +155,17 @@ def _loaded(
 
 
 def place(device: int | str | torch.device | None) -> torch.device:
-    """A device as transformers counts them: −1 is the CPU, 0 the first GPU."""
-    if device is None or device == -1:
+    """A device as transformers counts them: below 0 is the CPU, 0 the first GPU."""
+    if device is None or (isinstance(device, int) and device < 0):
         return torch.device("cpu")
-    wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+    try:
+        wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InputError(
+            f"device={device!r} is none; give 'cpu', 'cuda', 'cuda:1', or leave it out"
+        ) from None
+    lacks = wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count()
+    if lacks or (wanted.type == "mps" and not torch.backends.mps.is_available()):
         raise InputError(f"device={device!r} asks for a GPU and torch sees none there; leave device out")
     return wanted
 

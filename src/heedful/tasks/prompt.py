@@ -6,7 +6,7 @@ FewShot("smollm2-135m-instruct", examples, labels=["good", "bad"])("I loved it")
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ Example = Sequence[str] | Mapping[str, str]
 
 
 def few_shot(
-    examples: Sequence[Example],
+    examples: Iterable[Example],
     query: str,
     instruction: str | None = None,
     *,
@@ -33,12 +33,20 @@ def few_shot(
     """
     if not isinstance(query, str) or not query.strip():
         raise InputError(f"the query must be a text that is not empty; got {query!r}")
+    if isinstance(names, str) or len(names) != 2:
+        raise InputError(f"names must be two texts, that of the text and that of the answer; got {names!r}")
     given, asked = names
-    shown = [
-        f"{given}: {text}\n{asked}: {answer}" for text, answer in map(pair, range(len(examples)), examples)
-    ]
+    shown = [f"{given}: {text}\n{asked}: {answer}" for text, answer in pairs(examples)]
     parts = [*([instruction] if instruction else []), *shown, f"{given}: {query}\n{asked}:"]
     return between.join(parts)
+
+
+def pairs(examples: Iterable[Example]) -> list[tuple[str, str]]:
+    """The text and the answer of every example; of a mapping from texts to answers its items."""
+    given = examples.items() if isinstance(examples, Mapping) else examples
+    if not isinstance(given, Iterable):
+        raise InputError(f"examples must be a list of pairs of a text and its answer; got {given!r:.60}")
+    return [pair(i, example) for i, example in enumerate(given)]
 
 
 def pair(number: int, example: Example) -> tuple[str, str]:
@@ -61,7 +69,7 @@ class FewShot:
     def __init__(
         self,
         model: Model | str | Path,
-        examples: Sequence[Example],
+        examples: Iterable[Example],
         labels: Sequence[str] | None = None,
         *,
         instruction: str | None = None,
@@ -69,9 +77,9 @@ class FewShot:
         by: By = "total",
         **settings: Any,
     ) -> None:
-        self.examples, self.instruction, self.names = examples, instruction, names
+        self.examples, self.instruction, self.names = pairs(examples), instruction, names
         self.labels, self.by, self.settings = labels, by, settings
-        answers = [pair(i, example)[1] for i, example in enumerate(examples)]
+        answers = [answer for _, answer in self.examples]
         if labels is not None:
             if isinstance(labels, str) or len(set(labels)) < 2:
                 raise InputError(f"labels must be at least two different texts; got {labels!r}")

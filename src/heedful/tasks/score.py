@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -86,7 +86,7 @@ def log_probability(
 ) -> Any:
     """The log-probability of a text, or of each of several; an encoder-decoder needs the `source` of each."""
     model = opened(model)
-    texts = [text] if isinstance(text, str) else list(text)
+    texts = [text] if isinstance(text, str) else several("text", text)
     if isinstance(model, Seq2Seq):
         sources = [source] if isinstance(source, str) else list(source or ())
         if len(sources) != len(texts):
@@ -112,7 +112,7 @@ def log_probability(
 
 
 def rank(
-    model: Model | str | Path, prompt: str, candidates: Sequence[str], *, by: By = "total"
+    model: Model | str | Path, prompt: str, candidates: Iterable[str], *, by: By = "total"
 ) -> list[dict[str, Any]]:
     """The candidates as continuations of the prompt, the best first.
 
@@ -120,8 +120,9 @@ def rank(
     lengths. "probability" is the share among the candidates, softmax over their scores. A candidate follows
     the prompt as it stands: mind the space. For an encoder-decoder the prompt is the source.
     """
-    model = opened(model)
-    check_candidates(candidates, by)
+    model, candidates = opened(model), check_candidates(candidates, by)
+    if not isinstance(prompt, str):
+        raise InputError(f"the prompt must be a text; got {prompt!r:.60}")
     if isinstance(model, Seq2Seq):
         group = Group(read_ids(model, prompt), [written_ids(model, c) for c in candidates])
         return ranked(candidates, continued(model, [group])[0], by)
@@ -139,16 +140,15 @@ BLANK = re.compile(r"_{3,}|\[MASK\]|<mask>")
 
 
 def infill(
-    model: Model | str | Path, text: str, candidates: Sequence[str], *, by: By = "total"
+    model: Model | str | Path, text: str, candidates: Iterable[str], *, by: By = "total"
 ) -> list[dict[str, Any]]:
     """The candidates for the blank ___ of a text, the best first, each as the whole text it makes.
 
     A left-to-right model scores everything from the blank on, so that what follows counts too. An
     encoder-decoder reads the text with its own mark in the blank and writes what it was trained to write.
     """
-    model = opened(model)
-    check_candidates(candidates, by)
-    blanks = BLANK.findall(text)
+    model, candidates = opened(model), check_candidates(candidates, by)
+    blanks = BLANK.findall(text) if isinstance(text, str) else []
     if len(blanks) != 1:
         raise InputError(f"the text has {len(blanks)} blanks; mark the one place to fill with ___")
     before, after = BLANK.split(text)
@@ -182,12 +182,23 @@ def _denoised(model: Seq2Seq) -> tuple[str, Callable[[str, str], str]]:
     )
 
 
-def check_candidates(candidates: Sequence[str], by: str) -> None:
-    """One clear line for none, for one text instead of several, for an unknown way to compare."""
-    if isinstance(candidates, str) or not candidates or not all(isinstance(c, str) and c for c in candidates):
-        raise InputError(f"candidates must be a list of texts, none of them empty; got {candidates!r}")
+def several(name: str, given: Any) -> list[str]:
+    """Texts as a list; one clear line for what is none, or holds what is none."""
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        texts = list(given)
+        if all(isinstance(one, str) for one in texts):
+            return texts
+    raise InputError(f"{name} must be a list of texts; got {given!r:.60}")
+
+
+def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
+    """The candidates; one clear line for none of them, for an empty one, for an unknown way to compare."""
+    found = several("candidates", candidates)
+    if not found or not all(found):
+        raise InputError(f"candidates must be a list of texts, none of them empty; got {found!r}")
     if by not in ("total", "mean"):
         raise InputError(f"by={by!r} is no way to compare; choose 'total' or 'mean'")
+    return found
 
 
 def ranked(candidates: Sequence[str], found: Sequence[Scored], by: str) -> list[dict[str, Any]]:

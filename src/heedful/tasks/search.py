@@ -21,6 +21,8 @@ from torch import Tensor
 from heedful.errors import CorruptFile, InputError, NotFound
 from heedful.loading import embed, load
 from heedful.models.base import Model
+from heedful.tasks.common import read, report, whole_number
+from heedful.text import Tokenizer
 
 MODEL = "all-minilm-l6-v2"
 VECTORS, TEXTS = "vectors.safetensors", "search.json"
@@ -37,8 +39,10 @@ def texts_of(source: str | Path | Iterable[str]) -> list[str]:
         except UnicodeDecodeError as error:
             raise InputError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from None
         found = [line.strip() for line in lines if line.strip()]
-    else:
+    elif isinstance(source, Iterable):
         found = list(source)
+    else:
+        raise InputError(f"sentences are a list of texts or a file of them; got {source!r:.60}")
     for i, text in enumerate(found):
         if not isinstance(text, str):
             raise InputError(f"sentence {i} is a {type(text).__name__}; a sentence is a text")
@@ -59,7 +63,7 @@ class Search:
         vectors: Tensor | None = None,
     ) -> None:
         self.given = model
-        self.texts, self.batch_size = texts_of(sentences), batch_size
+        self.texts, self.batch_size = texts_of(sentences), whole_number("batch_size", batch_size)
         self.vectors = self.embedded(self.texts) if vectors is None else vectors
         if len(self.vectors) != len(self.texts):
             raise InputError(f"{len(self.vectors)} vectors do not belong to {len(self.texts)} sentences")
@@ -73,7 +77,12 @@ class Search:
         return len(self.texts)
 
     def embedded(self, texts: Sequence[str]) -> Tensor:
-        """Vectors of length 1, so that a product is a cosine."""
+        """Vectors of length 1, so that a product is a cosine. What the encoder does not read is reported."""
+        length = None if self.model.pooling is None else self.model.pooling.length
+        if length is not None and isinstance(self.model.tokenizer, Tokenizer):
+            # A character is at most four bytes, and so many tokens.
+            long = {i: text for i, text in enumerate(texts) if len(text) > length // 4}
+            report({i: read(self.model.tokenizer, text, length=length) for i, text in long.items()})
         return F.normalize(embed(self.model, texts, batch=self.batch_size), dim=-1)
 
     def add(self, sentences: str | Path | Iterable[str]) -> None:
@@ -84,9 +93,8 @@ class Search:
 
     def find(self, query: str | Sequence[str], top_k: int = 5) -> Any:
         """The nearest sentences, the best first: [{"text", "score", "index"}]; a list of such for a list."""
-        if top_k < 1:
-            raise InputError(f"top_k={top_k} asks for nothing; give at least 1")
-        queries = [query] if isinstance(query, str) else list(query)
+        whole_number("top_k", top_k)
+        queries = [query] if isinstance(query, str) else list(query) if isinstance(query, Iterable) else []
         if not queries or not all(isinstance(q, str) and q.strip() for q in queries):
             raise InputError(f"what is looked for must be a text that is not empty; got {query!r:.60}")
         best = (self.embedded(queries) @ self.vectors.T).topk(min(top_k, len(self)), dim=1)
@@ -101,6 +109,8 @@ class Search:
         from safetensors.torch import save_file
 
         folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; name a folder to save in")
         folder.mkdir(parents=True, exist_ok=True)
         name = None if isinstance(self.given, Model) else str(self.given)
         said = {"model": name, "texts": self.texts}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,8 +39,8 @@ def vectors(
 
 def paired(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
     """Two lists as a list of pairs."""
-    if isinstance(second, str) or len(first) != len(second):
-        size = "one text" if isinstance(second, str) else f"{len(second)}"
+    if isinstance(second, str) or not isinstance(second, Collection) or len(first) != len(second):
+        size = f"{len(second)}" if isinstance(second, (list, tuple)) else f"{second!r:.40}"
         raise InputError(f"the first texts are {len(first)} and the second {size}; give as many of both")
     return list(zip(first, second, strict=True))
 
@@ -74,8 +74,8 @@ class SentenceSimilarity(Pipeline):
             return to_all(request["source_sentence"], request["sentences"])
 
         def to_all(source: str, others: Sequence[str]) -> list[float]:
-            if isinstance(others, str):
-                raise InputError("sentences must be a list of texts; got one string")
+            if isinstance(others, str) or not isinstance(others, Iterable):
+                raise InputError(f"sentences must be a list of texts; got {others!r:.60}")
             found = near([source, *others])
             return (found[1:] @ found[0]).clamp(-1, 1).tolist()
 

@@ -69,35 +69,37 @@ class TokenClassification(Pipeline):
         inputs: Any,
         *,
         aggregation_strategy: str | None = None,
-        ignore_labels: Sequence[str] = ("O",),
+        ignore_labels: Sequence[str] | None = None,
         stride: int | None = None,
         is_split_into_words: bool = False,
-        delimiter: str = " ",
+        delimiter: str | None = None,
         grouped_entities: bool = False,
+        ignore_subwords: bool = False,
         truncation: bool = False,
         batch_size: int = BATCH,
     ) -> Any:
         """[{"entity", "score", "index", "word", "start", "end"}]; joined, "entity_group" and no index.
 
         `start` and `end` are characters of the text. `stride` None is a quarter of a window; truncation=True
-        reads the beginning only. With `is_split_into_words` a text is a list of words, joined by `delimiter`.
+        reads the beginning only. With `is_split_into_words` a text is a list of words, joined by `delimiter`
+        (a space). `ignore_labels` None is "O" alone. grouped_entities=True is the older name of "simple", and
+        of "first" together with `ignore_subwords`.
         """
-        strategy = _strategy(aggregation_strategy or ("simple" if grouped_entities else "none"))
+        old = ("first" if ignore_subwords else "simple") if grouped_entities else "none"
+        strategy = _strategy(aggregation_strategy or old)
+        ignored = ("O",) if ignore_labels is None else ignore_labels
+        between = " " if delimiter is None else delimiter
 
         def answers(texts: list[Any]) -> list[Any]:
-            wholes = [
-                self._read(t, is_split_into_words, delimiter, i, truncation) for i, t in enumerate(texts)
-            ]
-            report([r for r, _ in wholes])
+            wholes = [self._read(t, is_split_into_words, between, i, truncation) for i, t in enumerate(texts)]
+            report(dict(enumerate(r for r, _ in wholes)))
             parts = [self._windows(r, stride) for r, _ in wholes]
             flat = run(self.model, self.tokenizer, [w for ws in parts for w in ws], batch_size=batch_size)
             found, at = [], 0
             for (one, text), ws in zip(wholes, parts, strict=True):
                 scores = stitched(one, ws, flat[at : at + len(ws)]).softmax(-1)
                 at += len(ws)
-                found.append(
-                    self.entities(tokens(one, scores, text, self.tokenizer), strategy, ignore_labels)
-                )
+                found.append(self.entities(tokens(one, scores, text, self.tokenizer), strategy, ignored))
             return found
 
         if is_split_into_words and isinstance(inputs, list) and all(isinstance(w, str) for w in inputs):
@@ -148,7 +150,7 @@ def _strategy(name: Any) -> str:
 
 def _of_words(tokenizer: Tokenizer, given: Any, delimiter: str) -> tuple[Reading, str]:
     """The reading of words, its spans counted in the text they make, and that text."""
-    if isinstance(given, str) or not all(isinstance(word, str) for word in given):
+    if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
         raise InputError(f"is_split_into_words=True takes lists of words; got {given!r:.60}")
     one = reading(tokenizer.backend.encode(list(given), is_pretokenized=True))
     starts = [0]

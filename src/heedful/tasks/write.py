@@ -8,12 +8,14 @@ trained with (`task_prompt` of its config.json), else in a conversation, else as
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from heedful.decode.request import context_of
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
-from heedful.tasks.common import spread
+from heedful.tasks.common import Truncated, spread
 from heedful.tasks.generation import BATCH, Writes, tidy
 
 
@@ -38,15 +40,18 @@ class Text2Text(Writes):
         """What is written for a text, num_return_sequences of them; one for each text of a list.
 
         The other options are those of generation in transformers: num_beams, max_new_tokens, do_sample …
-        `return_tensors` gives token ids.
+        `return_tensors` gives token ids. max_length counts what is written, never what is read.
         """
+        asked = generation if isinstance(self.model, Seq2Seq) else written_lengths(generation)
+        new = asked.get("max_new_tokens") or self.usual["max_new_tokens"]
+        tensors = return_tensors or not return_text
 
         def answers(texts: list[Any]) -> list[Any]:
-            rows = self.write(
-                [self.prompt(checked(t), truncation) for t in texts], generation, self.usual, batch_size
-            )
+            prompts = [self.prompt(checked(t), truncation, new) for t in texts]
+            check_prompts(self.model, prompts)
+            rows = self.write(prompts, asked, self.usual, batch_size)
             return [
-                [self.row(tidy(g.text, clean_up_tokenization_spaces), g.ids, return_tensors) for g in row]
+                [self.row(tidy(g.text, clean_up_tokenization_spaces), g.ids, tensors) for g in row]
                 for row in rows
             ]
 
@@ -56,10 +61,31 @@ class Text2Text(Writes):
         """One text under the task's own name."""
         return {f"{self.key}_token_ids": ids} if tensors else {f"{self.key}_text": text}
 
-    def prompt(self, text: str, truncation: Any) -> list[int]:
-        """What the model reads for a text."""
+    def prompt(self, text: str, truncation: Any, new: int = 1) -> list[int]:
+        """What the model reads for a text; if `truncation` says so, of one too long the beginning.
+
+        Then `new` tokens can be written behind it.
+        """
         if isinstance(self.model, Seq2Seq):
             return self.source(self.prefix() + text, truncation)
+        ids, reach = self.asked(text), context_of(self.model)
+        if reach is None or truncation in (None, False, "do_not_truncate"):
+            return ids
+        spans, fit = self.tokenizer.offsets(text, special=False), reach - new + 1
+        keep = len(spans)
+        while len(ids) > fit:  # once more if the pieces at the cut became others
+            keep -= len(ids) - fit
+            if keep < 1:
+                raise InputError(
+                    f"max_new_tokens={new} leaves no room for a text in a context of {reach}; lower it"
+                )
+            ids = self.asked(text[: spans[keep - 1][1]])
+        if keep < len(spans):
+            warnings.warn(Truncated(f"cut off: {len(spans) - keep:,} of {len(spans):,} tokens"), stacklevel=2)
+        return ids
+
+    def asked(self, text: str) -> list[int]:
+        """The prompt of a decoder that is asked for the task."""
         if template := self.model.published.get("task_prompt"):
             return self.tokenizer.encode(str(template).replace("{text}", text))
         if self.tokenizer.chat_template is not None:
@@ -111,6 +137,7 @@ class Translation(Writes):
         truncation: bool | str | None = None,
         split_sentences: bool = True,
         return_tensors: bool = False,
+        return_text: bool = True,
         clean_up_tokenization_spaces: bool | None = None,
         batch_size: int = BATCH,
         **generation: Any,
@@ -128,7 +155,7 @@ class Translation(Writes):
             found = iter(self.write(prompts, generation, {"num_beams": 4, "max_new_tokens": 200}, batch_size))
             return [self.joined(part, [next(found) for _ in part], ways) for part in parts]
 
-        ways = (return_tensors, clean_up_tokenization_spaces)
+        ways = (return_tensors or not return_text, clean_up_tokenization_spaces)
         return shaped(inputs, answers, batch_size)
 
     def joined(
@@ -172,6 +199,24 @@ def languages(model: Model) -> tuple[str, str] | None:
     return str(told[0]).lower(), str(told[1]).lower()
 
 
+def written_lengths(options: Mapping[str, Any]) -> dict[str, Any]:
+    """max_length and min_length as counts of new tokens: the same for every kind of model."""
+    new = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+    rest = {name: value for name, value in options.items() if name not in new and value is not None}
+    return {new[name]: options[name] for name in new if name in options} | rest
+
+
+def check_prompts(model: Model, prompts: Sequence[Sequence[int]]) -> None:
+    """One clear line for a text that is longer than its model reads."""
+    reach = context_of(model, source=True)
+    for i, ids in enumerate(prompts):
+        if reach is not None and len(ids) > reach:
+            raise InputError(
+                f"input {i} has {len(ids):,} tokens, the model's context is {reach:,}, and nothing was cut; "
+                "pass truncation=True to read its beginning"
+            )
+
+
 def checked(text: Any) -> str:
     """One clear line for what is no text."""
     if not isinstance(text, str) or not text.strip():
@@ -180,13 +225,11 @@ def checked(text: Any) -> str:
 
 
 def shaped(inputs: Any, answers: Any, batch_size: int) -> Any:
-    """A list of rows for one text; for several one row each, or a list each if several were asked for."""
-
-    def each(texts: list[Any]) -> list[Any]:
-        found = answers(texts)
-        return found if isinstance(inputs, str) or len(found[0]) > 1 else [rows[0] for rows in found]
-
-    return spread(inputs, each, batch_size)
+    """A list of rows for each text; of several texts at once the row itself where there is but one."""
+    found = spread(inputs, answers, batch_size)
+    if isinstance(found, list) and not isinstance(inputs, str) and all(len(rows) == 1 for rows in found):
+        return [rows[0] for rows in found]
+    return found
 
 
 # Words whose point does not end a sentence.

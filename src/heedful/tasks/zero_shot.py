@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,18 +114,19 @@ def entailment(model: Model) -> int | None:
 
 
 def _named(candidates: str | Sequence[str]) -> list[str]:
-    named = candidates.split(",") if isinstance(candidates, str) else list(candidates)
-    named = [label.strip() if isinstance(candidates, str) else label for label in named]
-    named = [label for label in named if label]
-    if not named or not all(isinstance(label, str) for label in named):
-        raise InputError(f"candidate_labels must name at least one label; got {candidates!r:.60}")
-    return named
+    if isinstance(candidates, str):
+        named = [label.strip() for label in candidates.split(",")]
+    else:
+        named = list(candidates) if isinstance(candidates, Iterable) else []
+    if any(named) and all(isinstance(label, str) for label in named):
+        return [label for label in named if label]
+    raise InputError(f"candidate_labels must name at least one label, each a text; got {candidates!r:.60}")
 
 
 def _hypothesis(template: str, label: str) -> str:
     try:
         made = template.format(label)
-    except (IndexError, KeyError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, ValueError) as error:
         raise InputError(f"hypothesis_template={template!r} cannot be filled in ({error})") from None
     if made == template:
         raise InputError(f"hypothesis_template={template!r} has no {{}} where the label goes")

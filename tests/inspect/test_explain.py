@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import heedful
+from heedful.decode.quantize import quantize
 from heedful.errors import InputError, NotFound
 from heedful.inspect.explain import examples, sentences
 from heedful.inspect.inputs import reading
@@ -226,3 +227,17 @@ def test_the_notes_sentences_are_there() -> None:
     said = {row["text"] for row in sentences().values()}
     assert {"The cat sat on the [MASK].", "How are you?", "Cats are fickle creatures", "hello"} <= said
     assert all(isinstance(row["look"], str) for row in sentences().values())
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("family", "topic"), [("gpt2", "block"), ("bert", "block"), ("rnnsearch", "alignment")]
+)
+def test_matrices_of_whole_numbers_are_written_out_with_their_scale(
+    kind: str, family: str, topic: str
+) -> None:
+    model = quantize(tiny(family), kind, group=8)
+    target = [1, 5, 3] if family == "rnnsearch" else None
+    worked = heedful.explain(model, [5, 9, 2, 7], target, topic=topic)
+    assert worked.check is not None
+    assert worked.check < 1e-5

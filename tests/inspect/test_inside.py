@@ -15,11 +15,12 @@ from torch import Tensor
 
 import heedful
 from heedful.cli import main
+from heedful.decode.quantize import quantize
 from heedful.errors import InputError
 from heedful.inspect.attention import attention, head_scores, rollout
 from heedful.inspect.change import ablate, causal_trace, head_effects, patch, prune
 from heedful.inspect.gradients import attribution, gradient_by_distance
-from heedful.inspect.inputs import part_at, reading
+from heedful.inspect.inputs import part_at, reading, token_id
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
 from heedful.nn.context import Watch
 from tests.properties.tiny import ids, source_ids, tiny
@@ -334,3 +335,23 @@ def test_a_part_that_is_not_there_is_answered_with_those_that_are(path: str, sai
     with pytest.raises(InputError, match="there is no") as caught:
         part_at(tiny("gpt2"), path)
     assert said in str(caught.value)
+
+
+def test_a_model_of_whole_numbers_can_be_pruned() -> None:
+    model = quantize(tiny("gpt2"), "int8")
+    smaller = prune(model, {"blocks.0.attn": [1]})
+    tokens = ids(model, 1, 6)
+    want = ablate(model, tokens, heads={"blocks.0.attn": [1]}).logits
+    torch.testing.assert_close(reading(model, tokens).run(smaller), want, atol=1e-5, rtol=0)
+    assert sum(p.numel() for p in smaller.parameters()) < sum(p.numel() for p in model.parameters())
+
+
+def test_a_word_that_is_one_token_behind_a_space_is_offered_so(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("the cat sat on a mat and the cat ran\n" * 20, encoding="utf-8")
+    model = tiny("gpt2", vocab=300)
+    model.tokenizer = heedful.train_tokenizer("bpe", file, 300)
+    count = lambda text: len(model.tokenizer.encode(text, special=False))
+    word = next(w for w in ("the", "cat", "sat", "on", "mat", "and", "ran") if count(f" {w}") == 1 < count(w))
+    with pytest.raises(InputError, match=f"such as ' {word}'"):
+        token_id(model, word)

@@ -367,7 +367,7 @@ BAD = [
     (lambda m: view.attention(lambda **k: None, "text"), "needs the model's tokenizer"),
     (lambda m: view.attention(lambda **k: None, IDS), "gave no attentions"),
     (lambda m: view.next_token(m, IDS, top_p=2.0), "top_p=2.0 must be"),
-    (lambda m: view.positions(m, 1), "at least 2 positions"),
+    (lambda m: view.positions(m, 1), "2 to 2048 positions"),
     (lambda m: view.embeddings(torch.zeros(3, 2)), "vectors .V, D. and names="),
     (lambda m: view.embeddings(m, table="target"), "no table 'target'"),
     (lambda m: view.embeddings(m, words=[1]), "at least 2 words"),
@@ -400,3 +400,22 @@ def test_numbers_beside_a_figure_read_as_people_write_them() -> None:
         "100 %", "> 99.99 %", "99.97 %", "22.4 %", "0.01 %", "0.006 %", "< 0.001 %", "0",
     ]  # fmt: skip
     assert ticks(0, 3, 6, 1.0) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("none/x.html", "no folder"), ("x.svg", "is a folder"), (5, "got a int")]
+)
+def test_a_place_where_nothing_can_be_written_is_said(tmp_path: Path, path: str | int, said: str) -> None:
+    figure = view.attention(tokens=["a"], pattern=[[1.0]])
+    (tmp_path / "x.svg").mkdir()
+    with pytest.raises(ConfigError, match=said):
+        figure.save(tmp_path / path if isinstance(path, str) else path)  # type: ignore[arg-type]
+
+
+def test_positions_are_as_many_as_the_model_has_and_as_can_be_drawn() -> None:
+    model = tiny("gpt2")
+    assert view.positions(model, length=2000).about["positions"] == model.config.context  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="2 to 2048"):
+        view.positions(model, length=10**6)
+    with pytest.raises(InputError, match="no run was named"):
+        view.training([])

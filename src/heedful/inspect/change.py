@@ -17,6 +17,7 @@ from heedful.models.base import Model
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, PartState, Watch
+from heedful.nn.quantised import Quantised
 
 Heads = Mapping[str, Sequence[int]]  # path of a part → its heads: {"blocks.0.attn": [1, 2]}
 Edit = Callable[[Tensor], Tensor]
@@ -247,7 +248,9 @@ def _is(model: Model, path: str, part: nn.Module) -> bool:
 
 def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
     plain = type(part) in (Attention, KeptHeads, CrossAttention)
-    if not plain or any(type(getattr(part, n)) is not nn.Linear for n in "qkvo"):
+    found = {n: _plain(getattr(part, n)) for n in "qkvo"} if plain else {}
+    matrices = {n: m for n, m in found.items() if m is not None}
+    if len(matrices) < 4:
         raise InputError(
             f"{path} is a {type(part).__name__} and cannot lose single heads: only plain attention with "
             "plain matrices can; switch them off with ablate instead"
@@ -267,8 +270,8 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
     if isinstance(new, KeptHeads):
         new.kept = tuple(part.kept[h] for h in left) if isinstance(part, KeptHeads) else tuple(left)
     for name, kept in (("q", left), ("k", groups), ("v", groups)):
-        setattr(new, name, _rows(getattr(part, name), kept, part.head_dim))
-    new.o = _columns(part.o, left, part.head_dim)
+        setattr(new, name, _rows(matrices[name], kept, part.head_dim))
+    new.o = _columns(matrices["o"], left, part.head_dim)
     return new
 
 
@@ -293,6 +296,13 @@ def _groups(left: Sequence[int], heads: int, kv_heads: int, path: str) -> list[i
             "groups or equally many of each"
         )
     return [g for g, n in enumerate(asked) if n]
+
+
+def _plain(layer: nn.Module) -> nn.Linear | None:
+    """A matrix that rows can be taken from: whole numbers become what they stand for."""
+    if isinstance(layer, Quantised):
+        return _linear(layer.wide(layer.scale.dtype), layer.bias)
+    return layer if type(layer) is nn.Linear else None
 
 
 def _rows(linear: nn.Linear, kept: Sequence[int], size: int) -> nn.Linear:

@@ -25,6 +25,7 @@ from heedful.nn.context import Watch
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Learned, Sinusoidal
+from heedful.nn.quantised import Quantised
 from heedful.nn.recurrent import LSTM
 
 Array = np.ndarray
@@ -39,7 +40,9 @@ def array(value: Tensor) -> Array:
 
 
 def parameters(layer: nn.Module) -> tuple[Array, Array | None]:
-    """W and b of a plain linear layer."""
+    """W and b of a plain linear layer; whole numbers are written with their scale."""
+    if isinstance(layer, Quantised):
+        return array(layer.wide(torch.float64)), None if layer.bias is None else array(layer.bias)
     if type(layer) is not nn.Linear:
         raise InputError(f"a {type(layer).__name__} has no plain matrix to show; merge or reload the model")
     return array(layer.weight), None if layer.bias is None else array(layer.bias)

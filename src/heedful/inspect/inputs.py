@@ -165,7 +165,10 @@ def token_id(model: Model, token: int | str) -> int:
     if found is None:
         pieces = model.tokenizer.encode(token, special=False)
         if len(pieces) != 1:
-            raise InputError(f"{token!r} is {len(pieces)} tokens of this model; name one")
+            spaced = f" {token}"
+            one = len(model.tokenizer.encode(spaced, special=False)) == 1
+            way = f"name one, such as {spaced!r} with the space before it" if one else "name one"
+            raise InputError(f"{token!r} is {len(pieces)} tokens of this model; {way}")
         found = pieces[0]
     return int(found)
 

@@ -105,10 +105,16 @@ class Figure:
         """Write .html, .svg, .png, .csv or .json, as the name ends. `theme` is "light" or "dark": without it
         pictures are light, and a page follows the reader's system.
         """
+        if not isinstance(path, str | Path):
+            raise ConfigError(f"a figure is saved under a name such as 'x.html'; got a {type(path).__name__}")
         path = Path(path)
         kind = path.suffix.lower()
         if kind not in FORMATS:
             raise ConfigError(f"{path}: a figure is written as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder; name a file")
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
         if kind == ".png":
             png(self._scene(), path, theme or "light")
             return path

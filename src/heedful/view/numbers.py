@@ -232,6 +232,8 @@ def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Fi
     from heedful.runs.curves import curves
 
     runs = [Path(r) for r in ([run] if isinstance(run, str | Path) else run)]
+    if not runs:
+        raise InputError("no run was named; give the folder of one, or a list of them")
     found = curves(runs, metric)
     where = ", ".join(r.name for r in runs)
     if not found:

@@ -17,6 +17,8 @@ from heedful.nn.disentangled import Distances
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
 from heedful.view.figure import Figure
 
+MOST = 2048  # positions; a map of all pairs has four million cells then
+
 
 def panel(
     title: str, values: Tensor, rows: list[Any], columns: list[Any], row: str, column: str, *, note: str = "",
@@ -40,8 +42,8 @@ def positions(model: Model, length: int = 64) -> Figure:
     """
     if not isinstance(model, Model):
         raise InputError(f"positions are a model's; got a {type(model).__name__}")
-    if length < 2:
-        raise InputError(f"length={length}: give at least 2 positions")
+    if not 2 <= length <= MOST:
+        raise InputError(f"length={length}: 2 to {MOST} positions can be drawn")
     panels = [
         p for found in (_added(model, length), _turned(model, length), _biased(model, length)) for p in found
     ]
@@ -52,8 +54,10 @@ def positions(model: Model, length: int = 64) -> Figure:
             "view.attention(model, text) shows what it carries along"
         )
     title = f"Positions of {name}: {panels[0]['title']}"
+    learned = [t.position.context for t in model.tables.values() if isinstance(t.position, Learned)]
+    drawn = min([length, *learned])
     return Figure(
-        "positions", title, {"model": name, "positions": length}, {"panels": panels}, "",
+        "positions", title, {"model": name, "positions": drawn}, {"panels": panels}, "",
         f"heedful.view.positions(model, length={length})",
     )  # fmt: skip
 

@@ -391,7 +391,7 @@ function Instead() {
 function Replace({ trace }: { trace: Trace }) {
   const [at, setAt] = useState("0");
   const [token, setToken] = useState("");
-  const send = () => token && set({ sub: formatSub({ ...parseSub(str("sub")), [at]: token }) });
+  const send = () => token && set({ sub: formatSub({ ...parseSub(str("sub")), [at]: token.replace(/^·/, " ") }) }); // typed as it is shown
   return (
     <Panel title={t("attention.replaceTitle")}>
       <form class="row" onSubmit={(e) => { e.preventDefault(); send(); }}>

@@ -184,6 +184,7 @@ def test_a_question_that_is_too_long_is_cut_and_that_is_said() -> None:
         (lambda: qa()("who?", "a dog \ud800"), r"half a character \('.*dog .ud800'\)"),
         (lambda: qa()("who?", CONTEXT * 9, max_seq_len=16, doc_stride=12), "stride=12"),
         (lambda: qa()("who?", CONTEXT, max_seq_len=10**6), "max_seq_len=1000000"),
+        (lambda: qa()("who?", CONTEXT, max_seq_len=4), "a window of 4 tokens has no room for the text"),
         (lambda: pipeline("question-answering", tiny("bert")), "needs a model that marks"),
     ],
 )

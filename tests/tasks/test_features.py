@@ -87,8 +87,8 @@ def test_what_an_encoder_of_sentences_does_not_read_is_reported(tiny: Tiny) -> N
 
 
 @pytest.mark.parametrize(
-    "bad", [("alone",), ({"source_sentence": "a"},), (["a", "b"], ["c"]), (["a"], "b"), ("a", [3]), ("a", 3), (["a"], 3),
-            ({"source_sentence": "a", "sentences": "b"},)], ids=str,
+    "bad", [("alone",), ({"source_sentence": "a"},), (["a", "b"], ["c"]), (["a"], "b"), ("a", [3]),
+            ("a", 3), (["a"], 3), ({"source_sentence": "a", "sentences": "b"},)], ids=str,
 )  # fmt: skip
 def test_what_cannot_be_compared_is_one_clear_line(tiny: Tiny, bad: Any) -> None:
     with pytest.raises(InputError) as error:

@@ -242,6 +242,8 @@ def sliding(long: Reading, length: int, stride: int) -> list[Reading]:
         return [long]
     text = long.where(1 if 1 in long.sides else 0)
     fit = length - (len(long) - len(text))
+    if fit < 1:
+        raise InputError(f"a window of {length} tokens has no room for the text; raise max_seq_len")
     if not 0 <= stride < fit:
         raise InputError(
             f"stride={stride} must be from 0 to {fit - 1}: a window of {length} tokens has {fit} of the text"

@@ -20,6 +20,7 @@ from heedful.loading import load
 from heedful.models.base import LM, Model
 from heedful.tasks.common import Pipeline, framed
 from heedful.text import Tokenizer, load_tokenizer
+from heedful.weights.bases import at_hand
 from heedful.weights.hub import resolve
 
 
@@ -147,7 +148,8 @@ def _loaded(
                 f"{', translation_'.join(TRANSLATORS)}: give model="
             )
         try:
-            return load(row.model, device=place(device), dtype=_dtype(dtype))
+            own = at_hand().get(row.model, row.model)  # and not a folder here that has its name
+            return load(own, device=place(device), dtype=_dtype(dtype))
         except NotFound as error:
             told = str(error).partition(";")[0]
             raise NotFound(f"{task} takes {row.model!r} if no model is given: {told}; give model=") from None

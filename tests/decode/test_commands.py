@@ -112,3 +112,10 @@ def test_the_folder_of_a_run_stands_for_its_best_checkpoint(heed: Heed, talker: 
     (run / "best.json").write_text(json.dumps({"checkpoint": "step-000002", "step": 2}))
     code, out, _ = heed("generate", str(run), "abc", "--max-tokens", "4")
     assert (code, out) == heed("generate", talker, "abc", "--max-tokens", "4")[:2]
+
+
+def test_a_place_that_cannot_be_written_is_no_fault_of_ours(heed: Heed) -> None:
+    code, _, err = heed("recipe", "cp", "gpt2", "/no/such/place.yaml")
+    assert code == 3
+    assert err.startswith("error: /no/such/place.yaml: No such file or directory\nhint: check the path")
+    assert "fault" not in err

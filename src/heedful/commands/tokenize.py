@@ -48,11 +48,12 @@ def tokenize(
 def _tokenizer(name: str) -> Tokenizer:
     """A model's tokenizer alone: its weights are not read."""
     from heedful.models import presets
+    from heedful.train.checkpoint import of_run
     from heedful.weights.hub import resolve
 
     if name in presets():
         raise InputError(f"{name!r} is a preset: sizes without a vocabulary; give a trained model's folder")
-    where = resolve(name)
+    where = resolve(str(of_run(name)))
     if where.is_file():
         from heedful.text.from_gguf import from_gguf
         from heedful.weights.gguf import GGUFFile

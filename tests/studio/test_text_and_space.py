@@ -49,6 +49,14 @@ def test_merges_replayed_end_in_the_tokens(client: TestClient) -> None:
     assert other["words"] is None
 
 
+def test_a_vector_is_sent_whole_where_the_page_asks_for_all_of_it(client: TestClient) -> None:
+    rows = {"topic": "softmax", "logits": [0.01 * i for i in range(300)]}
+    (found, *_) = client.post("/api/explain?wide=1000000", json=rows).json()["lines"]
+    assert found["result"] == pytest.approx(rows["logits"])
+    (cut, *_) = client.post("/api/explain?wide=12", json=rows).json()["lines"]
+    assert "… 288 more …" in cut["result"]
+
+
 def test_a_letter_of_several_bytes_is_replayed_from_its_bytes(client: TestClient) -> None:
     (found,) = cut(client, "decoder", "日")["tokenizers"]
     assert found["words"][0]["text"] == "日"

@@ -15,12 +15,12 @@ class PortTaken(HeedfulError):
     """Somebody else listens there."""
 
 
-def bound(port: int) -> socket.socket:
-    """A socket on loopback; port 0 is any that is free."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def bound(port: int, host: str = HOST) -> socket.socket:
+    """A socket, on loopback unless said otherwise; port 0 is any that is free."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        sock.bind((HOST, port))
+        sock.bind((host, port))
         sock.listen(128)
     except OSError as error:
         sock.close()

@@ -14,13 +14,19 @@ export interface StepsViewProps {
 const STRENGTH: Record<string, number> = { "+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "^": 3 };
 const SIGN: Record<string, string> = { "+": " + ", "-": " − ", "·": "·", "^": "^" };
 
-/** A number, a vector or a matrix; long ones are cut in the middle. */
+/** How many numbers a mark stands for that the server did not send: “… 552 more …”. */
+const unsent = (value: Value) => (typeof value === "string" ? Number(/^… (\d+) more …$/.exec(value)?.[1] ?? 0) : 0);
+
+/** A number, a vector or a matrix; long ones are cut in the middle, and how long they are is said. */
 export function written(value: Value, digits: number, wide: number): string {
+  if (unsent(value)) return String(value);
   if (!Array.isArray(value)) return number(Number(value === "inf" ? Infinity : value === "-inf" ? -Infinity : value), digits);
   const entries = value.map((v) => written(v, digits, wide));
-  if (entries.length <= wide) return `[${entries.join(" ")}]`;
+  const [marks, missing] = [value.filter((v) => unsent(v)).length, value.reduce<number>((n, v) => n + unsent(v), 0)];
+  const length = entries.length - marks + missing;
+  if (entries.length <= wide) return `[${entries.join(" ")}]${marks ? `(${length})` : ""}`;
   const kept = Math.max(1, Math.floor(wide / 2));
-  return `[${[...entries.slice(0, kept), "…", ...entries.slice(-Math.ceil(kept / 2))].join(" ")}](${entries.length})`;
+  return `[${[...entries.slice(0, kept), "…", ...entries.slice(-Math.ceil(kept / 2))].join(" ")}](${length})`;
 }
 
 /** An expression, with parentheses where the one around it binds more strongly. */

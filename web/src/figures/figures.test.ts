@@ -227,5 +227,9 @@ describe("words and numbers", () => {
     expect(expression({ op: "-", of: [1, -2] }, 4, 12)).toBe("1 − (−2)");
     expect(written([1, 2, 3, 4, 5, 6], 4, 4)).toBe("[1 2 … 6](6)");
     expect(written("-inf", 4, 4)).toBe("−∞");
+    const cut = [1, 2, 3, "… 120 more …", 4, 5]; // what the server did not send is counted, and is no number
+    expect(written(cut, 4, 4)).toBe("[1 2 … 5](125)");
+    expect(written(cut, 4, Infinity)).toBe("[1 2 3 … 120 more … 4 5](125)");
+    expect(expression({ op: "+", of: [1, 2, "… 3 more …"] }, 4, 4)).toBe("1 + 2 + … 3 more …");
   });
 });

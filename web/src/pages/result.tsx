@@ -1,8 +1,8 @@
 // The answer of a task, drawn by its shape.
 import { Figure, heat, matrixCsv } from "../figure";
-import { drawMatrix, Matrix, type BeamTexts } from "../figures";
+import { drawMatrix, type BeamTexts } from "../figures";
 import { t } from "../strings";
-import { Bar, percent, Scroll } from "../ui";
+import { Bar, figure, percent, Scroll } from "../ui";
 
 /** A search, and the Python that makes it again. */
 export type Searched = BeamTexts & { python: string };
@@ -49,7 +49,7 @@ export function Result({ task, answer, values, writing }: { task: string; answer
   );
 }
 
-/** One row of numbers for each token, as a picture; all of them are in its CSV. */
+/** A row of numbers for each token: the first and the last; the files have all of them. */
 function Vectors({ of, python }: { of: number[][]; python: string | undefined }) {
   const [rows, columns] = [of.map((_, i) => String(i)), of[0].map((_, j) => String(j))];
   const values = Float32Array.from(of.flat());
@@ -58,7 +58,14 @@ function Vectors({ of, python }: { of: number[][]; python: string | undefined })
     <div data-answer>
       <Figure title={title} name="vectors" python={python} drawing={() => drawMatrix({ rows, columns, values, signed: true })} csv={() => matrixCsv(rows, columns, values)}
         html={heat(title, rows, columns, values, true, t("predict.token"), t("positions.dimension"))}>
-        <Matrix rows={rows} columns={columns} values={values} title={title} signed rowTitle={t("predict.token")} columnTitle={t("positions.dimension")} />
+        <Scroll label={title}>
+          <table>
+            <thead><tr><th scope="col" class="n">{t("predict.token")}</th><th scope="col">{t("play.numbers")}</th><th scope="col" class="n">‖x‖</th></tr></thead>
+            <tbody>{of.map((vector, i) => (
+              <tr key={i}><th scope="row" class="n">{i}</th><td class="mono">{vector.slice(0, 6).map((v) => v.toFixed(4)).join(" ")} … {vector[vector.length - 1].toFixed(4)}</td><td class="n">{figure(Math.hypot(...vector))}</td></tr>
+            ))}</tbody>
+          </table>
+        </Scroll>
       </Figure>
     </div>
   );

@@ -58,8 +58,8 @@ function Update({ caps }: { caps: Caps }) {
   const [observed, setObserved] = useDraft(given.observed);
   const [drawn, setDrawn] = useDraft(given.drawn);
   const words = (text: string) => text.split(/[\s,]+/).filter(Boolean);
-  const body = { model: caps.id, topic: "word2vec", centre: given.centre, observed: words(given.observed), drawn: words(given.drawn), rate: 0.025, wide: ALL };
-  const worked = useResource<Explained>(vocabulary.data ? `update ${JSON.stringify(body)}` : null, () => post("/api/explain", body));
+  const body = { model: caps.id, topic: "word2vec", centre: given.centre, observed: words(given.observed), drawn: words(given.drawn), rate: 0.025 };
+  const worked = useResource<Explained>(vocabulary.data ? `update ${JSON.stringify(body)}` : null, () => post(`/api/explain${queried({ wide: ALL })}`, body));
   const send = () => set({ centre, observed, drawn, step: null });
   return (
     <>
@@ -166,7 +166,7 @@ function Stepper({ worked }: { worked: Explained }) {
         <div class="stack bare">
           <div class="row">
             <CheckBadge check={worked.checked} />
-            {worked.note ? <span class="muted">{worked.note}</span> : null}
+            {worked.note ? <span class="muted">{shown(worked.note)}</span> : null}
           </div>
           <div class="row">
             <button type="button" disabled={all || at === 0} onClick={() => move(at - 1)}>{t("common.previous")}</button>

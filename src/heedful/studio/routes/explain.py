@@ -20,12 +20,15 @@ from heedful.studio.state import Here, Seen, Studio
 router = APIRouter()
 TOLERANCE = 1e-4  # of float32, relative to the largest value; `Sheet.compare` refuses more
 WRITTEN = 200_000  # letters of a rendered form; longer ones are left out
+LONGEST, WIDEST = 4096, 64  # entries of a vector that are sent, rows and columns of a matrix
 
 
 def shortened(value: Value, wide: int) -> Any:
     """A number, vector or matrix; of a long one the ends, and between them how many are not sent."""
     if not isinstance(value, tuple):
         return value if math.isfinite(value) else str(value)
+    if value and isinstance(value[0], tuple):
+        wide = min(wide, WIDEST)
     if len(value) <= wide:
         return [shortened(v, wide) for v in value]
     first, last = max(1, wide - wide // 3), max(1, wide // 3)
@@ -36,16 +39,17 @@ def shortened(value: Value, wide: int) -> Any:
 def _tree(tree: Tree, wide: int) -> Any:
     if isinstance(tree, Op):
         parts = tree.args
-        if len(parts) > 4 * wide:  # a sum over very many keys
-            kept = [_tree(a, wide) for a in parts[: 4 * wide]]
-            return {"op": tree.name, "of": [*kept, f"… {len(parts) - 4 * wide} more …"]}
+        most = 4 * min(wide, WIDEST)
+        if len(parts) > most:  # a sum over very many keys
+            kept = [_tree(a, wide) for a in parts[:most]]
+            return {"op": tree.name, "of": [*kept, f"… {len(parts) - most} more …"]}
         return {"op": tree.name, "of": [_tree(a, wide) for a in parts]}
     return shortened(tree, wide)
 
 
 def structured(worked: Worked, wide: int, digits: int) -> dict[str, Any]:
     """`to_dict`, shortened, with each line as it is written beside its numbers."""
-    style = Style(digits, wide)
+    style = Style(digits, min(wide, WIDEST))
     lines: list[dict[str, Any]] = []
     for line in worked.lines:
         if not isinstance(line, Line):
@@ -62,8 +66,10 @@ def structured(worked: Worked, wide: int, digits: int) -> dict[str, Any]:
 
 
 def answered(worked: Worked, wide: int, digits: int, python: str) -> Response:
-    wide, digits = max(2, min(wide, 64)), max(1, min(digits, 15))
-    written = {name: form(worked, digits, wide) for name, form in FORMATS.items() if name != "html"}
+    wide, digits = max(2, min(wide, LONGEST)), max(1, min(digits, 15))
+    written = {
+        name: form(worked, digits, min(wide, WIDEST)) for name, form in FORMATS.items() if name != "html"
+    }
     kept = {name: text if len(text) < WRITTEN else None for name, text in written.items()}
     checked = (
         None if worked.check is None else {"difference": worked.check, "tolerance": TOLERANCE, "ok": True}

@@ -7,6 +7,7 @@ Results go to stdout and nothing else does. An error is one line and its hints o
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -43,6 +44,7 @@ COMMANDS = {
     "recipe": Command("heedful.commands.recipes:app", "Copy a recipe, to change it.", "Training"),
     "generate": Command("heedful.commands.generate:generate", "Go on with a text.", "Writing"),
     "chat": Command("heedful.commands.chat:chat", "Talk with a model.", "Writing"),
+    "serve": Command("heedful.commands.serve:serve", "Answer OpenAI's clients over HTTP.", "Writing"),
     "bench": Command("heedful.commands.bench:bench", "How fast a model reads and writes here.", "Writing"),
     "check": Command("heedful.commands.check:check", "The same text in every mode?", "Writing"),
     "quantize": Command("heedful.commands.check:quantize", "Weights in 8 or 4 bits.", "Writing"),
@@ -82,6 +84,7 @@ Examples:
   heed ls
 """
 
+USAGE: Any = typer.BadParameter.__base__  # of all that is wrong with a command line
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -133,22 +136,31 @@ for _name, _row in COMMANDS.items():
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of `heed`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    programs = "--json" in given  # which read stdout, also what is wrong
     try:
-        typer.main.get_command(app).main(args=given, prog_name="heed")
+        code = typer.main.get_command(app).main(args=given, prog_name="heed", standalone_mode=not programs)
+        sys.exit(code if isinstance(code, int) else 0)
     except Exception as error:
         if os.environ.get("HEED_DEBUG") == "1":
             raise
-        sys.exit(report(error, as_json="--json" in given))
+        sys.exit(report(error, as_json=programs))
 
 
 def report(error: Exception, *, as_json: bool) -> int:
     """Say what went wrong and what to do; the exit code it stands for."""
     name = type(error).__name__
     code = 1
-    if isinstance(error, HeedfulError):
+    if isinstance(error, USAGE):
+        way = f"{error.ctx.command_path} --help" if error.ctx is not None else "heed --help"
+        name, text, code = "UsageError", f"{error.format_message().rstrip('.')}; {way}", error.exit_code
+    elif isinstance(error, HeedfulError):
         text, code = " ".join(str(error).split()), error.exit_code
     elif isinstance(error, MemoryError) or name == "OutOfMemoryError":
         text, code = "out of memory; take a smaller batch, a shorter text or a smaller model", 4
+    elif isinstance(error, OSError) and error.filename is not None:
+        full = error.errno == errno.ENOSPC
+        way = "make room on the disk" if full else "check the path, and whether it may be written"
+        text, code = f"{error.filename}: {error.strerror}; {way}", 1 if full else 3
     else:
         text = f"{name}: {' '.join(str(error).split())[:300]}; this is a fault of heedful's: please report it"
     message, _, hint = text.partition("; ")
@@ -158,7 +170,7 @@ def report(error: Exception, *, as_json: bool) -> int:
         print(json.dumps({"schema": "heed/1", "error": told}, ensure_ascii=False))
         return code
     lines = [f"error: {message}"] + [f"hint: {hint}"] * bool(hint)
-    if not isinstance(error, HeedfulError):
+    if code == 1 and not isinstance(error, HeedfulError):
         lines.append("hint: HEED_DEBUG=1 shows the traceback")
     print("\n".join(lines), file=sys.stderr)
     return code

@@ -16,11 +16,10 @@ Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the file's own by default.")]
 
 
-def load_for_writing(name: str, device: str, dtype: str | None) -> Any:
-    """A model in its fastest form."""
+def load_model(name: str, device: str, dtype: str | None) -> Any:
+    """A model by anything that names one, where and in what precision it is wanted."""
     import torch
 
-    from heedful.decode.fast import fast
     from heedful.errors import InputError
     from heedful.loading import load
     from heedful.runs.prepare import device_of
@@ -29,7 +28,14 @@ def load_for_writing(name: str, device: str, dtype: str | None) -> Any:
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if dtype is not None and dtype not in known:
         raise InputError(f"dtype={dtype!r} is unknown; choose {', '.join(known)}")
-    return fast(load(of_run(name), device=device_of(device), dtype=None if dtype is None else known[dtype]))
+    return load(of_run(name), device=device_of(device), dtype=None if dtype is None else known[dtype])
+
+
+def load_for_writing(name: str, device: str, dtype: str | None) -> Any:
+    """A model in its fastest form."""
+    from heedful.decode.fast import fast
+
+    return fast(load_model(name, device, dtype))
 
 
 def generate(

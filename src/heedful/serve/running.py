@@ -1,0 +1,59 @@
+"""The server on a socket. A first signal lets what runs come to its end; a second one does not."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from heedful.serve.app import Server
+from heedful.serve.guard import Guard
+
+
+class Draining(uvicorn.Server):
+    """A server that, told to end, goes on listening until its engine is idle, and says that it ends."""
+
+    def __init__(self, config: uvicorn.Config, server: Server, patience: float) -> None:
+        super().__init__(config)
+        self.shared, self.patience = server, patience
+        self.since: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Once: refuse what is new, finish what is begun. Twice: now."""
+        if self.since is None:
+            self.since = time.monotonic()
+            self.shared.engine.draining = True
+        else:
+            self.patience = 0.0
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.since is not None:
+            late = time.monotonic() - self.since >= self.patience
+            if late:
+                self.shared.engine.abandon()
+            self.should_exit = late or self.shared.engine.idle
+        return await super().on_tick(counter)
+
+
+def run(
+    app: Guard, server: Server, sock: socket.socket, *, patience: float = 30.0,
+    ready: Callable[[Draining], None] = lambda running: None,
+) -> None:  # fmt: skip
+    """Serve until a signal, or until `stop` of what `ready` is given."""
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="off",
+        timeout_graceful_shutdown=3,
+    )  # fmt: skip
+    running = Draining(config, server, patience)
+    ready(running)
+    try:
+        running.run(sockets=[sock])
+    finally:
+        server.engine.close()
+        sock.close()

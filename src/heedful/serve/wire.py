@@ -1,0 +1,244 @@
+"""What a request may hold. Every field is asked for by name, type and range; null is as good as absent.
+
+A field that nobody asks for is ignored and logged: clients send what other servers know. One that is known
+and would change the answer, but is not built here, is refused by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heedful.serve.errors import Refused, invalid, unsupported
+
+STOPS = 4  # stop strings, as OpenAI allows
+TOP = 20  # likeliest tokens beside each
+# Known elsewhere, not built here → what may be said all the same, because it asks for nothing.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},), "modalities": (["text"],), "audio": (), "prediction": (),
+    "web_search_options": (), "store": (False,), "suffix": ("",), "best_of": (1,),
+    "use_beam_search": (False,), "prompt_logprobs": (), "truncate_prompt_tokens": (),
+    "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (),
+    "structured_outputs": (), "continue_final_message": (False,),
+}  # fmt: skip
+# Known, and of no effect on what is written.
+IDLE = {
+    "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
+}  # fmt: skip
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """The object that a body is."""
+    try:
+        found = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
+        raise invalid(None, f"the body is no JSON: {why}") from None
+    if not isinstance(found, dict):
+        raise invalid(None, f"the body must be a JSON object; got {kind(found)}")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def kind(value: Any) -> str:
+    """What a value is, in JSON's words."""
+    names = {bool: "a boolean", str: "a string", list: "a list", dict: "an object", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+class Fields:
+    """The fields of a request; `left` names those that nobody asked for."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.body = {name: value for name, value in body.items() if value is not None}
+        self.asked: set[str] = set()
+        for name, harmless in UNSUPPORTED.items():
+            if name in self.body and not any(same(self.body[name], value) for value in harmless):
+                raise unsupported(name, f"{name} is not supported here; leave it out")
+
+    @property
+    def left(self) -> list[str]:
+        return sorted(self.body.keys() - self.asked - UNSUPPORTED.keys() - IDLE)
+
+    def get(self, name: str) -> Any:
+        self.asked.add(name)
+        return self.body.get(name)
+
+    def text(self, name: str) -> str:
+        """A string that must be there."""
+        value = self.get(name)
+        if not isinstance(value, str) or not value:
+            got = "nothing" if value is None else "an empty one" if value == "" else kind(value)
+            raise invalid(name, f"{name} must be a string; got {got}")
+        return value
+
+    def word(self, name: str, known: tuple[str, ...]) -> str:
+        value = self.get(name)
+        if value is None:
+            return known[0]
+        if value not in known:
+            raise invalid(name, f"{name} must be one of {', '.join(known)}; got {value!r:.40}")
+        return str(value)
+
+    def flag(self, name: str, usual: bool = False) -> bool:
+        value = self.get(name)
+        if value is None:
+            return usual
+        if not isinstance(value, bool):
+            raise invalid(name, f"{name} must be true or false; got {kind(value)}")
+        return value
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        return within(name, value, low, high)
+
+    def whole(self, name: str, low: float = -math.inf, high: float = math.inf) -> int | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise invalid(name, f"{name} must be a whole number; got {value!r:.40}")
+        if not low <= value <= high:
+            raise invalid(name, f"{name}={value!r:.40} must lie between {low:g} and {high:g}")
+        return value
+
+    def stops(self) -> list[str]:
+        value = self.get("stop")
+        found = [] if value is None else [value] if isinstance(value, str) else value
+        if not isinstance(found, list) or not all(isinstance(s, str) and s for s in found):
+            raise invalid(
+                "stop", f"stop must be a string or a list of strings, none of them empty; got {value!r:.60}"
+            )
+        if len(found) > STOPS:
+            raise invalid("stop", f"stop has {len(found)} strings; {STOPS} are the most")
+        return found
+
+    def bias(self) -> dict[int, float] | None:
+        value = self.get("logit_bias")
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise invalid("logit_bias", f"logit_bias must map ids of tokens to numbers; got {kind(value)}")
+        found = {}
+        for token, number in value.items():
+            if not (token.isascii() and token.isdigit() and len(token) < 10):
+                raise invalid("logit_bias", f"logit_bias names {token!r:.40}, which is no id of a token")
+            found[int(token)] = within("logit_bias", number, -100, 100)
+        return found
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, and of one type: False is not 0 here."""
+    return type(a) is type(b) and bool(a == b)
+
+
+def within(name: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid(name, f"{name} must be a number; got {kind(value)}")
+    if not low <= value <= high:
+        raise invalid(name, f"{name}={value!r:.40} must lie between {low:g} and {high:g}")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What completions and conversations share: how to write, and how to send it."""
+
+    n: int
+    settings: dict[str, Any]  # of heedful.stream, max_tokens left out
+    max_tokens: int | None
+    logprobs: int | None  # None: not asked for
+    stream: bool
+    usage: bool  # a last event with the counts
+
+
+def read_sampling(fields: Fields, most: int) -> Asked:
+    """The settings, under heedful's names. The temperature is 1 unless said, as it is for OpenAI."""
+    top_p, top_k = fields.number("top_p", 0, 1), fields.whole("top_k", -1)
+    temperature = fields.number("temperature", 0, 2)
+    settings = {
+        "temperature": 1.0 if temperature is None else temperature,
+        "top_p": None if top_p is None else max(top_p, 1e-9),  # 0 keeps the likeliest
+        "top_k": top_k if top_k is not None and top_k > 0 else None,
+        "min_p": fields.number("min_p", 0, 1),
+        "presence": fields.number("presence_penalty", -2, 2),
+        "frequency": fields.number("frequency_penalty", -2, 2),
+        "repetition": fields.number("repetition_penalty", 0.01, 100),
+        "bias": fields.bias(),
+        "stop": fields.stops() or None,
+        "seed": fields.whole("seed", -(2**63), 2**64 - 1),
+    }
+    n = fields.whole("n", 1, most) or 1
+    if n > 1 and temperature == 0:
+        raise invalid("n", f"n={n} with temperature=0 gives the same text {n} times; raise the temperature")
+    stream = fields.flag("stream")
+    how = fields.get("stream_options")
+    if how is not None and (not isinstance(how, dict) or not stream):
+        raise invalid("stream_options", "stream_options must be an object, and goes with stream=true only")
+    usage = Fields(how or {}).flag("include_usage")
+    return Asked(n, {k: v for k, v in settings.items() if v is not None}, None, None, stream, usage)
+
+
+def read_ids(name: str, value: Any) -> list[int]:
+    """One list of ids."""
+    if not isinstance(value, list) or not all(type(i) is int and 0 <= i < 2**31 for i in value):
+        raise invalid(name, f"{name} must be a string, strings, ids or lists of ids; got {value!r:.60}")
+    return value
+
+
+def read_inputs(fields: Fields, name: str, most: int) -> list[str | list[int]]:
+    """Texts or lists of ids, one or several; never none, and never some of each."""
+    value = fields.get(name)
+    if value is None:
+        raise Refused(400, "missing_required_parameter", f"{name} is missing", param=name)
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise invalid(name, f"{name} must be a string, strings, ids or lists of ids; got {value!r:.60}")
+    if type(value[0]) is int:
+        return [read_ids(name, value)]
+    if len(value) > most:
+        raise invalid(name, f"{name} has {len(value)} entries; {most} are the most")
+    if all(isinstance(v, str) for v in value):
+        return list(value)
+    return [read_ids(name, v) for v in value]
+
+
+def read_messages(fields: Fields) -> list[dict[str, str]]:
+    """A conversation: roles and texts."""
+    value = fields.get("messages")
+    if not isinstance(value, list) or not value:
+        raise invalid("messages", f"messages must be a list of messages, at least one; got {value!r:.60}")
+    return [_message(i, message) for i, message in enumerate(value)]
+
+
+def _message(i: int, message: Any) -> dict[str, str]:
+    where = f"messages[{i}]"
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise invalid("messages", f"{where} must be an object with role and content; got {message!r:.60}")
+    role = message["role"]
+    if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
+        raise unsupported("messages", f"{where} is about tools, which are not supported here")
+    if role not in ("system", "developer", "user", "assistant"):
+        raise invalid("messages", f"{where} has the role {role!r:.40}; there are system, user and assistant")
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        other = [part.get("type") for part in content if part.get("type") not in ("text", "input_text")]
+        if other:
+            raise unsupported(
+                "messages", f"{where} has a part of type {other[0]!r:.40}; only text is read here"
+            )
+        texts = [part.get("text") for part in content]
+        content = "".join(texts) if all(isinstance(t, str) for t in texts) else None
+    if not isinstance(content, str):
+        raise invalid("messages", f"{where} needs a text as its content; got {kind(message.get('content'))}")
+    return {"role": "system" if role == "developer" else role, "content": content}

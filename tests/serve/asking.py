@@ -1,0 +1,98 @@
+"""Ways to ask: the events of a stream, an application called by hand, a model that says what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.decode.stepper import Plain
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The chunks of a stream, which must end as the contract says."""
+    lines = [line for line in text.split("\n\n") if line and not line.startswith(":")]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def said(text: str, index: int = 0) -> str:
+    """The text of one choice of a stream, of either shape."""
+    choices = [c for chunk in events(text) for c in chunk.get("choices", []) if c["index"] == index]
+    return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
+
+
+class Scripted(Plain):
+    """Writes these tokens, whatever was asked."""
+
+    def __init__(self, model: Any, ids: list[int]) -> None:
+        super().__init__(model)
+        self.script, self.at = ids, 0
+
+    def _logits(self, rows: int) -> Tensor:
+        logits = torch.zeros(rows, self.model.config.vocab)
+        logits[:, self.script[min(self.at, len(self.script) - 1)]] = 50.0
+        return logits
+
+    def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        self.at = 0
+        return self._logits(len(prompt))
+
+    def step(self, tokens: Tensor, watch: Any = None) -> Tensor:
+        self.at += 1
+        return self._logits(len(tokens))
+
+    def reorder(self, index: Tensor) -> None:
+        pass
+
+
+class Caller:
+    """One request to an application, by hand: what was sent, and a way to hang up."""
+
+    def __init__(self, app: Any, path: str, body: Any, **headers: str) -> None:
+        self.app, self.path, self.body = app, path, json.dumps(body).encode()
+        self.headers = [(b"host", b"127.0.0.1"), *((k.encode(), v.encode()) for k, v in headers.items())]
+        self.sent: list[dict[str, Any]] = []
+        self.left = asyncio.Event()
+        self.whole = True
+
+    async def __call__(self) -> None:
+        given: list[dict[str, Any]] = [
+            {"type": "http.request", "body": self.body, "more_body": not self.whole}
+        ]
+
+        async def receive() -> dict[str, Any]:
+            if given:
+                return given.pop()
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            self.sent.append(message)
+
+        scope = {
+            "type": "http", "method": "POST", "path": self.path, "raw_path": self.path.encode(),
+            "query_string": b"", "headers": self.headers, "scheme": "http", "server": ("127.0.0.1", 80),
+            "http_version": "1.1", "root_path": "",
+        }  # fmt: skip
+        await self.app(scope, receive, send)
+
+    @property
+    def status(self) -> int | None:
+        return next((m["status"] for m in self.sent if m["type"] == "http.response.start"), None)
+
+    @property
+    def text(self) -> str:
+        return b"".join(m.get("body", b"") for m in self.sent).decode()
+
+
+async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.002)

@@ -116,7 +116,8 @@ class Chooser:
 
     def __init__(self, model: Model, asked: Request, rows: list[Row]) -> None:
         self.asked, self.rows, self.t = asked, rows, 0
-        self.u = self.history = None
+        self.u: Tensor | None = None  # (B, BLOCK), drawn when they are needed
+        self.history: Tensor | None = None
         if asked.sampling.looks_back:
             self.history = history([r.before for r in rows]).to(model.device)
 

@@ -200,7 +200,7 @@ def prompts(model: Model, prompt: Prompt) -> Prompts:
     elif isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
         raise InputError(f"a prompt is a text, a list of ids, or several of one kind; got {prompt!r:.40}")
     elif all(map(is_id, prompt)):
-        rows, single, text = [list(map(int, prompt))], True, False  # type: ignore[arg-type]
+        rows, single, text = [list(map(int, prompt))], True, False
     elif all(isinstance(p, str) for p in prompt):
         rows, single, text = [encoded(model, p) for p in prompt], False, True  # type: ignore[arg-type]
     elif all(isinstance(p, Iterable) and not isinstance(p, str) and all(map(is_id, p)) for p in prompt):

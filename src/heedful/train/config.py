@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 
 from heedful.errors import ConfigError, nearest
@@ -62,13 +62,13 @@ class TrainConfig:
             raise ConfigError(f"seed={self.seed} must be below 2**63")
         for name in ("lr", "eps", "clip"):  # a clip of 0 learns nothing, a negative one climbs
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, Real) and 0 < value < math.inf):
+            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
                 raise ConfigError(f"{name}={value!r} must be above 0")
-        if not (isinstance(self.weight_decay, Real) and 0 <= self.weight_decay < math.inf):
+        if not (isinstance(self.weight_decay, int | float) and 0 <= self.weight_decay < math.inf):
             raise ConfigError(f"weight_decay={self.weight_decay!r} must be 0 or above")
-        if not (isinstance(self.final, Real) and 0 <= self.final <= 1):
+        if not (isinstance(self.final, int | float) and 0 <= self.final <= 1):
             raise ConfigError(f"final={self.final!r} must lie between 0 and 1: a part of the highest rate")
-        if not (len(self.betas) == 2 and all(isinstance(b, Real) and 0 <= b < 1 for b in self.betas)):
+        if not (len(self.betas) == 2 and all(isinstance(b, int | float) and 0 <= b < 1 for b in self.betas)):
             raise ConfigError(f"betas={self.betas!r} must be two numbers, 0 or above and below 1")
         object.__setattr__(self, "betas", tuple(map(float, self.betas)))  # torch takes no whole numbers
         for name in ("warmup", "decay"):

@@ -430,3 +430,14 @@ def test_a_pipeline_tells_how_its_answer_is_reached(tiny: Tiny) -> None:
 def test_all_errors_are_heedfuls_own(tiny: Tiny) -> None:
     with pytest.raises(HeedfulError, match="'no-such-model' is no folder"):
         pipeline("ner", model="no-such-model")
+
+
+def test_special_tokens_have_the_names_that_old_code_calls_them_by(tiny: Tiny) -> None:
+    nlp: Any = pipeline("fill-mask", model=tiny("mlm"))
+    assert nlp.tokenizer.mask_token == "[MASK]"
+    assert nlp.tokenizer.mask_token_id == nlp.tokenizer.mask
+    assert nlp.tokenizer.eos_token is None
+    assert nlp.tokenizer.eos_token_id is None
+    assert nlp(f"The {nlp.tokenizer.mask_token} sat") == nlp("The [MASK] sat")
+    with pytest.raises(AttributeError, match="a Tokenizer has no 'masc_token'"):
+        nlp.tokenizer.masc_token  # noqa: B018

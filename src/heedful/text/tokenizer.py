@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
@@ -108,6 +108,15 @@ class Tokenizer:
         """The id of a token by its name in the vocabulary; None if it is not there."""
         found = self.backend.token_to_id(token)
         return None if found is None else int(found)
+
+    if not TYPE_CHECKING:  # for code that comes from transformers; ours says `mask` and `roles["mask"]`
+
+        def __getattr__(self, name: str) -> int | str | None:
+            """The special tokens as transformers calls them: mask_token, eos_token_id, …"""
+            role, found, end = name.partition("_token")
+            if role not in ROLES or not found or end not in ("", "_id"):
+                raise AttributeError(f"a Tokenizer has no {name!r}")
+            return self._role(role) if end else self.roles.get(role)
 
     def _role(self, role: str) -> int | None:
         return self.id(self.roles[role]) if role in self.roles else None

@@ -70,7 +70,7 @@ def test_a_start_token_outside_the_vocabulary_is_refused() -> None:
 def test_a_window_wider_than_the_text_sees_all_of_it() -> None:
     sizes: dict[str, Any] = dict(vocab=16, dim=8, layers=2, heads=2, hidden=8, seed=0)
     tokens = torch.arange(6)[None]
-    wide = heedful.build("llama", window=100, **sizes).eval()
+    wide = heedful.build("mistral", window=100, **sizes).eval()
     assert torch.allclose(wide(tokens), heedful.build("llama", **sizes).eval()(tokens), atol=1e-6)
 
 

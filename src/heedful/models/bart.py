@@ -134,6 +134,11 @@ def write_vocabularies(c: MarianConfig) -> dict[str, Any]:
     }
 
 
+def usual_padding(c: MarianConfig) -> dict[str, Any]:
+    """Every published Marian model begins what it writes with the token that pads."""
+    return {"pad_token_id": c.start_token}
+
+
 BART = Family(
     "bart", BartConfig, bart, BART_NAMES, {"vocab_size": "vocab", **KEYS},
     presets={"bart-base": BartConfig(dim=768, layers=6, heads=12), "bart-large": BartConfig()},
@@ -164,7 +169,7 @@ MARIAN = replace(
         "tie_word_embeddings": (True,), "normalize_before": (False,), "normalize_embedding": (False,),
         "static_position_embeddings": (True,), "add_final_layer_norm": (False,),
     },
-    read=read_vocabularies, write=write_vocabularies,
+    read=read_vocabularies, write=write_vocabularies, usual=usual_padding,
     drop=("*embed_positions.weight",),  # tables of sines, computed here
     paper="Junczys-Dowmunt et al. 2018, arXiv 1804.00344",
 )  # fmt: skip

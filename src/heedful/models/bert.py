@@ -56,15 +56,20 @@ class BertConfig(Config):
 
     def check(self) -> None:
         head_size(self.dim, self.heads)
+        if self.offset or not self.types:
+            raise ConfigError("a bert has offset=0 and at least one type; build a roberta or a distilbert")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobertaConfig(BertConfig):
     vocab: int = 50265
-    offset: int = from_zero(2)
-    types: int = from_zero(1)
+    offset: int = 2
+    types: int = 1
     norm_eps: float = 1e-5
     head: str = "mlm"
+
+    def check(self) -> None:
+        head_size(self.dim, self.heads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +80,7 @@ class DistilBertConfig(BertConfig):
     pooler: bool = False
 
     def check(self) -> None:
-        super().check()
+        head_size(self.dim, self.heads)
         if (self.types, self.offset, self.norm_eps, self.pooler) != (0, 0, 1e-12, False):
             raise ConfigError("types, offset, norm_eps and pooler are fixed in a distilbert; build a bert")
 

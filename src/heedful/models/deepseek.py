@@ -41,7 +41,7 @@ class DeepSeekV2Config(Config):
     dense: int = from_zero(1)  # how many first layers have no experts
     experts: int = 160
     active: int = 6  # experts per token
-    shared: int = from_zero(2)  # experts that every token visits
+    shared: int = 2  # experts that every token visits
     expert_hidden: int = 1536
     groups: int = 8  # of experts
     groups_kept: int = 3  # how many of them a token may visit
@@ -83,7 +83,7 @@ class DeepSeekV3Config(DeepSeekV2Config):
     dense: int = from_zero(3)
     experts: int = 256
     active: int = 8
-    shared: int = from_zero(1)
+    shared: int = 1
     expert_hidden: int = 2048
     groups_kept: int = 4
     route_scale: float = 2.5

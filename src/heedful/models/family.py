@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Protocol
 
 from heedful.errors import ConfigError, nearest
 from heedful.weights.names import Row
@@ -34,31 +32,29 @@ def from_zero(default: int) -> Any:
     return field(default=default, metadata={"least": 0})
 
 
-@functools.cache
-def kinds(config: type) -> dict[str, Any]:
-    """What each field may be, by its annotation."""
-    return get_type_hints(config)
+def fits(value: Any, kind: str) -> bool:
+    """Whether a value is what an annotation says. A whole number may stand for a fraction, True for none.
+
+    Annotations are read as they are written: to evaluate those of all configs would double the import.
+    """
+    if " | " in kind:
+        return any(fits(value, one) for one in kind.split(" | "))
+    if kind == "None":
+        return value is None
+    if kind.startswith("tuple["):
+        inner = kind.removeprefix("tuple[").removesuffix(", ...]")
+        return isinstance(value, tuple | list) and all(fits(one, inner) for one in value)
+    if kind == "float":
+        return fits(value, "int") or (isinstance(value, float) and math.isfinite(value))
+    names = [c.__name__ for c in type(value).__mro__]
+    return kind in names and (kind == "bool" or not isinstance(value, bool))
 
 
-def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is what an annotation says. A whole number may stand for a fraction, True for none."""
-    if isinstance(kind, types.UnionType):
-        return any(fits(value, one) for one in get_args(kind))
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple | list) and all(fits(one, get_args(kind)[0]) for one in value)
-    if kind is float:
-        return fits(value, int) or (isinstance(value, float) and math.isfinite(value))
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def wanted(kind: Any) -> str:
+def wanted(kind: str) -> str:
     """What an annotation asks for, in words."""
-    words = {int: "a whole number", float: "a number", bool: "True or False", str: "a name in quotes"}
-    if isinstance(kind, types.UnionType):
-        return " or ".join(wanted(one) for one in get_args(kind))
-    if get_origin(kind) is tuple:
-        return f"a list, of each {wanted(get_args(kind)[0])}"
-    return words.get(kind, "None" if kind is type(None) else f"a {kind.__name__}")
+    words = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a name in quotes"}
+    words |= {"tuple[int, ...]": "a list of whole numbers", "tuple[str, ...]": "a list of names"}
+    return " or ".join(words.get(one, one) for one in kind.split(" | "))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,20 +72,20 @@ class Config:
         object.__setattr__(self, "given", given)
         for f in fields(self):
             if f.name in given or "derive" not in f.metadata:
-                self._fit(f.name, f.metadata.get("least", 1))
+                self._fit(f.name, str(f.type), f.metadata.get("least", 1))
         for f in fields(self):
             if "derive" in f.metadata and f.name not in given:
                 object.__setattr__(self, f.name, f.metadata["derive"](self))
         self.check()
 
-    def _fit(self, name: str, least: int) -> None:
+    def _fit(self, name: str, kind: str, least: int) -> None:
         """Of the kind its annotation says; a whole number at least `least`, a fraction not below 0."""
-        value, kind = getattr(self, name), kinds(type(self))[name]
+        value = getattr(self, name)
         if not fits(value, kind):
             raise ConfigError(f"{name}={value!r} is not what it should be: {wanted(kind)}")
-        if kind is float and value < 0:
+        if kind == "float" and value < 0:
             raise ConfigError(f"{name}={value} must not be below 0")
-        if kind is not float and isinstance(value, int) and not isinstance(value, bool) and value < least:
+        if kind != "float" and isinstance(value, int) and not isinstance(value, bool) and value < least:
             raise ConfigError(f"{name}={value} must be at least {least}")
         if name == "dropout" and value >= 1:
             raise ConfigError(f"dropout={value} would leave nothing; it is a share: below 1")
@@ -136,6 +132,7 @@ class Family:
     require: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict
     )  # published key → values we can build
+    usual: Callable[[Any], dict[str, Any]] | None = None  # published keys of a model that came with none
     fixed: Mapping[str, Any] = field(default_factory=dict)  # published keys that are always written so
     read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # further fields from a published config
     write: Callable[[Any], dict[str, Any]] | None = None  # and back

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
@@ -82,7 +83,14 @@ def gpt_head(c: GPTConfig) -> Head:
     )
 
 
+ACTS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "swish"}  # GPT's name → ours
+
+
 def gpt(c: GPTConfig) -> LM:
+    if c.act not in ACTS.values():
+        raise ConfigError(f"act={c.act!r} has no name in a published gpt; use {', '.join(ACTS.values())}")
+    if c.hidden != 4 * c.dim:
+        raise ConfigError(f"hidden={c.hidden} is fixed in a gpt, 4 dim = {4 * c.dim}; build a gpt2")
     block = lambda: Block(norm(c), "post", c.dropout, attn=attention(c), ffn=mlp(c))
     return LM(embedding(c), Stack([block() for _ in range(c.layers)]), gpt_head(c))
 
@@ -130,12 +138,23 @@ KEYS = {
     "resid_pdrop": "dropout", "attn_pdrop": "dropout", "embd_pdrop": "dropout",
 }  # fmt: skip
 
+
+def read_act(published: dict[str, Any]) -> dict[str, Any]:
+    """What GPT calls gelu is the approximation by tanh that others call gelu_new."""
+    act = published.get("afn", "gelu")
+    return {"act": ACTS.get(act, act)}
+
+
+def write_act(c: GPTConfig) -> dict[str, Any]:
+    return {"afn": next(theirs for theirs, ours in ACTS.items() if ours == c.act)}
+
+
 TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 
 GPT = Family(
-    "gpt", GPTConfig, gpt, GPT_NAMES, {**KEYS, "afn": "act"},
+    "gpt", GPTConfig, gpt, GPT_NAMES, KEYS,
     presets={"gpt": GPTConfig()}, tiny=GPTConfig(**TINY), objective="next_token", prefix="transformer",
-    model_types=("openai-gpt",),
+    model_types=("openai-gpt",), read=read_act, write=write_act,
     paper="Radford et al. 2018, Improving Language Understanding by Generative Pre-Training",
     heads={
         "lm": "OpenAIGPTLMHeadModel", "classify": "OpenAIGPTForSequenceClassification",

@@ -40,7 +40,6 @@ class LlamaConfig(Config):
     act: str = "silu"
     rope_base: float = 10000.0
     rope_scaling: Scaling | None = None
-    window: int | None = None  # how far a position sees; None: everything before it
     norm_eps: float = 1e-6
     bias: bool = False  # of the attention's matrices
     ffn_bias: bool = False
@@ -52,11 +51,25 @@ class LlamaConfig(Config):
             raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}; it must")
 
 
-def llama(c: LlamaConfig) -> LM:
+@dataclass(frozen=True, kw_only=True)
+class MistralConfig(LlamaConfig):
+    window: int | None = None  # how far a position sees; None: everything before it
+
+    def check(self) -> None:
+        super().check()
+        if self.bias or self.ffn_bias:
+            raise ConfigError("a mistral has no biases; build a llama for bias=True or ffn_bias=True")
+
+
+def mistral(c: MistralConfig) -> LM:
+    return llama(c, c.window)
+
+
+def llama(c: LlamaConfig, window: int | None = None) -> LM:
     rotary = Rotary(c.head_dim, c.rope_base, c.rope_scaling)
     norm = lambda: RMSNorm(c.dim, c.norm_eps)
     attn = lambda: Attention(
-        c.dim, c.heads, c.kv_heads, c.head_dim, bias=c.bias, rotary=rotary, window=c.window, dropout=c.dropout
+        c.dim, c.heads, c.kv_heads, c.head_dim, bias=c.bias, rotary=rotary, window=window, dropout=c.dropout
     )
     block = lambda: Block(
         norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias)
@@ -72,7 +85,7 @@ def llama(c: LlamaConfig) -> LM:
     return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm()), head)
 
 
-NAMES = [
+NAMES: list[Row] = [
     ("model.embed_tokens", "embed.token"),
     ("model.layers.*.self_attn.{q,k,v,o}_proj", "blocks.*.attn.{q,k,v,o}"),
     ("model.layers.*.mlp.{gate,up,down}_proj", "blocks.*.ffn.{gate,up,down}"),
@@ -83,6 +96,13 @@ NAMES = [
     ("score", "head.tag"),
     ("qa_outputs", "head.span"),
 ]
+
+
+def llama_names(c: LlamaConfig) -> list[Row]:
+    """LLaMA's published class for spans, and no other, calls the backbone transformer."""
+    if c.head != "span":
+        return NAMES
+    return [(theirs.replace("model.", "transformer.", 1), ours) for theirs, ours in NAMES]
 
 
 def gguf_names(c: LlamaConfig) -> list[Row]:
@@ -118,7 +138,7 @@ def write(c: LlamaConfig) -> dict[str, Any]:
 
 
 LLAMA = Family(
-    "llama", LlamaConfig, llama, NAMES, KEYS,
+    "llama", LlamaConfig, llama, llama_names, KEYS,
     presets={
         "llama-7b": LlamaConfig(),
         "llama-13b": LlamaConfig(dim=5120, layers=40, heads=40),
@@ -151,9 +171,12 @@ LLAMA = Family(
 )  # fmt: skip
 
 MISTRAL = replace(
-    LLAMA, name="mistral", keys={**KEYS, "sliding_window": "window"}, model_types=("mistral",), gguf="",
-    presets={"mistral-7b": LlamaConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)},
-    tiny=LlamaConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6),
+    LLAMA, name="mistral", config=MistralConfig, build=mistral, names=NAMES,
+    keys={**KEYS, "sliding_window": "window"}, model_types=("mistral",), gguf="",
+    presets={
+        "mistral-7b": MistralConfig(kv_heads=8, hidden=14336, context=32768, window=4096, norm_eps=1e-5)
+    },
+    tiny=MistralConfig(vocab=128, dim=32, layers=2, heads=4, kv_heads=2, hidden=48, context=64, window=6),
     heads={kind: name.replace("Llama", "Mistral") for kind, name in LLAMA.heads.items()},
     paper="Jiang et al. 2023, arXiv 2310.06825",
 )  # fmt: skip

@@ -145,7 +145,7 @@ def head_kind(family: Family, published: dict[str, Any]) -> str:
 
 def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict[str, Any]:
     """The published config of ours: what it came with, with every value of ours put in place."""
-    out = dict(published)
+    out = (family.usual(config) if family.usual else {}) | published
     values = {f.name: getattr(config, f.name) for f in fields(config)}
     done: set[str] = set()
     for theirs, ours in family.keys.items():

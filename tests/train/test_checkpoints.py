@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from heedful.data import Batches
-from heedful.errors import ConfigError, CorruptFile, HeedfulError, WrongShape
+from heedful.errors import ConfigError, CorruptFile, HeedfulError, InputError, WrongShape
 from heedful.loading import load
 from heedful.models.base import Model
 from heedful.train import checkpoint as store
@@ -199,6 +199,18 @@ def test_a_damaged_file_is_named_and_so_is_the_checkpoint_before(
         run(tmp_path, files, steps=3, resume=True)
     shutil.rmtree(newest)
     assert len(run(tmp_path, files, steps=3, resume=True)) == 2
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(tmp_path: Path, files: Files) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(ConfigError, match="taken' cannot be made"):
+        next(steps(tmp_path / "taken", files))
+
+
+def test_an_evaluation_of_nothing_is_refused(tmp_path: Path, files: Files) -> None:
+    step = next(steps(tmp_path, files))
+    with pytest.raises(InputError, match="most=0"):
+        step.evaluate(toys.batches_of("next_token", files), most=0)
 
 
 def breaking(at: int, kind: str) -> Any:

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from heedful.errors import CorruptFile, HeedfulError, NotFound, WrongShape
+from heedful.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
 from heedful.loading import load, save
 from heedful.models.base import Model
 from heedful.weights.files import SafeFile
@@ -127,6 +127,14 @@ def write_checkpoint(
         reason = "no space left on the disk" if "No space left" in reason else reason
         raise HeedfulError(f"could not write {final}: {reason}; {kept}") from None
     return final
+
+
+def make_room(folder: Path) -> None:
+    """Make the folder of a run before its first step: one that cannot be made would cost all of them."""
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder={str(folder)!r} cannot be made ({error.strerror}); name another") from None
 
 
 def place(folder: Path, step: int) -> Path:

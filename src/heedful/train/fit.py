@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
-from heedful.errors import ConfigError, HeedfulError
+from heedful.errors import ConfigError, HeedfulError, InputError
 from heedful.models.base import Model
 from heedful.nn.adapt import recompute
 from heedful.train import checkpoint as store
@@ -228,6 +228,8 @@ class Run:
                 sums[name] = sums.get(name, 0.0) + value * answers
         self.model.train()
         self.processes.settle()
+        if not sums:
+            raise InputError(f"an evaluation of most={most} batches reads nothing; give at least 1, or None")
         found = [torch.as_tensor(v, device=self.device).double() for v in sums.values()]
         answers, *values = self.processes.mean(torch.stack(found)).tolist()
         return {name: value / answers for name, value in zip(list(sums)[1:], values, strict=True)}
@@ -312,6 +314,8 @@ class Run:
             return
         path = store.newest(Path(self.config.folder))
         if path is None:
+            folder = Path(self.config.folder)
+            self.processes.first(lambda: store.make_room(folder))
             return
         if not self.config.resume:
             raise ConfigError(

@@ -236,3 +236,12 @@ def test_word_vectors_are_told_apart_from_a_model(command: str, heed: Any) -> No
     code, _, said = heed(command, "words")
     assert code == 3
     assert "words are word vectors, no model" in said
+
+
+@pytest.mark.parametrize("wrong", [("finetune",), ("ls", "--jsn"), ("fill", "x", "--top-k", "many")])
+def test_wrong_usage_as_json_is_an_object_too(heed: Any, wrong: tuple[str, ...]) -> None:
+    code, out, err = heed(*wrong, "--json")
+    assert (code, err) == (2, "")
+    error = json.loads(out)["error"]
+    assert error["code"] == "usage_error"
+    assert error["hint"] == f"heed {wrong[0]} --help"

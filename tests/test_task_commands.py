@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,8 @@ from heedful.commands.ls import card
 from heedful.commands.tasks_answer import answered
 from heedful.commands.tasks_text import columns, marked
 from heedful.models.base import Model
+from heedful.weights.bases import bundled
+from heedful.weights.hub import resolve
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
 
@@ -355,3 +359,20 @@ def test_the_commands_in_the_docs_exist_with_their_options() -> None:
         _, name, *words = shlex.split(line)
         known = {option for parameter in load(name).params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= known, line
+
+
+def test_a_folder_that_is_called_as_a_model_does_not_take_its_place(
+    heed: Any, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sentiment").mkdir()
+    (tmp_path / "sentiment" / "notes.txt").write_text("mine")
+    assert resolve("sentiment").is_absolute()
+    shutil.copytree(models["classify"], tmp_path / "sentiment", dirs_exist_ok=True)
+    assert resolve("sentiment") == Path("sentiment")  # a model of one's own, by its name
+    opened: list[Any] = []
+    kept = heedful.load(models["classify"])
+    module = importlib.import_module("heedful.tasks.pipeline")
+    monkeypatch.setattr(module, "load", lambda where, **_: opened.append(where) or kept)
+    heed("classify", "the cat")
+    assert opened == [bundled()["sentiment"]]  # but never in the place of the task's own

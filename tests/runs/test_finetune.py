@@ -236,3 +236,49 @@ def test_a_run_that_diverges_leaves_nothing(heed: Heed, bases: dict[str, Path], 
     assert code == 5
     assert "Try a lower lr" in err
     assert [p.name for p in tmp_path.iterdir()] == ["v.csv"]
+
+
+def test_an_interrupted_run_that_was_never_measured_says_so(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Loop, "show", lambda loop, step: os.kill(os.getpid(), signal.SIGINT))
+    code, _, err = heed("finetune", bases["encoder"], toy.classes(tmp_path / "v.csv"), "--out", "made", "-q")
+    assert code == 130
+    assert "interrupted at step 1" in err
+    assert "its weights, not measured yet, are in made" in err
+
+
+def test_the_line_works_whatever_the_folder_is_called(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    file = toy.classes(tmp_path / "v.csv")
+    _, out, _ = heed("finetune", bases["encoder"], file, "--out", 'my "first"', "--epochs", 1, "-q")
+    assert eval(out.splitlines()[-1], {"heedful": heedful})("ann sees cats")[0]["label"]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_training(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Loop, "run", None)
+    file = toy.classes(tmp_path / "v.csv")
+    code, _, err = heed("finetune", bases["encoder"], file, "--out", "v.csv/made", "-q")
+    assert code == 3
+    assert "would lie in" in err
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    import resource
+
+    file = toy.classes(tmp_path / "v.csv")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # no file may grow beyond it
+    try:
+        code, _, err = heed("finetune", bases["encoder"], file, "--out", "made", "--epochs", 1, "-q")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 1
+    assert "could not write made" in err
+    assert "nothing is left there" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["v.csv"]

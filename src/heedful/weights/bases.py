@@ -29,6 +29,11 @@ def bundled() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(root.glob("*/README.md"))}
 
 
+def at_hand() -> dict[str, Path]:
+    """All of them, whatever lies in the folder one works in."""
+    return {**installed(), **bundled()}
+
+
 def bundled_vectors() -> dict[str, Path]:
     """The tables of word vectors among them."""
     files = {name: folder / "vectors.bin" for name, folder in bundled().items()}

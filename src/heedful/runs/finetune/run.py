@@ -94,9 +94,8 @@ def finetune(asked: Asked, *, quiet: bool = False) -> Outcome:
     outcome = outcome_of(asked, seen, ready, ended, scores, out)
     write(ready.model, outcome, asked)
     if ended.interrupted:
-        raise Interrupted(
-            f"interrupted at step {ended.steps}; the best weights so far are in {out}: {outcome.use}"
-        )
+        which = "its weights, not measured yet," if ended.best_step is None else "the best weights so far"
+        raise Interrupted(f"interrupted at step {ended.steps}; {which} are in {out}: {outcome.use}")
     return outcome
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import shutil
 from dataclasses import dataclass, field
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from heedful.errors import ConfigError, HeedfulError
 from heedful.loading import save, save_on_base
@@ -73,7 +76,8 @@ class Outcome:
     @property
     def use(self) -> str:
         """The line of Python that uses it."""
-        return f'heedful.pipeline("{self.pipeline}", model="{self.folder}")'
+        quoted = json.dumps(str(self.folder), ensure_ascii=False)  # a folder may have quotes in its name
+        return f'heedful.pipeline("{self.pipeline}", model={quoted})'
 
 
 def place(asked: Asked) -> Path:
@@ -82,6 +86,10 @@ def place(asked: Asked) -> Path:
         out = Path(asked.out)
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             raise ConfigError(f"--out {out} is there already; take another name, or delete it")
+        above = next(path for path in out.absolute().parents if path.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):  # told now, and not after an hour of training
+            why = "nothing may be written there" if above.is_dir() else "that is a file"
+            raise ConfigError(f"--out {out} would lie in {above}: {why}; take another place")
         return out
     name = f"{Path(asked.file).name.split('.')[0] or 'data'}-{Path(asked.model).name}"
     tries = (Path(f"{name}{suffix}") for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
@@ -108,10 +116,9 @@ def write(model: Model, outcome: Outcome, asked: Asked) -> None:
             out.rmdir()
         part.replace(out)
         sync(out.parent)
-    except OSError as error:
-        raise HeedfulError(
-            f"could not write {out}: {error.strerror or error}; nothing is left there"
-        ) from None
+    except (OSError, SafetensorError) as error:
+        told = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise HeedfulError(f"could not write {out}: {told}; nothing is left there") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

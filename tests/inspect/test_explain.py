@@ -33,7 +33,7 @@ def test_the_cat_sat_on_the_mat() -> None:
     words = ["The", "cat", "sat", "on", "the", "mat"]
     rows = ["101101", "011100", "112201", "000000", "101101", "011100"]
     for word, row in zip(words, rows, strict=True):
-        assert "".join(f"{float(worked[f'{word}·{key}']):g}" for key in words) == row
+        assert "".join(f"{float(worked[f'{word} · {key}']):g}" for key in words) == row
     assert digits(worked, "weights of The") == [0.2006, 0.0989, 0.2006, 0.2006, 0.0989, 0.2006]
     assert digits(worked, "output of The") == [0.5, 0.6017]
     assert digits(worked, "weights of cat") == [0.1101, 0.2233, 0.2233, 0.2233, 0.1101, 0.1101]
@@ -57,7 +57,7 @@ def test_positional_encodings() -> None:
 
 def test_three_queries_against_three_keys() -> None:
     worked = heedful.explain("queries-keys")
-    scores = [[float(worked[f"Q{i}·K{j}"]) for j in (1, 2, 3)] for i in (1, 2, 3)]
+    scores = [[float(worked[f"Q{i} · K{j}"]) for j in (1, 2, 3)] for i in (1, 2, 3)]
     assert scores == [[0, 1, 1], [1, 0, 1], [1, 1, 2]]
     assert digits(worked, "weights of Q1") == [0.1978, 0.4011, 0.4011]
     assert digits(worked, "weights of Q2") == [0.4011, 0.1978, 0.4011]

@@ -168,7 +168,8 @@ def token_id(model: Model, token: int | str) -> int:
             spaced = f" {token}"
             one = len(model.tokenizer.encode(spaced, special=False)) == 1
             way = f"name one, such as {spaced!r} with the space before it" if one else "name one"
-            raise InputError(f"{token!r} is {len(pieces)} tokens of this model; {way}")
+            cut = " ".join(names_of(model, pieces[:8])) + (" …" if len(pieces) > 8 else "")
+            raise InputError(f"{token!r} is {len(pieces)} tokens of this model, {cut}; {way}")
         found = pieces[0]
     return int(found)
 

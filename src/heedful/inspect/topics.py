@@ -48,7 +48,7 @@ def attention_row(
     """softmax(q Kᵀ · scale + bias, masked) V of one query   (Vaswani et al. 2017, eq. 1)"""
     sheet = Sheet()
     scores = np.array([
-        sheet.line(f"{query}·{key}", "q·k", op("·", q, k)) for key, k in zip(keys, K, strict=True)
+        sheet.line(f"{query} · {key}", "q·k", op("·", q, k)) for key, k in zip(keys, K, strict=True)
     ])  # fmt: skip
     if scale is None or np.isclose(scale, len(q) ** -0.5, rtol=1e-12):
         scores = sheet.line(f"scaled scores of {query}", "s / √d_k", op("/", scores, op("√", len(q))))
@@ -206,7 +206,7 @@ def sgns(
     for word, label, u in outside:
         part = Sheet()
         u = part.given(word, "u, observed: y is 1" if label else "u, drawn as noise: y is 0", u)
-        x = part.line(f"{word}·{centre}", "u·v", op("·", u, v))
+        x = part.line(f"{word} · {centre}", "u·v", op("·", u, v))
         p = part.line(f"σ of {word}", "σ(u·v)", op("σ", x))
         right = op("ln", p) if label else op("ln", op("-", 1.0, p))
         losses.append(part.line(f"loss of {word}", "−ln σ" if label else "−ln(1 − σ)", op("-", 0.0, right)))

@@ -50,7 +50,7 @@ ALLOWED = {
     "tasks": {"text", "data", "models", "decode", "evaluate", "loading", "weights", "nn", "pooling"},
     "view": {"inspect", "models", "loading", "nn", "word2vec", "decode", "runs"},
     "studio": {"*"},
-    "serve": {"decode", "loading", "models", "pooling", "text", "studio", "__version__"},
+    "serve": {"decode", "loading", "models", "pooling", "text", "studio"},
     "__init__": {"*"},
 }
 

@@ -39,6 +39,7 @@ class Job(Generic[T]):
         self.off = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[T | Exception | Mark] = asyncio.Queue()
+        self._told = self._taken = 0  # the first is counted by the thread, the second by the loop
 
     def run(self) -> None:
         """In the engine's thread."""
@@ -46,7 +47,7 @@ class Job(Generic[T]):
             for item in self.work():
                 if self.off.is_set():
                     return
-                if self._items.qsize() > UNREAD:
+                if self._told - self._taken > UNREAD:
                     raise slow_reader()
                 self._tell(item)
             self._tell(Mark.END)
@@ -56,6 +57,7 @@ class Job(Generic[T]):
             self._tell(refused(error))
 
     def _tell(self, item: T | Exception | Mark) -> None:
+        self._told += 1
         try:
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
         except RuntimeError:  # the loop was closed: nobody waits any more
@@ -75,6 +77,7 @@ class Job(Generic[T]):
                 found = await self._items.get()
         except TimeoutError:
             return Mark.QUIET
+        self._taken += 1
         if isinstance(found, Exception):
             raise found
         return found

@@ -98,10 +98,8 @@ class Embedding:
 def embedding(served: Served, inputs: list[str | list[int]]) -> Embedding:
     """Counted as `heedful.embed` reads them: a checkpoint for sentences says where it cuts."""
     cut = served.model.pooling.length if served.model.pooling is not None else None
-    texts = [i for i in inputs if isinstance(i, str)]
-    sizes = [len(ids) for ids in served.model.tokenizer.encode_all(texts)] + [
-        len(i) for i in inputs if not isinstance(i, str)
-    ]
+    encode = served.model.tokenizer.encode
+    sizes = [len(encode(i) if isinstance(i, str) else i) for i in inputs]
     sizes = sizes if cut is None else [min(size, cut) for size in sizes]
     if max(sizes) > served.context:
         raise too_long(served.context, max(sizes))

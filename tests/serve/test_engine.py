@@ -1,0 +1,321 @@
+"""One thread, a bounded line: who leaves stops the work, one too many is told, who comes first is first."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.decode.loop import Piece
+from heedful.serve import streams, work
+from heedful.serve.app import Limits, Server, create_app
+from heedful.serve.engine import Engine
+from heedful.serve.errors import Refused
+from tests.serve.asking import Caller, events, until
+from tests.serve.conftest import Models
+
+BODY = {"model": "decoder", "prompt": "the cat", "max_tokens": 50}
+
+
+class Slow:
+    """In place of heedful.stream: a token every few milliseconds, for ever, and how many there were."""
+
+    def __init__(self, pause: float = 0.003) -> None:
+        self.pause, self.tokens, self.begun = pause, 0, 0
+        self.fails: Exception | None = None
+        self.held = threading.Event()
+        self.held.set()
+
+    def __call__(self, *given: Any, **settings: Any) -> Iterator[Piece]:
+        self.begun += 1
+        for _ in itertools.count():
+            assert self.held.wait(20)
+            time.sleep(self.pause)
+            if self.fails is not None:
+                raise self.fails
+            self.tokens += 1
+            yield Piece("x", 5, -1.0)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    made = Slow()
+    monkeypatch.setattr(work, "stream", made)
+    return made
+
+
+@pytest.fixture
+def made(models: Models) -> Iterator[Any]:
+    """A way to make servers that are closed at the end."""
+    servers: list[Server] = []
+
+    def make(**how: Any) -> tuple[Any, Server]:
+        app, server = create_app(models.all(), **how)
+        servers.append(server)
+        return app, server
+
+    yield make
+    for server in servers:
+        server.engine.close()
+        assert not server.engine._thread.is_alive()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_that_goes_away_stops_the_work(slow: Slow, made: Any, streamed: bool) -> None:
+    async def scene() -> None:
+        app, server = made()
+        caller = Caller(app, "/v1/completions", BODY | {"stream": streamed})
+        asking = asyncio.create_task(caller())
+        await until(lambda: slow.tokens >= 5)
+        caller.left.set()
+        await asking
+        await until(lambda: server.engine.idle)
+        seen = slow.tokens
+        await asyncio.sleep(0.05)
+        assert slow.tokens == seen
+        slow.pause = 0.0
+        other = Caller(app, "/v1/completions", BODY)  # the engine is free for the next
+        again = asyncio.create_task(other())
+        await until(lambda: slow.tokens > seen)
+        other.left.set()
+        await again
+
+    asyncio.run(scene())
+
+
+def test_no_more_than_a_token_is_computed_for_nobody(slow: Slow, made: Any) -> None:
+    async def scene() -> None:
+        app, server = made()
+        caller = Caller(app, "/v1/completions", BODY)
+        asking = asyncio.create_task(caller())
+        await until(lambda: slow.tokens >= 3)
+        slow.held.clear()
+        await asyncio.sleep(0.02)
+        seen = slow.tokens
+        caller.left.set()
+        await asking
+        slow.held.set()
+        await until(lambda: server.engine.idle)
+        assert slow.tokens <= seen + 1
+
+    asyncio.run(scene())
+
+
+def test_who_leaves_the_line_makes_room_and_is_never_begun(slow: Slow, made: Any) -> None:
+    async def scene() -> None:
+        app, server = made(queue=1)
+        first, second, third = (Caller(app, "/v1/completions", BODY) for _ in range(3))
+        running = asyncio.create_task(first())
+        await until(lambda: slow.tokens > 0)
+        waiting = asyncio.create_task(second())
+        await until(lambda: server.engine.waiting == 1)
+        await third()
+        assert third.status == 429
+        assert '"queue_full"' in third.text
+        assert (b"retry-after", b"1") in third.sent[0]["headers"]
+        second.left.set()
+        await waiting
+        assert server.engine.waiting == 0
+        fourth = Caller(app, "/v1/completions", BODY)
+        later = asyncio.create_task(fourth())
+        await until(lambda: server.engine.waiting == 1)
+        first.left.set()
+        await until(lambda: slow.begun == 2)
+        fourth.left.set()
+        await asyncio.gather(running, later)
+
+    asyncio.run(scene())
+
+
+def test_first_come_first_served(made: Any) -> None:
+    async def scene() -> list[int]:
+        engine, order = Engine(8), []
+        gate = threading.Event()
+
+        def job(number: int) -> Iterator[int]:
+            gate.wait(10)
+            order.append(number)
+            yield number
+
+        jobs = [engine.submit(lambda number=number: job(number)) for number in range(5)]
+        gate.set()
+        for task in jobs:
+            assert [item async for item in task]
+        engine.close()
+        return order
+
+    assert asyncio.run(scene()) == [0, 1, 2, 3, 4]
+
+
+def test_the_event_loop_answers_while_the_engine_works(slow: Slow, made: Any) -> None:
+    async def scene() -> None:
+        app, _ = made()
+        slow.pause = 0.2
+        busy = Caller(app, "/v1/completions", BODY)
+        asking = asyncio.create_task(busy())
+        await until(lambda: slow.begun == 1)
+        began = time.perf_counter()
+        other = Caller(app, "/tokenize", {"model": "decoder", "prompt": "the"})
+        await other()
+        assert other.status == 200
+        assert time.perf_counter() - began < 0.15
+        busy.left.set()
+        await asking
+
+    asyncio.run(scene())
+
+
+def test_a_request_that_takes_too_long_is_ended(slow: Slow, made: Any) -> None:
+    async def scene() -> None:
+        app, server = made(limits=Limits(seconds=0.1))
+        caller = Caller(app, "/v1/completions", BODY)
+        await caller()
+        assert caller.status == 504
+        assert (b"x-should-retry", b"false") in caller.sent[0]["headers"]
+        streamed = Caller(app, "/v1/completions", BODY | {"stream": True})
+        await streamed()
+        assert streamed.status == 200
+        assert events(streamed.text)[-1]["error"]["code"] == "timeout"
+        await until(lambda: server.engine.idle)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RuntimeError("a secret of the server"), "internal_error"),
+        (MemoryError(), "out_of_memory"),
+        (torch.OutOfMemoryError("cuda"), "out_of_memory"),
+    ],
+)
+def test_a_failure_is_told_and_the_engine_goes_on(
+    slow: Slow, made: Any, error: Exception, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        app, _ = made()
+        slow.fails = error
+        for streamed in (False, True):  # before the first token a failure has a status, streamed or not
+            caller = Caller(app, "/v1/completions", BODY | {"stream": streamed})
+            await caller()
+            assert caller.status == 500
+            assert f'"{code}"' in caller.text
+            assert "secret" not in caller.text
+        slow.fails = None
+        caller = Caller(app, "/v1/chat/completions", {"model": "decoder", "stream": True, "messages": [
+            {"role": "user", "content": "a"}]})  # fmt: skip
+        asking = asyncio.create_task(caller())
+        await until(lambda: len(caller.sent) > 4)
+        slow.fails = error
+        await asking
+        assert caller.status == 200
+        assert events(caller.text)[-1]["error"]["code"] == code
+
+    with caplog.at_level(logging.CRITICAL, "heedful.serve"):
+        asyncio.run(scene())
+
+
+def test_a_silent_stream_is_pinged(slow: Slow, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "PING", 0.02)
+
+    async def scene() -> None:
+        app, _ = made()
+        slow.held.clear()
+        caller = Caller(app, "/v1/completions", BODY | {"stream": True})
+        asking = asyncio.create_task(caller())
+        await until(lambda: b": ping\n\n" in [m.get("body") for m in caller.sent])
+        assert caller.status == 200
+        slow.held.set()
+        await until(lambda: "data: " in caller.text)
+        caller.left.set()
+        await asking
+
+    asyncio.run(scene())
+
+
+def test_a_client_that_stops_reading_is_given_up(
+    slow: Slow, made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "STALLED", 0.05)
+
+    async def scene() -> None:
+        app, server = made()
+        caller = Caller(app, "/v1/completions", BODY | {"stream": True})
+
+        class Full(list[Any]):
+            """Takes the head and two events, and then nothing."""
+
+            def append(self, message: Any) -> None:
+                if len(self) > 2:
+                    raise TimeoutError
+                super().append(message)
+
+        caller.sent = Full()
+        await caller()
+        await until(lambda: server.engine.idle)
+
+    asyncio.run(scene())
+
+
+def test_a_body_that_was_half_sent_asks_for_nothing(slow: Slow, made: Any) -> None:
+    async def scene() -> None:
+        app, server = made()
+        caller = Caller(app, "/v1/completions", BODY)
+        caller.whole = False
+        asking = asyncio.create_task(caller())
+        await asyncio.sleep(0.02)
+        caller.left.set()
+        await asking
+        assert caller.sent == []
+        assert server.engine.idle
+        assert slow.begun == 0
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_ends_refuses_what_is_new_and_tells_who_waits(slow: Slow, made: Any) -> None:
+    async def scene() -> None:
+        app, server = made()
+        running = Caller(app, "/v1/completions", BODY | {"stream": True})
+        waiting = Caller(app, "/v1/completions", BODY)
+        tasks = [asyncio.create_task(running())]
+        await until(lambda: slow.tokens > 1)
+        tasks.append(asyncio.create_task(waiting()))
+        await until(lambda: server.engine.waiting == 1)
+        server.engine.draining = True
+        late = Caller(app, "/v1/completions", BODY)
+        await late()
+        assert late.status == 503
+        assert '"shutting_down"' in late.text
+        seen = slow.tokens
+        await until(lambda: slow.tokens > seen)  # what is begun goes on
+        server.engine.abandon()
+        await asyncio.gather(*tasks)
+        assert events(running.text)[-1]["error"]["code"] == "shutting_down"
+        assert waiting.status == 503
+        await until(lambda: server.engine.idle)
+
+    asyncio.run(scene())
+
+
+def test_a_reader_far_behind_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.serve.engine.UNREAD", 10)
+
+    async def scene() -> None:
+        engine = Engine(1)
+        job = engine.submit(lambda: iter(range(10**9)))
+        time.sleep(0.05)  # the event loop itself is held up: nobody reads
+        read = [await job.next() for _ in range(11)]
+        assert read == list(range(11))
+        with pytest.raises(Refused, match="not read as fast"):
+            await job.next()
+        engine.close()
+
+    asyncio.run(scene())

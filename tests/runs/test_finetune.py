@@ -282,3 +282,18 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert "could not write made" in err
     assert "nothing is left there" in err
     assert [p.name for p in tmp_path.iterdir()] == ["v.csv"]
+
+
+def test_many_classes_of_few_rows_learn_faster_and_longer(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [(s, s.split()[0] + s.split()[-1]) for s in toy.SENTENCES * 2]
+    file = toy.table(tmp_path / "many.csv", ("text", "label"), rows)
+    told = taught(heed, bases["encoder"], file, "--epochs", 1)
+    assert len(told["data"]["labels"]) == 12
+    assert told["settings"]["lr"] == 2e-4
+    code, out, _ = heed(
+        "finetune", bases["encoder"], toy.classes(tmp_path / "few.csv"), "--epochs", 1, "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["settings"]["lr"] == 5e-5

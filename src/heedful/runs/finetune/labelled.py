@@ -35,6 +35,7 @@ from heedful.runs.finetune.tasks import (
 from heedful.train.objectives import Objective, Term, wide
 
 MANY = 1000  # classes: so many in a small file are no classes
+FEW = 20  # rows of a class: with fewer, of ten classes or more, learning is faster and longer
 
 
 def held(examples: Examples, length: int, texts: int) -> Held:
@@ -85,6 +86,9 @@ class Classify(Task):
                 hint = nearest(row[-1], names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
                 raise InputError(f"validation, {where}: label {row[-1]!r} does not occur in training; {hint}")
         self.labels = classes_of(train)
+        if len(names) >= 10 and len(train) < FEW * len(names):
+            # a new head of many classes is far from settled after 200 careful steps
+            self.usual = replace(self.usual, lr=2e-4, steps=max(self.usual.steps, 3 * len(names)))
 
     def texts(self, examples: Examples) -> list[str]:
         return [" ".join(row[:-1]) for row in examples.items]

@@ -77,7 +77,7 @@ class Task(ABC):
     by_loss: ClassVar[bool] = False  # whether the scores under way follow from the loss
     what: ClassVar[str] = "rows"
     cuts: ClassVar[bool] = True  # whether long texts are cut; else they are read in windows
-    usual: ClassVar[Defaults]
+    usual: Defaults  # a task may change it by what it sees in a file
 
     @abstractmethod
     def read(self, source: Source, given: dict[str, str | None]) -> Examples:

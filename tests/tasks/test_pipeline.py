@@ -18,7 +18,7 @@ from heedful import pipeline
 from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.tasks import Truncated
 from heedful.tasks.common import framed, read, room, windows
-from heedful.tasks.pipeline import TASKS, find, names, place
+from heedful.tasks.pipeline import TASKS, find, guess, names, place
 from heedful.text.tokenizer import Tokenizer
 from tests.tasks.conftest import TAGS, Tiny
 
@@ -115,6 +115,13 @@ def test_languages_in_the_name_of_a_translation_choose_its_model() -> None:
 )  # fmt: skip
 def test_without_a_task_the_head_tells(tiny: Tiny, head: str, task: str) -> None:
     assert pipeline(model=tiny(head)).task == task
+
+
+def test_a_decoder_that_was_taught_to_summarise_is_known_by_its_prompt() -> None:
+    model = heedful.build("llama", layers=1, dim=16, heads=2, vocab=20)
+    assert guess(model) == "text-generation"
+    model.published["task_prompt"] = "Sum up:\n{text}\n=>"
+    assert guess(model) == "summarization"
 
 
 def test_a_head_that_no_task_uses_is_said() -> None:

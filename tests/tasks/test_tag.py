@@ -71,6 +71,13 @@ def test_truncation_reads_the_beginning_and_says_so(tiny: Tiny) -> None:
         assert len(nlp(long.split(), is_split_into_words=True, truncation=True)[0]) == 62
 
 
+def test_truncation_by_name_is_read_as_elsewhere(tiny: Tiny) -> None:
+    nlp, long = pipeline("ner", model=tiny("tag", TAGS), ignore_labels=[]), "the cat sat on the mat " * 30
+    assert nlp(long, truncation="do_not_truncate") == nlp(long)
+    with pytest.raises(InputError, match="truncation='begin' is unknown"):
+        nlp(long, truncation="begin")
+
+
 def test_nothing_is_found_in_nothing(tiny: Tiny) -> None:
     nlp = pipeline("ner", model=tiny("tag", TAGS), ignore_labels=[])
     for strategy in STRATEGIES:

@@ -178,6 +178,7 @@ def test_clean_text_has_no_space_before_its_points() -> None:
         (lambda: pipeline("translation", translator())(["a", None]), "not empty"),
         (lambda: pipeline("summarization", translator())("a", max_token=3), "no option 'max_token'"),
         (lambda: pipeline("translation", scribbler()), "needs an encoder-decoder"),
+        (lambda: pipeline("translation", translator())("a", truncation="yes"), "truncation='yes' is unknown"),
         (lambda: pipeline("summarization", tiny("bert")), "needs a model that writes"),
     ],
 )

@@ -268,10 +268,7 @@ def fitted(
 
     `truncation` is True or says which text of a pair is cut; a `max_length` cuts too, as in transformers.
     """
-    if isinstance(truncation, str) and truncation not in CUTS:
-        raise InputError(f"truncation={truncation!r} is unknown; True, False, or one of {', '.join(CUTS)}")
-    limit = room(model, tokenizer)
-    cutting = truncation not in (False, None, "do_not_truncate")
+    limit, cutting = room(model, tokenizer), cuts(truncation)
     if max_length is not None and truncation != "do_not_truncate":
         cutting, limit = True, min(max_length, limit or max_length)
     cut = truncation if isinstance(truncation, str) and cutting else cut
@@ -283,6 +280,13 @@ def fitted(
         readings.append(one)
     report(dict(enumerate(readings)))
     return readings
+
+
+def cuts(truncation: Any) -> bool:
+    """Whether a text too long is to be cut; one clear line for what says neither."""
+    if truncation is not None and not isinstance(truncation, bool) and truncation not in CUTS:
+        raise InputError(f"truncation={truncation!r} is unknown; True, False, or one of {', '.join(CUTS)}")
+    return truncation not in (False, None, "do_not_truncate")
 
 
 def cutting(truncation: Any, max_length: int | None, said: Mapping[str, Any] | None) -> dict[str, Any]:

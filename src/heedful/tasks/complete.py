@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.common import spread
+from heedful.tasks.common import cuts, spread
 from heedful.tasks.generation import BATCH, Writes, fitting, tidy
 
 USUAL = {"max_new_tokens": 256}
@@ -50,7 +50,7 @@ class TextGeneration(Writes):
             raise InputError(f"handle_long_generation={handle_long_generation!r} must be None or 'hole'")
         ends = stop if stop is not None else stop_sequence
         options = generation | ({} if ends is None else {"stop_strings": ends})
-        cut = truncation or handle_long_generation
+        cut = cuts(truncation) or handle_long_generation is not None
         whole = return_full_text is None or return_full_text
         new = generation.get("max_new_tokens") or (
             1 if "max_length" in generation else USUAL["max_new_tokens"]

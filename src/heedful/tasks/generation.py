@@ -24,7 +24,7 @@ from heedful.decode.request import context_of, endings
 from heedful.decode.stepper import Stepper
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.tasks.common import Pipeline, Truncated, whole_number
+from heedful.tasks.common import Pipeline, Truncated, cuts, whole_number
 
 BATCH = 8  # texts written at once
 
@@ -179,7 +179,7 @@ def fitting(model: Model, ids: list[int], truncation: Any, new: int | None = Non
     A source keeps its beginning and its end token; a prompt that `new` tokens shall follow keeps its end.
     """
     reach = context_of(model, source=True)
-    if reach is None or truncation in (None, False, "do_not_truncate"):
+    if not cuts(truncation) or reach is None:
         return ids
     fit = reach if new is None else reach - new + 1  # the last one written is not read any more
     if fit < 1:

@@ -121,11 +121,11 @@ def find(task: str) -> Task:
 
 
 def guess(model: Model) -> str:
-    """The task a model is for, by its head."""
+    """The task a model is for, by its head; one that writes says in its config.json what it was taught."""
     if model.config.head == "lm":
-        translates = "languages" in model.published
-        written = "translation" if translates else "text2text-generation"
-        return "text-generation" if isinstance(model, LM) else written
+        if isinstance(model, LM):
+            return "summarization" if "task_prompt" in model.published else "text-generation"
+        return "translation" if "languages" in model.published else "text2text-generation"
     if model.config.head not in BY_HEAD:
         raise InputError(f"a {model.config.head!r} head belongs to no task; name one of {', '.join(TASKS)}")
     pooled = model.config.head == "none" and model.pooling is not None

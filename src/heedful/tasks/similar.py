@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.pooling import Pooling, pool
-from heedful.tasks.common import BATCH, Pipeline, encoder, fitted, run, spread
+from heedful.tasks.common import BATCH, Pipeline, cuts, encoder, fitted, run, spread
 from heedful.text import Tokenizer
 
 
@@ -27,7 +27,7 @@ def vectors(
     """One vector of length 1 per text, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
     how, encode = model.pooling or Pooling(), encoder(model)
     readings = fitted(
-        model, tokenizer, texts, truncation=truncation, max_length=how.length if truncation else None
+        model, tokenizer, texts, truncation=truncation, max_length=how.length if cuts(truncation) else None
     )
 
     def pooled(tokens: Tensor, valid: Tensor | None = None, **given: Any) -> Tensor:

@@ -26,6 +26,7 @@ from heedful.tasks.common import (
     Pipeline,
     Reading,
     check_room,
+    cuts,
     labels,
     read,
     reading,
@@ -75,7 +76,7 @@ class TokenClassification(Pipeline):
         delimiter: str | None = None,
         grouped_entities: bool = False,
         ignore_subwords: bool = False,
-        truncation: bool = False,
+        truncation: bool | str = False,
         batch_size: int = BATCH,
     ) -> Any:
         """[{"entity", "score", "index", "word", "start", "end"}]; joined, "entity_group" and no index.
@@ -106,8 +107,8 @@ class TokenClassification(Pipeline):
             return answers([inputs])
         return spread(inputs, answers, batch_size)
 
-    def _read(self, text: Any, split: bool, delimiter: str, i: int, truncation: bool) -> tuple[Reading, str]:
-        limit = room(self.model, self.tokenizer) if truncation else None
+    def _read(self, text: Any, split: bool, delimiter: str, i: int, truncation: Any) -> tuple[Reading, str]:
+        limit = room(self.model, self.tokenizer) if cuts(truncation) else None
         if not split:
             one = read(self.tokenizer, text, length=limit)
         else:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from heedful.decode.request import context_of
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
-from heedful.tasks.common import Truncated, spread
+from heedful.tasks.common import Truncated, cuts, spread
 from heedful.tasks.generation import BATCH, Writes, tidy
 
 
@@ -69,7 +69,7 @@ class Text2Text(Writes):
         if isinstance(self.model, Seq2Seq):
             return self.source(self.prefix() + text, truncation)
         ids, reach = self.asked(text), context_of(self.model)
-        if reach is None or truncation in (None, False, "do_not_truncate"):
+        if not cuts(truncation) or reach is None:
             return ids
         spans, fit = self.tokenizer.offsets(text, special=False), reach - new + 1
         keep = len(spans)

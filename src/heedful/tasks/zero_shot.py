@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks.common import BATCH, Pipeline, fitted, labels, run, spread
+from heedful.tasks.common import BATCH, Pipeline, cuts, fitted, labels, run, spread
 from heedful.tasks.similar import vectors
 
 # What sentence encoders multiply cosines with in the softmax they are trained with. On topics, sentiment and
@@ -99,7 +99,7 @@ class ZeroShot(Pipeline):
 
     def near(self, texts: list[str], asked: Asked) -> Tensor:
         """By the cosines of a sentence encoder."""
-        given, cut = [*texts, *asked.hypotheses, asked.blank], bool(asked.truncation)
+        given, cut = [*texts, *asked.hypotheses, asked.blank], cuts(asked.truncation)
         x = vectors(self.model, self.tokenizer, given, truncation=cut, batch_size=asked.batch_size)
         cosines = x[: len(texts)] @ x[len(texts) :].T * SCALE
         if asked.alone:

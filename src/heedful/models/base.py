@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, InputError
+from heedful.models.checks import check_beside, check_ids_tensor
 from heedful.models.family import Config, Family, Tokenizer, derived, from_zero
 from heedful.nn.attentive import Bridge
 from heedful.nn.block import Stack
@@ -111,12 +112,7 @@ class Model(nn.Module):
 
     def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
         """One clear error for ids outside the vocabulary, wrong shapes, and more tokens than positions."""
-        if tokens.dim() != 2 or tokens.is_floating_point():
-            raise InputError(
-                f"{what} must be a (B, T) tensor of ids; got {tuple(tokens.shape)} of {tokens.dtype}"
-            )
-        if tokens.shape[1] == 0:
-            raise InputError(f"{what} is empty; give at least one token")
+        check_ids_tensor(tokens, what)
         if valid is not None and (valid.shape != tokens.shape or valid.dtype != torch.bool):
             got = f"{tuple(valid.shape)} of {valid.dtype}"
             raise InputError(f"valid must be a bool tensor of shape {tuple(tokens.shape)}; got {got}")
@@ -198,6 +194,9 @@ class LM(Model):
     ) -> tuple[Tensor, Context]:
         """The last hidden states and the context a head is called with: for objectives that use two heads."""
         self.check(tokens, self.embed, valid)
+        known = self.embed.types
+        check_beside(tokens, types, "types", None if known is None else known.num_embeddings)
+        check_beside(tokens, documents, "documents")
         pos, fresh = positions(valid, tokens.shape[1], tokens.device), None
         if documents is not None:
             pos, fresh = document_positions(documents)
@@ -337,6 +336,7 @@ class Seq2Seq(Model):
         Without a target the decoder reads the source again, to classify it (Lewis et al. 2020 §3.1).
         """
         if target is None:
+            check_ids_tensor(source, "source")
             target, target_valid = self.shifted(source, valid), valid
         hidden, ctx = self._hidden(source, target, valid, target_valid, watch=watch, backend=backend)
         return ctx.at("head").see("logits", self.head(hidden, ctx))
@@ -368,6 +368,8 @@ class Seq2Seq(Model):
     ) -> tuple[Tensor, Context]:
         state = self._read(source, valid=valid, **how)
         self.check(target, self.decoder_embed, target_valid, what="target")
+        if len(target) != len(source):
+            raise InputError(f"target has {len(target)} rows and source {len(source)}; give one for each")
         return self._advance(target, state, valid=target_valid, **how)
 
     def _advance(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> tuple[Tensor, Context]:

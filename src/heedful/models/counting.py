@@ -88,6 +88,9 @@ def count(what: str | Config | Model, batch: int = 1, length: int | None = None,
 
     `length` is the context by default; `width` the bytes of one number.
     """
+    for said, value in (("batch", batch), ("length", length), ("width", width)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise InputError(f"{said}={value!r} must be a whole number, at least 1")
     name, family, config = _identify(what)
     with outline():
         model = family.build(config)

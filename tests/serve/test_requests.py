@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.serve.app import Limits, create_app
 from heedful.serve.guard import Rules
+from heedful.serve.served import served
 from tests.serve.conftest import Models
 
 HELLO = [{"role": "user", "content": "the cat"}]
@@ -258,4 +259,20 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read(models: Models) -> N
             yield from [b"x" * 600] * 3
 
         failed(client.post("/v1/completions", content=pieces()), 413, "request_too_large")
+    shared.engine.close()
+
+
+def test_a_context_may_be_shortened_and_given_where_there_is_none(models: Models) -> None:
+    asked = [(models.decoder, None), (models.decoder, 16), (models.decoder, 999), (models.translator, None),
+             (models.translator, 9000)]  # fmt: skip
+    assert [served("x", model, ctx=ctx).context for model, ctx in asked] == [64, 16, 64, 4096, 9000]
+    app, shared = create_app([served("short", models.decoder, ctx=16)])
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        failed(
+            post(client, "/v1/completions", {"model": "short", "prompt": [5] * 16}),
+            400,
+            "context_length_exceeded",
+        )
+        body = {"model": "short", "prompt": [5] * 10, "max_tokens": 50, "temperature": 0}
+        assert post(client, "/v1/completions", body).json()["usage"]["total_tokens"] == 16
     shared.engine.close()

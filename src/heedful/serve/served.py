@@ -150,11 +150,10 @@ def served(id: str, model: Model, *, ctx: int | None = None, template: str | Non
         raise InputError(f"{id} is no sequence model; serve a decoder, an encoder-decoder or an encoder")
     reach = context_of(model)
     source = context_of(model, source=True)
-    stated = [far for far in (reach, source) if far is not None] or [FAR]
+    stated = [far for far in (reach, source, ctx) if far is not None] or [FAR]
     own = None if model.tokenizer is None else model.tokenizer.chat_template
     writes = model.config.head == "lm" and (isinstance(model, Seq2Seq) or model.causal)
-    context = min([*stated, *([] if ctx is None else [ctx])])
-    return Served(id, model, quick(model) if writes else None, context, template or own)
+    return Served(id, model, quick(model) if writes else None, min(stated), template or own)
 
 
 def quick(model: Model) -> Stepper:

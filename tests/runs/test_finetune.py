@@ -297,3 +297,18 @@ def test_many_classes_of_few_rows_learn_faster_and_longer(
     )
     assert code == 0
     assert json.loads(out)["settings"]["lr"] == 5e-5
+
+
+def test_sentence_vectors_are_measured_on_pairs_with_scores(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = [
+        (a, b, float(a.split()[0] == b.split()[0])) for a in toy.SENTENCES[::5] for b in toy.SENTENCES[::2]
+    ]
+    file = toy.table(tmp_path / "close.csv", ("sentence1", "sentence2", "score"), rows)
+    taught(heed, bases["encoder"], file, "--epochs", 1)
+    code, out, err = heed("eval", "made", file, "--json", "--fail-under", 2)
+    assert (code, err) == (1, "")
+    told = json.loads(out)  # one object, also where the score is too low
+    assert (told["task"], told["rows"], told["ok"]) == ("similarity", len(rows), False)
+    assert -1 <= told["spearman"] <= 1

@@ -24,7 +24,7 @@ def evaluate(
     task: Annotated[
         str | None,
         typer.Option(
-            help="perplexity, classify, regress, tag, answer, translate, summarize; unsaid: by its head."
+            help="perplexity, classify, regress, similarity, tag, answer, translate, summarize; by its head."
         ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="The column with the text: a name, or a number.")] = None,
@@ -72,7 +72,10 @@ def evaluate(
     options |= {name: int(value) if value.isdigit() else value for name, value in named.items()}
     asked = Asked(files, batch, length, stride, limit, options, quiet=json)
     found = measure(loaded, wanted, asked)
-    told: dict[str, Any] = {"model": model, "task": wanted, "data": files} | found
+    first, value = next(iter(found.items()))
+    below = fail_under is not None and value < fail_under
+    asking = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}
+    told: dict[str, Any] = {"model": model, "task": wanted, "data": files} | found | asking
     if out is not None:
         import json as writer
 
@@ -91,8 +94,9 @@ def evaluate(
             console().print("\nthe first row")
         for name, value in example.items():
             console().print(f"  {name:<10}{_line(value)}", markup=False, soft_wrap=True)
-    first, value = next(iter(found.items()))
-    if fail_under is not None and value < fail_under:
+    if below and json:
+        raise typer.Exit(1)  # the object says it: there is one
+    if below:
         raise Below(f"{first} is {value:.4f}, below --fail-under {fail_under}")
 
 

@@ -65,6 +65,8 @@ def evaluate(model: Model, task: str, asked: Asked) -> dict[str, Any]:
 def usual(model: Model) -> str:
     """The task a model was made for, by its head."""
     head = model.config.head
+    if head == "none" and isinstance(model, LM) and model.pooling is not None:
+        return "similarity"
     if head == "lm":
         return "perplexity" if isinstance(model, LM) else "translate"
     return {
@@ -143,6 +145,27 @@ def numbers(model: Model, asked: Asked) -> dict[str, Any]:
     return {"spearman": spearman(truth, guess), "pearson": pearson(truth, guess), "rows": len(truth)}
 
 
+def closeness(model: Model, asked: Asked) -> dict[str, Any]:
+    """How well the cosine of two sentences' vectors follows the true scores, as fine-tuning measures it."""
+    from heedful.runs.finetune.inspecting import inspect
+    from heedful.runs.finetune.labelled import Similarity
+    from heedful.runs.finetune.tasks import Reading, reach
+
+    task, options = Similarity(), dict(asked.options)
+    task.check(model)
+    given = {f"--{name}": options.pop(name, None) for name in ("text", "label", "pair")}
+    named = {flag: None if column is None else str(column) for flag, column in given.items()}
+    if len(asked.files) > 1:
+        raise InputError(f"similarity is measured on one table of pairs; {len(asked.files)} files were given")
+    counted = any(isinstance(column, int) for column in given.values())
+    examples = task.read(inspect(asked.files[0], header=not counted, **options), named)
+    if asked.limit is not None:
+        examples = examples.some(range(min(len(examples), asked.limit * asked.batch)))
+    task.prepare(examples, examples)
+    length = min(asked.length or task.usual.length, reach(model))
+    return task.score(model, examples, task.batches(examples, model, Reading(length, asked.batch, 0)), None)
+
+
 def tags(model: Model, asked: Asked) -> dict[str, Any]:
     """F1 of whole entities, and accuracy by word."""
     batches = data.tag(asked.source, model.tokenizer, labels=_names(model), **_lengths(asked))
@@ -218,6 +241,7 @@ TASKS: dict[str, Callable[[Model, Asked], dict[str, Any]]] = {
     "perplexity": stream_perplexity,
     "classify": classes,
     "regress": numbers,
+    "similarity": closeness,
     "tag": tags,
     "answer": questions,
     "translate": translations,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Conversation": "heedful.tasks",
     "TrainConfig": "heedful.train.config",
     "Watch": "heedful.nn.context",
     "Word2Vec": "heedful.word2vec",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from heedful.loading import save as save
     from heedful.models.counting import count as count
     from heedful.nn.context import Watch as Watch
+    from heedful.tasks import Conversation as Conversation
     from heedful.tasks import pipeline as pipeline
     from heedful.text.training import train_tokenizer as train_tokenizer
     from heedful.train.config import TrainConfig as TrainConfig

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
+import heedful
 from heedful.decode.loop import Piece
-from heedful.serve import streams, work
+from heedful.serve import answers, streams, work
 from heedful.serve.app import Limits, Server, create_app
 from heedful.serve.engine import Engine
 from heedful.serve.errors import Refused
-from tests.serve.asking import Caller, events, until
+from tests.serve.asking import Caller, events, said, until
 from tests.serve.conftest import Models
 
 BODY = {"model": "decoder", "prompt": "the cat", "max_tokens": 50}
@@ -157,15 +158,16 @@ def test_first_come_first_served(made: Any) -> None:
 def test_the_event_loop_answers_while_the_engine_works(slow: Slow, made: Any) -> None:
     async def scene() -> None:
         app, _ = made()
-        slow.pause = 0.2
+        slow.held.clear()  # a token that takes as long as it likes
         busy = Caller(app, "/v1/completions", BODY)
         asking = asyncio.create_task(busy())
         await until(lambda: slow.begun == 1)
-        began = time.perf_counter()
-        other = Caller(app, "/tokenize", {"model": "decoder", "prompt": "the"})
-        await other()
-        assert other.status == 200
-        assert time.perf_counter() - began < 0.15
+        for path in ("/tokenize", "/v1/completions"):
+            other = Caller(app, path, {"model": "decoder", "prompt": "the", "max_tokens": -1})
+            await other()
+            assert other.status == (200 if path == "/tokenize" else 400)
+        assert slow.tokens == 0
+        slow.held.set()
         busy.left.set()
         await asking
 
@@ -319,3 +321,48 @@ def test_a_reader_far_behind_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
         engine.close()
 
     asyncio.run(scene())
+
+
+def test_sixty_four_streams_at_once_get_each_their_own_text(made: Any, models: Models) -> None:
+    words = ["the", "cat", "a dog", "mat ."]
+    texts = [heedful.generate(models.decoder, word, max_tokens=5) for word in words]
+
+    async def scene() -> None:
+        app, server = made()
+        body = {"model": "decoder", "max_tokens": 5, "temperature": 0, "stream": True}
+        callers = [Caller(app, "/v1/completions", body | {"prompt": words[i % 4]}) for i in range(64)]
+        await asyncio.gather(*(caller() for caller in callers))
+        assert [said(caller.text) for caller in callers] == texts * 16
+        await until(lambda: server.engine.idle)
+
+    asyncio.run(scene())
+
+
+def test_large_answers_are_not_written_out_in_the_event_loop(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+    render = answers.Json.render
+
+    def seen(self: Any, content: Any) -> bytes:
+        threads.add(threading.current_thread().name)
+        return render(self, content)
+
+    monkeypatch.setattr(answers.Json, "render", seen)
+
+    async def scene() -> None:
+        app, _ = made()
+        asked = {
+            "/v1/embeddings": {"model": "encoder", "input": ["the"]},
+            "/v1/completions": {"model": "decoder", "prompt": "the", "max_tokens": 2},
+            "/tokenize": {"model": "decoder", "prompt": "the"},
+            "/detokenize": {"model": "decoder", "tokens": [5]},
+        }
+        for path, body in asked.items():
+            caller = Caller(app, path, body)
+            await caller()
+            assert caller.status == 200
+
+    asyncio.run(scene())
+    assert threads
+    assert threading.current_thread().name not in threads

@@ -238,3 +238,12 @@ def test_a_probability_that_is_no_number_is_said(models: Models) -> None:
     shared.engine.close()
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "numerical_error")
     assert answer.headers["x-should-retry"] == "false"
+
+
+def test_several_choices_of_a_conversation_are_streamed_apart(client: TestClient) -> None:
+    body = {"model": "org/talker", "messages": HELLO, "n": 2, "seed": 5, "max_tokens": 6}
+    whole = client.post("/v1/chat/completions", json=body).json()["choices"]
+    streamed = client.post("/v1/chat/completions", json=body | {"stream": True}).text
+    assert [said(streamed, i) for i in range(2)] == [choice["message"]["content"] for choice in whole]
+    roles = [c["choices"][0]["index"] for c in events(streamed) if "role" in c["choices"][0]["delta"]]
+    assert roles == [0, 1]

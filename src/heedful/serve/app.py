@@ -7,7 +7,7 @@ import base64
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -35,8 +35,9 @@ from heedful.serve.guard import Guard, Rules
 from heedful.serve.served import Served
 from heedful.serve.streams import Events, following
 from heedful.serve.wire import TOP, Asked, Fields, parsed, read_ids, read_inputs, read_messages, read_sampling
-from heedful.serve.work import Writing, embedding, vectors, write
+from heedful.serve.work import Embedding, Writing, embedding, vectors, write
 
+T = TypeVar("T")
 MOST_INPUTS = 2048  # texts of one request for embeddings, as OpenAI allows
 log = logging.getLogger("heedful.serve")
 
@@ -196,16 +197,16 @@ async def written_by(
     async with following(job, request.receive, server.limits.seconds):
         async for item in job:
             answer.take(item)
-    return Json(await asyncio.to_thread(answer.whole))
+    return await asyncio.to_thread(lambda: Json(answer.whole()))
 
 
-async def reading(server: Server, request: Request, read: Callable[[Server, Fields], Any]) -> Any:
+async def reading(server: Server, request: Request, read: Callable[[Server, Fields], T]) -> T:
     """A body parsed, checked and tokenised, in a thread of its own: a long prompt holds nobody up."""
     if server.engine.draining:
         raise shutting_down()
     body = await request.body()
 
-    def work() -> tuple[Any, list[str]]:
+    def work() -> tuple[T, list[str]]:
         fields = Fields(parsed(body))
         return read(server, fields), fields.left
 
@@ -218,10 +219,10 @@ async def reading(server: Server, request: Request, read: Callable[[Server, Fiel
 
 
 async def embeddings(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: Fields) -> Any:
+    def read(server: Server, fields: Fields) -> tuple[Embedding, str]:
         served = server.find(fields)
         if not served.embeds:
-            raise cannot(served.id, f"is an {served.kind} and has no vectors of texts", served.can)
+            raise cannot(served.id, f"({served.kind}) has no vectors of texts", served.can)
         form, wanted = fields.word("encoding_format", ("float", "base64")), fields.whole("dimensions", 1)
         if wanted not in (None, served.model.config.dim):
             said = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"
@@ -237,9 +238,15 @@ async def embeddings(server: Server, request: Request) -> Response:
     async with following(job, request.receive, server.limits.seconds):
         async for some in job:
             found += some
-    data = [{"object": "embedding", "index": i, "embedding": packed(v, form)} for i, v in enumerate(found)]
     usage = {"prompt_tokens": task.read, "total_tokens": task.read}
-    return Json({"object": "list", "data": data, "model": task.served.id, "usage": usage})
+
+    def answer() -> Response:  # a million numbers take their time
+        rows = [
+            {"object": "embedding", "index": i, "embedding": packed(v, form)} for i, v in enumerate(found)
+        ]
+        return Json({"object": "list", "data": rows, "model": task.served.id, "usage": usage})
+
+    return await asyncio.to_thread(answer)
 
 
 def packed(vector: Tensor, form: str) -> str | list[float]:
@@ -251,7 +258,7 @@ def packed(vector: Tensor, form: str) -> str | list[float]:
 
 
 async def tokenize(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: Fields) -> Any:
+    def read(server: Server, fields: Fields) -> Response:
         served, text = server.find(fields), fields.get("prompt")
         if not isinstance(text, str):
             raise invalid("prompt", "prompt must be a string")
@@ -260,16 +267,16 @@ async def tokenize(server: Server, request: Request) -> Response:
             raise cannot(served.id, "has no tokenizer", served.can)
         ids = tokenizer.encode(text, special=fields.flag("add_special_tokens", True))
         names = tokenizer.tokens(ids)
-        return {"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names}
+        return Json({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
 
-    return Json(await reading(server, request, read))
+    return await reading(server, request, read)
 
 
 async def detokenize(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: Fields) -> Any:
+    def read(server: Server, fields: Fields) -> Response:
         served = server.find(fields)
         if served.model.tokenizer is None:
             raise cannot(served.id, "has no tokenizer", served.can)
-        return {"prompt": served.text(read_ids("tokens", fields.get("tokens")))}
+        return Json({"prompt": served.text(read_ids("tokens", fields.get("tokens")))})
 
-    return Json(await reading(server, request, read))
+    return await reading(server, request, read)

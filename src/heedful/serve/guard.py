@@ -71,7 +71,7 @@ class Guard:
     def admit(self, scope: Scope, headers: dict[bytes, str]) -> None:
         """Refuse what comes from elsewhere, without a key, or announces too much."""
         rules, host, origin = self.rules, headers.get(b"host", ""), headers.get(b"origin")
-        known = rules.hosts is None or re.sub(r":\d+$", "", host) in rules.hosts
+        known = rules.hosts is None or re.sub(r":\d+$", "", host.lower()) in rules.hosts
         if not known or origin not in (None, f"http://{host}", f"https://{host}"):
             said = f"this server does not answer {origin or host!r:.80}; ask it by its own address"
             raise Refused(403, "bad_host", said)
@@ -82,7 +82,7 @@ class Guard:
                 said = "the key is missing or wrong; send it as Authorization: Bearer KEY"
                 raise Refused(401, "invalid_api_key", said, type="authentication_error")
         length = headers.get(b"content-length", "0")
-        if length.isdigit() and int(length[:20]) > rules.largest:
+        if length.isdecimal() and int(length[:20]) > rules.largest:
             raise too_large(rules.largest)
 
 

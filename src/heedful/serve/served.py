@@ -69,7 +69,7 @@ class Served:
 
     def writer(self) -> Stepper:
         if self.stepper is None:
-            raise cannot(self.id, f"is an {self.kind} and writes no text", self.can)
+            raise cannot(self.id, f"({self.kind}) writes no text", self.can)
         return self.stepper
 
     def prompt(self, given: str | list[int], *, scoring: bool = False) -> list[int]:

@@ -11,9 +11,11 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from heedful.decode.loop import Piece
 from heedful.serve.answers import Answer, Json, written
 from heedful.serve.engine import Job, Mark
 from heedful.serve.errors import Gone, Refused, timeout
+from heedful.serve.work import Read
 
 PING = 15.0  # seconds of silence that proxies bear
 STALLED = 30.0  # seconds that a client may take to read what was sent
@@ -78,8 +80,8 @@ class Events(Response):
                 if item is Mark.QUIET:
                     await self.put(send, None)
                 else:
-                    for chunk in self.answer.chunks(item):
-                        await self.put(send, written(chunk))
+                    for event in await self.events(item):
+                        await self.put(send, event)
                 item = await self.job.next(PING)
             for chunk in self.answer.closing():
                 await self.put(send, written(chunk))
@@ -87,6 +89,11 @@ class Events(Response):
             await self.put(send, written(error.body))
         await self.put(send, b"[DONE]")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def events(self, item: Piece | Read) -> list[bytes]:
+        """What one item says; a whole prompt with its scores is written out in a thread of its own."""
+        work = lambda: [written(chunk) for chunk in self.answer.chunks(item)]
+        return await asyncio.to_thread(work) if isinstance(item, Read) else work()
 
     async def put(self, send: Send, data: bytes | None) -> None:
         """One event; None is a comment, which keeps proxies from hanging up."""

@@ -1,5 +1,9 @@
 // Two bundles, each one file: the studio's page, and the widget that notebooks and one-file HTML carry.
+import { readFileSync } from "node:fs";
 import { defineConfig } from "vitest/config";
+
+// A figure saved as one file is passed on alone, so it carries what the licences of its packages ask for.
+const licences = readFileSync(new URL("public/licences.txt", import.meta.url), "utf-8");
 
 const entries = {
   studio: { input: "src/main.tsx", out: "../src/heedful/studio/static" },
@@ -25,6 +29,7 @@ export default defineConfig(({ mode }) => {
         preserveEntrySignatures: "strict" as const, // the widget's default export is what a notebook calls
         output: {
           codeSplitting: false,
+          postBanner: mode === "widget" ? `/*!\n${licences}*/` : "",
           entryFileNames: `${mode}.js`,
           assetFileNames: (asset: { names: string[] }) =>
             asset.names[0]?.endsWith(".css") ? `${mode}.css` : "[name][extname]",

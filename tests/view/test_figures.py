@@ -89,6 +89,7 @@ def test_every_kind_is_written_as_valid_svg_csv_json_and_html(tmp_path: Path) ->
         )
         addresses = page.replace("http://www.w3.org/", "").count("http://") + page.count("https://")
         assert addresses == 0, f"{kind} names an address"
+        assert "Copyright (c) 2015-present Jason Miller" in page  # whose code the file carries
 
 
 def test_a_png_is_written(tmp_path: Path) -> None:

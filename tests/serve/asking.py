@@ -52,13 +52,14 @@ class Scripted(Plain):
 
 
 class Caller:
-    """One request to an application, by hand: what was sent, and a way to hang up."""
+    """One request to an application, by hand: what was sent, and ways to stop reading and to hang up."""
 
     def __init__(self, app: Any, path: str, body: Any, **headers: str) -> None:
         self.app, self.path, self.body = app, path, json.dumps(body).encode()
         self.headers = [(b"host", b"127.0.0.1"), *((k.encode(), v.encode()) for k, v in headers.items())]
         self.sent: list[dict[str, Any]] = []
-        self.left = asyncio.Event()
+        self.left, self.reading = asyncio.Event(), asyncio.Event()
+        self.reading.set()
         self.whole = True
 
     async def __call__(self) -> None:
@@ -73,6 +74,7 @@ class Caller:
             return {"type": "http.disconnect"}
 
         async def send(message: dict[str, Any]) -> None:
+            await self.reading.wait()
             self.sent.append(message)
 
         scope = {

@@ -250,17 +250,10 @@ def test_a_client_that_stops_reading_is_given_up(
     async def scene() -> None:
         app, server = made()
         caller = Caller(app, "/v1/completions", BODY | {"stream": True})
-
-        class Full(list[Any]):
-            """Takes the head and two events, and then nothing."""
-
-            def append(self, message: Any) -> None:
-                if len(self) > 2:
-                    raise TimeoutError
-                super().append(message)
-
-        caller.sent = Full()
-        await caller()
+        asking = asyncio.create_task(caller())
+        await until(lambda: len(caller.sent) > 2)
+        caller.reading.clear()
+        await asking
         await until(lambda: server.engine.idle)
 
     asyncio.run(scene())

@@ -14,7 +14,7 @@ import torch
 import heedful
 from heedful.decode.quantize import quantize
 from heedful.errors import InputError, NotFound
-from heedful.inspect.explain import examples, sentences
+from heedful.inspect.explain import examples, read, sentences
 from heedful.inspect.inputs import reading
 from heedful.inspect.worked import Worked
 from heedful.models.base import Seq2Seq
@@ -187,6 +187,22 @@ def test_every_format_is_whole_and_safe() -> None:
         json.dumps(heedful.explain(name).to_dict(), allow_nan=False)
 
 
+def test_hello_is_read_as_torchs_own_rnn_reads_it() -> None:
+    given = read("hello")
+    rnn = torch.nn.RNN(4, 3, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        rnn.weight_ih_l0.copy_(torch.tensor(given["W"], dtype=torch.float64))
+        rnn.weight_hh_l0.copy_(torch.tensor(given["U"], dtype=torch.float64))
+        letters = [given["letters"].index(letter) for letter in "hello"]
+        states, _ = rnn(torch.eye(4, dtype=torch.float64)[letters[:-1]])
+        chances = (states @ torch.tensor(given["V"], dtype=torch.float64).t()).softmax(-1)
+    steps = [step for step in heedful.explain(given).lines if isinstance(step, Worked)]
+    for step, state, chance in zip(steps, states, chances, strict=True):
+        np.testing.assert_allclose(step["state"], state, atol=1e-12)
+        np.testing.assert_allclose(step.lines[-1].value, chance, atol=1e-12)  # type: ignore[union-attr]
+    assert chances.argmax(-1).tolist() == letters[1:]  # l after the first l, o after the second
+
+
 def test_files_are_read_and_their_faults_are_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"topic": "norm", "x": [1, 2, 3], "eps": 1e-5}))
@@ -199,6 +215,18 @@ def test_files_are_read_and_their_faults_are_named(tmp_path: Path) -> None:
         ({"topic": "norm", "x": ["a"]}, "not made of numbers"),
         ({"topic": "attention", "Q": [[1, 2]], "K": [[1, 2, 3]]}, "do not fit"),
         ({"topic": "softmax", "logits": [1], "temperature": 0}, "above 0"),
+        (
+            {"topic": "rnn", "text": "hi", "letters": "h", "W": [[1]], "U": [[1]], "V": [[1]]},
+            "'i' is none of",
+        ),
+        (
+            {"topic": "rnn", "text": "h", "letters": "h", "W": [[1]], "U": [[1]], "V": [[1]]},
+            "nothing follows",
+        ),
+        (
+            {"topic": "rnn", "text": "hh", "letters": "h", "W": [[1, 2]], "U": [[1]], "V": [[1]]},
+            "must be 1 × 1",
+        ),
         ({"topic": "lstm", "x": [1], "h": [1], "c": [1], "W": [[1]], "U": [[1]]}, "W must be 4 × 1"),
     ):
         with pytest.raises(InputError, match=said):

@@ -195,6 +195,18 @@ def _softmax(given: Mapping[str, Any]) -> Worked:
     )  # fmt: skip
 
 
+def _rnn(given: Mapping[str, Any]) -> Worked:
+    text, letters = str(given["text"]), [str(letter) for letter in given["letters"]]
+    W, U, V = (numbers(given, key, 2) for key in ("W", "U", "V"))
+    if len(text) < 2 or (unknown := [letter for letter in text if letter not in letters]):
+        said = f"{unknown[0]!r} is none of {', '.join(letters)}" if len(text) > 1 else "nothing follows"
+        raise InputError(f"text={text!r}: {said}; give two letters or more, all of them in `letters`")
+    if W.shape != (len(U), len(letters)) or U.shape != (len(U), len(U)) or V.shape != W.shape[::-1]:
+        H, C = len(U), len(letters)
+        raise InputError(f"W must be {H} × {C}, U {H} × {H} and V {C} × {H}: a state of {H}, {C} letters")
+    return topics.rnn_steps(text, letters, W, U, V)
+
+
 def _lstm(given: Mapping[str, Any]) -> Worked:
     x, h, c = (numbers(given, key, 1) for key in ("x", "h", "c"))
     W, U = numbers(given, "W", 2), numbers(given, "U", 2)
@@ -226,6 +238,7 @@ TOPICS: dict[str, Topic] = {
     "positions": (_positions, ("positions", "dim"), ("base", "add", "tokens")),
     "norm": (_norm, ("x",), ("add", "gamma", "beta", "eps", "rms")),
     "softmax": (_softmax, ("logits",), ("tokens", "temperature")),
+    "rnn": (_rnn, ("text", "letters", "W", "U", "V"), ()),
     "lstm": (_lstm, ("x", "h", "c", "W", "U"), ("b",)),
     "alignment": (_alignment, ("s", "memory", "W", "U", "v"), ("tokens",)),
     "word2vec": (_word2vec, ("vector", "observed", "drawn"), ("rate", "centre")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,24 @@ def linear(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias
         return sheet.given(label, said, weight @ x if bias is None else weight @ x + bias)
     product = op("·", weight, x)
     return sheet.line(label, formula, product if bias is None else op("+", product, bias))
+
+
+def rnn_steps(text: str, letters: Sequence[str], W: Array, U: Array, V: Array) -> Worked:
+    """h_t = tanh(U h_{t−1} + W x_t), p = softmax(V h_t): each letter, and which follows   (Elman 1990)
+
+    x_t is one-hot over `letters`, and h_0 = 0.
+    """
+    whole, h = Sheet(), np.zeros(len(U))
+    for now, following in pairwise(text):
+        sheet = Sheet()
+        x = sheet.given(f"letter {now}", "x_t, one-hot", np.eye(len(letters))[letters.index(now)])
+        before = sheet.line("before tanh", "U h + W x", op("+", op("·", U, h), op("·", W, x)))
+        h = sheet.line("state", "h_t: tanh", op("tanh", before))
+        scores = sheet.line("scores", "V h_t", op("·", V, h))
+        weights = softmax_lines(sheet, scores, f"{', '.join(letters)} after {now}")
+        chance = float(weights[letters.index(following)])
+        whole.section(sheet.done(f"“{now}”", f"“{following}” follows, with a probability of {chance:.3f}."))
+    return whole.done(f"an RNN reads “{text}”")
 
 
 def lstm_step(

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from enum import Enum
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from heedful.errors import HeedfulError
 from heedful.serve.errors import queue_full, refused, shutting_down, slow_reader
@@ -147,7 +147,7 @@ class Engine:
         for job in left:
             job.end(shutting_down())
 
-    def close(self, seconds: float | Literal[0] = 5) -> None:
+    def close(self, seconds: float = 5.0) -> None:
         """Stop after the token that is being computed."""
         with self._turn:
             self._closed = self.draining = True

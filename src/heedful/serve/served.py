@@ -15,7 +15,7 @@ from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.errors import cannot, invalid, too_long
 from heedful.serve.wire import Asked
-from heedful.studio.tokens import by_bytes, bytes_of
+from heedful.text.byte_letters import by_bytes, bytes_of
 from heedful.text.tokenizer import render
 
 FAR = 4096  # tokens of prompt and answer, for a model that states no context

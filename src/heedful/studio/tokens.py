@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +11,8 @@ from typing import Any
 from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.text import Tokenizer
-from heedful.text.bpe import BPE, Step, letters_of_bytes, merged
+from heedful.text.bpe import BPE, Step, merged
+from heedful.text.byte_letters import by_bytes, bytes_of
 from heedful.word2vec import Word2Vec
 
 SPACES = {"\n": "⏎", "\t": "⇥", " ": "·", "\u00a0": "·"}
@@ -42,25 +42,6 @@ def visible(text: str) -> str:
         else:
             out.append(c)
     return "".join(out)
-
-
-def by_bytes(tokenizer: Tokenizer) -> bool:
-    """Whether the names in the vocabulary spell bytes by letters (Ġ for a space)."""
-    decoder = tokenizer.backend.decoder
-    return decoder is not None and "ByteLevel" in str(decoder)
-
-
-@functools.cache
-def bytes_of_letters() -> dict[str, int]:
-    return {letter: b for b, letter in letters_of_bytes().items()}
-
-
-def bytes_of(tokenizer: Tokenizer, token: str) -> bytes | None:
-    """The bytes that a token of such a vocabulary stands for; None for a special one."""
-    back = bytes_of_letters()
-    if token in tokenizer.roles.values() or any(c not in back for c in token):
-        return None
-    return bytes(back[c] for c in token)
 
 
 def speller(model: Model) -> Callable[[str], str]:

@@ -7,6 +7,7 @@ HEED_TEST_DEVICE=cpu rehearses on the CPU what does not need the device.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Iterator
@@ -208,6 +209,49 @@ def test_a_recorded_run_goes_on(files: Files, tmp_path: Path) -> None:
     trained(own(), "next_token", files, steps=6, **usual)
     _, parts = trained(own(), "next_token", files, steps=12, **usual)
     assert furthest(whole, parts) < 1e-4
+
+
+needs_graphs = pytest.mark.skipif(not CUDA, reason="graphs are recorded on a GPU alone")
+
+
+@needs_graphs
+def test_garbage_of_earlier_runs_does_not_end_a_recording(files: Files) -> None:
+    """A run in a cycle of references dies whenever Python collects, and its graphs with it."""
+    found = []
+    thresholds = gc.get_threshold()
+    for graph in (False, True, True):
+        batches = toys.batches_of("next_token", files, model=toys.tiny("gpt2"))
+        model = toys.tiny("gpt2", dropout=0.1).to(DEVICE)
+        config = TrainConfig(**STEADY | {"graph": graph, "dtype": "bfloat16"})
+        run = Run(model, objective("next_token"), batches, config, Processes())
+        gc.set_threshold(1)
+        losses = [run.step().loss for _ in range(12)]
+        gc.set_threshold(*thresholds)
+        if graph:
+            assert isinstance(run.change, Replayed)
+            assert run.change.works
+        found.append(losses)
+        run.myself = run  # type: ignore[attr-defined]
+        del run
+    assert found[1] == pytest.approx(found[0], rel=2e-2)
+    assert found[2] == found[1]
+
+
+@needs_graphs
+def test_after_a_recording_that_failed_this_run_goes_on_and_the_next_is_recorded(files: Files) -> None:
+    """With dropout: the generator of random numbers must not stay in the capture that failed."""
+    wanted = trained(toys.tiny("gpt2", dropout=0.1), "next_token", files, steps=10)[0]
+    model = toys.tiny("gpt2", dropout=0.1)
+    look = model.get_submodule("embed").register_forward_hook(
+        lambda _, __, out: None if out.sum().item() else out
+    )
+    with pytest.warns(UserWarning, match="could not be recorded"):
+        losses = trained(model, "next_token", files, steps=10, graph=True)[0]
+    look.remove()
+    assert losses == pytest.approx(wanted, rel=1e-4)
+    again = trained(toys.tiny("gpt2", dropout=0.1), "next_token", files, steps=10, graph=True)[0]
+    assert again == pytest.approx(wanted, rel=1e-4)
+    assert trained(toys.tiny("gpt2", dropout=0.1), "next_token", files, steps=10)[0] == wanted
 
 
 def test_adapters_learn_on_the_device_and_come_back(files: Files, tmp_path: Path) -> None:

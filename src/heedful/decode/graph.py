@@ -22,6 +22,7 @@ from heedful.decode.gpu_matrices import (
 )
 from heedful.decode.gpu_reading import read, reads
 from heedful.decode.stepper import Plain, resting
+from heedful.devices import capture_graph
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
 from heedful.nn.context import PartState, Watch
@@ -43,7 +44,7 @@ def record(work: Callable[[], None], device: torch.device) -> Callable[[], None]
         work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capture_graph(graph):
         work()
     return graph.replay
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from heedful.data.batch import Batch
+from heedful.devices import capture_graph
 
 Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 Work = Callable[[Batch, dict[str, Tensor]], Result]
@@ -58,7 +59,7 @@ class Graphs:
         torch.cuda.synchronize()
         held, by = batch.copied(), {name: value.clone() for name, value in divide.items()}
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+        with capture_graph(graph, self.pool, self.stream):
             loss, norm, terms = work(held, by)
         self.pool = graph.pool()
 

@@ -20,7 +20,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, is_out_of_memory
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def report(error: Exception, *, as_json: bool) -> int:
         name, text, code = "UsageError", f"{error.format_message().rstrip('.')}; {way}", error.exit_code
     elif isinstance(error, HeedfulError):
         text, code = " ".join(str(error).split()), error.exit_code
-    elif isinstance(error, MemoryError) or name == "OutOfMemoryError":
+    elif is_out_of_memory(error):
         text, code = "out of memory; take a smaller batch, a shorter text or a smaller model", 4
     elif isinstance(error, OSError) and error.filename is not None:
         full = error.errno == errno.ENOSPC

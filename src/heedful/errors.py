@@ -9,14 +9,17 @@
     │   ├── MissingTensor                    the model needs it, the file has it not
     │   ├── UnexpectedTensor                 the file has it, the model does not know it
     │   └── WrongShape                       both have it, with other sizes
+    ├── OutOfMemory                 exit 4   a model or a run that the device cannot hold
     └── MissingPackage              exit 1   an optional dependency is not installed
 
-The text of an error names the value, the expectation and the way out.
+The text of an error names the value, the expectation and the way out. Where the way out is Python, `shell`
+says it in the words of a command; `heed` shows that one.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -24,6 +27,10 @@ class HeedfulError(Exception):
     """Base of all errors; `exit_code` is what the command line returns for it."""
 
     exit_code = 1
+
+    def __init__(self, text: str = "", *, shell: str | None = None) -> None:
+        super().__init__(text)
+        self.shell = shell  # what to do, for somebody who typed a command
 
 
 class ConfigError(HeedfulError, ValueError):
@@ -66,8 +73,27 @@ class WrongShape(WeightsError):
     """A tensor whose sizes are not the model's."""
 
 
+class OutOfMemory(HeedfulError, MemoryError):
+    """A model or a run that the memory of its device cannot hold."""
+
+    exit_code = 4
+
+
 class MissingPackage(HeedfulError, ImportError):
     """An optional dependency that is not installed."""
+
+
+# How torch says that memory is lacking where it raises no class of its own: on a CPU, in CUDA libraries.
+MEMORY_PHRASES = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory is lacking, on a CPU or on a GPU."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in MEMORY_PHRASES)
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:

@@ -24,6 +24,7 @@ from heedful.adapters import (
 from heedful.errors import CorruptFile, InputError, NotFound, WrongShape
 from heedful.models import FAMILIES, by_model_type, find, presets
 from heedful.models.base import LM, Config, Family, Model
+from heedful.models.memory import check_memory, parameter_count
 from heedful.models.published import config_from, config_to, read_gguf_rope
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, swap_in
@@ -54,6 +55,7 @@ def build(
     """
     family, config = find(name)
     config = config.change(**changes) if changes else config
+    _check_size(name, family, config, torch.device(device))
     with outline() if torch.device(device).type == "meta" else torch.device(device):
         model = assemble(family, config)
     if dtype is not None:
@@ -64,6 +66,18 @@ def build(
                 torch.manual_seed(seed)
             initialise(model)
     return model
+
+
+def _check_size(name: str, family: Family, config: Config, device: torch.device) -> None:
+    """Raise OutOfMemory for a model that its device cannot hold."""
+    if device.type == "meta":
+        return
+    count, small = parameter_count(family, config), vars(family.tiny)
+    sizes = ", ".join(f"{n}={small[n]}" for n in ("layers", "dense", "dim", "heads") if n in small)
+    check_memory(
+        f"{name!r} has {count:,} parameters and", 4 * count, device,
+        f"give smaller sizes, as in build({name!r}, {sizes}), or device='meta' for the shapes alone",
+    )  # fmt: skip
 
 
 def assemble(family: Family, config: Config) -> Model:

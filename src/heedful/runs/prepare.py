@@ -13,7 +13,8 @@ from heedful.data.batches import Batches
 from heedful.errors import ConfigError, InputError, NotFound
 from heedful.loading import build, load
 from heedful.models import find
-from heedful.models.base import LM, Model, Seq2Seq
+from heedful.models.base import LM, Config, Model, Seq2Seq
+from heedful.models.memory import check_memory, parameter_count
 from heedful.runs.reading import Corpus
 from heedful.runs.recipes import Vocabulary
 from heedful.runs.settings import READING, Chosen, located
@@ -27,6 +28,9 @@ STARTS = {
     "denoise": ("eos", "sep", "bos"),
     "translate": ("bos", "pad", "eos"),
 }
+
+# How many numbers an optimiser keeps of each weight.
+MOMENTS = {"adamw": 2, "muon": 1, "adafactor": 0}
 
 
 @dataclass(frozen=True)
@@ -164,10 +168,27 @@ def new_model(
     if recipe.objective == "regress":
         sizes["labels"] = 1
     lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in sizes.items()}
-    config.change(**lists)  # an error speaks of the sizes before anything is allocated
+    check_size(chosen, config.change(**lists), device)  # an error speaks of the sizes before anything is made
     model = build(recipe.family, device=device, seed=recipe.train.seed, **lists)
     model.published = named(tokenizer, batches.labels)
     return model
+
+
+def check_size(chosen: Chosen, config: Config, device: torch.device) -> None:
+    """Raise OutOfMemory for a run whose weights, gradients and moments the device cannot hold."""
+    recipe = chosen.recipe
+    family = find(recipe.family)[0]
+    count = parameter_count(family, config)
+    copies = (
+        1
+        if recipe.parallel == "fsdp"
+        else 2 + MOMENTS[recipe.train.optimiser] + (recipe.train.ema is not None)
+    )
+    check_memory(
+        f"training {chosen.name} ({count:,} parameters)", 4 * copies * count, device,
+        f"heed train {family.name} … is a small one; or use --set model.layers=… --set model.dim=…, "
+        "or a --device with more memory",
+    )  # fmt: skip
 
 
 def named(tokenizer: Tokenizer, labels: tuple[str, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.data.batch import Batch
-from heedful.runs.prepare import Prepared, device_of, prepare
+from heedful.runs.prepare import MOMENTS, Prepared, device_of, prepare
 from heedful.runs.progress import clock, memory
 from heedful.runs.settings import Chosen
 from heedful.train.fit import fit
@@ -25,7 +25,7 @@ def rehearse(chosen: Chosen) -> dict[str, Any]:
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     held = sum(p.numel() * p.element_size() for p in model.parameters())
     kept = activations(ready, batch) // config.accumulate
-    moments = {"adamw": 2, "muon": 1, "adafactor": 0}[config.optimiser]
+    moments = MOMENTS[config.optimiser]
     seconds = step_seconds(ready, chosen)
     return {
         "recipe": chosen.name, "family": model.family.name, "device": str(device), "parameters": parameters,

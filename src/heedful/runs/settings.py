@@ -92,11 +92,14 @@ def located(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
 
 
 def from_family(name: str) -> Recipe:
-    """A recipe for a preset in its own size, or for a family in its smallest."""
-    from heedful.models import FAMILIES, presets
+    """Return a recipe for a family in its smallest size, or for a preset in its published one.
+
+    A name that is both (gpt3) means the family: its published size fits no machine that reads this.
+    """
+    from heedful.models import FAMILIES, find, presets
 
     known = presets()
-    if name in known:
+    if name in known and name not in FAMILIES:
         family = known[name][0]
         return Recipe(name, f"{name} in its published size", family.objective)
     if name not in FAMILIES:
@@ -104,7 +107,8 @@ def from_family(name: str) -> Recipe:
         raise NotFound(f"no recipe, preset or family is called {name!r}; {hint}")
     family = FAMILIES[name]
     given: set[str] = family.tiny.__dict__["given"]
-    model = {n: getattr(family.tiny, n) for n in sorted(given - {"vocab", "source_vocab", "labels"})}
+    sizes = sorted((given | find(name)[1].__dict__["given"]) - {"vocab", "source_vocab", "labels"})
+    model = {n: getattr(family.tiny, n) if n in given else None for n in sizes}  # None: derived anew
     reach = int(model.get("context", 64))
     kinds = {
         "masked": "wordpiece",

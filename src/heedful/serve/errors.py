@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.errors import HeedfulError
+from heedful.errors import HeedfulError, is_out_of_memory
 
 INVALID = "invalid_request_error"
 FINAL = {"x-should-retry": "false"}  # a second try would end as the first
@@ -93,7 +93,7 @@ def refused(error: Exception) -> Refused:
     if isinstance(error, HeedfulError):
         return invalid(None, text)
     name = type(error).__name__
-    if isinstance(error, MemoryError) or name == "OutOfMemoryError" or "can't allocate memory" in text:
+    if is_out_of_memory(error):
         said = "out of memory; send a shorter prompt, or fewer prompts at once"
         return Refused(500, "out_of_memory", said, type="server_error", headers=FINAL)
     said = f"{name}: this is a fault of the server's; its log has more under this request's id"

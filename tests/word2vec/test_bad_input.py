@@ -28,6 +28,11 @@ def test_a_text_of_one_word_a_line_has_nothing_to_learn_from(mode: str, loss: st
         Word2Vec.train([["a"], ["b"], ["c"]], mode=mode, loss=loss, **QUICK)
 
 
+def test_a_text_that_subsampling_emptied_is_told_so_with_the_way_out() -> None:
+    with pytest.raises(InputError, match=r"subsample=1e-09 thinned .* in any of 2 epochs; give subsample=0"):
+        Word2Vec.train(TEXT, **QUICK | {"subsample": 1e-9})
+
+
 def test_a_run_that_diverges_says_so_and_gives_no_vectors() -> None:
     with pytest.raises(ConfigError, match="diverged in epoch 1: rate=10 is too large"):
         Word2Vec.train(TEXT * 40, negatives=2000, rate=10, **QUICK)

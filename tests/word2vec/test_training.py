@@ -31,6 +31,30 @@ def test_words_of_a_topic_become_neighbours(corpus, mode, loss):
     assert vectors.history[-1] < vectors.history[0]
 
 
+@pytest.mark.parametrize(
+    "text", ["hello world", "the cat sat on the mat", "the cat sat\nthe dog lay\nthe cat lay"]
+)
+@pytest.mark.parametrize(("mode", "loss"), COMBINATIONS)
+def test_a_tiny_text_is_trained_on_with_the_default_subsampling(text, mode, loss):
+    lines = [line.split() for line in text.split("\n")]
+    for seed in range(3):
+        vectors = Word2Vec.train(lines, dim=4, min_count=1, mode=mode, loss=loss, threads=1, seed=seed)
+        assert np.isfinite(vectors.history).all()
+
+
+def test_the_default_threshold_is_the_authors_from_a_thousand_words_on():
+    default = Settings()
+    assert [default.threshold(words) for words in (10, 1000, 70_000)] == [0.1, 1e-3, 1e-3]
+    assert Settings(subsample=1e-5).threshold(10) == 1e-5
+
+
+def test_an_epoch_that_subsampling_emptied_does_not_end_the_run():
+    lines = [["the", "cat", "sat"], ["the", "dog", "lay"]]
+    vectors = Word2Vec.train(lines, dim=4, min_count=1, subsample=2e-2, epochs=40, threads=1)
+    assert np.isnan(vectors.history).any()
+    assert np.isfinite(vectors.history).any()
+
+
 def test_one_thread_gives_the_same_bits_twice(corpus):
     first, second = (Word2Vec.train(corpus, **SMALL, threads=1, seed=4) for _ in range(2))
     assert np.array_equal(first.input, second.input)

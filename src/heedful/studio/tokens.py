@@ -242,7 +242,7 @@ def words_of(vectors: Word2Vec, text: str) -> list[dict[str, Any]]:
         }  # fmt: skip
         if found is not None and vectors.counts is not None:
             count, total = float(vectors.counts[vectors.index[found]]), float(vectors.counts.sum())
-            rate = vectors.settings.subsample if vectors.settings is not None else 1e-3
+            rate = vectors.settings.threshold(len(vectors)) if vectors.settings is not None else 1e-3
             share = count / total
             keep = min(1.0, math.sqrt(rate / share) + rate / share) if rate > 0 else 1.0
             token |= {"count": int(count), "keep": keep, "noise": count**0.75 / noise}

@@ -73,8 +73,11 @@ def train(
     min_count: Annotated[int, typer.Option(help="Drop words seen less often.")] = 5,
     max_vocab: Annotated[int | None, typer.Option(help="Keep the so many most frequent words.")] = None,
     subsample: Annotated[
-        float, typer.Option(help="Thin out words more frequent than this; 0 keeps all.")
-    ] = 1e-3,
+        float | None,
+        typer.Option(
+            help="Thin out words more frequent than this; 0 keeps all. [default: 0.001, or 1 / vocabulary]"
+        ),
+    ] = None,
     noise_exponent: Annotated[
         float, typer.Option(help="Noise words are drawn by count to this power.")
     ] = 0.75,

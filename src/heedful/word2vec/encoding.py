@@ -34,6 +34,7 @@ class Encoded:
     starts: np.ndarray
     read: np.ndarray
     digest: str
+    paired: bool  # whether two words stand side by side in any sentence
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -55,7 +56,7 @@ class Encoded:
 
 def encode(corpus: Corpus, vocabulary: Vocabulary, path: Path) -> Encoded:
     """Write the ids of `corpus` to `path`."""
-    starts, read = [0], [0]
+    starts, read, paired = [0], [0], False
     digest = hashlib.sha256()
     with path.open("wb") as file:
         for ids, words in jobs(corpus, vocabulary):
@@ -64,12 +65,14 @@ def encode(corpus: Corpus, vocabulary: Vocabulary, path: Path) -> Encoded:
             digest.update(data)
             starts.append(starts[-1] + len(ids))
             read.append(read[-1] + words)
+            paired = paired or bool(((ids[1:] != END) & (ids[:-1] != END)).any())
     if starts[-1] == 0:
         raise InputError(
             f"no sentence of the corpus {describe(corpus)} has a word of the vocabulary; "
             "give text in the language and case the vectors were trained on"
         )
-    return Encoded(path, np.array(starts, dtype=np.int64), np.array(read, dtype=np.int64), digest.hexdigest())
+    ends = np.array(starts, dtype=np.int64), np.array(read, dtype=np.int64)
+    return Encoded(path, *ends, digest=digest.hexdigest(), paired=paired)
 
 
 def jobs(corpus: Corpus, vocabulary: Vocabulary) -> Iterator[tuple[np.ndarray, int]]:

@@ -55,7 +55,8 @@ class Sampler:
     ) -> None:
         self.settings, self.device = settings, device
         on = lambda array, kind: torch.from_numpy(array.astype(kind)).to(device)
-        self.keep = on((vocabulary.keep(settings.subsample).astype(np.float64) + 1) / 2**32, np.float32)
+        keep = vocabulary.keep(settings.threshold(len(vocabulary)))
+        self.keep = on((keep.astype(np.float64) + 1) / 2**32, np.float32)
         self.generator = torch.Generator(device)
         if tables.paths is not None:
             nodes, turns = tables.paths.padded()

@@ -92,7 +92,13 @@ class Session:
             raise ConfigError(
                 f"threads={threads} is below 1; give 1 for the bit-exact mode, or the number of cores"
             )
-        stream = self._stream(self.encoded(), threads, interval, device)
+        encoded = self.encoded()
+        if not encoded.paired:
+            raise InputError(
+                "no line of the text has two known words side by side, so there is nothing to learn from; "
+                "write a sentence or paragraph a line, or lower min_count"
+            )
+        stream = self._stream(encoded, threads, interval, device)
         saved = time.monotonic()
         try:
             for progress in stream:
@@ -110,14 +116,18 @@ class Session:
             self.clean()
 
     def _check(self, progress: Progress) -> None:
-        """After an epoch: something was learnt, and it is still numbers."""
+        """Check that vectors are still numbers, and after the last epoch that something was learnt."""
         if math.isfinite(progress.loss):
             return
         if np.isfinite(self.tables.input).all() and np.isfinite(self.tables.output).all():
-            raise InputError(
-                "no line of the text has two known words side by side, so there is nothing to learn from; "
-                "write a sentence or paragraph a line, or lower min_count"
-            )
+            # Subsampling dropped all pairs of this epoch; another one draws anew.
+            if progress.epoch + 1 == self.settings.epochs and not np.isfinite(self.cursor.history).any():
+                used = self.settings.threshold(len(self.vocabulary))
+                raise InputError(
+                    f"subsample={used:g} thinned this small text out until no two words stood side by side "
+                    f"in any of {self.settings.epochs} epochs; give subsample=0 to keep all, or leave it out"
+                )
+            return
         raise ConfigError(
             f"training diverged in epoch {progress.epoch + 1}: rate={self.settings.first_rate} is too large "
             f"for window={self.settings.window} and negatives={self.settings.negatives}; lower it"

@@ -10,6 +10,7 @@ from heedful.errors import ConfigError, nearest
 
 MODES = ("skipgram", "cbow")
 LOSSES = ("negative", "hierarchical")
+SUBSAMPLE = 1e-3  # the authors' threshold, made for vocabularies of many thousand words
 CBOW = ("mean", "sum")
 # CBOW's mean divides its gradient by the window, so it learns at the same speed only with a larger step
 # (İrsoy, Benton & Stratos 2021, "Corrected CBOW performs as well as skip-gram").
@@ -32,7 +33,7 @@ class Settings:
     negatives: int = 5  # drawn once per window and shared by its examples
     min_count: int = 5
     max_vocab: int | None = None  # the most frequent so many
-    subsample: float = 1e-3  # keep a word of frequency f with probability √(t/f) + t/f; 0 keeps all
+    subsample: float | None = None  # t: keep a word of frequency f with probability √(t/f) + t/f; 0 keeps all
     noise_exponent: float = 0.75  # P(w) ∝ count(w)^exponent
     dynamic: bool = True  # the reach of each window is 1..window, drawn evenly; False: always window
     cbow: str = "mean"
@@ -51,7 +52,7 @@ class Settings:
                 raise ConfigError(f"{name}={value!r} is no whole number; give one, such as {name}=5")
         for name in ("subsample", "noise_exponent", "min_rate", "rate"):
             value = getattr(self, name)
-            if type(value) not in (int, float) and not (name == "rate" and value is None):
+            if type(value) not in (int, float) and not (name in ("rate", "subsample") and value is None):
                 raise ConfigError(f"{name}={value!r} is no number")
             if value is not None and not math.isfinite(value):
                 raise ConfigError(f"{name}={value} is no number that can be trained with")
@@ -65,8 +66,9 @@ class Settings:
             ("subsample", 0),
             ("min_rate", 0),
         ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)} is below {least}; give {least} or more")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name}={value} is below {least}; give {least} or more")
         if self.rate is not None and not 0 <= self.rate <= 10:
             raise ConfigError(
                 f"rate={self.rate} is not between 0 and 10; the usual first step is {self.first_rate}"
@@ -78,6 +80,13 @@ class Settings:
     def first_rate(self) -> float:
         """The step at the first word."""
         return RATES[self.mode, self.cbow] if self.rate is None else self.rate
+
+    def threshold(self, words: int) -> float:
+        """Return t of subsampling: as given, else max(10⁻³, 1/V) for a vocabulary of V words.
+
+        A word of the mean frequency 1/V always stays, so that a tiny text is not emptied.
+        """
+        return max(SUBSAMPLE, 1 / words) if self.subsample is None else self.subsample
 
     @property
     def hierarchical(self) -> bool:

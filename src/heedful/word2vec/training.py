@@ -122,7 +122,7 @@ class Job:
 
     def __init__(self, tables: Tables, vocabulary: Vocabulary, settings: Settings, encoded: Encoded) -> None:
         self.kernel, self.encoded, self.settings, self.tables = train_job(), encoded, settings, tables
-        self.keep = vocabulary.keep(settings.subsample)
+        self.keep = vocabulary.keep(settings.threshold(len(vocabulary)))
         empty = np.zeros(2, dtype=np.uint32)
         self.alias = (
             empty if settings.hierarchical else alias_table(vocabulary.noise(settings.noise_exponent))

@@ -73,7 +73,7 @@ class Word2Vec:
         loss: str = "negative",
         negatives: int = 5,
         min_count: int = 5,
-        subsample: float = 1e-3,
+        subsample: float | None = None,
         epochs: int = 5,
         threads: int | None = None,
         seed: int = 0,

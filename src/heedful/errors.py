@@ -24,13 +24,20 @@ from collections.abc import Iterable
 
 
 class HeedfulError(Exception):
-    """Base of all errors; `exit_code` is what the command line returns for it."""
+    """Base of all errors: `message` says what is wrong, `hint` what to do, if there is something to do.
+
+    As text it is both, in one line. `exit_code` is what the command line returns for it.
+    """
 
     exit_code = 1
 
-    def __init__(self, text: str = "", *, shell: str | None = None) -> None:
-        super().__init__(text)
-        self.shell = shell  # what to do, for somebody who typed a command
+    def __init__(self, message: str = "", hint: str | None = None, *, shell: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.message, self.hint = message, hint or None
+        self.shell = shell  # the hint for somebody who typed a command
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 class ConfigError(HeedfulError, ValueError):

@@ -1,0 +1,185 @@
+"""Files: which ones are meant, how compressed text is read, and how a file or folder is written whole."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from heedful.errors import InputError, NotFound, nearest
+
+Paths = str | Path | Sequence[str | Path]
+
+BLOCK_BYTES = 1 << 20  # how much of a text is read at once
+COMPRESSED: dict[str, Callable[..., IO[bytes]]] = {
+    ".gz": cast("Callable[..., IO[bytes]]", gzip.open),
+    ".bz2": cast("Callable[..., IO[bytes]]", bz2.open),
+    ".xz": cast("Callable[..., IO[bytes]]", lzma.open),
+}
+DECOMPRESSION_ERRORS = (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error)
+
+
+def expand_paths(paths: Paths) -> list[Path]:
+    """Return all files meant: a folder stands for its files by name, without hidden ones."""
+    found: list[Path] = []
+    for one in [paths] if isinstance(paths, str | Path) else paths:
+        path = Path(one)
+        if os.path.isdir(path):  # unlike Path's own, it takes a whole text for what it is: no path
+            inside = sorted(p for p in path.rglob("*") if p.is_file() and not _is_hidden(p, path))
+            if not inside:
+                raise InputError(f"{path} is a folder without files", hint="put .txt or .txt.gz files there")
+            found += inside
+        elif os.path.isfile(path):
+            found.append(path)
+        else:
+            raise missing_file(path)
+    if not found:
+        raise InputError("no files were given", hint="pass a path, or a list of paths")
+    return found
+
+
+def missing_file(path: Path) -> NotFound:
+    """Return the error for a path that leads nowhere, with the nearest name beside it as the hint."""
+    around = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
+    shown = f"{str(path)[:60]} …" if len(str(path)) > 200 else str(path)
+    return NotFound(f"no file or folder {shown}", hint=nearest(path.name, around) or "check the path")
+
+
+def _is_hidden(path: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(root).parts)
+
+
+def name_files(files: Sequence[Path]) -> str:
+    """Return how an error calls several files."""
+    return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file for reading; .gz, .bz2 and .xz are decompressed."""
+    return COMPRESSED.get(path.suffix, open)(path, "rb")
+
+
+def stem_path(path: Path) -> Path:
+    """Return the path without the ending that says how it is compressed."""
+    return path.with_suffix("") if path.suffix in COMPRESSED else path
+
+
+def read_blocks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the text of a file in blocks of a megabyte, line ends as \\n; a bad byte is named by line."""
+    try:
+        codec = codecs.lookup(encoding)
+    except LookupError:
+        raise InputError(f"encoding={encoding!r} is unknown", hint="utf-8 and latin-1 are usual") from None
+    if codec.name == "utf-8":
+        codec = codecs.lookup("utf-8-sig")  # the same, less a byte order mark
+    decoder = io.IncrementalNewlineDecoder(codec.incrementaldecoder(), translate=True)
+    line = 1
+    try:
+        with open_bytes(path) as file:
+            while True:
+                block = file.read(BLOCK_BYTES)
+                text = decoder.decode(block, final=not block)
+                line += text.count("\n")
+                if text:
+                    yield text
+                if not block:
+                    return
+    except UnicodeDecodeError as error:
+        raise _wrong_encoding(path, codec.name.removesuffix("-sig"), error, line) from None
+    except DECOMPRESSION_ERRORS as error:
+        raise InputError(
+            f"{path} is damaged or not what its name says ({error})", hint="fetch it again"
+        ) from None
+
+
+def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> InputError:
+    if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return InputError(f"{path} is UTF-16, not {encoding}", hint="pass encoding='utf-16'")
+    good = error.object[: error.start].decode(encoding, "replace")
+    line += good.replace("\r\n", "\n").replace("\r", "\n").count("\n")
+    bad = bytes(error.object[error.start : error.end]).hex()
+    return InputError(
+        f"{path}, line {line}: byte 0x{bad} is no {encoding}",
+        hint="pass encoding= ('latin-1', 'cp1252' …) or convert it",
+    )
+
+
+def split_lines(blocks: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text that comes in blocks, without their ends."""
+    tail = ""
+    for block in blocks:
+        lines = (tail + block).split("\n")
+        tail = lines.pop()
+        yield from lines
+    if tail:
+        yield tail
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the lines of a file without their ends."""
+    return split_lines(read_blocks(path, encoding))
+
+
+def sync(path: Path) -> None:
+    """Ask the disk to keep a file or folder now."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:  # some file systems do not sync folders
+        pass
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def open_atomically(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
+    """Write to a neighbour of `path` and rename it: under its own name a file is always whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    try:
+        with partial.open(mode, **options) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small file by a new one, never by half of one."""
+    with open_atomically(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+
+
+@contextmanager
+def make_folder_atomically(path: Path) -> Iterator[Path]:
+    """Give a new neighbour of `path` to be filled and rename it at the end, in the place of an older folder.
+
+    What goes wrong before the end leaves `path` as it was.
+    """
+    partial, old = path.with_name(path.name + ".part"), path.with_name(path.name + ".old")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for inside in [*partial.rglob("*"), partial]:
+            sync(inside)
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            path.replace(old)
+        partial.replace(path)
+        sync(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

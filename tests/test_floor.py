@@ -1,0 +1,94 @@
+"""The floor: errors, checks of values, files written whole, devices."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+
+from heedful.checks import check_choice, check_integer, check_number
+from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
+from heedful.files import expand_paths, make_folder_atomically, open_atomically, read_blocks, read_lines
+
+
+def test_an_error_has_a_message_and_a_hint_and_is_one_line() -> None:
+    error = InputError("it is too long", hint="shorten it")
+    assert (error.message, error.hint, str(error)) == (
+        "it is too long",
+        "shorten it",
+        "it is too long; shorten it",
+    )
+    assert InputError("so; and so").hint is None
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.message, again.hint) == (InputError, error.message, error.hint)
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "3", None, math.nan])
+def test_what_is_no_whole_number_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match="steps=.* must be a whole number"):
+        check_integer("steps", value)
+
+
+def test_bounds_are_checked_and_the_caller_chooses_the_error() -> None:
+    assert check_integer("steps", 3, 1, 3) == 3
+    with pytest.raises(ConfigError, match="steps=0 must be at least 1"):
+        check_integer("steps", 0, error=ConfigError)
+    with pytest.raises(InputError, match="between 0 and 1"):
+        check_number("p", 1.5, 0, 1)
+    with pytest.raises(InputError, match="above 0"):
+        check_number("lr", 0, above=0)
+    with pytest.raises(InputError, match="finite"):
+        check_number("lr", math.inf)
+    with pytest.raises(InputError) as caught:
+        check_choice("mode", "skipgrm", ["skipgram", "cbow"])
+    assert caught.value.hint == "did you mean 'skipgram'?"
+
+
+def test_a_folder_stands_for_its_files_and_a_wrong_name_for_the_nearest(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", ".hidden"):
+        (tmp_path / name).write_text("x")
+    assert [p.name for p in expand_paths(tmp_path)] == ["a.txt", "b.txt"]
+    with pytest.raises(NotFound) as caught:
+        expand_paths(tmp_path / "a.tx")
+    assert "a.txt" in (caught.value.hint or "")
+    with pytest.raises(NotFound):
+        expand_paths("word " * 10_000)
+
+
+def test_text_is_read_alike_packed_or_not_and_a_bad_byte_is_named_by_line(tmp_path: Path) -> None:
+    text = "\ufeffone\r\ntwo\rthree\n"
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    with gzip.open(tmp_path / "a.txt.gz", "wb") as file:
+        file.write(text.encode())
+    for name in ("a.txt", "a.txt.gz"):
+        assert list(read_lines(tmp_path / name)) == ["one", "two", "three"]
+    (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
+    with pytest.raises(InputError, match="line 2: byte 0xff is no utf-8"):
+        list(read_blocks(tmp_path / "bad.txt"))
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.bin"
+    with open_atomically(path) as file:
+        file.write(b"whole")
+    with contextlib.suppress(HeedfulError), open_atomically(path) as file:
+        file.write(b"ha")
+        raise HeedfulError("stopped")
+    assert path.read_bytes() == b"whole"
+    assert [p.name for p in path.parent.iterdir()] == ["file.bin"]
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    for text in ("first", "second"):
+        with make_folder_atomically(path) as folder:
+            (folder / "a").write_text(text)
+    with contextlib.suppress(HeedfulError), make_folder_atomically(path) as folder:
+        (folder / "a").write_text("third")
+        raise HeedfulError("stopped")
+    assert (path / "a").read_text() == "second"
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]

@@ -87,5 +87,5 @@ def text(
     """
     if objective not in FROM_TEXT:
         hint = nearest(objective, FROM_TEXT) or f"one of {', '.join(FROM_TEXT)}"
-        raise InputError(f"objective={objective!r} cannot be learnt from plain text; {hint}")
+        raise InputError(f"objective={objective!r} cannot be learnt from plain text", hint=hint)
     return FROM_TEXT[objective](source, tokenizer, length=length, batch=batch, seed=seed, **options)

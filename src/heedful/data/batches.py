@@ -113,7 +113,7 @@ class Bucketed:
         else:
             if (longest := int(self.lengths.max())) > tokens:
                 raise InputError(
-                    f"a row has {longest} tokens, more than max_tokens={tokens} of a batch; raise it"
+                    f"a row has {longest} tokens, more than max_tokens={tokens} of a batch", hint="raise it"
                 )
             self.cuts = cuts(np.sort(self.lengths), size, tokens)
 
@@ -199,7 +199,7 @@ class Batches:
         A batch with fewer rows than processes leaves some of them an empty batch (0, 1).
         """
         if not 0 <= rank < world:
-            raise InputError(f"rank {rank} of {world} processes; ranks are 0 … {world - 1}")
+            raise InputError(f"rank {rank} of {world} processes", hint=f"ranks are 0 … {world - 1}")
         if self.world != 1:
             raise InputError(f"these batches are already the share of process {self.rank} of {self.world}")
         return replace(self, rank=rank, world=world)
@@ -244,7 +244,7 @@ def check_counts(rows: int, batch: int, seed: int, where: str) -> None:
     if seed < 0:
         raise InputError(f"seed={seed} must not be negative")
     if rows < 1:
-        raise InputError(f"{where} holds nothing to train on; is it the right file?")
+        raise InputError(f"{where} holds nothing to train on", hint="is it the right file?")
 
 
 def join(*parts: str) -> str:

@@ -73,7 +73,8 @@ def _sentences(path: Path, word: int | None, tag: int | None, encoding: str) -> 
                 raise InputError(f"{path}, line {number}: {len(cells)} columns instead of {width}")
             if not (-width <= word < width and -width <= tag < width):
                 raise InputError(
-                    f"{path} has {width} columns, counted from 0; there is no {max(word, tag, key=abs)}"
+                    f"{path} has {width} columns, counted from 0",
+                    hint=f"there is no {max(word, tag, key=abs)}",
                 )
             words.append(cells[word])
             tags.append(cells[tag])

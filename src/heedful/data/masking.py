@@ -27,7 +27,9 @@ FIXED = 0x57A71C  # tells draws that are the same every epoch from others
 def draws(seed: int, static: int) -> Callable[[int, int], np.random.Generator]:
     """The generator of a row: new every epoch, or one of `static` that take turns."""
     if static < 0:
-        raise InputError(f"static={static}: how many fixed maskings a row has; 0 draws anew every epoch")
+        raise InputError(
+            f"static={static}: how many fixed maskings a row has", hint="0 draws anew every epoch"
+        )
     if static:
         return lambda row, epoch: generator(seed, epoch % static, row, FIXED)
     return lambda row, epoch: generator(seed, epoch, row)
@@ -222,7 +224,9 @@ def pairs(
     how = masking(tokenizer, rate, whole)
     lines, documents = sentences(source, tokenizer, encoding, cache)
     if (documents.lengths > 0).sum() < 2:
-        raise InputError(f"{lines.name} has one document and pairs need two; put blank lines between them")
+        raise InputError(
+            f"{lines.name} has one document and pairs need two", hint="put blank lines between them"
+        )
     parts = pieces(documents, room)
     kept = np.flatnonzero(parts.lengths > 1)
     check_counts(len(kept), batch, seed, lines.name)
@@ -255,7 +259,7 @@ def _pairing(tokenizer: Tokenizer, length: int) -> Frame:
     around = frame(tokenizer)
     if not around.between:
         raise InputError(
-            "sentence pairs need a token between the two and this tokenizer has none; give it [SEP]"
+            "sentence pairs need a token between the two and this tokenizer has none", hint="give it [SEP]"
         )
     if length - around.double < 2:
         raise InputError(

@@ -37,16 +37,16 @@ def expand(paths: Paths) -> list[Path]:
             hidden = lambda p, root=path: any(part[0] == "." for part in p.relative_to(root).parts)
             inside = sorted(p for p in path.rglob("*") if p.is_file() and not hidden(p))
             if not inside:
-                raise InputError(f"{path} is a folder without files; put .txt or .txt.gz files there")
+                raise InputError(f"{path} is a folder without files", hint="put .txt or .txt.gz files there")
             found += inside
         elif path.is_file():
             found.append(path)
         else:
             around = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
             hint = nearest(path.name, around) or "check the path"
-            raise NotFound(f"no file or folder {path}; {hint}")
+            raise NotFound(f"no file or folder {path}", hint=hint)
     if not found:
-        raise InputError("no files were given; pass a path, or a list of paths")
+        raise InputError("no files were given", hint="pass a path, or a list of paths")
     return found
 
 
@@ -70,7 +70,9 @@ def read_blocks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise InputError(_wrong_encoding(path, encoding, error, lines)) from None
     except DAMAGED as error:
-        raise InputError(f"{path} is damaged or not what its name says ({error}); fetch it again") from None
+        raise InputError(
+            f"{path} is damaged or not what its name says ({error})", hint="fetch it again"
+        ) from None
 
 
 def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, lines: int) -> str:
@@ -186,7 +188,7 @@ def from_hub(name: str, split: str = "train", column: str = "text", **options: A
     if column not in table.column_names:
         known = ", ".join(table.column_names)
         raise InputError(
-            f"{name} has no column {column!r}; {nearest(column, table.column_names) or 'it has ' + known}"
+            f"{name} has no column {column!r}", hint=nearest(column, table.column_names) or "it has " + known
         )
     print_of = getattr(table, "_fingerprint", None)
     read = lambda: ([str(row[column])] for row in table)

@@ -36,7 +36,9 @@ def start_id(tokenizer: Tokenizer, start: int | None, roles: Sequence[str]) -> i
     found = special_ids(tokenizer)
     usual = next((found[role] for role in roles if role in found), None)
     if start is None and usual is None:
-        raise InputError("a decoder needs a token to start with and this tokenizer has none; pass start=")
+        raise InputError(
+            "a decoder needs a token to start with and this tokenizer has none", hint="pass start="
+        )
     return int(usual if start is None else start)  # type: ignore[arg-type]
 
 
@@ -72,8 +74,11 @@ def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
     if not found:
         size = len(tokenizer)
         raise InputError(
-            "span corruption needs sentinels and this tokenizer has no <extra_id_0>; pass ids of your own: "
-            f"sentinels=range({size + 99}, {size - 1}, -1), with a model of vocab={size + 100}"
+            "span corruption needs sentinels and this tokenizer has no <extra_id_0>",
+            hint=(
+                f"pass ids of your own: sentinels=range({size + 99}, {size - 1}, -1), with a model of "
+                f"vocab={size + 100}"
+            ),
         )
     return found
 
@@ -171,9 +176,11 @@ def _check_noises(noises: Sequence[str], rate: float) -> None:
     for name in noises:
         if name not in corrupt.NOISES:
             hint = nearest(name, corrupt.NOISES) or f"one of {', '.join(corrupt.NOISES)}"
-            raise InputError(f"no noise {name!r}; {hint}")
+            raise InputError(f"no noise {name!r}", hint=hint)
     if not 0 < rate <= 1:
-        raise InputError(f"rate={rate} of the tokens cannot be noised; it must be above 0 and at most 1")
+        raise InputError(
+            f"rate={rate} of the tokens cannot be noised", hint="it must be above 0 and at most 1"
+        )
 
 
 def parallel(

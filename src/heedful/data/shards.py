@@ -121,7 +121,7 @@ def _root(source: Documents, cache: str | Path | None) -> tuple[Path, Any]:
         except OSError as error:
             if cache is not None:
                 why = f"cache folder {wanted} cannot be written ({error.strerror})"
-                raise InputError(f"{why}; choose another") from None
+                raise InputError(why, hint="choose another") from None
     return _temporary()
 
 
@@ -157,7 +157,7 @@ def _write(folder: Path, name: str, rounds: Iterable[tuple[list[int], list[int]]
             _sync(tokens)
             _sync(offsets)
         if total == 0:
-            raise InputError(f"{name} holds no text; is it the right file?")
+            raise InputError(f"{name} holds no text", hint="is it the right file?")
         header = {"version": VERSION, "dtype": dtype.name, "tokens": total, "documents": count}
         with (made / "header.json").open("wb") as file:
             file.write(json.dumps(header | {"data": digest.hexdigest()}, indent=1).encode())

@@ -111,7 +111,7 @@ class Table:
             row = parsed(path, line, text)
             for c in columns:
                 if c not in row:
-                    raise InputError(f"{where}: no field {c!r}; {known(str(c), list(row))}")
+                    raise InputError(f"{where}: no field {c!r}", hint=known(str(c), list(row)))
                 if row[c] is None:
                     raise InputError(f"{where}: field {c!r} is null")
             yield where, tuple(plain(row[c]) for c in columns)
@@ -146,7 +146,7 @@ def objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
                 yield i, row
             return
         raise InputError(
-            f"{path} holds one JSON object and not a list of rows; name it .jsonl if it has one a line"
+            f"{path} holds one JSON object and not a list of rows", hint="name it .jsonl if it has one a line"
         )
     yield from ((i, line) for i, line in enumerate(read_lines(path, encoding), 1) if line.strip())
 
@@ -174,10 +174,10 @@ def find(path: Path, column: Column, names: Sequence[str] | None, width: int) ->
     """The place of a column, or an error that names the nearest."""
     if isinstance(column, int):
         if not -width <= column < width:
-            raise InputError(f"{path} has no column {column}; it has {width}, counted from 0")
+            raise InputError(f"{path} has no column {column}", hint=f"it has {width}, counted from 0")
         return column
     if names is None or column not in names:
-        raise InputError(f"{path} has no column {column!r}; {known(column, names or [])}")
+        raise InputError(f"{path} has no column {column!r}", hint=known(column, names or []))
     return names.index(column)
 
 
@@ -205,7 +205,7 @@ def two_sides(
         first, second = columns or (0, 1)
         return whole.column(first), whole.column(second)
     if len(paths) != 2:
-        raise InputError(f"a parallel corpus is two files or one table; got {len(paths)} paths")
+        raise InputError("a parallel corpus is two files or one table", hint=f"got {len(paths)} paths")
     files = [expand(p)[0] for p in paths]
     counts = [sum(1 for _ in read_lines(f, encoding)) for f in files]
     for file, count in zip(files, counts, strict=True):
@@ -213,7 +213,7 @@ def two_sides(
             raise InputError(f"{file} is empty")
     if counts[0] != counts[1]:
         raise InputError(
-            f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}; they must pair up"
+            f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}", hint="they must pair up"
         )
     side = lambda f: Documents(
         lambda: ([line] for line in read_lines(f, encoding)), (f,), ("lines", encoding), str(f)

@@ -108,7 +108,7 @@ def need(tokenizer: Tokenizer, role: str, why: str) -> int:
     found = special_ids(tokenizer)
     if role not in found:
         has = ", ".join(found) or "no special tokens"
-        raise InputError(f"{why} needs a {role} token and this tokenizer has none; it has {has}")
+        raise InputError(f"{why} needs a {role} token and this tokenizer has none", hint=f"it has {has}")
     return found[role]
 
 

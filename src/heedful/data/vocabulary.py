@@ -29,7 +29,7 @@ def continues(tokenizer: Tokenizer) -> Flags:
     space = next((s for s in SPACES if any(name.startswith(s) for name in known)), None)
     if space is None:
         raise InputError(
-            "no token of this vocabulary marks the beginning or the inside of a word; use whole=False"
+            "no token of this vocabulary marks the beginning or the inside of a word", hint="use whole=False"
         )
     return np.array([bool(name) and not name.startswith(space) and name[0].isalnum() for name in known])
 

@@ -187,6 +187,6 @@ def fitted(
     many = f"{over:,} of {len(lengths):,} {what}"
     if not truncate:
         have = f"are longer than {limit} tokens (the longest has {int(lengths.max()):,})"
-        raise InputError(f"{name}: {many} {have}; {ways}, or pass truncate=True to cut them")
+        raise InputError(f"{name}: {many} {have}", hint=f"{ways}, or pass truncate=True to cut them")
     lost = int((lengths[lengths > limit] - limit).sum())
     return (f"{many} were cut to {limit} tokens; {lost:,} tokens are not read",)

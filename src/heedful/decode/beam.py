@@ -44,19 +44,23 @@ class Beams:
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise InputError(f"beams={self.width} keeps no text; give at least 1")
+            raise InputError(f"beams={self.width} keeps no text", hint="give at least 1")
         if self.early_stopping not in (True, False, "never"):
             raise InputError(f"early_stopping={self.early_stopping!r} must be True, False or 'never'")
         if self.groups < 1 or self.width % self.groups:
-            raise InputError(f"groups={self.groups} does not divide beams={self.width}; it must")
+            raise InputError(f"groups={self.groups} does not divide beams={self.width}", hint="it must")
         if self.groups > 1 and self.diversity <= 0:
-            raise InputError(f"groups={self.groups} without diversity search alike; give diversity above 0")
+            raise InputError(
+                f"groups={self.groups} without diversity search alike", hint="give diversity above 0"
+            )
         if self.groups == 1 and self.diversity:
-            raise InputError(f"diversity={self.diversity} keeps groups apart; give groups=2 or more")
+            raise InputError(f"diversity={self.diversity} keeps groups apart", hint="give groups=2 or more")
         if self.coverage < 0:
             raise InputError(f"coverage={self.coverage} must be 0 or above")
         if not math.isfinite(self.length_penalty):
-            raise InputError(f"length_penalty={self.length_penalty} must be finite; 0 leaves scores alone")
+            raise InputError(
+                f"length_penalty={self.length_penalty} must be finite", hint="0 leaves scores alone"
+            )
 
     @property
     def share(self) -> int:
@@ -257,7 +261,9 @@ class Coverage:
 
     def __init__(self, stepper: Stepper, source: Tensor, valid: Tensor | None) -> None:
         if not isinstance(stepper, Plain) or not isinstance(stepper.model, Seq2Seq):
-            raise InputError("coverage looks at cross-attention; give an encoder-decoder, and no fast path")
+            raise InputError(
+                "coverage looks at cross-attention", hint="give an encoder-decoder, and no fast path"
+            )
         self.stepper: Plain = stepper
         self.valid: Tensor = torch.ones_like(source, dtype=torch.bool) if valid is None else valid
         first = source.new_full((len(source), 1), stepper.model.start_token)
@@ -265,7 +271,9 @@ class Coverage:
         with torch.no_grad(), resting(stepper.model):
             stepper.model(source, first, valid=valid, watch=watch)
         if not len(watch):
-            raise InputError(f"{stepper.model.family.name} shows no cross-attention; leave coverage out")
+            raise InputError(
+                f"{stepper.model.family.name} shows no cross-attention", hint="leave coverage out"
+            )
         self.total: Tensor = self._looked(watch)
 
     def _looked(self, watch: Watch) -> Tensor:

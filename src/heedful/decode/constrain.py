@@ -56,7 +56,7 @@ class Choices:
                 node = node.children.setdefault(token, Node())
             node.ends = True
             if not ids:
-                raise InputError("choices has an empty text; leave it out")
+                raise InputError("choices has an empty text", hint="leave it out")
         if not eos and any(node.ends and node.children for node in walk(self.root)):
             raise InputError("one of the choices begins another, and this model has no end token: give eos=")
 
@@ -189,7 +189,7 @@ def constrain(
     if not asked:
         return None
     if len(asked) > 1:
-        raise InputError(f"{' and '.join(asked)} cannot both be kept; give one of them")
+        raise InputError(f"{' and '.join(asked)} cannot both be kept", hint="give one of them")
     if model.tokenizer is None:
         raise InputError(f"{asked[0]} is about text, and this model has no tokenizer")
     vocab = model.config.vocab

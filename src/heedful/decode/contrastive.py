@@ -26,9 +26,11 @@ def contrast(
     if not 0 <= alpha <= 1:
         raise InputError(f"contrastive={alpha} must lie between 0 (the likeliest) and 1 (the most unlike)")
     if not isinstance(stepper, Plain):
-        raise InputError("contrastive looks at hidden states; it takes a model, and no fast path")
+        raise InputError("contrastive looks at hidden states", hint="it takes a model, and no fast path")
     if asked.guide is not None:
-        raise InputError("contrastive does not go with choices, regex or schema; leave one of them out")
+        raise InputError(
+            "contrastive does not go with choices, regex or schema", hint="leave one of them out"
+        )
     return [[one(stepper, ids, asked, alpha)] for ids in given.ids]
 
 

@@ -314,18 +314,20 @@ def check_search(
             raise InputError("length_penalty, early_stopping, groups, diversity and coverage need beams=…")
         return False
     if beams is not None and contrastive is not None:
-        raise InputError("beams and contrastive are two ways to search; give one of them")
+        raise InputError("beams and contrastive are two ways to search", hint="give one of them")
     what = "beams" if beams is not None else "contrastive"
     own = () if beams is not None else ("top_k",)
     for name in ("temperature", "top_k", "top_p", "min_p", "typical"):
         value = settings.get(name)
         if name not in own and value is not None and (name, value) != ("temperature", 0):
-            raise InputError(f"{what} searches and never draws; {name}={value} is for drawing: leave one out")
+            raise InputError(
+                f"{what} searches and never draws", hint=f"{name}={value} is for drawing: leave one out"
+            )
     for name in ("stop", "draft", "lookup", "logprobs"):
         if settings.get(name):
-            raise InputError(f"{what} does not go with {name}; leave one of them out")
+            raise InputError(f"{what} does not go with {name}", hint="leave one of them out")
     if n > (beams or 1):
-        raise InputError(f"n={n} is more than {what} keeps, {beams or 1}; ask for fewer")
+        raise InputError(f"n={n} is more than {what} keeps, {beams or 1}", hint="ask for fewer")
     return True
 
 
@@ -342,7 +344,9 @@ def searched(
     for prompt, best in zip(given.ids, found, strict=True):
         texts = []
         if not best:
-            raise InputError("bias, no_repeat and the constraint together leave no text; loosen one of them")
+            raise InputError(
+                "bias, no_repeat and the constraint together leave no text", hint="loosen one of them"
+            )
         for score, ids in best[: asked.n]:
             ended = bool(ids) and ids[-1] in asked.eos
             kept = ids[:-1] if ended else ids

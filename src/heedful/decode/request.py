@@ -78,16 +78,16 @@ def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = Tru
     known = Settings.__annotations__
     for name in settings:
         if name not in known:
-            raise InputError(f"there is no setting {name!r}; {nearest(name, known) or ', '.join(known)}")
+            raise InputError(f"there is no setting {name!r}", hint=nearest(name, known) or ", ".join(known))
     s: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     check_types(s | {"n": n})
     max_tokens, logprobs, propose = s.get("max_tokens", 128), s.get("logprobs", 0), s.get("propose", 4)
     if max_tokens < 1:
-        raise InputError(f"max_tokens={max_tokens} asks for no text; give at least 1")
+        raise InputError(f"max_tokens={max_tokens} asks for no text", hint="give at least 1")
     if not 0 <= logprobs <= vocab_of(model):
         raise InputError(f"logprobs={logprobs} must lie between 0 and the vocabulary's {vocab_of(model)}")
     if n < 1:
-        raise InputError(f"n={n} asks for no text; give at least 1")
+        raise InputError(f"n={n} asks for no text", hint="give at least 1")
     if propose < 1:
         raise InputError(f"propose={propose} must be at least 1")
     narrowing = [name for name in NARROWING if name in s]
@@ -96,7 +96,9 @@ def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = Tru
     sampling = Sampling(temperature=temperature, **{name: s[name] for name in rules if name in s})
     sampling.check_vocab(vocab_of(model))
     if samples and sampling.greedy and n > 1:
-        raise InputError(f"n={n} with temperature=0 gives the same text {n} times; raise it, or use beams")
+        raise InputError(
+            f"n={n} with temperature=0 gives the same text {n} times", hint="raise it, or use beams"
+        )
     eos = endings(model, s.get("eos"))
     guide = constrain(model, eos, s.get("choices"), s.get("regex"), s.get("schema"))
     check_guesses(model, guide, s.get("draft"), s.get("lookup"))
@@ -128,9 +130,9 @@ def check_guesses(
     if draft is None and lookup is None:
         return
     if draft is not None and lookup is not None:
-        raise InputError("draft and lookup both propose tokens; give one of them")
+        raise InputError("draft and lookup both propose tokens", hint="give one of them")
     if guide is not None:
-        raise InputError("draft and lookup do not go with choices, regex or schema; leave one out")
+        raise InputError("draft and lookup do not go with choices, regex or schema", hint="leave one out")
     if lookup is not None and lookup < 1:
         raise InputError(f"lookup={lookup} must be at least 1: so many last tokens must agree")
     smaller = model if draft is None else stepper_for(draft).model
@@ -152,7 +154,9 @@ def stops(model: Model, stop: str | Sequence[str] | None) -> tuple[str, ...]:
     given = () if stop is None else (stop,) if isinstance(stop, str) else stop
     several = tuple(given) if isinstance(given, Iterable) else (given,)
     if several and model.tokenizer is None:
-        raise InputError("stop needs text, and this model has no tokenizer; end with eos=[ids] instead")
+        raise InputError(
+            "stop needs text, and this model has no tokenizer", hint="end with eos=[ids] instead"
+        )
     if not all(isinstance(s, str) and s for s in several):
         raise InputError(f"stop={stop!r} must be a text or several, none of them empty")
     return several
@@ -163,7 +167,9 @@ def endings(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
     if eos is not None:
         chosen = frozenset([eos] if isinstance(eos, int) else eos)
         if wrong := [i for i in chosen if not isinstance(i, Integral) or not 0 <= i < vocab_of(model)]:
-            raise InputError(f"eos names the token {wrong[0]!r}; the vocabulary is 0 … {vocab_of(model) - 1}")
+            raise InputError(
+                f"eos names the token {wrong[0]!r}", hint=f"the vocabulary is 0 … {vocab_of(model) - 1}"
+            )
         return chosen
     published = model.generation.get("eos_token_id", model.published.get("eos_token_id"))
     found = [published] if isinstance(published, int) else list(published or ())
@@ -193,12 +199,16 @@ def prompts(model: Model, prompt: Prompt) -> Prompts:
     """Any form of prompt as ids: one clear error for what is none, is empty, or exceeds the context."""
     if isinstance(prompt, Tensor):
         if prompt.dim() not in (1, 2) or prompt.is_floating_point():
-            raise InputError(f"a prompt is (T,) or (B, T) ids; got {tuple(prompt.shape)} of {prompt.dtype}")
+            raise InputError(
+                "a prompt is (T,) or (B, T) ids", hint=f"got {tuple(prompt.shape)} of {prompt.dtype}"
+            )
         prompt = prompt.tolist()
     if isinstance(prompt, str):
         rows, single, text = [encoded(model, prompt)], True, True
     elif isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
-        raise InputError(f"a prompt is a text, a list of ids, or several of one kind; got {prompt!r:.40}")
+        raise InputError(
+            "a prompt is a text, a list of ids, or several of one kind", hint=f"got {prompt!r:.40}"
+        )
     elif all(map(is_id, prompt)):
         rows, single, text = [list(map(int, prompt))], True, False
     elif all(isinstance(p, str) for p in prompt):
@@ -220,7 +230,7 @@ def is_id(value: Any) -> bool:
 def encoded(model: Model, text: str) -> list[int]:
     """The ids of a text. An encoder's ends as in training: with EOS, if its tokenizer adds nothing itself."""
     if model.tokenizer is None:
-        raise InputError("this model has no tokenizer; give the prompt as ids")
+        raise InputError("this model has no tokenizer", hint="give the prompt as ids")
     ids: list[int] = model.tokenizer.encode(text)
     if isinstance(model, Seq2Seq) and ids and model.tokenizer.eos is not None:
         bare: list[int] = model.tokenizer.encode(text, special=False)
@@ -238,11 +248,12 @@ def checked(model: Model, ids: list[int]) -> list[int]:
         ids = [first]
     vocab = model.embed.vocab if isinstance(model, (LM, Seq2Seq)) else vocab_of(model)
     if wrong := [i for i in ids if not 0 <= i < vocab]:
-        raise InputError(f"the prompt has the id {wrong[0]}; the vocabulary is 0 … {vocab - 1}")
+        raise InputError(f"the prompt has the id {wrong[0]}", hint=f"the vocabulary is 0 … {vocab - 1}")
     reach = context_of(model, source=True)
     if reach is not None and len(ids) > reach:
         raise InputError(
-            f"the prompt has {len(ids)} tokens, the model's context is {reach}; shorten it: nothing was cut"
+            f"the prompt has {len(ids)} tokens, the model's context is {reach}",
+            hint="shorten it: nothing was cut",
         )
     return ids
 

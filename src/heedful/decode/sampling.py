@@ -135,20 +135,30 @@ class Sampling:
     def __post_init__(self) -> None:
         T = self.temperature
         if not (T >= 0 and math.isfinite(T)):
-            raise InputError(f"temperature={T} must be 0 (the likeliest token) or above; 1 changes nothing")
+            raise InputError(
+                f"temperature={T} must be 0 (the likeliest token) or above", hint="1 changes nothing"
+            )
         if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k={self.top_k} keeps no token; give at least 1, or None to keep all")
+            raise InputError(
+                f"top_k={self.top_k} keeps no token", hint="give at least 1, or None to keep all"
+            )
         for name in ("top_p", "typical"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
-                raise InputError(f"{name}={value} must be above 0 and at most 1; 1 or None keeps every token")
+                raise InputError(
+                    f"{name}={value} must be above 0 and at most 1", hint="1 or None keeps every token"
+                )
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise InputError(f"min_p={self.min_p} must lie between 0 (keeps every token) and 1")
         if not (self.repetition > 0 and math.isfinite(self.repetition)):
-            raise InputError(f"repetition={self.repetition} must be above 0; 1 changes nothing, 1.1 is mild")
+            raise InputError(
+                f"repetition={self.repetition} must be above 0", hint="1 changes nothing, 1.1 is mild"
+            )
         for name in ("presence", "frequency"):
             if not math.isfinite(getattr(self, name)):
-                raise InputError(f"{name}={getattr(self, name)} must be a finite number; 0 changes nothing")
+                raise InputError(
+                    f"{name}={getattr(self, name)} must be a finite number", hint="0 changes nothing"
+                )
         if self.no_repeat is not None and self.no_repeat < 1:
             raise InputError(f"no_repeat={self.no_repeat} must be a length of at least 1, or None")
         if any(math.isnan(b) or b == math.inf for b in self.bias.values()):
@@ -210,14 +220,15 @@ class Sampling:
         """One clear error for a bias on tokens that are not there."""
         for token in self.bias:
             if not 0 <= token < vocab:
-                raise InputError(f"bias names the token {token}; the vocabulary is 0 … {vocab - 1}")
+                raise InputError(f"bias names the token {token}", hint=f"the vocabulary is 0 … {vocab - 1}")
 
 
 def exhausted(logits: Tensor, written: int) -> None:
     """An error if a row (B, V) has no token left; else one of the forbidden would be taken."""
     if bool((logits == -math.inf).all(-1).any()):
         raise InputError(
-            f"after {written} tokens bias, no_repeat and the constraint together allow no other; loosen one"
+            f"after {written} tokens bias, no_repeat and the constraint together allow no other",
+            hint="loosen one",
         )
 
 

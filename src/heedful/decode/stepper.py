@@ -160,5 +160,5 @@ def stepper_for(model: Model | Stepper) -> Stepper:
     if isinstance(model, Model):
         return Plain(model)
     if not isinstance(model, Stepper):
-        raise InputError(f"{model!r:.60} is no model; heedful.load(…) gives one")
+        raise InputError(f"{model!r:.60} is no model", hint="heedful.load(…) gives one")
     return model

@@ -81,15 +81,15 @@ def find(name: str) -> tuple[Family, Config]:
     known = presets()
     if not isinstance(name, str):
         raise NotFound(
-            f"a model is built by its name, and {type(name).__name__} is none; give sizes beside it: "
-            'build("gpt2", layers=2)'
+            f"a model is built by its name, and {type(name).__name__} is none",
+            hint='give sizes beside it: build("gpt2", layers=2)',
         )
     if name in known:
         return known[name]
     if name in FAMILIES:
         return FAMILIES[name], FAMILIES[name].config.strict()
     raise NotFound(
-        f"no model is called {name!r}; {nearest(name, [*known, *FAMILIES]) or 'list them with: heed ls'}"
+        f"no model is called {name!r}", hint=nearest(name, [*known, *FAMILIES]) or "list them with: heed ls"
     )
 
 
@@ -97,10 +97,12 @@ def by_model_type(model_type: str) -> Family:
     """The family that a published `model_type` belongs to."""
     table = {t: f for f in FAMILIES.values() for t in (f.model_types or (f"heedful-{f.name}",))}
     if model_type == "None":
-        raise NotFound("config.json has no model_type, so what these weights are cannot be told; add it")
+        raise NotFound(
+            "config.json has no model_type, so what these weights are cannot be told", hint="add it"
+        )
     if model_type not in table:
         raise NotFound(
-            f"config.json has model_type={model_type!r}, which is not known here; "
-            + (nearest(model_type, table) or f"known: {', '.join(sorted(table))}")
+            f"config.json has model_type={model_type!r}, which is not known here",
+            hint=nearest(model_type, table) or f"known: {', '.join(sorted(table))}",
         )
     return table[model_type]

@@ -49,7 +49,9 @@ class MarianConfig(BartConfig):
     def check(self) -> None:
         super().check()
         if self.shared and self.source_vocab != self.vocab:
-            raise ConfigError(f"vocab={self.vocab} is not source_vocab={self.source_vocab}; say shared=False")
+            raise ConfigError(
+                f"vocab={self.vocab} is not source_vocab={self.source_vocab}", hint="say shared=False"
+            )
 
 
 def bart(c: BartConfig) -> Seq2Seq:

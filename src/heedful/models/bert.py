@@ -57,7 +57,9 @@ class BertConfig(Config):
     def check(self) -> None:
         head_size(self.dim, self.heads)
         if self.offset or not self.types:
-            raise ConfigError("a bert has offset=0 and at least one type; build a roberta or a distilbert")
+            raise ConfigError(
+                "a bert has offset=0 and at least one type", hint="build a roberta or a distilbert"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,9 @@ class DistilBertConfig(BertConfig):
     def check(self) -> None:
         head_size(self.dim, self.heads)
         if (self.types, self.offset, self.norm_eps, self.pooler) != (0, 0, 1e-12, False):
-            raise ConfigError("types, offset, norm_eps and pooler are fixed in a distilbert; build a bert")
+            raise ConfigError(
+                "types, offset, norm_eps and pooler are fixed in a distilbert", hint="build a bert"
+            )
 
 
 def encoder(c: BertConfig, head: Head) -> LM:

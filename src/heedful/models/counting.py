@@ -146,10 +146,14 @@ def _identify(what: str | Config | Model) -> tuple[str, Family, Config]:
         return what.family.name, what.family, what.config
     having = [family for family in FAMILIES.values() if type(what) is family.config]
     if not having:
-        raise NotFound(f"no family has a {type(what).__name__}; give a preset's name, a config or a model")
+        raise NotFound(
+            f"no family has a {type(what).__name__}", hint="give a preset's name, a config or a model"
+        )
     if len({family.build for family in having}) > 1:
         names = ", ".join(family.name for family in having)
-        raise InputError(f"a {type(what).__name__} may be any of {names}; give a model (device='meta')")
+        raise InputError(
+            f"a {type(what).__name__} may be any of {names}", hint="give a model (device='meta')"
+        )
     return having[0].name, having[0], what
 
 

@@ -73,7 +73,9 @@ class DebertaV2Config(DebertaConfig):
         if self.buckets and self.far <= self.buckets // 2 + 1:
             raise ConfigError(f"buckets={self.buckets} for distances below far={self.far}: set buckets=0")
         if self.dim % self.conv_groups:
-            raise ConfigError(f"conv_groups={self.conv_groups} does not divide dim={self.dim}; it must")
+            raise ConfigError(
+                f"conv_groups={self.conv_groups} does not divide dim={self.dim}", hint="it must"
+            )
 
 
 def embedding(c: DebertaConfig) -> Embedding:

@@ -183,8 +183,8 @@ def read(published: dict[str, Any]) -> dict[str, Any]:
     heads, kv_heads = published.get("num_attention_heads"), published.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         raise ConfigError(
-            f"config.json has num_key_value_heads={kv_heads} and num_attention_heads={heads}; "
-            "latent attention has no groups of heads, so they must be equal"
+            f"config.json has num_key_value_heads={kv_heads} and num_attention_heads={heads}",
+            hint="latent attention has no groups of heads, so they must be equal",
         )
     base, scaling = read_rope(published, published.get("max_position_embeddings", 4096))
     return {"rope_base": base, "rope_scaling": scaling, "q_rank": published.get("q_lora_rank", 1536) or 0}
@@ -217,8 +217,10 @@ def refuse_fp8(found: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
     scales = sorted(name for name in found if name.endswith(".weight_scale_inv"))
     if scales:
         raise ConfigError(
-            f"the file holds FP8 weights ({scales[0]!r} is one of {len(scales)} scales), not read here; "
-            "convert them with fp8_cast_bf16.py of the DeepSeek-V3 repository, or fetch a bfloat16 copy"
+            (f"the file holds FP8 weights ({scales[0]!r} is one of {len(scales)} scales), not read here"),
+            hint=(
+                "convert them with fp8_cast_bf16.py of the DeepSeek-V3 repository, or fetch a bfloat16 copy"
+            ),
         )
     return {}
 

@@ -88,9 +88,11 @@ ACTS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "swish"}  #
 
 def gpt(c: GPTConfig) -> LM:
     if c.act not in ACTS.values():
-        raise ConfigError(f"act={c.act!r} has no name in a published gpt; use {', '.join(ACTS.values())}")
+        raise ConfigError(
+            f"act={c.act!r} has no name in a published gpt", hint=f"use {', '.join(ACTS.values())}"
+        )
     if c.hidden != 4 * c.dim:
-        raise ConfigError(f"hidden={c.hidden} is fixed in a gpt, 4 dim = {4 * c.dim}; build a gpt2")
+        raise ConfigError(f"hidden={c.hidden} is fixed in a gpt, 4 dim = {4 * c.dim}", hint="build a gpt2")
     block = lambda: Block(norm(c), "post", c.dropout, attn=attention(c), ffn=mlp(c))
     return LM(embedding(c), Stack([block() for _ in range(c.layers)]), gpt_head(c))
 

@@ -86,7 +86,9 @@ class BasedConfig(Config):
         head_size(self.dim, self.window_heads)
         wrong = [i for i in (*self.linear_at, *self.window_at) if not 0 <= i < self.layers]
         if wrong:
-            raise ConfigError(f"linear_at or window_at has {wrong[0]}; layers are 0 … {self.layers - 1}")
+            raise ConfigError(
+                f"linear_at or window_at has {wrong[0]}", hint=f"layers are 0 … {self.layers - 1}"
+            )
 
 
 def lm_head(c: LinearConfig | GLAConfig | BasedConfig) -> Head:

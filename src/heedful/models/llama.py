@@ -48,7 +48,7 @@ class LlamaConfig(Config):
 
     def check(self) -> None:
         if self.heads % self.kv_heads:
-            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}; it must")
+            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}", hint="it must")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class MistralConfig(LlamaConfig):
     def check(self) -> None:
         super().check()
         if self.bias or self.ffn_bias:
-            raise ConfigError("a mistral has no biases; build a llama for bias=True or ffn_bias=True")
+            raise ConfigError("a mistral has no biases", hint="build a llama for bias=True or ffn_bias=True")
 
 
 def mistral(c: MistralConfig) -> LM:

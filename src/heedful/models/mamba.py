@@ -37,7 +37,9 @@ class MambaConfig(Config):
 
     def check(self) -> None:
         if self.hidden % self.dim:
-            raise ConfigError(f"hidden={self.hidden} is no multiple of dim={self.dim}; take {2 * self.dim}")
+            raise ConfigError(
+                f"hidden={self.hidden} is no multiple of dim={self.dim}", hint=f"take {2 * self.dim}"
+            )
         if not 0 < self.step_min < self.step_max:
             raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
 

@@ -32,7 +32,7 @@ def check_memory(what: str, needed: int, device: torch.device, hint: str) -> Non
     free = available_bytes(device)
     if free is None or needed <= free:
         return
-    raise OutOfMemory(f"{what} needs {gigabytes(needed)}, and {device} has {gigabytes(free)} free; {hint}")
+    raise OutOfMemory(f"{what} needs {gigabytes(needed)}, and {device} has {gigabytes(free)} free", hint=hint)
 
 
 def gigabytes(size: int) -> str:

@@ -33,7 +33,7 @@ class S4Config(Config):
 
     def check(self) -> None:
         if self.state < 2 or self.state % 2:
-            raise ConfigError(f"state={self.state} is odd, but holds pairs; take {self.state + 1}")
+            raise ConfigError(f"state={self.state} is odd, but holds pairs", hint=f"take {self.state + 1}")
         if not 0 < self.step_min < self.step_max:
             raise ConfigError(f"step_min={self.step_min} must lie between 0 and step_max={self.step_max}")
 

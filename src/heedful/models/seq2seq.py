@@ -50,7 +50,7 @@ class RNNSearchConfig(Config):
 
     def check(self) -> None:
         if self.layers != 1:
-            raise ConfigError(f"layers={self.layers}, but this decoder has one; for more take luong")
+            raise ConfigError(f"layers={self.layers}, but this decoder has one", hint="for more take luong")
 
 
 SCORES: dict[str, type[Score]] = {"dot": Dot, "general": General, "concat": Concat}
@@ -64,7 +64,7 @@ class LuongConfig(Seq2SeqConfig):
 
     def check(self) -> None:
         if self.score not in SCORES:
-            raise ConfigError(f"score={self.score!r} is unknown; choose {', '.join(SCORES)}")
+            raise ConfigError(f"score={self.score!r} is unknown", hint=f"choose {', '.join(SCORES)}")
 
 
 def embeddings(c: Seq2SeqConfig | RNNSearchConfig) -> tuple[Embedding, Embedding]:

@@ -43,7 +43,7 @@ class T5Config(Config):
 
     def check(self) -> None:
         if self.gated and self.act == "gelu":
-            raise ConfigError("act='gelu' with gated=True has no published name; use act='gelu_new'")
+            raise ConfigError("act='gelu' with gated=True has no published name", hint="use act='gelu_new'")
         if self.buckets < 4 or self.far in (self.buckets // 2, self.buckets // 4):
             raise ConfigError(
                 f"buckets={self.buckets} for distances up to far={self.far}: at least 4 are needed, and far "

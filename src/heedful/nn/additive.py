@@ -52,8 +52,8 @@ class Dot(Score):
         super().__init__(query_dim, memory_dim, dim)
         if query_dim != memory_dim:
             raise ConfigError(
-                f"the dot score needs states and memory of one size; got {query_dim} and {memory_dim}: "
-                "take the general one"
+                "the dot score needs states and memory of one size",
+                hint=f"got {query_dim} and {memory_dim}: take the general one",
             )
 
     def keys(self, memory: Tensor) -> Tensor:

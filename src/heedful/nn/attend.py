@@ -143,10 +143,12 @@ def attend(call: Call, ctx: Context) -> Tensor:
     watched = ctx.watches("scores", "pattern")
     name = ("reference" if watched else "sdpa") if ctx.backend == "auto" else ctx.backend
     if name not in BACKENDS:
-        raise InputError(f"backend={name!r} is unknown; choose auto, {', '.join(BACKENDS)}")
+        raise InputError(f"backend={name!r} is unknown", hint=f"choose auto, {', '.join(BACKENDS)}")
     if watched and name != "reference":
-        raise InputError(f"backend={name!r} shows no pattern; watch with backend='auto' or 'reference'")
+        raise InputError(
+            f"backend={name!r} shows no pattern", hint="watch with backend='auto' or 'reference'"
+        )
     reason = unsupported(name, call)
     if reason:
-        raise InputError(f"backend={name!r} cannot take this call: {reason}; use backend='auto'")
+        raise InputError(f"backend={name!r} cannot take this call: {reason}", hint="use backend='auto'")
     return BACKENDS[name](call, ctx)

@@ -29,7 +29,7 @@ def head_size(dim: int, heads: int) -> int:
     if heads < 1 or dim % heads:
         near = sorted((n for n in range(1, dim + 1) if dim % n == 0), key=lambda n: (abs(n - heads), n))[:3]
         raise ConfigError(
-            f"heads={heads} does not divide dim={dim}; nearest that do: {', '.join(map(str, near))}"
+            f"heads={heads} does not divide dim={dim}", hint=f"nearest that do: {', '.join(map(str, near))}"
         )
     return dim // heads
 
@@ -69,7 +69,7 @@ class Attention(Part):
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
         if heads % self.kv_heads:
-            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={heads}; it must")
+            raise ConfigError(f"kv_heads={self.kv_heads} does not divide heads={heads}", hint="it must")
         self.head_dim = head_dim or head_size(dim, heads)
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.window, self.dropout = window, dropout

@@ -90,7 +90,9 @@ class DisentangledAttention(Part):
         super().__init__()
         unknown = sorted(set(terms) - set(TERMS))
         if unknown:
-            raise ConfigError(f"terms has {unknown[0]!r}, which is unknown; choose among {', '.join(TERMS)}")
+            raise ConfigError(
+                f"terms has {unknown[0]!r}, which is unknown", hint=f"choose among {', '.join(TERMS)}"
+            )
         self.heads, self.dropout = heads, dropout
         self.scale = 1 / math.sqrt(head_size(dim, heads) * (1 + len(terms)))
         self.q, self.v, self.o = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
@@ -133,7 +135,7 @@ class Neighbours(Part):
     ) -> None:
         super().__init__()
         if kernel % 2 == 0:
-            raise ConfigError(f"kernel={kernel} has no middle; choose {kernel - 1} or {kernel + 1}")
+            raise ConfigError(f"kernel={kernel} has no middle", hint=f"choose {kernel - 1} or {kernel + 1}")
         self.conv = nn.Conv1d(dim, dim, kernel, groups=groups)
         self.act, self.dropout = act, dropout
 

@@ -41,13 +41,16 @@ class Router(nn.Module):
     ) -> None:
         super().__init__()
         if groups < 1 or experts % groups:
-            raise ConfigError(f"groups={groups} does not divide experts={experts}; it must")
+            raise ConfigError(f"groups={groups} does not divide experts={experts}", hint="it must")
         if not 1 <= kept <= groups:
             raise ConfigError(f"groups_kept={kept} must lie between 1 and groups={groups}")
         if not 1 <= active <= kept * experts // groups:
             raise ConfigError(
-                f"active={active} experts cannot be chosen from {kept * experts // groups}, which is what "
-                f"{kept} of {groups} groups of {experts} hold; lower active or keep more groups"
+                (
+                    f"active={active} experts cannot be chosen from {kept * experts // groups}, which is "
+                    f"what {kept} of {groups} groups of {experts} hold"
+                ),
+                hint="lower active or keep more groups",
             )
         self.active, self.groups, self.kept = active, groups, kept
         self.scale, self.normalise = scale, normalise

@@ -61,9 +61,11 @@ class Rotary(nn.Module):
     def __init__(self, dim: int, base: float = 10000.0, scaling: Scaling | None = None) -> None:
         super().__init__()
         if dim % 2:
-            raise ConfigError(f"a head of {dim} entries has no rotary pairs; choose {dim + 1} or {dim - 1}")
+            raise ConfigError(
+                f"a head of {dim} entries has no rotary pairs", hint=f"choose {dim + 1} or {dim - 1}"
+            )
         if base <= 0:
-            raise ConfigError(f"rope_base={base:g} makes no angles; it must be above 0, usually 10000")
+            raise ConfigError(f"rope_base={base:g} makes no angles", hint="it must be above 0, usually 10000")
         self.dim, self.base, self.scaling = dim, base, scaling
 
     @property

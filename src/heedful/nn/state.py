@@ -140,8 +140,11 @@ class Rolling:
         """Nothing to do within the spare slots: further back, what the window held is overwritten."""
         if self.reached > self.slots and self.reached - length > self.spare:
             raise InputError(
-                f"a window's state cannot go back from {self.reached} positions to {length}: at most "
-                f"{self.spare}, older keys are overwritten; copy it before you speculate"
+                (
+                    f"a window's state cannot go back from {self.reached} positions to {length}: at most "
+                    f"{self.spare}, older keys are overwritten"
+                ),
+                hint="copy it before you speculate",
             )
 
 
@@ -181,8 +184,8 @@ class Recurrent:
 
     def crop(self, length: int) -> None:
         raise InputError(
-            "a recurrent state cannot be cropped: it keeps a summary, not the positions; "
-            "copy it before you speculate"
+            "a recurrent state cannot be cropped: it keeps a summary, not the positions",
+            hint="copy it before you speculate",
         )
 
 

@@ -85,7 +85,7 @@ class Served:
         if self.template is not None:
             tokenizer = self.model.tokenizer
             if tokenizer is None:
-                raise InputError(f"{self.id} has no tokenizer; ask it for a completion of ids")
+                raise InputError(f"{self.id} has no tokenizer", hint="ask it for a completion of ids")
             named = {f"{role}_token": token for role, token in tokenizer.roles.items()}
             text = render(self.template, messages=list(messages), add_generation_prompt=True, **named)
             return self.prompt(tokenizer.encode(text, special=False))
@@ -147,7 +147,9 @@ def spell(tokenizer: Any, token: int) -> tuple[str, list[int] | None]:
 def served(id: str, model: Model, *, ctx: int | None = None, template: str | None = None) -> Served:
     """A loaded model, made ready to be asked."""
     if not isinstance(model, LM | Seq2Seq):
-        raise InputError(f"{id} is no sequence model; serve a decoder, an encoder-decoder or an encoder")
+        raise InputError(
+            f"{id} is no sequence model", hint="serve a decoder, an encoder-decoder or an encoder"
+        )
     reach = context_of(model)
     source = context_of(model, source=True)
     stated = [far for far in (reach, source, ctx) if far is not None] or [FAR]

@@ -49,7 +49,7 @@ class TrainConfig:
             value = getattr(self, name)
             if value not in known:
                 instead = nearest(value, known) or "one of " + ", ".join(known)
-                raise ConfigError(f"{name}={value!r} is unknown; {instead}")
+                raise ConfigError(f"{name}={value!r} is unknown", hint=instead)
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is None and name in ("save_every", "decay"):
@@ -77,8 +77,8 @@ class TrainConfig:
                     f"{name}={getattr(self, name)} is longer than the run of steps={self.steps}"
                 )
         if self.ema is not None and not 0 < self.ema < 1:
-            raise ConfigError(f"ema={self.ema} must lie between 0 and 1; 0.999 is usual")
+            raise ConfigError(f"ema={self.ema} must lie between 0 and 1", hint="0.999 is usual")
         if self.graph and self.optimiser == "adafactor":
-            raise ConfigError("graph=True cannot record adafactor; use adamw or muon, or graph=False")
+            raise ConfigError("graph=True cannot record adafactor", hint="use adamw or muon, or graph=False")
         if self.resume and self.folder is None:
             raise ConfigError("resume=True needs folder=…, the run to go on with")

@@ -95,7 +95,7 @@ class Together(Processes):
 
     def __init__(self, kind: str = "ddp") -> None:
         if kind not in ("ddp", "fsdp"):
-            raise ConfigError(f"parallel = {kind!r} is unknown; ddp or fsdp")
+            raise ConfigError(f"parallel = {kind!r} is unknown", hint="ddp or fsdp")
         self.kind, self.rank, self.world = kind, dist.get_rank(), dist.get_world_size()
         self.module: Any = None
         self.spare: Batch | None = None  # one row, for a process that has none of its own
@@ -220,7 +220,7 @@ class Together(Processes):
             except Exception as error:
                 failure = error
         if self.agreed(failure is not None):
-            raise failure or Elsewhere("process 0 failed; its message says why")
+            raise failure or Elsewhere("process 0 failed", hint="its message says why")
         return done
 
     def agreed(self, flag: bool) -> bool:

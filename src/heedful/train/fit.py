@@ -146,8 +146,8 @@ class Run:
     ) -> None:
         if config.folder is not None and any(map(is_parametrized, model.modules())):
             raise ConfigError(
-                "a table learnt by spelling is no plain model yet and cannot be saved; "
-                "use TrainConfig(folder=None), and heedful.save after `with spelt(…)`"
+                "a table learnt by spelling is no plain model yet and cannot be saved",
+                hint="use TrainConfig(folder=None), and heedful.save after `with spelt(…)`",
             )
         self.model, self.config, self.processes, self.number = model, config, processes, 0
         self.device, self.batches = model.device, processes.share(batches)
@@ -229,7 +229,9 @@ class Run:
         self.model.train()
         self.processes.settle()
         if not sums:
-            raise InputError(f"an evaluation of most={most} batches reads nothing; give at least 1, or None")
+            raise InputError(
+                f"an evaluation of most={most} batches reads nothing", hint="give at least 1, or None"
+            )
         found = [torch.as_tensor(v, device=self.device).double() for v in sums.values()]
         answers, *values = self.processes.mean(torch.stack(found)).tolist()
         return {name: value / answers for name, value in zip(list(sums)[1:], values, strict=True)}
@@ -252,7 +254,7 @@ class Run:
     def averaged(self) -> Iterator[Model]:
         """Put the averaged weights in, and the others back afterwards."""
         if self.ema is None:
-            raise ConfigError("this run keeps no average of its weights; set ema=0.999 in TrainConfig")
+            raise ConfigError("this run keeps no average of its weights", hint="set ema=0.999 in TrainConfig")
         parameters = dict(self.model.named_parameters())
         own = {n: p.detach().clone() for n, p in parameters.items()}
         store.put_values(parameters, self.ema)
@@ -272,7 +274,9 @@ class Run:
         """Raise what a run ends with that has lost its way."""
         last = store.newest(Path(self.config.folder)) if self.config.folder is not None else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
-        raise Diverged(f"{what} at step {step.number}; {kept}. Try a lower lr, a longer warmup or clip=1.0")
+        raise Diverged(
+            f"{what} at step {step.number}", hint=f"{kept}. Try a lower lr, a longer warmup or clip=1.0"
+        )
 
     def save(self, step: Step, *, best: bool = False) -> Path:
         """Write a checkpoint of this step, once."""
@@ -280,8 +284,8 @@ class Run:
             raise ConfigError("nothing can be saved: TrainConfig has no folder")
         if step.number != self.number:
             raise HeedfulError(
-                f"step {step.number} is past: the weights are those of step {self.number}; "
-                "save it when it comes"
+                f"step {step.number} is past: the weights are those of step {self.number}",
+                hint="save it when it comes",
             )
         folder = Path(self.config.folder)
         path = store.place(folder, step.number)
@@ -319,13 +323,15 @@ class Run:
             return
         if not self.config.resume:
             raise ConfigError(
-                f"{self.config.folder} holds a run already ({path.name}); resume=True goes on with it"
+                f"{self.config.folder} holds a run already ({path.name})", hint="resume=True goes on with it"
             )
         training = store.read_training(path)
         differs(training["config"], describe(self.config), path)
         if training["data"] != self.batches.fingerprint:
             mark = training["data"][:12]
-            raise ConfigError(f"{path} was trained on other data (fingerprint {mark}…); use a new folder")
+            raise ConfigError(
+                f"{path} was trained on other data (fingerprint {mark}…)", hint="use a new folder"
+            )
         like, read = self.processes.like, store.read_tensors
         store.copy_weights(self.model, store.read_model(path), path, like)
         store.restore_optimisers(self.model, self.optimisers, read(path / "optimiser.safetensors"), like)
@@ -362,8 +368,8 @@ def differs(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:
     for name in sorted(set(old) | set(new)):
         if old.get(name) != new.get(name) and name not in (FREE - {"steps"}) | schedule:
             raise ConfigError(
-                f"{where} was trained with {name}={old.get(name)!r} and is to go on with {new.get(name)!r}; "
-                f"set it back, or use a new folder"
+                (f"{where} was trained with {name}={old.get(name)!r} and is to go on with {new.get(name)!r}"),
+                hint="set it back, or use a new folder",
             )
 
 

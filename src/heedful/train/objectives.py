@@ -62,8 +62,8 @@ def labels_of(batch: Batch) -> Tensor:
     """The labels, or an error that says which data has them."""
     if batch.labels is None:
         raise InputError(
-            "this objective needs labels and the batch has none; "
-            "build the batches with the matching data.… function"
+            "this objective needs labels and the batch has none",
+            hint="build the batches with the matching data.… function",
         )
     return batch.labels
 
@@ -72,8 +72,8 @@ def extra_of(batch: Batch, name: str) -> Tensor:
     """What a row has beside its words, or an error that says which data has it."""
     if name not in batch.extra:
         raise InputError(
-            f"this objective needs a {name!r} of every row and the batch has none; "
-            "build the batches with the matching data.… function"
+            f"this objective needs a {name!r} of every row and the batch has none",
+            hint="build the batches with the matching data.… function",
         )
     return batch.extra[name]
 
@@ -104,7 +104,8 @@ def next_token(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(w_{t+1} | w_≤t)   (Bengio et al. 2003; GPT eq. 1)"""
     if isinstance(model, LM) and not model.causal:
         raise InputError(
-            f"{model.family.name} reads both ways: it sees the word it is to predict; train it by 'masked'"
+            f"{model.family.name} reads both ways: it sees the word it is to predict",
+            hint="train it by 'masked'",
         )
     return {"next_token": Term(_words(model, hidden(model, batch), labels_of(batch)))}
 
@@ -165,7 +166,9 @@ def adversarial(size: float = 1.0) -> Objective:
 
     def objective(model: Model, batch: Batch) -> dict[str, Term]:
         if not isinstance(model, LM):
-            raise InputError(f"adversarial pushes the vectors of one text; {model.family.name} reads two")
+            raise InputError(
+                "adversarial pushes the vectors of one text", hint=f"{model.family.name} reads two"
+            )
 
         def loss(watch: Watch) -> Tensor:
             logits = model(batch.tokens, valid=batch.valid, types=batch.types, watch=watch)
@@ -295,7 +298,7 @@ def objective(name: str | Objective) -> Objective:
         return name
     if name not in OBJECTIVES:
         instead = nearest(str(name), OBJECTIVES) or "one of " + ", ".join(OBJECTIVES)
-        raise InputError(f"objective={name!r} is unknown; {instead}")
+        raise InputError(f"objective={name!r} is unknown", hint=instead)
     return OBJECTIVES[name]
 
 

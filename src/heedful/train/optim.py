@@ -48,7 +48,7 @@ def groups(model: nn.Module, c: TrainConfig) -> list[dict[str, object]]:
 def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
     """The optimisers of a run: one, or Muon for the blocks' matrices with AdamW for all the rest."""
     if not any(p.requires_grad for p in model.parameters()):
-        raise ConfigError("no weight of this model may learn; call model.requires_grad_(True)")
+        raise ConfigError("no weight of this model may learn", hint="call model.requires_grad_(True)")
     if c.optimiser == "muon":
         named = [(n.split("."), m) for n, m in model.named_modules()]
         linear = [m for path, m in named if isinstance(m, nn.Linear) and "head" not in path]
@@ -56,7 +56,9 @@ def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
         matrices = [p for p in model.parameters() if id(p) in hidden and p.requires_grad]
         rest = [g | {"params": [p for p in g["params"] if id(p) not in hidden]} for g in groups(model, c)]  # type: ignore[attr-defined]
         if not matrices:
-            raise ConfigError("optimiser='muon' found no matrix of a linear layer to train; use 'adamw'")
+            raise ConfigError(
+                "optimiser='muon' found no matrix of a linear layer to train", hint="use 'adamw'"
+            )
         muon = Muon(matrices, lr=first_rate(matrices[0], c), weight_decay=c.weight_decay)
         return [muon, adamw(rest, c)] if any(g["params"] for g in rest) else [muon]
     if c.optimiser == "adafactor":

@@ -55,15 +55,17 @@ def check(model: Model, token: nn.Embedding, buckets: int) -> None:
     if buckets < 1:
         raise ConfigError(f"buckets={buckets} must be at least 1")
     if model.tokenizer is None:
-        raise ConfigError("this model has no tokenizer, so its tokens have no spelling; give it one")
+        raise ConfigError("this model has no tokenizer, so its tokens have no spelling", hint="give it one")
     if parametrize.is_parametrized(token):
-        raise ConfigError("this table is learnt by its spelling already; leave the inner `with` out")
+        raise ConfigError("this table is learnt by its spelling already", hint="leave the inner `with` out")
     if any(p is token.weight for m in model.modules() if m is not token for p in m._parameters.values()):
-        raise ConfigError("the head of this model shares its table and would go on with W alone; untie it")
+        raise ConfigError(
+            "the head of this model shares its table and would go on with W alone", hint="untie it"
+        )
     if len(model.tokenizer) > token.num_embeddings:
         raise ConfigError(
-            f"the tokenizer has {len(model.tokenizer)} tokens and the table {token.num_embeddings} rows; "
-            "give the model its own tokenizer"
+            (f"the tokenizer has {len(model.tokenizer)} tokens and the table {token.num_embeddings} rows"),
+            hint="give the model its own tokenizer",
         )
 
 

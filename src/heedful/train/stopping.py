@@ -72,7 +72,9 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
         raise ConfigError(f"last={last}: at least one checkpoint makes an average")
     if len(found) < last:
         have = f"{len(found)} checkpoints" if len(found) != 1 else "1 checkpoint"
-        raise NotFound(f"{folder} has {have} and {last} are to be averaged; train with keep={last} or more")
+        raise NotFound(
+            f"{folder} has {have} and {last} are to be averaged", hint=f"train with keep={last} or more"
+        )
     models = [_whole(path) for path in found[-last:]]
     return _filled(models[-1], _mean(models))
 
@@ -85,15 +87,17 @@ def soup(folders: Sequence[str | Path]) -> Model:
     best checkpoint, or its last. What adapters learned is added to the weights first.
     """
     if isinstance(folders, str | Path) or not folders:
-        raise ConfigError(f"a soup is made of a list of folders, at least one; got {folders!r}")
+        raise ConfigError("a soup is made of a list of folders, at least one", hint=f"got {folders!r}")
     paths = [store.of_run(folder) for folder in folders]
     models = [_whole(path) for path in paths]
     first = models[0]
     for path, other in zip(paths, models, strict=True):
         if other.family is not first.family or other.config != first.config:
-            raise ConfigError(f"{path} is another model than {paths[0]}; a soup is made of equal ones")
+            raise ConfigError(f"{path} is another model than {paths[0]}", hint="a soup is made of equal ones")
         if other.published.get("id2label") != first.published.get("id2label"):
-            raise ConfigError(f"{path} has its labels in another order than {paths[0]}; train them alike")
+            raise ConfigError(
+                f"{path} has its labels in another order than {paths[0]}", hint="train them alike"
+            )
     return _filled(first, _mean(models))
 
 
@@ -101,7 +105,7 @@ def _whole(name: str | Path) -> Model:
     """A model whose weights can be averaged. The mean of B A is not that of B and A: adapters are merged."""
     model = load(name)
     if "quantization" in model.published:
-        raise ConfigError(f"{name} is quantised; average the models it was made from")
+        raise ConfigError(f"{name} is quantised", hint="average the models it was made from")
     swap(model, lambda _, module: module.merged() if isinstance(module, LoRA) else None)
     return model
 
@@ -110,7 +114,9 @@ def ema_model(checkpoint: str | Path) -> Model:
     """The model of a checkpoint with its averaged weights, of a run with TrainConfig(ema=…)."""
     path = Path(checkpoint) / "ema.safetensors"
     if not path.is_file():
-        raise NotFound(f"{path} is not there: the run kept no average of its weights; train with ema=0.999")
+        raise NotFound(
+            f"{path} is not there: the run kept no average of its weights", hint="train with ema=0.999"
+        )
     return _filled(load(checkpoint), store.read_tensors(path))
 
 

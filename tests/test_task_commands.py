@@ -18,6 +18,7 @@ import pytest
 
 import heedful
 from heedful.cli import load, main
+from heedful.commands.arguments import file_text
 from heedful.commands.ls import card
 from heedful.commands.tasks_answer import answered
 from heedful.commands.tasks_text import columns, marked
@@ -155,6 +156,55 @@ def test_no_text_is_one_line_and_code_3(
         assert err.startswith("error: a text is empty\nhint: ")
     monkeypatch.setattr("heedful.commands.tasks_text.waiting", lambda: True)
     assert "there is no text" in heed("classify", "-m", models["classify"])[2]
+
+
+MISSING = {
+    "classify": ["missing.txt"], "tag": ["missing.md"], "translate": ["./letters/missing"],
+    "summarize": ["missing.txt"], "fill": ["missing.csv"], "embed": ["notes/missing.txt"],
+    "similar": ["the cat", "missing.txt"], "complete": ["missing.TXT"],
+    "answer": ["the cat ?", "--context", "missing.txt"], "generate": [".", "missing.txt"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", MISSING)
+def test_a_file_that_is_not_there_is_no_text(command: str, heed: Any) -> None:
+    code, out, err = heed(command, *MISSING[command])
+    assert (code, out) == (3, "")
+    error, hint = err.splitlines()
+    assert error == f"error: there is no file {MISSING[command][-1]}"
+    assert "pipe" in hint
+
+
+def test_a_file_that_is_not_there_is_no_question_and_no_query(heed: Any) -> None:
+    assert "there is no file missing.txt" in heed("answer", "missing.txt", "--context", "a cat")[2]
+    assert "there is no file missing.txt" in heed("similar", "missing.txt", "a cat", "a dog")[2]
+
+
+def test_the_nearest_name_is_told(heed: Any) -> None:
+    Path("minutes.txt").write_text("the cat sat .")
+    assert "did you mean 'minutes.txt'?" in heed("summarize", "minute.txt")[2]
+    Path("notes").mkdir()
+    assert "notes/ is a folder" in heed("summarize", "notes/")[2]
+
+
+def test_a_file_that_is_there_is_read(heed: Any, models: dict[str, Path]) -> None:
+    Path("s.txt").write_text("the cat\n\nthe dog\n")
+    found = objects(heed("classify", "s.txt", "ada", "-m", models["classify"], "--json")[1])
+    assert [row["text"] for row in found] == ["the cat", "the dog", "ada"]
+    found = objects(heed("summarize", "s.txt", "-m", models["translate"], "--max-tokens", 2, "--json")[1])
+    assert [row["text"] for row in found] == ["the cat\n\nthe dog"]
+    ask = ("answer", "the cat ?", "-m", models["answer"], "--json")
+    by_name, by_option = (heed(*ask, name, "s.txt")[1] for name in ("--context", "--file"))
+    assert json.loads(by_name)["results"] == json.loads(by_option)["results"]
+    found = objects(heed("similar", "the dog", "s.txt", "-m", models["embed"], "--json")[1])
+    assert (found[0]["results"][0]["text"], found[0]["results"][0]["line"]) == ("the dog", 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["Where is it.", "e.g.", "https://a.b/c", "</s>", "see notes.txt", "3.14", "U.S.A"]
+)
+def test_a_text_is_no_file(text: str) -> None:
+    assert file_text(text) is None
 
 
 def test_a_model_that_does_not_fit_is_named(heed: Any, models: dict[str, Path]) -> None:

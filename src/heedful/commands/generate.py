@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from heedful.commands.output import Json, as_json
+from heedful.commands.tasks_text import one_text
 
 Model = Annotated[str, typer.Argument(help="A folder, a run, a .gguf file, an installed model, a hub id.")]
 Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
@@ -70,7 +71,7 @@ def generate(
     from heedful.decode.loop import generate as written
     from heedful.decode.loop import stream
 
-    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else one_text(prompt)
     stepper = load_for_writing(model, device, dtype)
     seed = secrets.randbits(31) if seed is None else seed  # one that can be said, and given again
     rules: dict[str, Any] = {

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from heedful.commands.arguments import read_file
 from heedful.commands.output import Json, as_json
 from heedful.commands.tasks_text import (
     Device,
@@ -22,7 +23,7 @@ from heedful.commands.tasks_text import (
     labelled,
     made,
     marked,
-    read_file,
+    one_text,
     telling,
     texts,
     write,
@@ -120,7 +121,7 @@ def _tagged(text: str, results: list[Row]) -> str:
 
 def answer(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
-    context: Annotated[str | None, typer.Option(help="The text that has the answer.")] = None,
+    context: Annotated[str | None, typer.Option(help="The text that has the answer, or its file.")] = None,
     file: Annotated[Path | None, typer.Option(help="A file that has the answer.")] = None,
     folder: Annotated[
         Path | None, typer.Option(help="A folder of texts: the passage is found, then read.")
@@ -143,6 +144,7 @@ def answer(
     """
     if sum(x is not None for x in (context, file, folder)) > 1:
         raise InputError("the text comes from --context, --file or --folder; give one of them")
+    question = one_text(question)
     from heedful.commands.tasks_answer import answered, from_folder, placed
 
     if folder is not None:
@@ -150,7 +152,9 @@ def answer(
             name, found = from_folder(question, folder, model, top_k, device)
         shown, found = found, [{k: v for k, v in row.items() if k != "at"} for row in found]
     else:
-        if context is None:
+        if context is not None:
+            context = one_text(context)
+        else:
             context = read_file(file) if file is not None else document(None, lines=False)[0]
         with telling():
             name, pipe = made("question-answering", model, device)
@@ -324,7 +328,7 @@ def similar(
 
     if where is not None and text:
         raise InputError("sentences and --in were given; give one of them")
-    given = numbered(where, text)
+    query, given = one_text(query), numbered(where, text)
     with telling():
         name, pipe = made("sentence-similarity", model, device)
         scores = pipe(query, [sentence for _, sentence in given])

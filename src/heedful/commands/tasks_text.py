@@ -6,13 +6,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from heedful.commands.arguments import file_text
 from heedful.commands.output import as_json, console
-from heedful.errors import InputError, NotFound
+from heedful.errors import InputError
 
 Texts = Annotated[
     list[str] | None, typer.Argument(metavar="TEXT…", help="Texts; - or a pipe reads them, one a line.")
@@ -27,17 +27,31 @@ Row = dict[str, Any]
 
 
 def texts(given: Sequence[str] | None) -> list[str]:
-    """The texts of the command line; of stdin the lines that are not empty."""
+    """The texts of the command line; of stdin, and of a file that is named, the lines that are not empty."""
     if given and list(given) != ["-"]:
-        return filled(list(given))
-    return filled([line.strip() for line in stdin(bool(given)).split("\n") if line.strip()])
+        read = [(argument, file_text(argument)) for argument in given]
+        return filled([t for argument, text in read for t in ([argument] if text is None else split(text))])
+    return filled(split(stdin(bool(given))))
+
+
+def split(text: str) -> list[str]:
+    """The lines of a text that are not empty."""
+    return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 def document(given: Sequence[str] | None, lines: bool) -> list[str]:
-    """The same where a text may have many lines: all of stdin is one, unless `lines` says otherwise."""
-    if lines or (given and list(given) != ["-"]):
+    """The same where a text may have many lines: stdin or a file is one, unless `lines` says otherwise."""
+    if lines:
         return texts(given)
+    if given and list(given) != ["-"]:
+        return filled([one_text(argument) for argument in given])
     return filled([stdin(bool(given)).strip()])
+
+
+def one_text(argument: str) -> str:
+    """A text as given, or that of the file it names."""
+    text = file_text(argument)
+    return argument if text is None else text.strip()
 
 
 def stdin(asked: bool) -> str:
@@ -62,15 +76,6 @@ def filled(found: list[str]) -> list[str]:
     if not found or not all(text.strip() for text in found):
         raise InputError("a text is empty; give one that has words, as an argument or through a pipe")
     return found
-
-
-def read_file(path: Path) -> str:
-    """A whole file as text."""
-    from heedful.data.readers import read_blocks
-
-    if not path.is_file():
-        raise NotFound(f"no file {path}; check the path")
-    return "".join(read_blocks(path))
 
 
 @contextmanager

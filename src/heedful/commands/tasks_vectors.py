@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.commands.tasks_text import read_file, stdin
+from heedful.commands.arguments import file_text, looks_like_path, read_file
+from heedful.commands.tasks_text import stdin, texts
 from heedful.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ def numbered(where: Path | None, given: Sequence[str] | None) -> list[tuple[int,
     if where is None:
         if not given:
             raise InputError("there is nothing to compare with; give sentences, or a file with --in")
-        return list(enumerate(given, 1))
+        if len(given) > 1 or not looks_like_path(given[0]):
+            return list(enumerate(texts(given), 1))
+        file_text(given[0])  # says so if it is not there
+        where = Path(given[0])
     text = stdin(asked=True) if str(where) == "-" else read_file(where)
     found = [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not found:

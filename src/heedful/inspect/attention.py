@@ -12,9 +12,8 @@ from torch import Tensor
 
 from heedful.errors import InputError, nearest
 from heedful.inspect.inputs import Input, Text, floats, part_at, reading
+from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import LM, Model
-from heedful.nn.attention import CrossAttention
-from heedful.nn.attentive import Decoding
 from heedful.nn.context import Watch
 
 STATES = re.compile(r"\.(h|c|i|f|g|o|r|z|n|hidden|output)$")
@@ -23,7 +22,8 @@ STATES = re.compile(r"\.(h|c|i|f|g|o|r|z|n|hidden|output)$")
 @dataclass(frozen=True)
 class Pattern:
     """Who looks at whom: (H, T, S). Kind "softmax": rows sum to 1, or to 0 where all is masked. Kind
-    "effective": signed, what a recurrence amounts to; pattern @ v is its output.
+    "effective": signed, what a recurrence amounts to; pattern @ v is its output. `queries` names the rows by
+    the token read, or, where the keys are a source's, by the word written (see `row_labels`).
     """
 
     name: str
@@ -32,6 +32,7 @@ class Pattern:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     cross: bool  # the keys are another sequence's
+    written: bool = False  # the rows are the words written, not those read
 
     @property
     def heads(self) -> int:
@@ -40,7 +41,7 @@ class Pattern:
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "kind": self.kind, "queries": list(self.queries), "keys": list(self.keys),
-            "cross": self.cross, "values": floats(self.values),
+            "cross": self.cross, "written": self.written, "values": floats(self.values),
         }  # fmt: skip
 
 
@@ -78,8 +79,11 @@ def attention(
     """Every pattern of one pass over `text`; `only` keeps some: ("blocks.0.*", "decoder.*.cross")."""
     given = reading(model, text, target)
     watch = Watch(*(n if n.endswith(".pattern") else f"{n}.pattern" for n in only))
-    given.run(model, watch)
-    patterns = {name: _pattern(model, name, watch[name], given) for name in watch}
+    output = given.run(model, watch)
+    names: dict[Side, tuple[str, ...]] = {"tokens": given.tokens, "target": given.target_tokens}
+    if given.target is not None:
+        names["written"] = written_names(model, given, output)
+    patterns = {name: _pattern(model, name, watch[name], names) for name in watch}
     if patterns:
         return Attended(given, patterns, {})
     if tuple(only) != ("*",):
@@ -91,12 +95,13 @@ def attention(
     return Attended(given, {}, states, note)
 
 
-def _pattern(model: Model, name: str, value: Tensor, given: Input) -> Pattern:
-    part = part_at(model, name.removesuffix(".pattern"))
-    cross = isinstance(part, (CrossAttention, Decoding))
-    queries = given.tokens if name.startswith("encoder.") else given.names
-    keys = given.tokens if cross else queries
-    return Pattern(name, part.pattern_kind or "effective", value[0], queries, keys, cross)
+def _pattern(model: Model, name: str, value: Tensor, names: dict[Side, tuple[str, ...]]) -> Pattern:
+    path, has_target = name.removesuffix(".pattern"), "written" in names
+    part = part_at(model, path)
+    rows, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
+    kind = part.pattern_kind or "effective"
+    cross = attends_to_source(part)
+    return Pattern(name, kind, value[0], names[rows], names[keys], cross, rows == "written")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from heedful.errors import InputError
 from heedful.inspect import topics
 from heedful.inspect.change import KeptHeads
 from heedful.inspect.inputs import Input, Text, names_of, part_at, position_of, reading
+from heedful.inspect.row_labels import row_side, written_names
 from heedful.inspect.worked import Sheet, Worked, op
 from heedful.models.base import Model
 from heedful.nn.additive import Additive, Concat
@@ -68,7 +69,12 @@ class Subject:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.given.tokens if self.path.startswith("encoder") else self.given.names
+        """What the rows at this path stand for: tokens read, or the words written (see `row_labels`)."""
+        has_target = self.given.target is not None
+        side = row_side(self.path, part_at(self.model, self.path), has_target=has_target) if self.path else ""
+        if side == "written":
+            return written_names(self.model, self.given, self.seen.values.get("head.logits"))
+        return self.given.tokens if side == "tokens" else self.given.names
 
     @property
     def at(self) -> int:
@@ -96,9 +102,9 @@ class Subject:
         wanted = " or ".join(k.__name__ for k in kinds)
         raise InputError(f"{self.model.family.name} has no {wanted} to explain")
 
-    def within(self, path: str, head: int) -> Subject:
-        """The same pass, another part."""
-        other = replace(self, path=path, head=head)
+    def within(self, path: str, head: int, token: int | None = None) -> Subject:
+        """The same pass, another part; `token` is the position where a name would mean another row there."""
+        other = replace(self, path=path, head=head, token=self.token if token is None else token)
         other.__dict__["seen"] = self.seen
         return other
 
@@ -125,13 +131,12 @@ def head_row(s: Subject) -> Worked:
     shared = part.heads // k.shape[0]
     raw = array(q[s.head, s.at]), array(k[s.head // shared]), array(v[s.head // shared])
     pattern, scores = s.value("pattern")[s.head, s.at], array(s.value("scores")[s.head, s.at])
+    name, what = s.names[s.at], "attention while writing" if cross else "attention of"
     worked = topics.attention_row(
-        *raw, query=s.names[s.at], keys=labels(keys), scale=part.scale, keep=kept(array(pattern), scores),
-        bias=None if cross else shared_bias(s, part),
-        title=f"{s.path}, head {s.head}: attention of “{s.names[s.at]}”",
+        *raw, query=name, keys=labels(keys), scale=part.scale, keep=kept(array(pattern), scores),
+        bias=None if cross else shared_bias(s, part), title=f"{s.path}, head {s.head}: {what} “{name}”",
     )  # fmt: skip
     sheet = Sheet(list(worked.lines))
-    name = s.names[s.at]
     sheet.compare("weights", worked[f"weights of {name}"], pattern)
     sheet.compare("output", worked[f"output of {name}"], s.value("heads")[s.head, s.at])
     return sheet.done(worked.title)
@@ -176,7 +181,7 @@ def alignment(subject: Subject) -> Worked:
     sheet = Sheet(list(worked.lines))
     sheet.compare("alignment", worked["weights of the state"], s.value("pattern")[0, s.at])
     sheet.compare("context", worked["context"], s.value("heads")[0, s.at])
-    return sheet.done(f"{s.path}: {worked.title} after “{s.names[s.at]}”")
+    return sheet.done(f"{s.path}: {worked.title}, writing “{s.names[s.at]}”")
 
 
 def norm_of(module: nn.Module) -> dict[str, Any]:
@@ -250,10 +255,11 @@ def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
     path = f"{s.path}.{name}"
     part, inner = part_at(s.model, path), Sheet()
     if isinstance(part, Attention | CrossAttention):
-        rows = [head_row(s.within(path, h)) for h in range(part.heads)]
+        heads = [s.within(path, h, s.at) for h in range(part.heads)]
+        rows, name = [head_row(h) for h in heads], heads[0].names[s.at]
         for row in rows:
             inner.section(row)
-        joined = np.concatenate([row[f"output of {s.names[s.at]}"] for row in rows])
+        joined = np.concatenate([row[f"output of {name}"] for row in rows])
         inner.given("heads side by side", "concat_h", joined)
         out = topics.linear(inner, "o", "W_O heads", joined, *parameters(part.o))
     elif isinstance(part, MLP | GatedMLP):

@@ -143,7 +143,8 @@ def attention(data: Data) -> tuple[list[Shape], float, float]:
     causal = not pattern["cross"] and len(found.queries) > 1 and not np.triu(pattern["values"], 1).any()
     return matrix(
         found.values, found.queries, found.keys, signed=pattern["kind"] == "effective", scale=data["scale"],
-        palette=data["palette"], axes="query ↓   key →",
+        palette=data["palette"],
+        axes="word written ↓   source →" if pattern["written"] else "query ↓   key →",
         masked=found.key_at[0] if causal and not data["between"] else None,
     )  # fmt: skip
 

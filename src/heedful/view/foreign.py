@@ -14,6 +14,7 @@ import torch
 
 from heedful.errors import InputError
 from heedful.inspect.inputs import is_pair
+from heedful.inspect.row_labels import OPEN
 from heedful.view.words import spelled
 from heedful.view.wordwise import marks, words
 
@@ -27,14 +28,15 @@ def entry(
     keys: Sequence[str],
     *,
     cross: bool = False,
+    written: bool = False,
     kind: str = "",
     mark: str | None = None,
     second: int | None = None,
 ) -> dict[str, Any]:
     """One layer's pattern (H, T, S) as a figure holds it.
 
-    `mark` is how the vocabulary marks words, by default as these tokens do; `second` is where the second of
-    two texts begins.
+    `written` says that the rows are the words written, not those read. `mark` is how the vocabulary marks
+    words, by default as these tokens do; `second` is where the second of two texts begins.
     """
     array = np.asarray(torch.as_tensor(values).detach().float().cpu().numpy())
     if array.ndim == 4 and len(array) == 1:
@@ -50,8 +52,8 @@ def entry(
     told = marks([*queries, *keys]) if mark is None else mark
     return {
         "name": name, "kind": kind, "cross": cross, "queries": list(queries), "keys": list(keys),
-        "values": array, "query_words": words(queries, told), "key_words": words(keys, told),
-        "second": None if cross else second,
+        "written": written, "values": array, "second": None if cross else second,
+        "query_words": words(queries, told), "key_words": words(keys, told),
     }  # fmt: skip
 
 
@@ -108,6 +110,13 @@ def names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
     return [spelled(t) for t in found] if type(decoder).__name__ == "ByteLevel" else found
 
 
+def written_names(tokenizer: Any, read: torch.Tensor, logits: Any) -> list[str]:
+    """The word that each position of a target writes: the next one, and at the end the likeliest."""
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 3:
+        return [*names(tokenizer, read)[1:], OPEN]
+    return names(tokenizer, torch.cat((read[:, 1:], logits[:, -1:].argmax(-1)), 1))
+
+
 def target_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: Any) -> torch.Tensor:
     """What the decoder reads: a target with the start token before it, ids, or what the model writes."""
     device = inputs["input_ids"].device
@@ -136,10 +145,13 @@ def patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[st
             inputs["decoder_input_ids"] = target_ids(model, inputs, target, tokenizer)
         out = model(**inputs, output_attentions=True)
     if both:
-        mine = names(tokenizer, inputs["decoder_input_ids"])
+        read = inputs["decoder_input_ids"]
+        mine, written = names(tokenizer, read), written_names(tokenizer, read, getattr(out, "logits", None))
         found += layers(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)
         found += layers(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)
-        found += layers(getattr(out, "cross_attentions", None), "decoder.{}.cross", mine, source, cross=True)
+        found += layers(
+            getattr(out, "cross_attentions", None), "decoder.{}.cross", written, source, cross=True
+        )
     else:
         second = second_of(text, tokenizer)
         found += layers(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
@@ -162,7 +174,7 @@ def layers(
 ) -> list[dict[str, Any]]:
     """The patterns of a stack; a layer without attention has None."""
     return [
-        entry(name.format(i), layer, queries, keys, cross=cross, second=second)
+        entry(name.format(i), layer, queries, keys, cross=cross, written=cross, second=second)
         for i, layer in enumerate(values or ())
         if layer is not None
     ]

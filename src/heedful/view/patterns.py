@@ -17,7 +17,7 @@ from heedful.models.base import Model
 from heedful.view import foreign
 from heedful.view.colour import PALETTES, SCALES
 from heedful.view.figure import Figure
-from heedful.view.words import cut, labels
+from heedful.view.words import cut, labels, readable
 from heedful.view.wordwise import SIDES, marks_of, side
 
 LONGEST = 4096  # tokens whose patterns are drawn at all
@@ -192,18 +192,15 @@ def given_patterns(
 def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: bool) -> Collected:
     given = checked(model, text, target)
     seen = attended(model, given, only=only)
-    source = labels(model, given.ids)
-    mine = source if given.target is None else labels(model, given.target)
     found, note, mark = [], "", marks_of(model)
     for pattern in seen.patterns.values():
         if pattern.heads > CHANNELS:
             note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
-        queries = source if pattern.queries is given.tokens else mine
         found.append(
             foreign.entry(
-                pattern.name.removesuffix(".pattern"), pattern.values[:CHANNELS], queries,
-                source if pattern.keys is given.tokens else mine, cross=pattern.cross, kind=pattern.kind,
-                mark=mark, second=given.second,
+                pattern.name.removesuffix(".pattern"), pattern.values[:CHANNELS],
+                readable(model, pattern.queries), readable(model, pattern.keys), cross=pattern.cross,
+                written=pattern.written, kind=pattern.kind, mark=mark, second=given.second,
             )
         )  # fmt: skip
     states = {k: _flat(v) for k, v in seen.states.items()}
@@ -214,9 +211,9 @@ def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: b
             name = score.name.removesuffix(".pattern")
             if name in names and score.head < CHANNELS:
                 scores.append(score.to_dict() | {"name": name})
-    said = _said(text, source)
-    pair = text if is_pair(text) else None
-    return Collected(model.family.name, said, found, states, mine, seen.note or note, scores, pair)
+    said = _said(text, labels(model, given.ids))
+    pair, read = text if is_pair(text) else None, labels(model, given.read)
+    return Collected(model.family.name, said, found, states, read, seen.note or note, scores, pair)
 
 
 def _flat(state: torch.Tensor) -> np.ndarray:

@@ -41,10 +41,14 @@ def spelled(token: str) -> str:
 
 def labels(model: Model, ids: Tensor | Sequence[int]) -> list[str]:
     """The names of ids as a reader wants them: those of a byte-level vocabulary spelled out."""
-    names = list(names_of(model, ids))
+    return readable(model, names_of(model, ids))
+
+
+def readable(model: Model, names: Sequence[str]) -> list[str]:
+    """Names of tokens as a reader wants them."""
     backend = getattr(model.tokenizer, "backend", None)
     if type(getattr(backend, "decoder", None)).__name__ != "ByteLevel":
-        return names
+        return list(names)
     return [spelled(name) for name in names]
 
 

@@ -235,6 +235,16 @@ def test_names_are_marked_where_they_stand(heed: Any, models: dict[str, Path]) -
     assert heed("tag", text, "-m", models["tag"], "--aggregation", "sum")[0] == 3
 
 
+@pytest.mark.parametrize("aggregation", ["none", "first"])
+def test_names_are_printed_as_the_text_has_them(heed: Any, models: dict[str, Path], aggregation: str) -> None:
+    text = "ADA Lives in Paris ."
+    out = heed("tag", text, "-m", models["tag"], "--aggregation", aggregation)[1].splitlines()[1:]
+    assert out
+    for _, _, span, *words in map(str.split, out):
+        start, end = map(int, span.split("–"))
+        assert " ".join(words) == text[start:end]
+
+
 def test_marks_enclose_spans_and_leave_out_what_overlaps() -> None:
     assert marked("Ada met\nBob.", [(8, 11, "PER"), (0, 3, "PER"), (1, 5, "X")]) == "⟦Ada⟧PER met ⟦Bob⟧PER."
     assert columns([("1", "ab", "x y"), ("22", "漢", "z")]) == "1   ab  x y\n22  漢  z"

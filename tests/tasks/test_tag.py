@@ -29,6 +29,30 @@ def test_offsets_point_into_the_text_as_it_was_given(tiny: Tiny, strategy: str, 
     assert {i for i, letter in enumerate(TEXT) if not letter.isspace()} <= covered
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_an_entity_is_spelt_as_in_the_text(tiny: Tiny, strategy: str, family: str) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS, family), aggregation_strategy=strategy, ignore_labels=[])
+    for row in nlp(TEXT):
+        assert row["word"] == TEXT[row["start"] : row["end"]].strip()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[2:])
+def test_an_entity_is_made_of_whole_words(tiny: Tiny, strategy: str) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS), aggregation_strategy=strategy, ignore_labels=[])
+    text = "Satya Nadella went to Unbelievableville"
+    assert len(nlp.tokenizer.encode(text, special=False)) > len(text.split())
+    for row in nlp(text):
+        assert set(row["word"].split()) <= set(text.split())
+
+
+def test_a_token_by_itself_keeps_its_name_in_the_vocabulary(tiny: Tiny) -> None:
+    nlp = pipeline("ner", model=tiny("tag", TAGS), ignore_labels=[])
+    assert [row["word"] for row in nlp("Unbelievably")] == nlp.tokenizer.tokens(
+        nlp.tokenizer.encode("Unbelievably", special=False)
+    )
+
+
 @pytest.mark.parametrize("stride", [0, 1, 10, None])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_long_text_by_windows_equals_one_reading_of_it(
@@ -139,6 +163,6 @@ def test_a_word_of_two_pieces_is_scored_as_the_strategy_says(strategy: str, expe
         Token("lon", torch.tensor([0.6, 0.4]), 0, 3, 1),
         Token("##don", torch.tensor([0.1, 0.9]), 3, 6, 2, continues=True),
     ]
-    [word] = words(pieces, WORDS[strategy], "".join)
+    [word] = words(pieces, WORDS[strategy])
     assert word.scores.tolist() == pytest.approx(expected)
     assert (word.start, word.end) == (0, 6)

@@ -9,8 +9,8 @@ from heedful.files import missing_file, read_blocks
 
 # How files of text are called; a word that ends otherwise is a path only if it has a slash.
 SUFFIXES = (
-    ".txt", ".md", ".rst", ".csv", ".tsv", ".json", ".jsonl", ".conll", ".html", ".htm", ".xml", ".yaml", ".yml",
-    ".log", ".tex", ".srt", ".vtt", ".eml", ".rtf", ".pdf", ".doc", ".docx", ".odt", ".gz", ".bz2", ".xz",
+    ".txt", ".md", ".rst", ".csv", ".tsv", ".json", ".jsonl", ".conll", ".html", ".htm", ".xml", ".yaml",
+    ".yml", ".log", ".tex", ".srt", ".vtt", ".eml", ".rtf", ".pdf", ".doc", ".docx", ".gz", ".bz2", ".xz",
 )  # fmt: skip
 
 

@@ -27,11 +27,11 @@ def bench(
 
       heed bench smollm2-135m-instruct --tokens 64
     """
-    from heedful.decode.request import room
+    from heedful.decode.request import free_context
     from heedful.errors import InputError
 
     stepper = load_for_writing(model, device, dtype)
-    fits = room(stepper.model, prompt)
+    fits = free_context(stepper.model, prompt)
     if fits is not None and tokens > fits:
         raise InputError(f"--prompt {prompt} and --tokens {tokens} exceed its context; ask for fewer")
     runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first one warms up

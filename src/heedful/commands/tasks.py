@@ -90,7 +90,7 @@ def tag(
     model: Model = None,
     aggregation: Annotated[
         str, typer.Option(help="How pieces become words: none, simple, first, average or max.")
-    ] = "simple",
+    ] = "first",
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -111,10 +111,10 @@ def tag(
 
 def _tagged(text: str, results: list[Row]) -> str:
     label = lambda row: str(row.get("entity_group") or row.get("entity"))
+    spelt = lambda row: " ".join(text[row["start"] : row["end"]].split())
     lines = [marked(text, [(row["start"], row["end"], label(row)) for row in results])]
     rows = [
-        (f"{row['score']:.4f}", label(row), f"{row['start']}–{row['end']}", " ".join(row["word"].split()))
-        for row in results
+        (f"{row['score']:.4f}", label(row), f"{row['start']}–{row['end']}", spelt(row)) for row in results
     ]
     return "\n".join([*lines, columns(rows) if rows else "no names found"])
 

@@ -81,10 +81,11 @@ class TokenClassification(Pipeline):
     ) -> Any:
         """[{"entity", "score", "index", "word", "start", "end"}]; joined, "entity_group" and no index.
 
-        `start` and `end` are characters of the text. `stride` None is a quarter of a window; truncation=True
-        reads the beginning only. With `is_split_into_words` a text is a list of words, joined by `delimiter`
-        (a space). `ignore_labels` None is "O" alone. grouped_entities=True is the older name of "simple", and
-        of "first" together with `ignore_subwords`.
+        `start` and `end` are characters of the text; `word` is a token as its vocabulary has it, and joined
+        what the text says from `start` to `end`: whole words, unless they are joined by "simple". `stride`
+        None is a quarter of a window; truncation=True reads the beginning only. With `is_split_into_words` a
+        text is a list of words, joined by `delimiter` (a space). `ignore_labels` None is "O" alone.
+        grouped_entities=True is the older name of "simple", and of "first" together with `ignore_subwords`.
         """
         old = ("first" if ignore_subwords else "simple") if grouped_entities else "none"
         strategy = _strategy(aggregation_strategy or old)
@@ -100,7 +101,8 @@ class TokenClassification(Pipeline):
             for (one, text), ws in zip(wholes, parts, strict=True):
                 scores = stitched(one, ws, flat[at : at + len(ws)]).softmax(-1)
                 at += len(ws)
-                found.append(self.entities(tokens(one, scores, text, self.tokenizer), strategy, ignored))
+                seen = tokens(one, scores, text, self.tokenizer)
+                found.append(self.entities(seen, text, strategy, ignored))
             return found
 
         if is_split_into_words and isinstance(inputs, list) and all(isinstance(w, str) for w in inputs):
@@ -125,19 +127,18 @@ class TokenClassification(Pipeline):
             return [one]
         return sliding(one, limit, limit // 4 if stride is None else stride)
 
-    def entities(self, found: list[Token], strategy: str, ignore: Sequence[str]) -> list[dict[str, Any]]:
+    def entities(
+        self, found: list[Token], text: str, strategy: str, ignore: Sequence[str]
+    ) -> list[dict[str, Any]]:
         """The tokens as they are, or joined, without those whose label is to be ignored."""
         names = labels(self.model)
         if strategy == "none":
             rows = [{**_row(t, names), "index": t.index} for t in found]
             order = ("entity", "score", "index", "word", "start", "end")
             return [{key: row[key] for key in order} for row in rows if row["entity"] not in ignore]
-        join = self.tokenizer.backend.decoder
-        text = lambda parts: join.decode(parts) if join is not None else " ".join(parts)
         if strategy in WORDS:
-            found = words(found, WORDS[strategy], text)
-        groups = grouped([_row(t, names) for t in found])
-        made = [_group(rows, text([row["word"] for row in rows])) for rows in groups]
+            found = words(found, WORDS[strategy])
+        made = [_group(rows, text) for rows in grouped([_row(t, names) for t in found])]
         return [row for row in made if row["entity_group"] not in ignore]
 
 
@@ -198,9 +199,7 @@ def tokens(one: Reading, scores: Tensor, text: str, tokenizer: Tokenizer) -> lis
     return found
 
 
-def words(
-    found: list[Token], pick: Callable[[Tensor], Tensor], text: Callable[[list[str]], str]
-) -> list[Token]:
+def words(found: list[Token], pick: Callable[[Tensor], Tensor]) -> list[Token]:
     """The tokens of each word as one, scored by `pick`."""
     groups: list[list[Token]] = []
     for token in found:
@@ -210,7 +209,7 @@ def words(
             groups.append([token])
     return [
         Token(
-            text([t.text for t in group]),
+            "".join(t.text for t in group),
             pick(torch.stack([t.scores for t in group])),
             group[0].start,
             group[-1].end,
@@ -243,7 +242,9 @@ def grouped(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return groups
 
 
-def _group(rows: list[dict[str, Any]], word: str) -> dict[str, Any]:
+def _group(rows: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    """Tokens or words of one kind as an entity, spelt as the text spells it."""
     score = sum(row["score"] for row in rows) / len(rows)
-    ends = {"start": rows[0]["start"], "end": rows[-1]["end"]}
-    return {"entity_group": rows[0]["entity"].split("-", 1)[-1], "score": score, "word": word, **ends}
+    start, end = rows[0]["start"], rows[-1]["end"]
+    kind = rows[0]["entity"].split("-", 1)[-1]
+    return {"entity_group": kind, "score": score, "word": text[start:end].strip(), "start": start, "end": end}

@@ -122,7 +122,7 @@ def test_contrastive_search_is_its_equation(family: str) -> None:
     out: list[int] = []
 
     def states(ids: list[int]) -> Tensor:
-        watch = Watch("blocks.output", "decoder.output")
+        watch = Watch("decoder.output" if isinstance(model, Seq2Seq) else "blocks.output")
         with torch.no_grad():
             if isinstance(model, Seq2Seq):
                 model(torch.tensor([prompt]), torch.tensor([[model.start_token, *ids]]), watch=watch)

@@ -180,7 +180,34 @@ def test_the_convolution_by_fft_is_the_kernel_written_out() -> None:
     log, C = part.discrete()
     kernel = torch.stack([2 * (C * torch.exp(log * n)).sum(1).real for n in range(9)])  # (T, D)
     summed = [sum(kernel[t - s] * x[0, s] for s in range(t + 1)) for t in range(9)]
-    expected = torch.stack(summed) + part.D * x[0]
-    watch = Watch("*.heads")
+    watch = Watch("*")
     part(x, context(9, watch=watch, path="ssm"))
-    assert (watch["ssm.heads"][0, :, :, 0].t() - expected).abs().max() <= 1e-5
+    assert (watch["ssm.heads"][0, :, :, 0].t() - torch.stack(summed)).abs().max() <= 1e-5
+    assert (watch["ssm.skip"][0, :, :, 0].t() - part.D * x[0]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@torch.no_grad()
+def test_the_pattern_is_that_of_the_state_space_without_its_skip(kind: str) -> None:
+    """Ali et al. 2024: C_t Ā … B̄_s, whatever D is; the skip is a value of its own."""
+    part, x, seen = make(kind), torch.randn(2, 7, 16), []
+    for D in (0.0, 3.0):
+        part.D.fill_(D)
+        watch = Watch("*")
+        part(x, context(7, watch=watch, path="ssm"))
+        pattern, v, heads, skip = (watch[f"ssm.{name}"] for name in ("pattern", "v", "heads", "skip"))
+        assert (pattern @ v - heads).abs().max() <= 1e-5
+        assert (skip - D * v).abs().max() <= 1e-6
+        seen.append(pattern)
+    assert torch.equal(*seen)
+
+
+@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@torch.no_grad()
+def test_heads_and_skip_are_all_that_goes_on(kind: str) -> None:
+    part, x = make(kind), torch.randn(1, 5, 16)
+    both = Watch(edit={"ssm.heads": lambda y: y * 0, "ssm.skip": lambda y: y * 0})
+    quiet = part(x, context(5, watch=both, path="ssm"))
+    assert (quiet - part(x * 0 + 7, context(5, watch=both, path="ssm"))).abs().max() <= 1e-6
+    one = part(x, context(5, watch=Watch(edit={"ssm.skip": lambda y: y * 0}), path="ssm"))
+    assert (one - quiet).abs().max() > 1e-4

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from heedful import Watch
-from tests.properties.tiny import ALL, ids, patterns_of, run, tiny
+from heedful.errors import InputError
+from heedful.models.base import Model
+from heedful.nn.context import Part
+from tests.properties.tiny import ALL, GENERATORS, ids, module_at, patterns_of, run, source_ids, tiny
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -100,10 +103,59 @@ def test_putting_back_what_was_seen_changes_nothing(family: str) -> None:
     assert (again - run(model, tokens)).abs().max() <= 1e-5
 
 
+def stepped(model: Model, watch: Watch, prompt: int = 4) -> torch.Tensor:
+    """Two tokens at once after a prompt, as speculation reads them."""
+    state = model.start(source_ids(model, 2, prompt))  # type: ignore[operator]
+    return model.step(ids(model, 2, 2), state, watch=watch)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("family", GENERATORS)
+@torch.no_grad()
+def test_a_cached_step_shows_a_pattern_over_all_it_remembers_or_says_that_it_has_none(family: str) -> None:
+    model = tiny(family)
+    watch = Watch("*.pattern", "*.v", "*.heads")
+    plain = stepped(model, watch)
+    for name in patterns_of(model):
+        if name.startswith("encoder."):
+            continue
+        if name in watch:
+            pattern, v, heads = (watch[name.replace("pattern", word)] for word in ("pattern", "v", "heads"))
+            v = v.repeat_interleave(pattern.shape[1] // v.shape[1], 1)
+            assert pattern.shape[-2:] == (2, v.shape[-2]), name
+            assert (pattern @ v - heads).abs().max() <= 1e-4, name
+            continue
+        for asked in (Watch(name), Watch(edit={name: lambda p: p}), Watch(edit={"*.pattern": lambda p: p})):
+            with pytest.raises(InputError, match="read the whole text at once"):
+                stepped(model, asked)
+    assert (plain - stepped(model, Watch())).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("family", ["mamba", "s4", "linear", "gla", "based"])
+@torch.no_grad()
+def test_a_prompt_read_into_an_empty_state_has_the_pattern_of_a_plain_pass(family: str) -> None:
+    model, watch, plain = tiny(family), Watch("*.pattern"), Watch("*.pattern")
+    tokens = ids(model, 2, 5)
+    model.step(tokens, model.new_state(2), watch=watch)  # type: ignore[operator]
+    model(tokens, watch=plain)
+    assert list(watch) == list(plain)
+    assert all((watch[n] - plain[n]).abs().max() <= 1e-5 for n in plain)
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
+def test_what_a_pattern_leaves_out_is_declared_by_its_part(family: str) -> None:
+    """A part whose output is more than o(heads) says what else there is; softmax attention has none to name."""
+    model = tiny(family)
+    for name in patterns_of(model):
+        part = module_at(model, name.removesuffix(".pattern"))
+        assert isinstance(part, Part)
+        beside = [word for word in ("D", "gate") if hasattr(part, word)]
+        assert bool(part.pattern_leaves_out) == bool(beside), name
+        assert all({"D": "skip", "gate": "gate"}[word] in part.pattern_leaves_out for word in beside), name
+
+
 @torch.no_grad()
 def test_a_name_that_was_not_watched_is_an_error_with_the_nearest() -> None:
-    from heedful.errors import InputError
-
     model = tiny(ALL[0])
     watch = Watch("blocks.*.attn.pattern")
     with pytest.raises(InputError, match="pass this watch to a model first"):

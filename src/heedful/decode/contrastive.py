@@ -11,66 +11,67 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.decode.request import Prompts, Request, before, limit
+from heedful.decode.request import Prompts, Request, prefix_ids, max_new_tokens
 from heedful.decode.sampling import exhausted
-from heedful.decode.stepper import Plain, Stepper, resting
+from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
 from heedful.errors import InputError
 from heedful.models.base import LM
 from heedful.nn.context import Watch
 
 
-def contrast(
-    stepper: Stepper, given: Prompts, asked: Request, alpha: float
+def search_contrastively(
+    stepper: Stepper, given: Prompts, request: Request, alpha: float
 ) -> list[list[tuple[float, list[int]]]]:
     """For each prompt its one text, as a search gives it; the score is the sum of the steps' scores."""
     if not 0 <= alpha <= 1:
         raise InputError(f"contrastive={alpha} must lie between 0 (the likeliest) and 1 (the most unlike)")
-    if not isinstance(stepper, Plain):
+    if not isinstance(stepper, EagerStepper):
         raise InputError("contrastive looks at hidden states", hint="it takes a model, and no fast path")
-    if asked.guide is not None:
+    if request.guide is not None:
         raise InputError(
             "contrastive does not go with choices, regex or schema", hint="leave one of them out"
         )
-    return [[one(stepper, ids, asked, alpha)] for ids in given.ids]
+    return [[one(stepper, ids, request, alpha)] for ids in given.ids]
 
 
 @torch.no_grad()
-def one(stepper: Plain, prompt: list[int], asked: Request, alpha: float) -> tuple[float, list[int]]:
+def one(stepper: EagerStepper, prompt: list[int], request: Request, alpha: float) -> tuple[float, list[int]]:
     """The search for one prompt."""
-    device, k = stepper.model.device, asked.sampling.top_k or 4
-    most, start = limit(stepper.model, asked, len(prompt)), before(stepper.model, prompt)
+    device, k = stepper.model.device, request.sampling.top_k or 4
+    most, start = max_new_tokens(stepper.model, request, len(prompt)), prefix_ids(stepper.model, prompt)
     logits, past = read(stepper, torch.tensor([prompt], device=device), most)
     out: list[int] = []
     score = 0.0
     while True:
         seen = torch.tensor([[*start, *out]], dtype=torch.long, device=device)
-        z = asked.sampling.penalised(logits.float(), seen, len(out))
-        if asked.sampling.forbids:
+        z = request.sampling.penalised(logits.float(), seen, len(out))
+        if request.sampling.forbids:
             exhausted(z, len(out))
         chances = z.softmax(-1)[0]
         likely = chances.topk(min(k, len(chances)))
         stepper.reorder(torch.zeros(len(likely.indices), dtype=torch.long, device=device))
-        watch = Watch("blocks.output", "decoder.output")
+        watch = Watch(hidden_name(stepper))
         logits = stepper.step(likely.indices, watch)
-        new = F.normalize(hidden(watch)[:, -1], dim=-1)  # (k, D)
+        new = F.normalize(watch[hidden_name(stepper)][:, -1].float(), dim=-1)  # (k, D)
         value = (1 - alpha) * likely.values - alpha * (new @ past.T).amax(-1)
         best = int(value.argmax())
         score += float(value[best])
         out.append(int(likely.indices[best]))
-        if out[-1] in asked.eos or len(out) >= most:
+        if out[-1] in request.eos or len(out) >= most:
             return score, out
         stepper.reorder(torch.tensor([best], device=device))
         logits, past = logits[best : best + 1], torch.cat((past, new[best : best + 1]))
 
 
-def hidden(watch: Watch) -> Tensor:
-    return next(watch[name] for name in watch).float()
+def hidden_name(stepper: EagerStepper) -> str:
+    """Return what the last hidden states are called when watched."""
+    return "blocks.output" if isinstance(stepper.model, LM) else "decoder.output"
 
 
-def read(stepper: Plain, prompt: Tensor, more: int) -> tuple[Tensor, Tensor]:
+def read(stepper: EagerStepper, prompt: Tensor, more: int) -> tuple[Tensor, Tensor]:
     """Logits (1, V) after the prompt, and the directions (S, D) of its hidden states."""
-    model, watch = stepper.model, Watch("blocks.output", "decoder.output")
-    with resting(model):
+    model, watch = stepper.model, Watch(hidden_name(stepper))
+    with evaluation_mode(model):
         if isinstance(model, LM):
             state = model.new_state(1, prompt.shape[1] + more)
             logits = model.step(prompt, state, watch=watch)[:, -1]
@@ -78,4 +79,4 @@ def read(stepper: Plain, prompt: Tensor, more: int) -> tuple[Tensor, Tensor]:
         else:
             logits = stepper.prefill(prompt, length=1 + more)
             model(prompt, prompt.new_full((1, 1), model.start_token), watch=watch)
-    return logits, F.normalize(hidden(watch)[0], dim=-1)
+    return logits, F.normalize(watch[hidden_name(stepper)][0].float(), dim=-1)

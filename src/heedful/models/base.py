@@ -115,7 +115,7 @@ class Model(nn.Module):
         check_ids_tensor(tokens, what)
         if valid is not None and (valid.shape != tokens.shape or valid.dtype != torch.bool):
             got = f"{tuple(valid.shape)} of {valid.dtype}"
-            raise InputError(f"valid must be a bool tensor of shape {tuple(tokens.shape)}; got {got}")
+            raise InputError(f"valid must be a bool tensor of shape {tuple(tokens.shape)}", hint=f"got {got}")
         if torch.compiler.is_compiling():
             return
         # Looking at ids on a GPU makes the host wait, so a training step looks at them before they travel.
@@ -129,7 +129,7 @@ class Model(nn.Module):
         if low < 0 or high >= embed.vocab:
             bad = low if low < 0 else high
             known = f"the vocabulary is 0 … {embed.vocab - 1}"
-            raise InputError(f"{what} has the id {bad}; {known}: was another tokenizer used?")
+            raise InputError(f"{what} has the id {bad}", hint=f"{known}: was another tokenizer used?")
 
     def check_reach(self, length: int, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
         """One clear error for a sequence that learned positions do not reach; padding does not count."""
@@ -138,8 +138,11 @@ class Model(nn.Module):
         length = length if valid is None else int(valid.sum(1).max())
         if length > embed.context:
             raise InputError(
-                f"{what} is {length} long; this model has learned positions for {embed.context}: "
-                f"shorten it or split it into pieces of at most {embed.context}"
+                f"{what} is {length} long",
+                hint=(
+                    f"this model has learned positions for {embed.context}: shorten it or split it into "
+                    f"pieces of at most {embed.context}"
+                ),
             )
 
 
@@ -175,12 +178,13 @@ class LM(Model):
         hidden, ctx = self.read(
             tokens, valid=valid, types=types, documents=documents, watch=watch, backend=backend
         )
-        logits: Tensor = ctx.at("head").see("logits", self.head(hidden, ctx))
-        return logits
+        return self.head.predict(hidden, ctx)
 
     def encode(self, tokens: Tensor, **how: Unpack[Reading]) -> Tensor:
         """The last hidden states (B, T, D), before any head."""
-        return self.read(tokens, **how)[0]
+        hidden, ctx = self.read(tokens, **how)
+        ctx.end()
+        return hidden
 
     def read(
         self,
@@ -226,7 +230,7 @@ class LM(Model):
         """
         if not self.causal:
             raise InputError(
-                "an encoder reads both ways and cannot generate; load a decoder or an encoder-decoder"
+                "an encoder reads both ways and cannot generate", hint="load a decoder or an encoder-decoder"
             )
         self.check(prompt, self.embed, valid)
         state = state or self.new_state(len(prompt), max(length, prompt.shape[1]))
@@ -246,8 +250,7 @@ class LM(Model):
     def step(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> Tensor:
         """Logits (B, T, V) of the next tokens, given all that the state remembers."""
         hidden, ctx = self._advance(tokens, state, **how)
-        logits: Tensor = ctx.at("head").see("logits", self.head(hidden, ctx))
-        return logits
+        return self.head.predict(hidden, ctx)
 
     def _advance(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> tuple[Tensor, Context]:
         ctx = advance(tokens, state, **how)
@@ -304,7 +307,7 @@ class Seq2Seq(Model):
         self.encoder, self.decoder, self.head = encoder, decoder, head
         if start_token >= self.decoder_embed.vocab:
             last = self.decoder_embed.vocab - 1
-            raise ConfigError(f"start_token={start_token} is no token; the vocabulary is 0 … {last}")
+            raise ConfigError(f"start_token={start_token} is no token", hint=f"the vocabulary is 0 … {last}")
         self.bridge, self.start_token = bridge, start_token
         self.published, self.generation = {}, {}
         self.tie()
@@ -339,7 +342,7 @@ class Seq2Seq(Model):
             check_ids_tensor(source, "source")
             target, target_valid = self.shifted(source, valid), valid
         hidden, ctx = self._hidden(source, target, valid, target_valid, watch=watch, backend=backend)
-        return ctx.at("head").see("logits", self.head(hidden, ctx))
+        return self.head.predict(hidden, ctx)
 
     def shifted(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
         """The start token, then all but the last of `tokens`; padding stays where it is."""
@@ -356,7 +359,9 @@ class Seq2Seq(Model):
         **how: Unpack[Looking],
     ) -> Tensor:
         """The decoder's last hidden states (B, T, D), before the head."""
-        return self._hidden(source, target, valid, target_valid, **how)[0]
+        hidden, ctx = self._hidden(source, target, valid, target_valid, **how)
+        ctx.end()
+        return hidden
 
     def _hidden(
         self,
@@ -369,7 +374,9 @@ class Seq2Seq(Model):
         state = self._read(source, valid=valid, **how)
         self.check(target, self.decoder_embed, target_valid, what="target")
         if len(target) != len(source):
-            raise InputError(f"target has {len(target)} rows and source {len(source)}; give one for each")
+            raise InputError(
+                f"target has {len(target)} rows and source {len(source)}", hint="give one for each"
+            )
         return self._advance(target, state, valid=target_valid, **how)
 
     def _advance(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> tuple[Tensor, Context]:
@@ -381,6 +388,9 @@ class Seq2Seq(Model):
     def encode(self, source: Tensor, **how: Unpack[Stepping]) -> Tensor:
         """The memory (B, S, D) the decoder looks at."""
         memory = self._read(source, **how).memory
+        watch = how.get("watch")
+        if watch is not None:
+            watch.check()
         assert memory is not None
         return memory
 
@@ -417,4 +427,4 @@ class Seq2Seq(Model):
     def step(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> Tensor:
         """Logits (B, T, V) of the next tokens, given the source and all that was written."""
         hidden, ctx = self._advance(tokens, state, **how)
-        return ctx.at("head").see("logits", self.head(hidden, ctx))
+        return self.head.predict(hidden, ctx)

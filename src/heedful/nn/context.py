@@ -6,6 +6,7 @@ A part answers three questions: what do I transform (x), what do we share (ctx),
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -31,10 +32,12 @@ class Part(nn.Module):
 
     `x` is (B, T, D). A part that remembers nothing has no state; one that does makes its own.
     `pattern_kind` says what a part's `pattern` is: "softmax" (rows sum to 1), "effective" (signed; what a
-    recurrence amounts to), or None if it has none.
+    recurrence amounts to), or None if it has none. pattern @ v = heads; `pattern_leaves_out` says what else
+    than heads goes into the part's output matrix, for captions.
     """
 
     pattern_kind: Literal["softmax", "effective"] | None = None
+    pattern_leaves_out: str = ""
 
     def new_state(self, batch: int, length: int) -> PartState | None:
         """An empty memory for `batch` rows, with room for about `length` positions."""
@@ -87,19 +90,40 @@ class Mask:
         return keep
 
 
+WILDCARD = re.compile(r"[*?\[]")
+
+
+def edited(name: str, value: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """fn(value) of a copy, so that an edit in place changes nothing else; an error if it does not fit."""
+    new: object = fn(value.clone())
+    is_like = lambda t: (t.shape, t.dtype, t.device) == (value.shape, value.dtype, value.device)
+    if isinstance(new, Tensor) and is_like(new):
+        return new
+    describe = lambda t: f"{tuple(t.shape)} of {t.dtype} on {t.device}"
+    gave = describe(new) if isinstance(new, Tensor) else f"a {type(new).__name__}"
+    raise InputError(f"the edit of {name!r} gave {gave}", hint=f"it must give back {describe(value)}")
+
+
 class Watch:
     """Records, and may replace, what is computed inside a forward pass.
 
     `Watch("blocks.*.attn.pattern")` keeps every value whose name matches; afterwards `watch[name]` is the
     tensor. `Watch(edit={name: fn})` puts fn(value) in its place; what is recorded is the edited value.
     A name is the path of the part and one word: blocks.3.attn.pattern, decoder.5.cross.scores.
+
+    A name without wildcards, and every edit, must meet a value in the pass, or a pass before, else the model
+    raises an error with the nearest name; a wildcard asks what there is, which may be nothing. An edit is
+    given a copy, which it may change in place, and gives back the same shape and type. `positions` has the
+    axis of each value that runs over tokens, counted from the end; None where there is none.
     """
 
     def __init__(self, *names: str, edit: Mapping[str, Callable[[Tensor], Tensor]] | None = None) -> None:
         self.names = names
         self.edit = dict(edit or {})
         self.values: dict[str, Tensor] = {}
-        self.seen: set[str] = set()
+        self.positions: dict[str, int | None] = {}
+        self.seen: set[str] = set()  # names of the passes so far, watched or not
+        self.met: set[str] = set()  # names and edits that matched one of them
 
     def wants(self, name: str) -> bool:
         """Whether the value called `name` is to be recorded or replaced."""
@@ -110,10 +134,36 @@ class Watch:
         self.seen.add(name)
         for pattern, fn in self.edit.items():
             if fnmatch.fnmatchcase(name, pattern):
-                value = fn(value)
-        if any(fnmatch.fnmatchcase(name, p) for p in self.names):
+                self.met.add(pattern)
+                value = edited(name, value, fn)
+        wanted = [p for p in self.names if fnmatch.fnmatchcase(name, p)]
+        if wanted:
+            self.met.update(wanted)
+            # A view may be one of a cache, which changes; what is recorded is also what is used from here on.
+            value = value.clone() if value._is_view() else value
             self.values[name] = value
         return value
+
+    def withhold(self, name: str, reason: str, hint: str) -> None:
+        """Called by a part that cannot show `name` in this pass: an error if that name was asked for.
+
+        A wildcard that only records asks what there is, and is left without it.
+        """
+        if any(fnmatch.fnmatchcase(name, p) for p in self.edit) or name in self.names:
+            raise InputError(f"{name} cannot be watched here: {reason}", hint=hint)
+
+    def check(self) -> None:
+        """Called by the model at the end of a pass: an error for a name or an edit that met no value."""
+        for name in (*self.edit, *(n for n in self.names if not WILDCARD.search(n))):
+            if name not in self.met:
+                raise self.missing(name)
+
+    def missing(self, name: str) -> InputError:
+        """The error for a name that nothing has."""
+        known = sorted({n.partition(".")[0] for n in self.seen})
+        where = "" if name.partition(".")[0] in known else f": this call runs {', '.join(known)}"
+        hint = nearest(name, sorted(self.seen)) or "watch '*' to see the names"
+        return InputError(f"nothing here is called {name!r}{where}", hint=hint)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.values:
@@ -162,12 +212,32 @@ class Context:
             return self
         return replace(self, path=f"{self.path}.{name}" if self.path else name)
 
-    def see(self, name: str, value: Tensor) -> Tensor:
-        """Show `value` to the watcher under this path; what comes back is used from here on."""
+    def see(self, name: str, value: Tensor, positions: int | None = -2) -> Tensor:
+        """Show `value` to the watcher under this path; what comes back is used from here on.
+
+        `positions` is the axis that runs over tokens (of a pattern: the queries), counted from the end, as
+        (B, T, D) and (B, H, T, K) have it; None if there is none.
+        """
         if self.watch is None:
             return value
-        return self.watch.visit(f"{self.path}.{name}", value)
+        path = f"{self.path}.{name}"
+        self.watch.positions[path] = positions
+        return self.watch.visit(path, value)
 
     def watches(self, *names: str) -> bool:
         """Whether somebody wants one of these values of this part: then it must be computed openly."""
-        return self.watch is not None and any(self.watch.wants(f"{self.path}.{n}") for n in names)
+        if self.watch is None:
+            return False
+        paths = [f"{self.path}.{name}" for name in names]
+        self.watch.seen.update(paths)
+        return any(map(self.watch.wants, paths))
+
+    def withhold(self, name: str, reason: str, hint: str) -> None:
+        """Tell the watcher that this part cannot show `name` in this pass."""
+        if self.watch is not None:
+            self.watch.withhold(f"{self.path}.{name}", reason, hint)
+
+    def end(self) -> None:
+        """End the pass: an error if a name was watched or edited that did not come."""
+        if self.watch is not None:
+            self.watch.check()

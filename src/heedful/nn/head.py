@@ -18,9 +18,14 @@ from heedful.nn.ffn import Activation
 
 
 class Head(nn.Module):
-    """logits = head(hidden, ctx). `kind` is the word a config uses for it."""
+    """logits = head(hidden, ctx). `kind` is the word a config uses for it.
+
+    `positions` is the axis of the logits that runs over tokens, counted from the end; None if the head gives
+    one answer for the whole text.
+    """
 
     kind = "none"
+    positions: int | None = -2
 
     def keep(self, pool: nn.Module) -> Head:
         """Hold a pooler that the checkpoint has and this head does not read, so that saving gives it back."""
@@ -30,6 +35,12 @@ class Head(nn.Module):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         raise NotImplementedError
 
+    def predict(self, x: Tensor, ctx: Context) -> Tensor:
+        """The logits, shown to the watcher: with them a pass ends."""
+        logits = ctx.at("head").see("logits", self(x, ctx), self.positions)
+        ctx.end()
+        return logits
+
     def tie(self, table: nn.Parameter) -> None:
         """Use the embedding's table as output matrix, if this head does."""
 
@@ -37,7 +48,8 @@ class Head(nn.Module):
     def words(self) -> LMHead | MLMHead:
         """The part of this head that speaks of words."""
         raise InputError(
-            f"a {self.kind!r} head predicts no words; load or build the model with a language-model head"
+            f"a {self.kind!r} head predicts no words",
+            hint="load or build the model with a language-model head",
         )
 
 
@@ -65,7 +77,8 @@ class NoHead(Head):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         raise InputError(
-            "this model has no head and gives no logits; call model.encode(tokens), or load one with a head"
+            "this model has no head and gives no logits",
+            hint="call model.encode(tokens), or load one with a head",
         )
 
 
@@ -198,6 +211,7 @@ class ClassifyHead(Head):
     """(B, C): W pool(x) + b, a label for the sequence"""
 
     kind = "classify"
+    positions = None
 
     def __init__(
         self, pool: nn.Module, dim: int, labels: int, *, dropout: float = 0.0, bias: bool = True
@@ -244,6 +258,7 @@ class NextHead(Head):
     """(B, 2): does the second sentence follow (0) or not (1)?   (Devlin et al. 2019 §3.1)"""
 
     kind = "next"
+    positions = None
 
     def __init__(self, pool: nn.Module, dim: int) -> None:
         super().__init__()
@@ -280,6 +295,7 @@ class DetectHead(Head):
     """(B, T): w·act(dense x) + b, was this token replaced?   (ELECTRA §2)"""
 
     kind = "detect"
+    positions = -1
 
     def __init__(self, dim: int, act: Activation) -> None:
         super().__init__()
@@ -295,5 +311,5 @@ class DetectHead(Head):
 def choose(kind: str, **makers: Callable[[], Head]) -> Head:
     """The head a config asks for, made now; an error that lists the others if there is none of that kind."""
     if kind not in makers:
-        raise ConfigError(f"head={kind!r} is not one this model has; choose {', '.join(makers)}")
+        raise ConfigError(f"head={kind!r} is not one this model has", hint=f"choose {', '.join(makers)}")
     return makers[kind]()

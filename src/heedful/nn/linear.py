@@ -1,7 +1,7 @@
 """Attention whose cost grows with the length, not with its square: a matrix of fixed size remembers the past.
 
 The effective attention `pattern` is (B, H, T, T) and pattern @ v = heads, before any norm, gate or output
-matrix. With a state it still covers the new positions alone; what is remembered is added to heads.
+matrix. A memory of fixed size holds no past positions, so that a pass that goes on from one has no pattern.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heedful.nn.attention import head_size, join_heads, split_heads
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
 from heedful.nn.scan import fast_linear, linear, linear_pattern, wide
-from heedful.nn.ssm import ShortConv, show
+from heedful.nn.ssm import ShortConv, show, shows_pattern
 from heedful.nn.state import Recurrent
 
 Features = Callable[[Tensor], Tensor]
@@ -79,10 +79,11 @@ class LinearAttention(Part):
         q, k = self.features(q), self.features(k)
         if ctx.new_valid is not None:
             k = k.masked_fill(~ctx.new_valid[:, None, :, None], 0.0)
+        with_pattern = shows_pattern(ctx, state)
         both = remember(q, k, torch.cat((v, torch.ones_like(v[..., :1])), -1), None, ctx, state)
         total = both[..., -1:].clamp(min=1e-6)  # a row that sees nothing is 0, not NaN
         heads = both[..., :-1] / total
-        if ctx.watches("pattern"):
+        if with_pattern:
             heads = show(ctx, heads, v, linear_pattern(q, k, None, ctx.fresh) / total)
         out: Tensor = self.o(join_heads(ctx.see("heads", heads)).to(x.dtype))
         return out
@@ -96,6 +97,7 @@ class GatedLinearAttention(Part):
     """
 
     pattern_kind = "effective"
+    pattern_leaves_out = "the norm and the gate after it"
 
     def __init__(
         self, dim: int, heads: int, key_dim: int, *, rank: int = 16, tau: float = 16.0, eps: float = 1e-6
@@ -120,8 +122,9 @@ class GatedLinearAttention(Part):
         log_a = F.logsigmoid(wide(split_heads(self.decay(self.low(x)), self.heads))) / self.tau
         if ctx.new_valid is not None:
             k, log_a = (t.masked_fill(~ctx.new_valid[:, None, :, None], 0.0) for t in (k, log_a))
+        with_pattern = shows_pattern(ctx, state)
         heads = remember(q, k, v, log_a, ctx, state)
-        if ctx.watches("pattern"):
+        if with_pattern:
             heads = show(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
         heads = ctx.see("heads", heads).to(x.dtype)
         out: Tensor = self.o(join_heads(self.norm(heads)) * F.silu(self.gate(x)))

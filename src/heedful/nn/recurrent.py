@@ -70,9 +70,8 @@ def _edits(values: Carry, forced: Carry, ctx: Context) -> Carry:
         if name in forced and torch.equal(forced[name], value):
             edited[name] = forced[name]  # the edit left the numbers alone: the tensor it gave stays in use
         elif ctx.watches(name):
-            before = value.clone()
             seen = ctx.see(name, value)
-            if seen is not value or not torch.equal(seen, before):
+            if seen is not value:
                 edited[name] = seen
     return edited
 

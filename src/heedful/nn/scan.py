@@ -7,6 +7,7 @@ difference of two is taken, which is never positive: nothing overflows. Sums are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,6 +72,25 @@ def fast_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     """Whichever of the two is faster where the tensors are."""
     loop = a.device.type == "cpu" and not torch.compiler.is_compiling()
     return scan(a, b, h) if loop else doubling_scan(a, b, h)
+
+
+def shown_scan(a: Tensor, b: Tensor, h: Tensor, see: Callable[[Tensor], Tensor]) -> Tensor:
+    """`fast_scan` whose states, (T, …), somebody sees and may replace: each follows from those before it.
+
+    A change d_t of h_t goes on as b_{t+1} + a_{t+1} d_t. That changes later states, which are seen again,
+    until the changes are those that were already carried on. Each pass settles one more position at least.
+    """
+    states = fast_scan(a, b, h)
+    carried = torch.zeros_like(states)
+    for _ in range(len(a) + 1):  # a change that draws random numbers never settles
+        seen = see(states)
+        change = seen - states
+        if torch.equal(change, carried):
+            break
+        carried = change
+        before = torch.cat((torch.zeros_like(change[:1]), change[:-1]))
+        states = fast_scan(a, torch.addcmul(b.to(a.dtype), a, before), h)
+    return seen
 
 
 def scan_into(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
@@ -179,12 +199,15 @@ def _read(states: Tensor, C: Tensor) -> Tensor:
 
 
 def selective_states(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, keep: Tensor | None, h: Tensor
-) -> Tensor:
-    """Every h_t of `selective`, (B, T, D, N): for those who look."""
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, keep: Tensor | None, h: Tensor,
+    see: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:  # fmt: skip
+    """Every h_t of `selective`, (B, T, D, N): for those who look, and through `see` replace them."""
     major = [x.transpose(0, 1) for x in (u, delta, B)]
     a, b = _coefficients(major[0], major[1], A, major[2], None if keep is None else keep.transpose(0, 1))
-    return fast_scan(a, b, h).transpose(0, 1)
+    if see is None:
+        return fast_scan(a, b, h).transpose(0, 1)
+    return shown_scan(a, b, h, lambda states: see(states.transpose(0, 1)).transpose(0, 1)).transpose(0, 1)
 
 
 def same_document(fresh: Tensor | None, length: int, device: torch.device) -> Tensor:

@@ -1,8 +1,9 @@
 """State spaces in the place of attention: S4, with a diagonal state matrix, and Mamba, which picks by token.
 
 Every channel is a head of size 1: the effective attention `pattern` is (B, D, T, T), signed, and pattern @ v
-= heads, v (B, D, T, 1) being what the state space reads and heads what it writes, its skip D included, before
-the gate. With a state the pattern still covers the new positions alone; what is remembered is added to heads.
+= heads, v (B, D, T, 1) being what the state space reads and heads what it writes (Ali et al. 2024, arXiv
+2403.01590). The skip D v beside it moves nothing between positions: it is shown as `skip`, and both go on.
+A memory of fixed size holds no past positions, so that a pass that goes on from one has no pattern.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from heedful.nn.scan import (
     selective,
     selective_pattern,
     selective_states,
+    shown_scan,
     wide,
 )
 from heedful.nn.state import Recurrent
@@ -91,10 +93,24 @@ class ShortConv(nn.Module):
         return F.pad(document, (self.width - 1, 0))
 
 
+def shows_pattern(ctx: Context, state: PartState | None) -> bool:
+    """Whether a pattern is asked for, and can be given: the state, before it is updated, must be empty."""
+    if not isinstance(state, Recurrent) or not state.tensors:
+        return ctx.watches("pattern")
+    ctx.withhold("pattern", "the state holds a summary of what came before", "read the whole text at once")
+    return False
+
+
 def show(ctx: Context, y: Tensor, v: Tensor, pattern: Tensor) -> Tensor:
     """y (B, H, T, K) after its pattern was shown: an edit changes y by what it changes of pattern @ v."""
     edited = ctx.see("pattern", pattern)
     return y if edited is pattern else y + (edited - pattern) @ v
+
+
+def with_skip(ctx: Context, heads: Tensor, D: Tensor, v: Tensor) -> Tensor:
+    """y = heads + D v, both shown: (B, D, T, 1) → (B, T, D)"""
+    heads, skip = ctx.see("heads", heads), ctx.see("skip", wide(D)[:, None, None] * v)
+    return (heads + skip)[..., 0].transpose(1, 2)
 
 
 class Mamba(Part):
@@ -106,6 +122,7 @@ class Mamba(Part):
     """
 
     pattern_kind = "effective"
+    pattern_leaves_out = "the skip D, the convolution before it and the gate"
 
     def __init__(
         self,
@@ -146,6 +163,7 @@ class Mamba(Part):
         return Recurrent()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        with_pattern = shows_pattern(ctx, state)
         u = F.silu(self.conv(self.value(x), ctx, state))  # (B, T, F)
         delta = F.softplus(wide(self.delta(self.low(u))))
         if ctx.new_valid is not None:
@@ -153,11 +171,10 @@ class Mamba(Part):
         v = ctx.see("v", wide(u).transpose(1, 2)[..., None])  # (B, F, T, 1)
         delta, B, C = ctx.see("delta", delta), ctx.see("B", wide(self.B(u))), ctx.see("C", wide(self.C(u)))
         y = self._states(v[..., 0].transpose(1, 2), delta, B, C, ctx, state)
-        heads = (y.transpose(1, 2) + wide(self.D)[:, None] * v[..., 0])[..., None]
-        if ctx.watches("pattern"):
-            skip = torch.diag_embed(wide(self.D)[:, None].expand(*v.shape[1:3]))  # (F, T, T)
-            heads = show(ctx, heads, v, selective_pattern(delta, self._A(), B, C, ctx.fresh) + skip)
-        y = ctx.see("heads", heads)[..., 0].transpose(1, 2).to(x.dtype)
+        heads = y.transpose(1, 2)[..., None]
+        if with_pattern:
+            heads = show(ctx, heads, v, selective_pattern(delta, self._A(), B, C, ctx.fresh))
+        y = with_skip(ctx, heads, self.D, v).to(x.dtype)
         out: Tensor = self.out(y * F.silu(self.gate(x)))
         return out
 
@@ -171,7 +188,8 @@ class Mamba(Part):
         held = state.get("h") if isinstance(state, Recurrent) else None
         h = u.new_zeros(len(u), *A.shape) if held is None else held
         if ctx.watches("h"):
-            states = ctx.see("h", selective_states(u, delta, A, B, keep, h))  # (B, T, F, N)
+            see = lambda states: ctx.see("h", states, positions=-3)  # (B, T, F, N)
+            states = selective_states(u, delta, A, B, keep, h, see)
             y, last = torch.einsum("btfn,btn->btf", states, C), states[:, -1]
         else:
             form = selective if ctx.backend == "reference" or u.shape[1] == 1 else fast_selective
@@ -191,6 +209,7 @@ class S4(Part):
     """
 
     pattern_kind = "effective"
+    pattern_leaves_out = "the skip D"
 
     def __init__(
         self, dim: int, state: int, *, step: tuple[float, float] = (0.001, 0.1), dropout: float = 0.0
@@ -225,13 +244,11 @@ class S4(Part):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         u = wide(x) if ctx.new_valid is None else wide(x).masked_fill(~ctx.new_valid[..., None], 0.0)
         v = ctx.see("v", u.transpose(1, 2)[..., None])  # (B, D, T, 1)
-        u, T = v[..., 0], x.shape[1]
+        u, T, with_pattern = v[..., 0], x.shape[1], shows_pattern(ctx, state)
         open_form = ctx.fresh is not None or T == 1 or ctx.watches("h") or ctx.backend == "reference"
         y = self._recurrence(u, ctx, state) if open_form else self._convolution(u, ctx, state)
-        heads = (y + wide(self.D)[:, None] * u)[..., None]
-        if ctx.watches("pattern"):
-            heads = show(ctx, heads, v, self.pattern(ctx, len(x), T))
-        y = ctx.see("heads", heads)[..., 0].transpose(1, 2).to(x.dtype)
+        heads = y[..., None] if not with_pattern else show(ctx, y[..., None], v, self.pattern(ctx, len(x), T))
+        y = with_skip(ctx, heads, self.D, v).to(x.dtype)
         out: Tensor = F.glu(self.out(F.dropout(F.gelu(y), self.dropout, self.training)), -1)
         return out
 
@@ -243,15 +260,21 @@ class S4(Part):
         decay = log.exp().expand(u.shape[2], len(u), *log.shape)
         for flag, value in ((None if ctx.new_valid is None else ~ctx.new_valid, 1.0), (ctx.fresh, 0.0)):
             decay = decay if flag is None else torch.where(flag.t()[..., None, None], value, decay)
-        form = scan if ctx.backend == "reference" else fast_scan
         given = u.permute(2, 0, 1)[..., None].expand_as(decay)  # (T, B, D, N)
-        states = form(decay, given, h).transpose(0, 1)
         if ctx.watches("h"):
-            seen = ctx.see("h", torch.view_as_real(states.resolve_conj()).flatten(-2))  # (B, T, D, 2N)
-            states = torch.view_as_complex(seen.unflatten(-1, (-1, 2)).contiguous())
+            states = shown_scan(decay, given, h, lambda states: self._show(states, ctx)).transpose(0, 1)
+        else:
+            form = scan if ctx.backend == "reference" else fast_scan
+            states = form(decay, given, h).transpose(0, 1)
         if isinstance(state, Recurrent):
             state.update(h=states[:, -1])
         return 2 * torch.einsum("btdn,dn->bdt", states, C).real
+
+    def _show(self, states: Tensor, ctx: Context) -> Tensor:
+        """The states (T, B, D, N) as others see them: batch first, real and imaginary parts side by side"""
+        pairs = torch.view_as_real(states.transpose(0, 1).resolve_conj())
+        seen = ctx.see("h", pairs.flatten(-2), positions=-3)  # (B, T, D, 2N)
+        return torch.view_as_complex(seen.unflatten(-1, (-1, 2)).contiguous()).transpose(0, 1)
 
     def _convolution(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """The same by FFT, twice as long as the sequence so that the end does not wrap round to the start"""
@@ -273,7 +296,7 @@ class S4(Part):
         return y if valid is None else back(y.mT, valid).mT
 
     def pattern(self, ctx: Context, batch: int, length: int) -> Tensor:
-        """P_ts = K_{t−s} for valid s ≤ t of one document, + D if s = t: the quadratic form, (B, D, T, T)"""
+        """P_ts = K_{t−s} for valid s ≤ t of one document: the quadratic form, (B, D, T, T)"""
         log, C = self.discrete()
         valid = ctx.new_valid
         if valid is None:
@@ -281,8 +304,7 @@ class S4(Part):
         place = valid.int().cumsum(1)
         keep = same_document(ctx.fresh, length, log.device) & valid[:, None]  # (B, T, T)
         distance = (place[:, :, None] - place[:, None]).clamp(min=0)
-        skip = torch.diag_embed(wide(self.D)[:, None].expand(-1, length))
-        return kernel(log, C, length)[:, distance].transpose(0, 1).masked_fill(~keep[:, None], 0.0) + skip
+        return kernel(log, C, length)[:, distance].transpose(0, 1).masked_fill(~keep[:, None], 0.0)
 
 
 def powers(log: Tensor, length: int) -> tuple[Tensor, Tensor]:

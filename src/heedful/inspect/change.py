@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -14,9 +14,10 @@ from heedful.errors import InputError
 from heedful.inspect.attention import attention
 from heedful.inspect.inputs import Input, Text, floats, part_at, reading, stack_of
 from heedful.models.base import Model
+from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.block import Stack
-from heedful.nn.context import Context, PartState, Watch
+from heedful.nn.context import Watch
 from heedful.nn.quantised import Quantised
 
 Heads = Mapping[str, Sequence[int]]  # path of a part → its heads: {"blocks.0.attn": [1, 2]}
@@ -193,20 +194,6 @@ def causal_trace(
     score = lambda watch: (gap(second.run(model, watch)) - worst) / (best - worst)
     length = first.read.shape[1]
     return {name: [score(_carry({name: value}, [t])) for t in range(length)] for name, value in kept.items()}
-
-
-class KeptHeads(Attention):
-    """Attention with some of its heads taken out: o's other columns, and what made them, are gone.
-
-    A bias that all layers share is read for the heads that are left.
-    """
-
-    kept: tuple[int, ...]
-
-    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        if ctx.bias is not None and ctx.bias.shape[1] > 1:
-            ctx = replace(ctx, bias=ctx.bias[:, list(self.kept)])
-        return super().forward(x, ctx, state)
 
 
 def prune(model: Model, heads: Heads) -> Model:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from heedful.nn.attention import Attention
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, PartState
 
@@ -62,6 +63,20 @@ class LoRA(nn.Linear):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}, alpha={self.alpha}"
+
+
+class KeptHeads(Attention):
+    """Attention with some of its heads taken out: o's other columns, and what made them, are gone.
+
+    A bias that all layers share is read for the heads that are left.
+    """
+
+    kept: tuple[int, ...]
+
+    def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        if ctx.bias is not None and ctx.bias.shape[1] > 1:
+            ctx = replace(ctx, bias=ctx.bias[:, list(self.kept)])
+        return super().forward(x, ctx, state)
 
 
 def swap(model: nn.Module, change: Callable[[str, nn.Module], nn.Module | None]) -> list[str]:

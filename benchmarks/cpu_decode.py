@@ -25,7 +25,7 @@ import torch
 import heedful
 from heedful.decode.fast import fast
 from heedful.decode.quantize import quantize
-from heedful.decode.stepper import Plain, Stepper
+from heedful.decode.stepper import EagerStepper, Stepper
 
 Run = Callable[[], list[int]]
 
@@ -109,7 +109,7 @@ def compare(kind: str, model: Any, folder: Path, a: argparse.Namespace) -> dict[
         "heedful": ours(fast(model), prompt, a.count),
     }
     if a.plain:
-        runs["heedful, plain"] = ours(Plain(model), prompt, a.count)  # type: ignore[arg-type]
+        runs["heedful, plain"] = ours(EagerStepper(model), prompt, a.count)  # type: ignore[arg-type]
     rates = in_turns(runs, a.count, a.turns)
     ratios = [h / c for h, c in zip(rates["heedful"], rates["ctranslate2"], strict=True)]
     agree = [x == y for x, y in zip(runs["heedful"](), runs["ctranslate2"](), strict=True)]

@@ -28,7 +28,7 @@ from heedful.decode.fast_gpu import Launches
 from heedful.decode.gpu_matrices import CUBLAS, Attending
 from heedful.decode.graph import NAMES, OnGPU, record, seconds
 from heedful.decode.quantize import quantize
-from heedful.decode.stepper import Plain
+from heedful.decode.stepper import EagerStepper
 
 TINY = {"vocab": 32, "dim": 32, "layers": 1, "heads": 2, "context": 384, "hidden": 32}
 RESULTS: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def agreement(model: Any, stepper: OnGPU, rows: int, length: int, a: argparse.Na
     """How far steps of the graph are from the plain ones. `length` is that of the measurements to come."""
     steps = 3 if a.tiny else 16
     prompt = torch.randint(model.config.vocab, (rows, 16), device=a.device)
-    plain, same, worst = Plain(model), 0, 0.0
+    plain, same, worst = EagerStepper(model), 0, 0.0
     logits = plain.prefill(prompt, None, 16 + steps)
     stepper.prefill(prompt, None, length)
     for _ in range(steps):
@@ -104,7 +104,7 @@ def agreement(model: Any, stepper: OnGPU, rows: int, length: int, a: argparse.Na
 
 def same_reading(model: Any, stepper: OnGPU, prompt: torch.Tensor, length: int) -> str:
     """How far the logits after whole prompts are from the plain ones."""
-    want, got = Plain(model).prefill(prompt), stepper.prefill(prompt, None, length)
+    want, got = EagerStepper(model).prefill(prompt), stepper.prefill(prompt, None, length)
     same = int((got.argmax(-1) == want.argmax(-1)).sum())
     worst = float((got - want).abs().max() / want.abs().max())
     return f"same argmax {same} of {len(prompt)}, largest difference {worst:.1e} of the largest logit"

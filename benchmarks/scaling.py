@@ -18,7 +18,7 @@ import torch
 
 import heedful
 from heedful.decode.fast import fast
-from heedful.decode.stepper import Plain, Stepper
+from heedful.decode.stepper import EagerStepper, Stepper
 
 LENGTHS = (64, 256, 1024, 2048, 4096, 8192)
 
@@ -29,10 +29,10 @@ def models(tiny: bool) -> dict[str, Stepper]:
     build = lambda name, **more: heedful.build(name, vocab=1024, seed=0, **size, **more).eval()
     attention = build("gpt2", heads=8, context=max(LENGTHS) + 64)
     return {
-        "GPT-2, plain step": Plain(attention),  # type: ignore[dict-item]
+        "GPT-2, plain step": EagerStepper(attention),  # type: ignore[dict-item]
         "GPT-2, step over rows": fast(attention),
-        "LSTM": Plain(build("lstm")),  # type: ignore[dict-item]
-        "Mamba": Plain(build("mamba")),  # type: ignore[dict-item]
+        "LSTM": EagerStepper(build("lstm")),  # type: ignore[dict-item]
+        "Mamba": EagerStepper(build("mamba")),  # type: ignore[dict-item]
     }
 
 

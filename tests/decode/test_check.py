@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import heedful
-from heedful.decode.stepper import Plain
+from heedful.decode.stepper import EagerStepper
 from heedful.errors import InputError
 from tests.decode.toy import speller
 from tests.properties.tiny import ENCODERS, GENERATORS, SEQ2SEQS, tiny
@@ -28,12 +28,12 @@ def test_texts_are_the_prompts_of_a_model_with_a_tokenizer() -> None:
 
 
 def test_a_stepper_that_writes_something_else_is_found() -> None:
-    class Wrong(Plain):
+    class Wrong(EagerStepper):
         def step(self, tokens: Tensor, watch: object = None) -> Tensor:
             return super().step(tokens).flip(-1)
 
     model = tiny("gpt2")
-    assert heedful.check(model, fast=Plain(model)).ok
+    assert heedful.check(model, fast=EagerStepper(model)).ok
     report = heedful.check(model, fast=Wrong(model))
     assert not report.ok
     assert [c.mode for c in report.comparisons if not c.same] == ["compiled"]

@@ -11,7 +11,7 @@ import heedful
 from heedful.decode import fast as choosing
 from heedful.decode.fast import OnCPU, fast, stepper_where_it_pays
 from heedful.decode.quantize import quantize
-from heedful.decode.stepper import Plain
+from heedful.decode.stepper import EagerStepper
 from heedful.errors import InputError
 from heedful.models.base import Model
 from tests.properties.tiny import DECODERS, ids, tiny
@@ -25,7 +25,7 @@ def worst_step(model: Model, rows: int = 1, pad: int = 0, steps: int = 8, length
     """The largest difference of any logit over some steps, fast against plain."""
     prompt = ids(model, rows, 6)
     valid = torch.arange(6).expand(rows, 6) >= torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
-    quick, plain = OnCPU(model), Plain(model)
+    quick, plain = OnCPU(model), EagerStepper(model)
     quick.prefill(prompt, valid if pad else None, length)
     logits, worst = plain.prefill(prompt, valid if pad else None, length), 0.0
     for _ in range(steps):
@@ -55,7 +55,7 @@ def test_a_window_rolls_over_rows_as_it_does_plainly(family: str, pad: int) -> N
 
 def test_what_rows_wrote_into_a_window_is_taken_back_and_continued_plainly() -> None:
     model = tiny("mistral")
-    quick, plain, prompt = OnCPU(model), Plain(model), ids(model, 2, 17)
+    quick, plain, prompt = OnCPU(model), EagerStepper(model), ids(model, 2, 17)
     logits = quick.prefill(prompt)
     plain.prefill(prompt)
     for n in range(40):
@@ -88,7 +88,7 @@ def test_several_threads_give_what_one_gives() -> None:
 @pytest.mark.parametrize("family", sorted(set(DECODERS) - set(WRITTEN)))
 def test_a_model_with_other_parts_is_stepped_plainly(family: str) -> None:
     model = tiny(family)
-    quick, plain, prompt = OnCPU(model), Plain(model), ids(tiny(family), 1, 5)
+    quick, plain, prompt = OnCPU(model), EagerStepper(model), ids(tiny(family), 1, 5)
     tokens = quick.prefill(prompt, None, 8).argmax(-1)
     plain.prefill(prompt, None, 8)
     assert torch.equal(quick.step(tokens), plain.step(tokens))
@@ -97,7 +97,7 @@ def test_a_model_with_other_parts_is_stepped_plainly(family: str) -> None:
 
 def test_the_cache_grows_and_rows_are_reordered_and_cropped_in_between() -> None:
     model = tiny("llama")
-    quick, plain, prompt = OnCPU(model), Plain(model), ids(model, 2, 4)
+    quick, plain, prompt = OnCPU(model), EagerStepper(model), ids(model, 2, 4)
     logits = quick.prefill(prompt)  # no length said: no room is left after the prompt
     assert torch.equal(plain.prefill(prompt), logits)
     for n in range(9):
@@ -121,7 +121,7 @@ def test_weights_that_moved_are_found_again() -> None:
     model.tie()
     quick.prefill(prompt, None, 9)
     after = quick.step(prompt[:, 0])
-    plain = Plain(model)
+    plain = EagerStepper(model)
     plain.prefill(prompt, None, 9)
     assert torch.allclose(after, plain.step(prompt[:, 0]), atol=1e-5)
     assert not torch.allclose(after, before, atol=1e-2)
@@ -161,20 +161,20 @@ def test_a_long_text_of_a_float32_decoder_is_stepped_fast_and_nothing_else() -> 
     model, long = tiny("llama"), 10**7
     chosen = lambda model, rows=1, tokens=long: type(stepper_where_it_pays(model, rows, tokens))
     assert chosen(model) is OnCPU
-    assert chosen(model, tokens=128) is Plain
-    assert chosen(model, rows=5) is Plain
-    assert chosen(tiny("llama").to(torch.bfloat16)) is Plain
-    assert chosen(quantize(tiny("llama"), "int8")) is Plain
-    assert chosen(tiny("lstm")) is Plain
-    assert chosen(tiny("t5")) is Plain
+    assert chosen(model, tokens=128) is EagerStepper
+    assert chosen(model, rows=5) is EagerStepper
+    assert chosen(tiny("llama").to(torch.bfloat16)) is EagerStepper
+    assert chosen(quantize(tiny("llama"), "int8")) is EagerStepper
+    assert chosen(tiny("lstm")) is EagerStepper
+    assert chosen(tiny("t5")) is EagerStepper
     model.register_forward_hook(lambda *_: None)
-    assert chosen(model) is Plain
+    assert chosen(model) is EagerStepper
 
 
 def test_code_that_must_be_compiled_first_needs_more_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama")
     tokens = int(choosing.PAYS_READ * 2) // sum(p.numel() for p in model.parameters())
-    for before, kind in ((True, OnCPU), (False, Plain)):
+    for before, kind in ((True, OnCPU), (False, EagerStepper)):
         monkeypatch.setattr(choosing, "compiled_before", lambda before=before: before)
         assert type(stepper_where_it_pays(model, 1, tokens)) is kind
 
@@ -189,7 +189,7 @@ def test_a_model_writes_the_same_whichever_stepper_is_chosen(
     monkeypatch.setattr(choosing, "PAYS_COMPILED", 0)
     whole = OnCPU.ready
     monkeypatch.setattr(OnCPU, "ready", lambda self, rows: steps.append(done := whole(self, rows)) or done)
-    expected = heedful.generate(Plain(model), [5, 6, 7, 8], max_tokens=30, **settings)
+    expected = heedful.generate(EagerStepper(model), [5, 6, 7, 8], max_tokens=30, **settings)
     assert not steps
     assert heedful.generate(model, [5, 6, 7, 8], max_tokens=30, **settings) == expected
     assert any(steps) or "lookup" in settings

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from heedful.decode.quantize import quantize
-from heedful.decode.stepper import Plain
+from heedful.decode.stepper import EagerStepper
 from heedful.errors import InputError
 from heedful.models.base import Model
 from tests.properties.tiny import ids, tiny
@@ -38,7 +38,7 @@ def worst_step(
     begin = torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
     valid = torch.arange(length).expand(rows, length) >= begin
     known = valid.to(DEVICE) if pad else None
-    quick, plain = OnGPU(model, attending=Attending(16, splits=splits)), Plain(model)
+    quick, plain = OnGPU(model, attending=Attending(16, splits=splits)), EagerStepper(model)
     assert quick.why is None
     if cublas:
         quick.choice = {}
@@ -84,7 +84,7 @@ def test_tokens_fed_back_on_the_device_are_those_of_a_loop() -> None:
 
     model = tiny("llama").to(DEVICE)
     prompt = ids(model, 2, 5).to(DEVICE)
-    plain, written = Plain(model), []
+    plain, written = EagerStepper(model), []
     logits = plain.prefill(prompt, None, 16)
     for _ in range(9):
         written.append(logits.argmax(-1))
@@ -134,10 +134,10 @@ def test_keys_kept_in_eight_bits_are_the_plain_ones_rounded() -> None:
     assert isinstance(model, LM)
     prompt = ids(model, 2, 21).to(DEVICE)
     quick = OnGPU(model, attending=Attending(16, splits=1), kept=torch.float8_e4m3fn)
-    plain, state = Plain(model), model.new_state(2, 32)
+    plain, state = EagerStepper(model), model.new_state(2, 32)
     state.parts = growing(state.parts, torch.float8_e4m3fn)
     plain.state = model.start(prompt, length=32, state=state)
-    logits, exact = quick.prefill(prompt, None, 32), Plain(model).prefill(prompt, None, 32)
+    logits, exact = quick.prefill(prompt, None, 32), EagerStepper(model).prefill(prompt, None, 32)
     assert quick.launches is not None
     assert quick.launches.caches[0][0].dtype == torch.float8_e4m3fn
     assert torch.equal(logits, plain.state.logits)

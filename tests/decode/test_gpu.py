@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.stepper import Plain
+from heedful.decode.stepper import EagerStepper
 from heedful.models.base import Model, Seq2Seq
 from tests.properties.tiny import ids, tiny
 
@@ -68,7 +68,7 @@ def test_one_row_on_the_quick_path_gives_the_plain_tokens(family: str) -> None:
     here, there = both(family)
     prompt = prompts(here)[0]
     quick = heedful.generate(there, prompt, max_tokens=20, eos=[])
-    assert quick == heedful.generate(Plain(there), prompt, max_tokens=20, eos=[])
+    assert quick == heedful.generate(EagerStepper(there), prompt, max_tokens=20, eos=[])
     assert quick == heedful.generate(here, prompt, max_tokens=20, eos=[])
 
 

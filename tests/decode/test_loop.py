@@ -10,7 +10,7 @@ import torch
 
 import heedful
 from heedful.decode.loop import Generation, Piece
-from heedful.decode.stepper import Plain
+from heedful.decode.stepper import EagerStepper
 from heedful.models.base import Model, Seq2Seq
 from tests.decode.toy import letters, speller
 from tests.properties.tiny import GENERATORS, source_ids, tiny
@@ -59,7 +59,7 @@ def test_rows_that_end_early_do_not_change_the_others() -> None:
 
 
 def test_a_stepper_with_a_fixed_number_of_rows_writes_the_same() -> None:
-    class Stiff(Plain):
+    class Stiff(EagerStepper):
         fixed = True
 
     model = tiny("gpt2")
@@ -168,7 +168,7 @@ def test_dropout_rests_while_a_model_in_training_writes() -> None:
 
 def test_nothing_is_recorded_for_gradients() -> None:
     model = tiny("gpt2")
-    assert all(not v.requires_grad for v in Plain(model).prefill(torch.tensor([[1, 2]])))
+    assert all(not v.requires_grad for v in EagerStepper(model).prefill(torch.tensor([[1, 2]])))
 
 
 def test_text_in_pieces_is_the_text_as_a_whole() -> None:

@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.decode.request import Prompts, Request, before, limit
-from heedful.decode.stepper import Plain, Stepper, resting
+from heedful.decode.request import Prompts, Request, prefix_ids, max_new_tokens
+from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
 from heedful.errors import InputError
 from heedful.models.base import Seq2Seq
 from heedful.nn.context import Watch
@@ -153,8 +153,8 @@ def hunted(stepper: Stepper, given: Prompts, asked: Request, wide: Beams) -> lis
     """The searches themselves, one for each prompt and group, when they have come to their end."""
     model, W = stepper.model, wide.width
     groups = range(wide.groups)
-    hunts = [[Hunt(wide, asked, limit(model, asked, len(ids))) for _ in groups] for ids in given.ids]
-    prompts = [before(model, ids) for ids in given.ids]
+    hunts = [[Hunt(wide, asked, max_new_tokens(model, asked, len(ids))) for _ in groups] for ids in given.ids]
+    prompts = [prefix_ids(model, ids) for ids in given.ids]
     tokens, valid = given.padded(model.device)
     index = torch.arange(len(hunts), device=model.device).repeat_interleave(W)
     length = max(map(len, prompts)) + max(row[0].limit for row in hunts)
@@ -260,15 +260,15 @@ class Coverage:
     NAMES = ("decoder.*.cross.pattern", "decoder.[0-9].pattern")
 
     def __init__(self, stepper: Stepper, source: Tensor, valid: Tensor | None) -> None:
-        if not isinstance(stepper, Plain) or not isinstance(stepper.model, Seq2Seq):
+        if not isinstance(stepper, EagerStepper) or not isinstance(stepper.model, Seq2Seq):
             raise InputError(
                 "coverage looks at cross-attention", hint="give an encoder-decoder, and no fast path"
             )
-        self.stepper: Plain = stepper
+        self.stepper: EagerStepper = stepper
         self.valid: Tensor = torch.ones_like(source, dtype=torch.bool) if valid is None else valid
         first = source.new_full((len(source), 1), stepper.model.start_token)
         watch = Watch(*self.NAMES)
-        with torch.no_grad(), resting(stepper.model):
+        with torch.no_grad(), evaluation_mode(stepper.model):
             stepper.model(source, first, valid=valid, watch=watch)
         if not len(watch):
             raise InputError(

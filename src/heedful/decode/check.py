@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.decode.request import prompts, room
-from heedful.decode.stepper import Plain, Stepper, resting
+from heedful.decode.request import encode_prompts, free_context
+from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
 from heedful.models.base import LM, Model, Seq2Seq
 
 SENTENCES = ("Once upon a time there was a", "The capital of France is", "One, two, three,")
@@ -76,14 +76,14 @@ def check(
     `texts` are the prompts; a model without a tokenizer gets random ids. `fast` is a stepper of the
     same model, compared too.
     """
-    plain = Plain(model)
+    plain = EagerStepper(model)
     ids = three_prompts(model, texts)
-    fits = [room(model, len(row)) for row in ids]
+    fits = [free_context(model, len(row)) for row in ids]
     tokens = min([tokens, *(f for f in fits if f is not None)])
     alone = [greedy(plain, row, tokens) for row in ids]
     written = torch.stack([t for t, _ in alone])  # (B, N)
     logits = torch.stack([z for _, z in alone])  # (B, N, V)
-    with resting(model):
+    with evaluation_mode(model):
         found = list(compared(plain, ids, written, logits))
     if fast is not None:
         rows = [forced(fast, [row], new[None])[0] for row, new in zip(ids, written, strict=True)]
@@ -95,7 +95,7 @@ def check(
 def three_prompts(model: Model, texts: Sequence[str] | None) -> list[list[int]]:
     """Prompts of different lengths."""
     if model.tokenizer is not None:
-        return prompts(model, list(texts or SENTENCES)).ids
+        return encode_prompts(model, list(texts or SENTENCES)).ids
     random = torch.Generator().manual_seed(0)
     assert isinstance(model, (LM, Seq2Seq))
     return [torch.randint(0, model.embed.vocab, (n,), generator=random).tolist() for n in (7, 4, 2)]
@@ -125,7 +125,7 @@ def forced(stepper: Stepper, ids: list[list[int]], written: Tensor, pad: str = "
     return torch.stack(logits, 1).float()
 
 
-def compared(plain: Plain, ids: list[list[int]], written: Tensor, logits: Tensor) -> Iterator[Comparison]:
+def compared(plain: EagerStepper, ids: list[list[int]], written: Tensor, logits: Tensor) -> Iterator[Comparison]:
     """Every mode a plain model has."""
     model, count = plain.model, written.shape[1]
     whole = []
@@ -138,7 +138,7 @@ def compared(plain: Plain, ids: list[list[int]], written: Tensor, logits: Tensor
             whole.append(model(torch.cat((prompt, new[None, :-1]), 1))[0, -count:])
     yield compare("uncached", torch.stack(whole).float(), logits)
     if isinstance(model, LM):
-        pieces = Plain(model, chunk=3)
+        pieces = EagerStepper(model, chunk=3)
         chunked = [forced(pieces, [row], new[None])[0] for row, new in zip(ids, written, strict=True)]
         yield compare("chunks", torch.stack(chunked), logits)
     for side in ("left", "right"):

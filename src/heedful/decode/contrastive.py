@@ -20,7 +20,7 @@ from heedful.nn.context import Watch
 
 
 def search_contrastively(
-    stepper: Stepper, given: Prompts, request: Request, alpha: float
+    stepper: Stepper, prompts: Prompts, request: Request, alpha: float
 ) -> list[list[tuple[float, list[int]]]]:
     """For each prompt its one text, as a search gives it; the score is the sum of the steps' scores."""
     if not 0 <= alpha <= 1:
@@ -31,15 +31,17 @@ def search_contrastively(
         raise InputError(
             "contrastive does not go with choices, regex or schema", hint="leave one of them out"
         )
-    return [[one(stepper, ids, request, alpha)] for ids in given.ids]
+    return [[search_one_prompt(stepper, ids, request, alpha)] for ids in prompts.ids]
 
 
 @torch.no_grad()
-def one(stepper: EagerStepper, prompt: list[int], request: Request, alpha: float) -> tuple[float, list[int]]:
+def search_one_prompt(
+    stepper: EagerStepper, prompt: list[int], request: Request, alpha: float
+) -> tuple[float, list[int]]:
     """The search for one prompt."""
     device, k = stepper.model.device, request.sampling.top_k or 4
     most, start = max_new_tokens(stepper.model, request, len(prompt)), prefix_ids(stepper.model, prompt)
-    logits, past = read(stepper, torch.tensor([prompt], device=device), most)
+    logits, past = prefill_with_states(stepper, torch.tensor([prompt], device=device), most)
     out: list[int] = []
     score = 0.0
     while True:
@@ -68,7 +70,7 @@ def hidden_name(stepper: EagerStepper) -> str:
     return "blocks.output" if isinstance(stepper.model, LM) else "decoder.output"
 
 
-def read(stepper: EagerStepper, prompt: Tensor, more: int) -> tuple[Tensor, Tensor]:
+def prefill_with_states(stepper: EagerStepper, prompt: Tensor, more: int) -> tuple[Tensor, Tensor]:
     """Logits (1, V) after the prompt, and the directions (S, D) of its hidden states."""
     model, watch = stepper.model, Watch(hidden_name(stepper))
     with evaluation_mode(model):

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from heedful.decode.stepper import Plain, Stepper
+from heedful.decode.fallback import FastStepper, Unknown, fallback_reason
+from heedful.decode.stepper import EagerStepper, Stepper
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
 from heedful.nn.context import PartState, Watch
@@ -36,24 +37,22 @@ PAYS_READ, PAYS_COMPILED = 4e9, 4e10
 def stepper_where_it_pays(model: Model, rows: int, tokens: int) -> Stepper:
     """What `generate` and `stream` step a model with: the fast stepper where it says the same and is faster.
 
-    That is a decoder with float32 weights on a CPU and without hooks, at most MOST_ROWS texts, and enough to
-    write that what is gained exceeds what getting ready costs. On a GPU, `fast(model)` must be asked for: it
-    lays out the weights anew and records a graph.
+    That is a decoder with float32 weights on a CPU, its parts unchanged and without hooks, at most MOST_ROWS
+    texts, and enough to write that what is gained exceeds what getting ready costs. On a GPU, `fast(model)`
+    must be asked for: it lays out the weights anew and records a graph.
     """
     work = tokens * sum(p.numel() for p in model.parameters())
     pays = work >= (PAYS_READ if compiled_before() else PAYS_COMPILED)
-    return fast(model) if pays and rows <= MOST_ROWS and stepped_alike(model) else Plain(model)
+    return fast(model) if pays and rows <= MOST_ROWS and stepped_alike(model) else EagerStepper(model)
 
 
 def stepped_alike(model: Model) -> bool:
     """Whether the fast stepper on a CPU computes what the plain one does, up to rounding in float32.
 
-    Whole-number weights are multiplied in another precision there; hooks would not be called.
+    Whole-number weights are multiplied in another precision there.
     """
     plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
-    watched = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-    known = isinstance(model, LM) and caches(model.new_state(1, 1).parts) is not None
-    return plain and known and not watched and importlib.util.find_spec("numba") is not None
+    return plain and importlib.util.find_spec("numba") is not None and fallback_reason(model) is None
 
 
 def compiled_before() -> bool:
@@ -78,33 +77,32 @@ def fast(model: Model, kept: torch.dtype | None = None) -> Stepper:
         raise InputError(
             f"kept={kept} is for the stepper of a GPU with Triton; this model is on {model.device}"
         )
-    return cast(Stepper, OnCPU(model) if model.device.type == "cpu" else Plain(model))
+    return cast(Stepper, OnCPU(model) if model.device.type == "cpu" else EagerStepper(model))
 
 
-class OnCPU(Plain):
-    """Steps of a few rows as one call of machine code, on the plain stepper's own state.
-
-    `why` says why a model is stepped plainly; None if it is not.
-    """
+class OnCPU(FastStepper):
+    """Steps of a few rows as one call of machine code, on the plain stepper's own state."""
 
     def __init__(self, model: Model, chunk: int | None = None) -> None:
         super().__init__(model, chunk)
-        self.why: str | None = None
         self.rows: Rows | None = None
         self.team: Team | None = None
-        if importlib.util.find_spec("numba") is None:
+        self.compiles = importlib.util.find_spec("numba") is not None
+        self.check_model()
+
+    def check_model(self) -> None:
+        super().check_model()
+        if not self.compiles:
             self.why = "numba is not installed (pip install 'heedful[fast]')"
-        elif not isinstance(self.model, LM):
-            self.why = "an encoder-decoder"
 
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        logits = super().prefill(prompt, valid, length)
+        self.check_model()
         self.rows = None  # the weights may have moved since
-        return logits
+        return super().prefill(prompt, valid, length)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
-        if self.why is not None or watch is not None or not self.ready(len(tokens)):
+        if not self.takes_fast_way(watch) or not self.ready(len(tokens)):
             return super().step(tokens, watch)
         assert isinstance(self.model, LM)
         assert self.rows is not None
@@ -122,7 +120,7 @@ class OnCPU(Plain):
 
     def ready(self, count: int) -> bool:
         """Make a list of instructions if there is none for so many rows; False if this step must be plain."""
-        from heedful.decode.fast_cpu import Rows, Unknown
+        from heedful.decode.fast_cpu import Rows
         from heedful.kernels.team import Team
 
         held, end = caches(self.state.parts), self.state.past + 1

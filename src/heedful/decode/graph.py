@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from heedful.decode.fallback import FastStepper, Unknown, fingerprint
 from heedful.decode.fast import begins, caches
 from heedful.decode.fast_gpu import Launches
 from heedful.decode.gpu_matrices import (
@@ -15,13 +16,12 @@ from heedful.decode.gpu_matrices import (
     Choice,
     Kernel,
     Matrices,
-    Unknown,
     attendings,
     candidates,
     usual,
 )
 from heedful.decode.gpu_reading import read, reads
-from heedful.decode.stepper import Plain, resting
+from heedful.decode.stepper import evaluation_mode
 from heedful.devices import capture_graph
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
@@ -145,13 +145,15 @@ def held_whole(state: PartState | None) -> list[KV] | None:
     return None if found is None or any(isinstance(kv, Rolling) for kv in found) else cast(list[KV], found)
 
 
-class OnGPU(Plain):
+class OnGPU(FastStepper):
     """Steps as replays of a graph, recorded once for a number of rows and a length.
 
-    `why` says why a model is stepped plainly, None if it is not. `tuned` measures kernels when it meets a
-    number of rows for the first time (seconds). `kept` is the type of the keys and values that are kept: the
-    model's own, or float8_e4m3fn with half of what many long rows read and three bits of precision.
+    `tuned` measures kernels when it meets a number of rows for the first time (seconds). `kept` is the type
+    of the keys and values that are kept: the model's own, or float8_e4m3fn with half of what many long rows
+    read and three bits of precision.
     """
+
+    matrices: Matrices
 
     def __init__(
         self,
@@ -163,26 +165,43 @@ class OnGPU(Plain):
         kept: torch.dtype | None = None,
     ) -> None:
         super().__init__(model, chunk)
-        self.why: str | None = None
+        self.device = model.device
         self.launches: Launches | None = None
         self.at = -1  # what the device's counter says
         self.tuned, self.kept, self.attending = tuned, kept, attending
+        self.choice: Choice = {}
         self.attention: dict[int, Attending] = {}  # by the number of rows
         self.times: dict[int, dict[str, float]] = {}
         self.rates: dict[str, dict[str, float]] = {}
+        self.merged_from: list[object] = []  # the fingerprint of the model whose matrices were merged
+        self.refusal: str | None = None  # why they could not be
         if kept not in (None, torch.float8_e4m3fn):
             raise InputError(
                 f"kept={kept}: keys and values are kept in torch.float8_e4m3fn, or None: as they are"
             )
-        try:
-            if not isinstance(self.model, LM):
-                raise Unknown("an encoder-decoder")
-            with resting(self.model):
-                self.matrices = Matrices(self.model)
-            self.choice: Choice = fair_choice(self.matrices)
-            Launches(self.matrices, 1, 8, self.choice, Attending())
-        except Unknown as reason:
-            self.why = str(reason)
+        self.check_model()
+
+    def check_model(self) -> None:
+        super().check_model()
+        if self.why is None and self.model.device != self.device:
+            self.why = f"the model is on {self.model.device}; its stepper was made for {self.device}"
+        if self.why is None:
+            self.why = self.merge()
+
+    def merge(self) -> str | None:
+        """Merge the matrices, unless it was done for the model as it is; return why it cannot be, or None."""
+        assert isinstance(self.model, LM)
+        if fingerprint(self.model) != self.merged_from:
+            self.launches, self.refusal, self.rates, self.attention = None, None, {}, {}
+            try:
+                with evaluation_mode(self.model):
+                    self.matrices = Matrices(self.model)
+                self.choice = fair_choice(self.matrices)
+                Launches(self.matrices, 1, 8, self.choice, Attending())
+            except Unknown as reason:
+                self.refusal = str(reason)
+            self.merged_from = fingerprint(self.model)
+        return self.refusal
 
     @torch.no_grad()
     def make(self, rows: int, room: int) -> Launches:
@@ -208,6 +227,7 @@ class OnGPU(Plain):
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        self.check_model()
         if self.why is not None:
             return super().prefill(prompt, valid, length)
         assert isinstance(self.model, LM)
@@ -215,7 +235,7 @@ class OnGPU(Plain):
         if launches is None or launches.rows != rows or launches.room < need:
             self.launches = launches = None  # the old caches go first
             launches = self.make(rows, -(-need // 64) * 64)
-        with resting(self.model):
+        with evaluation_mode(self.model):
             state = self.model.new_state(rows, need)
             state.parts = growing(state.parts, self.kept)
             self.hold(state.parts, launches)
@@ -238,7 +258,7 @@ class OnGPU(Plain):
 
     @torch.no_grad()
     def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
-        if self.why is not None or watch is not None or not self.ready(len(tokens)):
+        if not self.takes_fast_way(watch) or not self.ready(len(tokens)):
             return super().step(tokens, watch)
         assert self.launches is not None
         self.launches.tokens.copy_(tokens)
@@ -292,8 +312,11 @@ class OnGPU(Plain):
         """`count` likeliest tokens (B, count). Each is fed back on the device: the host never waits."""
         logits = self.prefill(prompt, valid, prompt.shape[1] + count)
         first = logits.argmax(-1)
-        if self.why is not None or not self.ready(len(prompt)):
-            raise Unknown(self.why or "padding that is not all on the left")
+        if not self.takes_fast_way(None) or not self.ready(len(prompt)):
+            written = [first]
+            while len(written) < count:
+                written.append(self.step(written[-1]).argmax(-1))
+            return torch.stack(written, 1)
         assert self.launches is not None
         begin = self.state.past
         self.launches.tokens.copy_(first)

@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 
 from heedful.decode.beam import Beams, search
-from heedful.decode.contrastive import contrast
+from heedful.decode.contrastive import search_contrastively
 from heedful.decode.fast import stepper_where_it_pays
 from heedful.decode.request import (
     Prompt,
     Prompts,
     Request,
     Settings,
-    before,
+    prefix_ids,
     check_types,
-    limit,
-    prompts,
-    request,
+    max_new_tokens,
+    encode_prompts,
+    make_request,
 )
 from heedful.decode.sampling import draw, exhausted, generator, uniforms
 from heedful.decode.speculative import speculate
@@ -72,15 +72,15 @@ class Generation:
     logprobs: list[float]
 
 
-class Row:
+class GeneratedRow:
     """One text being written."""
 
-    def __init__(self, model: Model, asked: Request, prompt: list[int], number: int, sample: int) -> None:
-        self.asked, self.prompt, self.number, self.sample = asked, prompt, number, sample
-        self.before, self.limit = before(model, prompt), limit(model, asked, len(prompt))
-        self.text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, asked.stop)
-        self.guided = None if asked.guide is None else asked.guide.start()
-        self.random = generator(asked.seed, number, sample)
+    def __init__(self, model: Model, request: Request, prompt: list[int], number: int, sample: int) -> None:
+        self.request, self.prompt, self.number, self.sample = request, prompt, number, sample
+        self.before, self.limit = prefix_ids(model, prompt), max_new_tokens(model, request, len(prompt))
+        self.text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, request.stop)
+        self.guided = None if request.guide is None else request.guide.start()
+        self.random = generator(request.seed, number, sample)
         self.written = 0
         self.finish: Finish | None = None
 
@@ -94,16 +94,16 @@ class Row:
     ) -> Piece:
         """Write one token: what can be shown of it, and whether the row is done."""
         self.written += 1
-        text = "" if token in self.asked.eos else self.text.push(token)
-        guide = self.asked.guide
+        text = "" if token in self.request.eos else self.text.push(token)
+        guide = self.request.guide
         if guide is not None:
             self.guided = guide.next(self.guided, token)
         if self.text.stopped:
             self.finish = "stop"
-        elif token in self.asked.eos or (guide is not None and guide.complete(self.guided)):
+        elif token in self.request.eos or (guide is not None and guide.complete(self.guided)):
             self.finish = "end"
         elif self.written >= self.limit:
-            self.finish = "length" if self.written >= self.asked.max_tokens else "context"
+            self.finish = "length" if self.written >= self.request.max_tokens else "context"
         if self.finish is not None and self.finish != "stop":
             text += self.text.finish()
             self.finish = "stop" if self.text.stopped else self.finish
@@ -111,38 +111,38 @@ class Row:
         return Piece(text, token, logprob, self.number, self.sample, self.finish, beside)
 
 
-class Chooser:
+class TokenChooser:
     """From logits (B, V) to one token per row. What no rule asks for is not kept."""
 
-    def __init__(self, model: Model, asked: Request, rows: list[Row]) -> None:
-        self.asked, self.rows, self.t = asked, rows, 0
+    def __init__(self, model: Model, request: Request, rows: list[GeneratedRow]) -> None:
+        self.request, self.rows, self.t = request, rows, 0
         self.u: Tensor | None = None  # (B, BLOCK), drawn when they are needed
         self.history: Tensor | None = None
-        if asked.sampling.looks_back:
-            self.history = history([r.before for r in rows]).to(model.device)
+        if request.sampling.looks_back:
+            self.history = pad_history([r.before for r in rows]).to(model.device)
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
         """Tokens (B,), their logprobs (B,) if asked for, and with logprobs=N the N likeliest and theirs."""
         raw = logits.float()
-        sampling = self.asked.sampling
+        sampling = self.request.sampling
         z = sampling.penalised(raw, self.history, self.t) if sampling.changes else raw
-        if self.asked.guide is not None:
-            allowed = torch.stack([self.asked.guide.allowed(row.guided) for row in self.rows])
+        if self.request.guide is not None:
+            allowed = torch.stack([self.request.guide.allowed(row.guided) for row in self.rows])
             z = z.masked_fill(~allowed.to(z.device), -torch.inf)
-        if self.asked.guide is not None or sampling.forbids:
+        if self.request.guide is not None or sampling.forbids:
             going = torch.tensor([row.finish is None for row in self.rows], device=z.device)
             exhausted(z[going], self.t)
         tokens = z.argmax(-1) if sampling.greedy else draw(sampling.narrowed(z), self.uniform(z.device))
         if self.history is not None:
             self.history = torch.cat((self.history, tokens[:, None]), 1)
         self.t += 1
-        if not self.asked.scored:
+        if not self.request.scored:
             return (tokens,)
         logs = raw.log_softmax(-1)
         logprobs = logs.gather(1, tokens[:, None])[:, 0]
-        if not self.asked.logprobs:
+        if not self.request.logprobs:
             return tokens, logprobs
-        likeliest = logs.topk(self.asked.logprobs)
+        likeliest = logs.topk(self.request.logprobs)
         return tokens, logprobs, likeliest.indices, likeliest.values
 
     def uniform(self, device: torch.device) -> Tensor:
@@ -151,20 +151,20 @@ class Chooser:
             self.u = uniforms([row.random for row in self.rows], BLOCK).to(device)
         return self.u[:, self.t % BLOCK]
 
-    def keep(self, rows: list[Row], index: Tensor) -> None:
+    def keep(self, rows: list[GeneratedRow], index: Tensor) -> None:
         """Only these rows are left."""
         self.rows = rows
         self.u = None if self.u is None else self.u[index]
         self.history = None if self.history is None else self.history[index]
 
 
-def history(prompts: list[list[int]]) -> Tensor:
+def pad_history(prompts: list[list[int]]) -> Tensor:
     """(B, S): the tokens that rules look back at, −1 where there is none; filled up on the left."""
     longest = max(map(len, prompts))
     return torch.tensor([[-1] * (longest - len(ids)) + ids for ids in prompts])
 
 
-def hand_over(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
+def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
     """Start copying to the host; the call waits for the copy, not for what was launched after it."""
     if tensors[0].device.type != "cuda":
         return lambda: [t.tolist() for t in tensors]
@@ -180,30 +180,34 @@ def hand_over(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
     return wait
 
 
-def read(stepper: Stepper, given: Prompts, asked: Request) -> tuple[Tensor, list[Row]]:
+def prefill_prompts(
+    stepper: Stepper, prompts: Prompts, request: Request
+) -> tuple[Tensor, list[GeneratedRow]]:
     """Read every prompt once; n samples share what was read."""
     model = stepper.model
-    rows = [Row(model, asked, ids, i, s) for i, ids in enumerate(given.ids) for s in range(asked.n)]
-    index = torch.arange(len(given.ids), device=model.device).repeat_interleave(asked.n)
-    tokens, valid = given.padded(model.device)
+    rows = [
+        GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in range(request.n)
+    ]
+    index = torch.arange(len(prompts.ids), device=model.device).repeat_interleave(request.n)
+    tokens, valid = prompts.padded(model.device)
     length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
-    if asked.n == 1 or stepper.fixed:
+    if request.n == 1 or stepper.fixed:
         return stepper.prefill(tokens[index], None if valid is None else valid[index], length), rows
     logits = stepper.prefill(tokens, valid, length)
     stepper.reorder(index)
     return logits[index], rows
 
 
-def write(stepper: Stepper, given: Prompts, asked: Request) -> Iterator[Piece]:
+def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
     """The loop: choose, show, step. Rows that are done leave the batch.
 
     On a GPU the next step is launched before the host reads the tokens, so that it never waits for Python.
     """
-    logits, rows = read(stepper, given, asked)
-    choose, ahead = Chooser(stepper.model, asked, rows), logits.device.type == "cuda"
+    logits, rows = prefill_prompts(stepper, prompts, request)
+    choose, ahead = TokenChooser(stepper.model, request, rows), logits.device.type == "cuda"
     while True:
         chosen = choose(logits)
-        tokens, ready = chosen[0], hand_over(chosen)
+        tokens, ready = chosen[0], copy_to_host(chosen)
         launched = ahead and not any(row.last for row in rows)
         if launched:
             logits = stepper.step(tokens)
@@ -232,24 +236,24 @@ def stream(
     stepper in its place: Plain(model), fast(model).
     """
     known = stepper_for(model).model
-    given, asked = prompts(known, prompt), request(known, settings, n=n)
-    return pieces(quickest(model, len(given.ids) * n, asked), given, asked)
+    prompts, request = encode_prompts(known, prompt), make_request(known, settings, n=n)
+    return decode_pieces(choose_stepper(model, len(prompts.ids) * n, request), prompts, request)
 
 
-def quickest(model: Model | Stepper, rows: int, asked: Request) -> Stepper:
+def choose_stepper(model: Model | Stepper, rows: int, request: Request) -> Stepper:
     """The stepper itself, or the one of a model that writes so many rows soonest."""
     if isinstance(model, Model):
-        return stepper_where_it_pays(model, rows, asked.max_tokens)
+        return stepper_where_it_pays(model, rows, request.max_tokens)
     return model
 
 
-def pieces(stepper: Stepper, given: Prompts, asked: Request) -> Iterator[Piece]:
+def decode_pieces(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
     """By the loop, or with guesses."""
-    if asked.draft is None and asked.lookup is None:
-        return write(stepper, given, asked)
-    model, samples = stepper.model, range(asked.n)
-    rows = [Row(model, asked, ids, i, s) for i, ids in enumerate(given.ids) for s in samples]
-    return (piece for row in rows for piece in speculate(stepper, row, asked))
+    if request.draft is None and request.lookup is None:
+        return decode_tokens(stepper, prompts, request)
+    model, samples = stepper.model, range(request.n)
+    rows = [GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in samples]
+    return (piece for row in rows for piece in speculate(stepper, row, request))
 
 
 def generate(
@@ -278,31 +282,31 @@ def generate(
     check_types({"n": many, "beams": 1 if beams is None else beams, "groups": groups})
     wide = Beams(1 if beams is None else beams, length_penalty, early_stopping, groups, diversity, coverage)
     searches = check_search(wide, beams, many, contrastive, settings)
-    given = prompts(known, prompt)
-    asked = request(known, settings, n=many, samples=not searches)
-    stepper = quickest(model, len(given.ids) * max(many, wide.width), asked)
+    prompts = encode_prompts(known, prompt)
+    request = make_request(known, settings, n=many, samples=not searches)
+    stepper = choose_stepper(model, len(prompts.ids) * max(many, wide.width), request)
     if searches:
-        found = searched(stepper, given, asked, wide, contrastive)
+        found = run_search(stepper, prompts, request, wide, contrastive)
     else:
-        found = collected(stepper, given, replace(asked, scored=details))
-    form: Callable[[Generation], Any] = lambda g: g if details else g.text if given.text else g.ids
+        found = collect_generations(stepper, prompts, replace(request, scored=details))
+    form: Callable[[Generation], Any] = lambda g: g if details else g.text if prompts.text else g.ids
     several = [[form(g) for g in row] if n is not None else form(row[0]) for row in found]
-    return several[0] if given.single else several
+    return several[0] if prompts.single else several
 
 
-def collected(stepper: Stepper, given: Prompts, asked: Request) -> list[list[Generation]]:
+def collect_generations(stepper: Stepper, prompts: Prompts, request: Request) -> list[list[Generation]]:
     """What `stream` gives, put together."""
-    found: list[list[list[Piece]]] = [[[] for _ in range(asked.n)] for _ in given.ids]
-    for piece in pieces(stepper, given, asked):
+    found: list[list[list[Piece]]] = [[[] for _ in range(request.n)] for _ in prompts.ids]
+    for piece in decode_pieces(stepper, prompts, request):
         found[piece.row][piece.sample].append(piece)
-    return [[put_together(sample, asked.eos) for sample in row] for row in found]
+    return [[join_pieces(sample, request.eos) for sample in row] for row in found]
 
 
-def put_together(written: list[Piece], ends: frozenset[int]) -> Generation:
-    ids, logprobs = [p.token for p in written if p.token not in ends], [p.logprob for p in written]
-    finish = written[-1].finish
+def join_pieces(pieces: list[Piece], ends: frozenset[int]) -> Generation:
+    ids, logprobs = [p.token for p in pieces if p.token not in ends], [p.logprob for p in pieces]
+    finish = pieces[-1].finish
     assert finish is not None
-    return Generation("".join(p.text for p in written), ids, finish, sum(logprobs), logprobs)
+    return Generation("".join(p.text for p in pieces), ids, finish, sum(logprobs), logprobs)
 
 
 def check_search(
@@ -331,29 +335,29 @@ def check_search(
     return True
 
 
-def searched(
-    stepper: Stepper, given: Prompts, asked: Request, wide: Beams, contrastive: float | None
+def run_search(
+    stepper: Stepper, prompts: Prompts, request: Request, wide: Beams, contrastive: float | None
 ) -> list[list[Generation]]:
     """The n best of a search, for each prompt."""
     model = stepper.model
     if contrastive is not None:
-        found = contrast(stepper, given, asked, contrastive)
+        found = search_contrastively(stepper, prompts, request, contrastive)
     else:
-        found = search(stepper, given, asked, wide)
+        found = search(stepper, prompts, request, wide)
     out = []
-    for prompt, best in zip(given.ids, found, strict=True):
+    for prompt, best in zip(prompts.ids, found, strict=True):
         texts = []
         if not best:
             raise InputError(
                 "bias, no_repeat and the constraint together leave no text", hint="loosen one of them"
             )
-        for score, ids in best[: asked.n]:
-            ended = bool(ids) and ids[-1] in asked.eos
+        for score, ids in best[: request.n]:
+            ended = bool(ids) and ids[-1] in request.eos
             kept = ids[:-1] if ended else ids
             text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
             shown = "".join([*map(text.push, kept), text.finish()])
-            full = len(ids) >= limit(model, asked, len(prompt))
-            finish: Finish = "length" if len(ids) >= asked.max_tokens else "context" if full else "end"
+            full = len(ids) >= max_new_tokens(model, request, len(prompt))
+            finish: Finish = "length" if len(ids) >= request.max_tokens else "context" if full else "end"
             finish = "end" if ended else finish
             texts.append(Generation(shown, kept, finish, score, []))
         out.append(texts)

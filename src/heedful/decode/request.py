@@ -73,7 +73,7 @@ class Request:
     scored: bool = True  # whether anybody will look at the logprobs
 
 
-def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = True) -> Request:
+def make_request(model: Model, settings: Settings, *, n: int = 1, samples: bool = True) -> Request:
     """Check the settings and fill in what was not said; `samples` is False for searches, which never draw."""
     known = Settings.__annotations__
     for name in settings:
@@ -84,8 +84,8 @@ def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = Tru
     max_tokens, logprobs, propose = s.get("max_tokens", 128), s.get("logprobs", 0), s.get("propose", 4)
     if max_tokens < 1:
         raise InputError(f"max_tokens={max_tokens} asks for no text", hint="give at least 1")
-    if not 0 <= logprobs <= vocab_of(model):
-        raise InputError(f"logprobs={logprobs} must lie between 0 and the vocabulary's {vocab_of(model)}")
+    if not 0 <= logprobs <= vocab_size(model):
+        raise InputError(f"logprobs={logprobs} must lie between 0 and the vocabulary's {vocab_size(model)}")
     if n < 1:
         raise InputError(f"n={n} asks for no text", hint="give at least 1")
     if propose < 1:
@@ -94,38 +94,36 @@ def request(model: Model, settings: Settings, *, n: int = 1, samples: bool = Tru
     temperature = s.get("temperature", 1.0 if samples and (narrowing or n > 1) else 0.0)
     rules = ("repetition", "presence", "frequency", "no_repeat", "bias", *NARROWING)
     sampling = Sampling(temperature=temperature, **{name: s[name] for name in rules if name in s})
-    sampling.check_vocab(vocab_of(model))
+    sampling.check_vocab(vocab_size(model))
     if samples and sampling.greedy and n > 1:
         raise InputError(
             f"n={n} with temperature=0 gives the same text {n} times", hint="raise it, or use beams"
         )
-    eos = endings(model, s.get("eos"))
+    eos = eos_ids(model, s.get("eos"))
     guide = constrain(model, eos, s.get("choices"), s.get("regex"), s.get("schema"))
-    check_guesses(model, guide, s.get("draft"), s.get("lookup"))
+    check_draft(model, guide, s.get("draft"), s.get("lookup"))
     return Request(
-        max_tokens, sampling, stops(model, s.get("stop")), eos, s.get("seed", secrets.randbits(63)), logprobs,
+        max_tokens, sampling, stop_strings(model, s.get("stop")), eos, s.get("seed", secrets.randbits(63)), logprobs,
         guide, n, s.get("draft"), s.get("lookup"), propose,
     )  # fmt: skip
 
 
-def check_types(given: Mapping[str, Any]) -> None:
+def check_types(settings: Mapping[str, Any]) -> None:
     """One clear error for text where a number belongs, and for half a token."""
-    for name, value in given.items():
+    for name, value in settings.items():
         whole = name in (*WHOLE, "n", "beams", "groups")
         if whole and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise InputError(f"{name}={value!r} must be a whole number")
         if name in NUMBERS and (isinstance(value, bool) or not isinstance(value, Real)):
             raise InputError(f"{name}={value!r} must be a number")
-    bias = given.get("bias", {})
+    bias = settings.get("bias", {})
     if not isinstance(bias, Mapping) or not all(isinstance(token, Integral) for token in bias):
         raise InputError(f"bias={bias!r} must be a mapping from ids of tokens to numbers, as {{5: -1.0}}")
-    if not isinstance(given.get("regex", ""), str):
-        raise InputError(f"regex={given['regex']!r} must be a text")
+    if not isinstance(settings.get("regex", ""), str):
+        raise InputError(f"regex={settings['regex']!r} must be a text")
 
 
-def check_guesses(
-    model: Model, guide: Guide | None, draft: Model | Stepper | None, lookup: int | None
-) -> None:
+def check_draft(model: Model, guide: Guide | None, draft: Model | Stepper | None, lookup: int | None) -> None:
     """One clear error for a draft that cannot propose to this model, and for what forbids guesses."""
     if draft is None and lookup is None:
         return
@@ -136,20 +134,20 @@ def check_guesses(
     if lookup is not None and lookup < 1:
         raise InputError(f"lookup={lookup} must be at least 1: so many last tokens must agree")
     smaller = model if draft is None else stepper_for(draft).model
-    if vocab_of(smaller) != vocab_of(model):
+    if vocab_size(smaller) != vocab_size(model):
         raise InputError(
-            f"the draft has {vocab_of(smaller)} tokens and the model {vocab_of(model)}: they must share them"
+            f"the draft has {vocab_size(smaller)} tokens and the model {vocab_size(model)}: they must share them"
         )
     if isinstance(smaller, Seq2Seq) != isinstance(model, Seq2Seq):
         raise InputError("the draft and the model must both be decoders, or both encoder-decoders")
 
 
-def vocab_of(model: Model) -> int:
+def vocab_size(model: Model) -> int:
     """How many logits there are."""
     return model.config.vocab
 
 
-def stops(model: Model, stop: str | Sequence[str] | None) -> tuple[str, ...]:
+def stop_strings(model: Model, stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple."""
     given = () if stop is None else (stop,) if isinstance(stop, str) else stop
     several = tuple(given) if isinstance(given, Iterable) else (given,)
@@ -162,19 +160,19 @@ def stops(model: Model, stop: str | Sequence[str] | None) -> tuple[str, ...]:
     return several
 
 
-def endings(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
+def eos_ids(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
     """The ids that end a text: those asked for, else those of the published settings and of the tokenizer."""
     if eos is not None:
         chosen = frozenset([eos] if isinstance(eos, int) else eos)
-        if wrong := [i for i in chosen if not isinstance(i, Integral) or not 0 <= i < vocab_of(model)]:
+        if wrong := [i for i in chosen if not isinstance(i, Integral) or not 0 <= i < vocab_size(model)]:
             raise InputError(
-                f"eos names the token {wrong[0]!r}", hint=f"the vocabulary is 0 … {vocab_of(model) - 1}"
+                f"eos names the token {wrong[0]!r}", hint=f"the vocabulary is 0 … {vocab_size(model) - 1}"
             )
         return chosen
     published = model.generation.get("eos_token_id", model.published.get("eos_token_id"))
     found = [published] if isinstance(published, int) else list(published or ())
     own = None if model.tokenizer is None else model.tokenizer.eos
-    return frozenset(i for i in (*found, own) if i is not None and 0 <= i < vocab_of(model))
+    return frozenset(i for i in (*found, own) if i is not None and 0 <= i < vocab_size(model))
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ class Prompts:
         return tokens, torch.arange(longest, device=device) >= longest - lengths[:, None]
 
 
-def prompts(model: Model, prompt: Prompt) -> Prompts:
+def encode_prompts(model: Model, prompt: Prompt) -> Prompts:
     """Any form of prompt as ids: one clear error for what is none, is empty, or exceeds the context."""
     if isinstance(prompt, Tensor):
         if prompt.dim() not in (1, 2) or prompt.is_floating_point():
@@ -204,7 +202,7 @@ def prompts(model: Model, prompt: Prompt) -> Prompts:
             )
         prompt = prompt.tolist()
     if isinstance(prompt, str):
-        rows, single, text = [encoded(model, prompt)], True, True
+        rows, single, text = [encode_prompt(model, prompt)], True, True
     elif isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
         raise InputError(
             "a prompt is a text, a list of ids, or several of one kind", hint=f"got {prompt!r:.40}"
@@ -212,12 +210,12 @@ def prompts(model: Model, prompt: Prompt) -> Prompts:
     elif all(map(is_id, prompt)):
         rows, single, text = [list(map(int, prompt))], True, False
     elif all(isinstance(p, str) for p in prompt):
-        rows, single, text = [encoded(model, p) for p in prompt], False, True  # type: ignore[arg-type]
+        rows, single, text = [encode_prompt(model, p) for p in prompt], False, True  # type: ignore[arg-type]
     elif all(isinstance(p, Iterable) and not isinstance(p, str) and all(map(is_id, p)) for p in prompt):
         rows, single, text = [list(map(int, p)) for p in prompt], False, False  # type: ignore[arg-type]
     else:
         raise InputError("prompts must be all texts or all lists of ids, not some of each")
-    return Prompts([checked(model, row) for row in rows], single, text)
+    return Prompts([check_prompt(model, row) for row in rows], single, text)
 
 
 def is_id(value: Any) -> bool:
@@ -227,7 +225,7 @@ def is_id(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def encoded(model: Model, text: str) -> list[int]:
+def encode_prompt(model: Model, text: str) -> list[int]:
     """The ids of a text. An encoder's ends as in training: with EOS, if its tokenizer adds nothing itself."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer", hint="give the prompt as ids")
@@ -238,7 +236,7 @@ def encoded(model: Model, text: str) -> list[int]:
     return ids
 
 
-def checked(model: Model, ids: list[int]) -> list[int]:
+def check_prompt(model: Model, ids: list[int]) -> list[int]:
     """The prompt, or the token that begins a text in place of an empty one; never cut."""
     if not ids:
         own = None if model.tokenizer is None else model.tokenizer.bos
@@ -246,10 +244,10 @@ def checked(model: Model, ids: list[int]) -> list[int]:
         if not isinstance(first, int) or isinstance(model, Seq2Seq):
             raise InputError("the prompt is empty, and this model has no token to begin with: give one")
         ids = [first]
-    vocab = model.embed.vocab if isinstance(model, (LM, Seq2Seq)) else vocab_of(model)
+    vocab = model.embed.vocab if isinstance(model, (LM, Seq2Seq)) else vocab_size(model)
     if wrong := [i for i in ids if not 0 <= i < vocab]:
         raise InputError(f"the prompt has the id {wrong[0]}", hint=f"the vocabulary is 0 … {vocab - 1}")
-    reach = context_of(model, source=True)
+    reach = context_length(model, source=True)
     if reach is not None and len(ids) > reach:
         raise InputError(
             f"the prompt has {len(ids)} tokens, the model's context is {reach}",
@@ -258,7 +256,7 @@ def checked(model: Model, ids: list[int]) -> list[int]:
     return ids
 
 
-def context_of(model: Model, *, source: bool = False) -> int | None:
+def context_length(model: Model, *, source: bool = False) -> int | None:
     """How far positions reach: the learned table's length, else the context the config states, if any."""
     assert isinstance(model, (LM, Seq2Seq))
     embed = model.decoder_embed if isinstance(model, Seq2Seq) and not source else model.embed
@@ -267,20 +265,20 @@ def context_of(model: Model, *, source: bool = False) -> int | None:
     return getattr(model.config, "context") if "context" in model.config.known() else None  # noqa: B009
 
 
-def before(model: Model, prompt: list[int]) -> list[int]:
+def prefix_ids(model: Model, prompt: list[int]) -> list[int]:
     """What stands before the first token written: the prompt, or an encoder-decoder's start token."""
     return [model.start_token] if isinstance(model, Seq2Seq) else prompt
 
 
-def limit(model: Model, asked: Request, prompt: int) -> int:
+def max_new_tokens(model: Model, request: Request, prompt: int) -> int:
     """How many tokens may be written behind a prompt of that length."""
-    fits = room(model, prompt)
-    return asked.max_tokens if fits is None else min(asked.max_tokens, fits)
+    fits = free_context(model, prompt)
+    return request.max_tokens if fits is None else min(request.max_tokens, fits)
 
 
-def room(model: Model, prompt: int) -> int | None:
+def free_context(model: Model, prompt: int) -> int | None:
     """How many tokens fit behind a prompt; the last one written is not read any more. None: no end."""
-    reach = context_of(model)
+    reach = context_length(model)
     if reach is None:
         return None
     return reach if isinstance(model, Seq2Seq) else reach - prompt + 1

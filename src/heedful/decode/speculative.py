@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.decode.request import Request, before, checked, room, vocab_of
+from heedful.decode.request import Request, prefix_ids, check_prompt, free_context, vocab_size
 from heedful.decode.sampling import Sampling, draw, exhausted
-from heedful.decode.stepper import Plain, Stepper, stepper_for
+from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
 from heedful.models.base import State
 
 if TYPE_CHECKING:
-    from heedful.decode.loop import Piece, Row
+    from heedful.decode.loop import Piece, GeneratedRow
 
 
 def accept(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,14 +69,14 @@ class Draft:
     def __init__(self, stepper: Stepper, prompt: list[int], asked: Request, more: int) -> None:
         self.stepper, self.sampling = stepper, asked.sampling
         self.rewind = Rewind(stepper, asked.propose)
-        self.prompt = prompt = checked(stepper.model, prompt)
+        self.prompt = prompt = check_prompt(stepper.model, prompt)
         tokens = torch.tensor([prompt], device=stepper.model.device)
         self.written: list[int] = []  # what it has read after the prompt
         self.logits = stepper.prefill(tokens, length=len(prompt) + more)
-        self.room = room(stepper.model, len(prompt))
+        self.room = free_context(stepper.model, len(prompt))
 
     def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
-        new = ids[len(before(self.stepper.model, self.prompt)) :]
+        new = ids[len(prefix_ids(self.stepper.model, self.prompt)) :]
         if self.room is not None:
             count = min(count, self.room - len(new))
         if count < 1:
@@ -110,7 +110,7 @@ class Rewind:
     def to(self, read: list[int], agreed: int, new: list[int], logits: Tensor) -> Tensor:
         """It has read `read`, of which the first `agreed` hold: let it have read `new`; the logits then."""
         s = self.stepper
-        copied = s if isinstance(s, Plain) and not s.crops(self.most) else None
+        copied = s if isinstance(s, EagerStepper) and not s.crops(self.most) else None
         if copied is not None:
             if agreed < len(read):
                 assert self.copy is not None
@@ -143,11 +143,11 @@ def pick(chances: Tensor, sampling: Sampling, u: torch.Generator) -> Tensor:
     return draw(chances.log(), torch.rand(1, generator=u, dtype=torch.float64).to(chances.device))
 
 
-def guesser(stepper: Stepper, row: Row, asked: Request) -> Guesser:
+def guesser(stepper: Stepper, row: GeneratedRow, asked: Request) -> Guesser:
     """The one that was asked for."""
     model = stepper.model
     if asked.lookup is not None:
-        return LookUp(asked.lookup, vocab_of(model), model.device)
+        return LookUp(asked.lookup, vocab_size(model), model.device)
     assert asked.draft is not None
     return Draft(stepper_for(asked.draft), row.prompt, asked, row.limit)
 
@@ -177,7 +177,7 @@ def verified(
     return [*guesses[: int(kept)], int(token)]
 
 
-def speculate(stepper: Stepper, row: Row, asked: Request) -> Iterator[Piece]:
+def speculate(stepper: Stepper, row: GeneratedRow, asked: Request) -> Iterator[Piece]:
     """One row's text: the same as without guesses when greedy, the same distribution when not."""
     model = stepper.model
     u = row.random

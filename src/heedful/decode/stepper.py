@@ -67,7 +67,7 @@ class Stepper(Protocol):
         """Forget everything after the first `length` positions."""
 
 
-class Plain:
+class EagerStepper:
     """A model's own `start` and `step`: the definition that faster steppers are compared with."""
 
     fixed = False
@@ -93,7 +93,7 @@ class Plain:
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
         length = min(length, prompt.shape[1] + AHEAD)
-        with resting(self.model):
+        with evaluation_mode(self.model):
             if isinstance(self.model, LM):
                 self.state = self.model.start(prompt, valid=valid, length=length, chunk=self.chunk)
             else:
@@ -103,12 +103,12 @@ class Plain:
 
     @torch.no_grad()
     def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
-        with resting(self.model):
+        with evaluation_mode(self.model):
             return self.model.step(tokens[:, None], self.state, watch=watch)[:, -1]
 
     @torch.no_grad()
     def extend(self, tokens: Tensor) -> Tensor:
-        with resting(self.model):
+        with evaluation_mode(self.model):
             return self.model.step(tokens, self.state)
 
     def reorder(self, index: Tensor) -> None:
@@ -140,7 +140,7 @@ def erasable(part: PartState | None) -> float:
 
 
 @contextmanager
-def resting(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Without dropout, also in the middle of training. Free for a model in eval mode."""
     if not model.training:
         yield
@@ -158,7 +158,7 @@ def resting(model: nn.Module) -> Iterator[None]:
 def stepper_for(model: Model | Stepper) -> Stepper:
     """The stepper itself, or the plain one of a model."""
     if isinstance(model, Model):
-        return Plain(model)
+        return EagerStepper(model)
     if not isinstance(model, Stepper):
         raise InputError(f"{model!r:.60} is no model", hint="heedful.load(…) gives one")
     return model

@@ -41,7 +41,7 @@ def activation(name: str) -> Activation:
     """The function a config calls `name`."""
     if name not in ACTIVATIONS:
         raise ConfigError(
-            f"activation={name!r} is unknown", hint=nearest(name, ACTIVATIONS) or sorted(ACTIVATIONS)
+            f"activation={name!r} is unknown", hint=nearest(name, ACTIVATIONS) or ", ".join(ACTIVATIONS)
         )
     return ACTIVATIONS[name]
 

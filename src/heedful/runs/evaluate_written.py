@@ -14,7 +14,7 @@ from heedful.data.readers import expand
 from heedful.data.tables import kind_of, two_sides
 from heedful.data.tokens import frame
 from heedful.decode.loop import generate
-from heedful.decode.request import context_of, encoded
+from heedful.decode.request import context_length, encode_prompt
 from heedful.errors import ConfigError, InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.runs.evaluate import Asked
@@ -120,10 +120,10 @@ def prompts(model: Model, task: str, texts: Sequence[str], most: int) -> list[li
         kinds = "an encoder-decoder" + ("" if task == "translate" else " or a decoder")
         this = f"this one is a {model.family.name} with a {model.config.head!r} head"
         raise InputError(f"{task} needs a model that writes, {kinds}; {this}")
-    reach = context_of(model, source=True)
+    reach = context_length(model, source=True)
     if isinstance(model, Seq2Seq):
         lead = prefix(model, PIPELINES[task])
-        whole = lambda text: encoded(model, lead + text)
+        whole = lambda text: encode_prompt(model, lead + text)
         room = None if reach is None else reach - len(whole("a"))
     else:
         asks = str(model.published.get("task_prompt") or request(model))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heedful.decode.fast import PAYS_COMPILED, fast
-from heedful.decode.request import checked, context_of, encoded
-from heedful.decode.stepper import Plain, Stepper
+from heedful.decode.request import check_prompt, context_length, encode_prompt
+from heedful.decode.stepper import EagerStepper, Stepper
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.errors import cannot, invalid, too_long
@@ -74,11 +74,11 @@ class Served:
 
     def prompt(self, given: str | list[int], *, scoring: bool = False) -> list[int]:
         """The ids of a prompt that leaves room for an answer; `scoring` needs none. Never cut."""
-        ids = encoded(self.model, given) if isinstance(given, str) else given
+        ids = encode_prompt(self.model, given) if isinstance(given, str) else given
         room = 0 if scoring or isinstance(self.model, Seq2Seq) else 1
         if len(ids) > self.context - room:
             raise too_long(self.context, len(ids))
-        return checked(self.model, ids)
+        return check_prompt(self.model, ids)
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Messages as the prompt of an answer."""
@@ -150,8 +150,8 @@ def served(id: str, model: Model, *, ctx: int | None = None, template: str | Non
         raise InputError(
             f"{id} is no sequence model", hint="serve a decoder, an encoder-decoder or an encoder"
         )
-    reach = context_of(model)
-    source = context_of(model, source=True)
+    reach = context_length(model)
+    source = context_length(model, source=True)
     stated = [far for far in (reach, source, ctx) if far is not None] or [FAR]
     own = None if model.tokenizer is None else model.tokenizer.chat_template
     writes = model.config.head == "lm" and (isinstance(model, Seq2Seq) or model.causal)
@@ -161,4 +161,4 @@ def served(id: str, model: Model, *, ctx: int | None = None, template: str | Non
 def quick(model: Model) -> Stepper:
     """The fast stepper, unless a model is so small that getting it ready would never pay."""
     small = sum(p.numel() for p in model.parameters()) * LIFETIME < PAYS_COMPILED
-    return Plain(model) if small and model.device.type == "cpu" else fast(model)
+    return EagerStepper(model) if small and model.device.type == "cpu" else fast(model)

@@ -10,7 +10,7 @@ import torch
 
 from heedful.data.tokens import frame
 from heedful.decode.loop import stream
-from heedful.decode.request import context_of
+from heedful.decode.request import context_length
 from heedful.errors import InputError
 from heedful.inspect.inputs import Input, names_of, reading
 from heedful.inspect.lens import loss_by_position
@@ -37,7 +37,7 @@ def windows(model: Model, text: str, length: int) -> list[Input]:
     ids = tokenizer.encode(tokens.tidy(text)[0], special=False)[: HIDDEN if hides else READ]
     if len(ids) < 2:
         raise InputError("the text is too short; give at least two tokens")
-    reach = context_of(model) or READ
+    reach = context_length(model) or READ
     room = max(1, min(length, reach - len(around.before) - len(around.after)))
     cut = [ids[i : i + room] for i in range(0, len(ids), room)]
     whole = [c for c in cut if len(c) == room] or cut
@@ -82,7 +82,7 @@ def best_of(work: Callable[[], None], ticket: Ticket, times: int = 3) -> float:
 
 def lengths_of(model: Model) -> list[int]:
     """The lengths that a model reads and still has room to write behind."""
-    reach = context_of(model, source=True)
+    reach = context_length(model, source=True)
     room = LENGTHS[-1] if reach is None else reach - (0 if isinstance(model, Seq2Seq) else WRITE + 1)
     return [n for n in LENGTHS if n <= room] or [max(1, room)]
 

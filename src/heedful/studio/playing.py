@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heedful.decode.loop import Piece, stream
-from heedful.decode.request import context_of
+from heedful.decode.request import context_length
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets, space
@@ -181,7 +181,7 @@ def fitting(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
 
     Of a source the beginning and its end token stay; of what is gone on with the end, and room to write.
     """
-    reach = context_of(model, source=True)
+    reach = context_length(model, source=True)
     if reach is None or len(ids) <= reach - (not isinstance(model, Seq2Seq)):
         return ids, []
     if isinstance(model, Seq2Seq):

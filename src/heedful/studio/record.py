@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from heedful.decode.request import context_of
+from heedful.decode.request import context_length
 from heedful.errors import HeedfulError
 from heedful.inspect.from_model import TOPICS, Subject
 from heedful.inspect.inputs import Input, names_of
@@ -238,8 +238,8 @@ def labels_of(model: Model) -> list[str] | None:
 
 def context(model: Model) -> dict[str, int | None]:
     if isinstance(model, Seq2Seq):
-        return {"source": context_of(model, source=True), "target": context_of(model)}
-    return {"tokens": context_of(model)}
+        return {"source": context_length(model, source=True), "target": context_length(model)}
+    return {"tokens": context_length(model)}
 
 
 def record(held: Held, python: str) -> dict[str, Any]:

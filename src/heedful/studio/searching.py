@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from heedful.decode.fast import stepper_where_it_pays
-from heedful.decode.request import endings
+from heedful.decode.request import eos_ids
 from heedful.decode.stepper import Stepper
 from heedful.decode.text import Text
 from heedful.errors import InputError
@@ -61,7 +61,7 @@ def search(
         said.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")
     some = [prompts[i : i + BATCH] for i in range(0, len(prompts), BATCH)]
     found = [tree for batch in some for tree in grown(pipe.speaker, batch, how, ticket)]
-    best, ends = [tree.ids(tree.found[0]) for tree in found], endings(pipe.speaker, how.rules.get("eos"))
+    best, ends = [tree.ids(tree.found[0]) for tree in found], eos_ids(pipe.speaker, how.rules.get("eos"))
     texts = [spelled(pipe.speaker, *row, ends) for row in zip(prompts, best, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
     shown = zip(prompts[:MOST], found, strict=False)
@@ -82,7 +82,7 @@ def grown(model: Model, prompts: list[list[int]], how: Plan, ticket: Ticket) -> 
     most, least = how.lengths(1 if isinstance(model, Seq2Seq) else len(prompts[0]))  # a decoder reads one
     rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": most}
     inner = stepper_where_it_pays(model, rules["beams"] * len(prompts), most)
-    ends = sorted(endings(model, rules.get("eos")))
+    ends = sorted(eos_ids(model, rules.get("eos")))
     return trees_of(Awaited(inner, ends, max(least, 0), ticket), prompts, **rules)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.data.tokens import ended, frame
 from heedful.decode.fast import stepper_where_it_pays
 from heedful.decode.loop import Generation, generate
-from heedful.decode.request import context_of, endings
+from heedful.decode.request import context_length, eos_ids
 from heedful.decode.stepper import Stepper
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
@@ -168,7 +168,7 @@ def written(
         by: Model | Stepper = model
         if least > 0 and "contrastive" not in rules:
             inner = stepper_where_it_pays(model, len(some) * max(rules["n"], rules.get("beams", 1)), most)
-            by = cast(Stepper, NotBefore(inner, sorted(endings(model, rules.get("eos"))), least))
+            by = cast(Stepper, NotBefore(inner, sorted(eos_ids(model, rules.get("eos"))), least))
         out += generate(by, some, details=True, **rules)
     return out
 
@@ -178,7 +178,7 @@ def fitting(model: Model, ids: list[int], truncation: Any, new: int | None = Non
 
     A source keeps its beginning and its end token; a prompt that `new` tokens shall follow keeps its end.
     """
-    reach = context_of(model, source=True)
+    reach = context_length(model, source=True)
     if not cuts(truncation) or reach is None:
         return ids
     fit = reach if new is None else reach - new + 1  # the last one written is not read any more
@@ -199,6 +199,15 @@ def tidy(text: str, clean: bool | None) -> str:
         return text
     text = re.sub(r"\s+([.,!?])", r"\1", text)
     return re.sub(r"(?<=\w)\s+('(?:s|m|re|ve|ll|d)\b|n't\b)", r"\1", text)
+
+
+def wants_ids(tensors: bool | None, text: bool | None, full_text: bool | None = None) -> bool:
+    """Whether ids are to be given back and not text; flags that contradict each other are refused."""
+    said = {"return_full_text": full_text, "return_tensors": tensors, "return_text": text}
+    given = [f"{name}={value}" for name, value in said.items() if value is not None]
+    if len(given) > 1 and (full_text is not None or tensors == text):
+        raise InputError(f"{' and '.join(given)} exclude each other", hint="give one of them")
+    return bool(tensors) or text is False
 
 
 class Writes(Pipeline):

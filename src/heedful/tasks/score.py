@@ -22,11 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data.tokens import ended, frame
-from heedful.decode.request import Prompts, context_of
-from heedful.decode.stepper import resting
+from heedful.decode.request import Prompts, context_length
+from heedful.decode.stepper import evaluation_mode
 from heedful.errors import InputError
 from heedful.loading import load
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.tasks.fill import MASK
 
 By = Literal["total", "mean"]
 TOKENS = 1 << 13  # read at once, padding included
@@ -136,7 +137,7 @@ def rank(
     return ranked(candidates, continued(model, [begun(model, whole, at)])[0], by)
 
 
-BLANK = re.compile(r"_{3,}|\[MASK\]|<mask>")
+BLANK = re.compile(rf"_{{3,}}|{MASK.pattern}", re.IGNORECASE)
 
 
 def infill(
@@ -309,7 +310,7 @@ def pieces(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[in
 
 def check_reach(model: Model, length: int) -> None:
     """One clear line for a text beyond the context: a part of it would be another text."""
-    reach = context_of(model)
+    reach = context_length(model)
     if reach is not None and length > reach:
         raise InputError(
             f"the text has {length} tokens, the model's context is {reach}; shorten it, or take its "
@@ -326,7 +327,7 @@ def continued(model: Model, groups: Sequence[Group]) -> list[list[Scored]]:
         check_reach(model, source + group.longest - 1)
     out: list[list[Scored]] = [[] for _ in groups]
     sizes = [(len(g.start) + g.longest, g.longest, len(g.endings)) for g in groups]
-    with resting(model):
+    with evaluation_mode(model):
         for batch in pieces(sizes, model.config.vocab):
             found = iter(_endings(model, [groups[i] for i in batch]))
             for i in batch:
@@ -382,7 +383,7 @@ def pseudo(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[S
     check_reach(model, max(map(len, whole)))
     places = [(i, t) for i, (_, asked) in enumerate(texts) for t in asked]
     found: dict[tuple[int, int], Scored] = {}
-    with resting(model):
+    with evaluation_mode(model):
         for batch in pieces([(len(whole[i]), 1, 1) for i, _ in places], model.config.vocab):
             some = [places[k] for k in batch]
             tokens, real = padded([whole[i] for i, _ in some], model.device)

@@ -12,11 +12,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from heedful.decode.request import context_of
+from heedful.decode.request import context_length
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.tasks.common import Truncated, cuts, spread
-from heedful.tasks.generation import BATCH, Writes, tidy
+from heedful.tasks.generation import BATCH, Writes, tidy, wants_ids
 
 
 class Text2Text(Writes):
@@ -31,8 +31,8 @@ class Text2Text(Writes):
         inputs: Any,
         *,
         truncation: bool | str | None = None,
-        return_tensors: bool = False,
-        return_text: bool = True,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         batch_size: int = BATCH,
         **generation: Any,
@@ -44,7 +44,7 @@ class Text2Text(Writes):
         """
         asked = generation if isinstance(self.model, Seq2Seq) else written_lengths(generation)
         new = asked.get("max_new_tokens") or self.usual["max_new_tokens"]
-        tensors = return_tensors or not return_text
+        tensors = wants_ids(return_tensors, return_text)
 
         def answers(texts: list[Any]) -> list[Any]:
             prompts = [self.prompt(checked(t), truncation, new) for t in texts]
@@ -68,7 +68,7 @@ class Text2Text(Writes):
         """
         if isinstance(self.model, Seq2Seq):
             return self.source(self.prefix() + text, truncation)
-        ids, reach = self.asked(text), context_of(self.model)
+        ids, reach = self.asked(text), context_length(self.model)
         if not cuts(truncation) or reach is None:
             return ids
         spans, fit = self.tokenizer.offsets(text, special=False), reach - new + 1
@@ -136,8 +136,8 @@ class Translation(Writes):
         tgt_lang: str | None = None,
         truncation: bool | str | None = None,
         split_sentences: bool = True,
-        return_tensors: bool = False,
-        return_text: bool = True,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         batch_size: int = BATCH,
         **generation: Any,
@@ -155,7 +155,7 @@ class Translation(Writes):
             found = iter(self.write(prompts, generation, {"num_beams": 4, "max_new_tokens": 200}, batch_size))
             return [self.joined(part, [next(found) for _ in part], ways) for part in parts]
 
-        ways = (return_tensors or not return_text, clean_up_tokenization_spaces)
+        ways = (wants_ids(return_tensors, return_text), clean_up_tokenization_spaces)
         return shaped(inputs, answers, batch_size)
 
     def joined(
@@ -208,7 +208,7 @@ def written_lengths(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_prompts(model: Model, prompts: Sequence[Sequence[int]]) -> None:
     """One clear line for a text that is longer than its model reads."""
-    reach = context_of(model, source=True)
+    reach = context_length(model, source=True)
     for i, ids in enumerate(prompts):
         if reach is not None and len(ids) > reach:
             raise InputError(

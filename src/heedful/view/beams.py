@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from heedful.decode.beam import Beams, Hunt, hunted
-from heedful.decode.loop import check_search, quickest
-from heedful.decode.request import Prompt, prompts, request
+from heedful.decode.loop import check_search, choose_stepper
+from heedful.decode.request import Prompt, encode_prompts, make_request
 from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError
 from heedful.models.base import Model
@@ -66,7 +66,7 @@ class Tree:
 
 def tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> Tree:
     """The search that `heedful.generate(model, prompt, beams=…)` makes, with the same settings."""
-    if (count := len(prompts(stepper_for(model).model, prompt).ids)) != 1:
+    if (count := len(encode_prompts(stepper_for(model).model, prompt).ids)) != 1:
         raise InputError(f"{count} prompts have a tree each; give one")
     return trees(model, prompt, beams=beams, **settings)[0]
 
@@ -76,8 +76,8 @@ def trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings:
     known = stepper_for(model).model
     wide = Beams(beams, **{name: settings.pop(name) for name in SEARCH if name in settings})
     check_search(wide, beams, 1, None, settings)  # type: ignore[arg-type]
-    given, asked = prompts(known, prompt), request(known, settings, samples=False)  # type: ignore[arg-type]
-    stepper = quickest(model, beams * len(given.ids), asked)
+    given, asked = encode_prompts(known, prompt), make_request(known, settings, samples=False)  # type: ignore[arg-type]
+    stepper = choose_stepper(model, beams * len(given.ids), asked)
     return [grown(hunts, wide) for hunts in hunted(stepper, given, asked, wide)]
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heedful.data.batches import Batches, generator
-from heedful.decode.request import context_of
+from heedful.decode.request import context_length
 from heedful.errors import InputError
 from heedful.loading import with_head
 from heedful.models.base import LM, Model
@@ -191,7 +191,7 @@ def shortened(texts: Sequence[str], length: int) -> list[str]:
 
 def reach(model: Model) -> int:
     """The longest input of a model, in tokens."""
-    own = context_of(model, source=True)
+    own = context_length(model, source=True)
     pooled = model.pooling.length if model.pooling is not None else None
     return min(n for n in (own, pooled, 1 << 30) if n is not None)
 

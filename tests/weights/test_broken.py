@@ -160,3 +160,40 @@ def test_a_long_sentence_is_cut_before_the_token_that_ends_it(tmp_path: Path) ->
     expected = pool(model.encode(kept), torch.ones(1, 6, dtype=torch.bool), how)
     found = heedful.embed(model, ["the cat sat on the mat and the dog", "the cat"], pooling=how)
     assert torch.allclose(found[:1], expected, atol=1e-6)
+
+
+def headed(path: Path, header: str, size: int) -> Path:
+    """A safetensors file with this header over the numbers 0, 1, 2 …"""
+    text = header.encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack(f"<{size}f", *range(size)))
+    return path
+
+
+ONE = '{{"dtype": "F32", "shape": [2], "data_offsets": [{}, {}]}}'
+
+
+def test_a_header_with_the_same_key_twice_is_refused(tmp_path: Path) -> None:
+    header = f'{{"a": {ONE.format(0, 8)}, "b": {ONE.format(8, 16)}, "a": {ONE.format(16, 24)}}}'
+    with pytest.raises(CorruptFile, match="damaged"):
+        SafeFile(headed(tmp_path / "model.safetensors", header, 6))
+
+
+def test_tensors_whose_bytes_overlap_are_refused(tmp_path: Path) -> None:
+    header = f'{{"a": {ONE.format(0, 8)}, "b": {ONE.format(4, 12)}}}'
+    with pytest.raises(CorruptFile, match="damaged"):
+        SafeFile(headed(tmp_path / "model.safetensors", header, 3))
+
+
+def test_bytes_that_no_tensor_claims_are_refused(tmp_path: Path) -> None:
+    for header, size in ((f'{{"a": {ONE.format(4, 12)}}}', 3), (f'{{"a": {ONE.format(0, 8)}}}', 3)):
+        with pytest.raises(CorruptFile, match="damaged"):
+            SafeFile(headed(tmp_path / "model.safetensors", header, size))
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    tensors = {f"layer.{i}": torch.full((4, 8), float(i)) for i in range(4)}
+    write_safetensors(tmp_path, tensors, shard_bytes=300)
+    second = tmp_path / "model-00002-of-00002.safetensors"
+    save_file(load_file(second) | {"layer.0": torch.zeros(4, 8)}, second)
+    with pytest.raises(CorruptFile, match=r"both hold 'layer\.0'"):
+        open_folder(tmp_path)

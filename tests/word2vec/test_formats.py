@@ -132,8 +132,19 @@ def test_duplicate_words_and_nan_are_one_clear_error_each(tmp_path):
 def test_a_damaged_safetensors_is_one_clear_error(tmp_path, vectors):
     vectors.save(tmp_path / "whole.safetensors")
     data = (tmp_path / "whole.safetensors").read_bytes()
-    assert "cut short" in broken(tmp_path, "v.safetensors", data[:-8])
-    assert "not a safetensors file" in broken(tmp_path, "v.safetensors", b"plain text")
+    assert "is truncated" in broken(tmp_path, "v.safetensors", data[:-8])
+    assert "no safetensors file" in broken(tmp_path, "v.safetensors", b"plain text")
+
+
+def test_a_flipped_bit_in_a_table_is_noticed(tmp_path, vectors):
+    vectors.save(tmp_path / "whole.safetensors")
+    data = bytearray((tmp_path / "whole.safetensors").read_bytes())
+    data[-1] ^= 1
+    assert "its checksum is another" in broken(tmp_path, "v.safetensors", bytes(data))
+
+
+def test_a_number_whose_square_would_be_infinite_is_one_clear_error(tmp_path):
+    assert "'b' has a number as large as 1e+30" in broken(tmp_path, "v.txt", b"2 2\na 1 2\nb 1e30 4\n")
 
 
 def test_a_word_that_a_format_cannot_hold_is_named(tmp_path):

@@ -7,17 +7,16 @@ could overwrite.
 from __future__ import annotations
 
 import json
-import math
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from heedful.errors import CorruptFile, NotFound
+from heedful.weights.layout import read_layout
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -48,40 +47,12 @@ class Source(Protocol):
 
 
 class SafeFile:
-    """One safetensors file: 8 bytes length, a JSON header, the bytes."""
+    """One safetensors file; its tensors are read one by one, each into memory of its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else -1
-            if not 0 < length <= size - 8:
-                if head[:4] == b"PK\x03\x04" or (head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5"):
-                    raise CorruptFile(
-                        f"{path} is a pickle with a .safetensors name; it is not opened: convert it at its "
-                        "source"
-                    )
-                sizes = f"header of {length} bytes in {size}"
-                raise CorruptFile(f"{path} is no safetensors file, or truncated ({sizes}); fetch it again")
-            try:
-                header = json.loads(file.read(length))
-                header.pop("__metadata__", None)
-                self.entries = {name: self._entry(info, 8 + length) for name, info in header.items()}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise CorruptFile(f"{path} has a damaged header ({error}); fetch it again") from None
-        end = max((e.start + _bytes(e) for e in self.entries.values()), default=0)
-        if end > size:
-            raise CorruptFile(
-                f"{path} is truncated: its tensors need {end:,} bytes and it has {size:,}; fetch it again"
-            )
-
-    def _entry(self, info: Mapping[str, Any], base: int) -> Entry:
-        start, end = info["data_offsets"]
-        entry = Entry(DTYPES[info["dtype"]], tuple(info["shape"]), base + start)
-        if end - start != _bytes(entry) or start < 0 or min(entry.shape, default=0) < 0:
-            raise ValueError(f"a tensor of shape {entry.shape} cannot have {end - start} bytes")
-        return entry
+        spans, self.metadata = read_layout(path)
+        self.entries = {n: Entry(DTYPES[span.kind], span.shape, span.start) for n, span in spans.items()}
 
     def read(self, name: str) -> Tensor:
         entry = self.entries[name]
@@ -93,20 +64,24 @@ class SafeFile:
                 while len(into):
                     got = file.readinto(into)
                     if not got:
-                        raise CorruptFile(f"{self.path} ended inside {name!r}; fetch it again")
+                        raise CorruptFile(f"{self.path} ended inside {name!r}", hint="fetch it again")
                     into = into[got:]
         return tensor
-
-
-def _bytes(entry: Entry) -> int:
-    return math.prod(entry.shape) * entry.dtype.itemsize
 
 
 class Shards:
     """Several files as one."""
 
     def __init__(self, parts: list[SafeFile]) -> None:
-        self.where = {name: part for part in parts for name in part.entries}
+        self.where: dict[str, SafeFile] = {}
+        for part in parts:
+            for name in part.entries:
+                other = self.where.setdefault(name, part)
+                if other is not part:
+                    raise CorruptFile(
+                        f"{part.path} and {other.path.name} both hold {name!r:.80}; one of them is wrong",
+                        hint="fetch the folder again",
+                    )
         self.entries = {name: part.entries[name] for name, part in self.where.items()}
 
     def read(self, name: str) -> Tensor:

@@ -1,12 +1,14 @@
 """safetensors written row by row and read in place: no second copy of a table, no pickle.
 
-The layout is the safetensors library's own (8 bytes of length, a JSON header, raw tensors), so that library
-reads it; written here because it wants every tensor whole in memory.
+The layout is the safetensors library's own (8 bytes of length, a JSON header, raw tensors), and that library
+finds the tensors again; written here because it wants every tensor whole in memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import CorruptFile
+from heedful.weights.layout import read_layout
 
 KINDS = {
     "F32": np.float32,
@@ -26,11 +29,15 @@ KINDS = {
 }
 NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 ROWS = 4096
+DIGEST, BLANK = "sha256", 64 * "0"
 
 
 def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Write to a neighbour and rename, so that a file under its own name is always whole."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    """Write to a neighbour and rename, so that a file under its own name is always whole.
+
+    Its metadata hold the SHA-256 of the file itself, taken while the digest's own place was BLANK.
+    """
+    header: dict[str, Any] = {"__metadata__": {**metadata, DIGEST: BLANK}}
     offset = 0
     for name, tensor in tensors.items():
         size = tensor.size * tensor.itemsize
@@ -42,47 +49,56 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
         offset += size
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 64)
+    head = len(text).to_bytes(8, "little") + text
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    partial, digest = path.with_name(path.name + ".partial"), hashlib.sha256(head)
     with partial.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(head)
         for tensor in tensors.values():
             for start in range(0, len(tensor), ROWS):
-                file.write(np.ascontiguousarray(tensor[start : start + ROWS]).tobytes())
+                rows = np.ascontiguousarray(tensor[start : start + ROWS]).tobytes()
+                digest.update(rows)
+                file.write(rows)
+        file.seek(head.index(BLANK.encode()))
+        file.write(digest.hexdigest().encode())
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
 
 
 def read(path: Path, mmap: bool = False) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Tensors and metadata; with `mmap` the pages are read when touched, and may not be written."""
-    header, base = read_header(path)
-    metadata = header.pop("__metadata__", {})
+    """Tensors and metadata; with `mmap` the pages are read when touched, and may not be written.
+
+    What is read whole is compared with the digest the file was written with, if it has one.
+    """
+    spans, metadata = read_layout(path)
     tensors: dict[str, np.ndarray] = {}
-    for name, entry in header.items():
-        try:
-            kind, shape = np.dtype(KINDS[entry["dtype"]]), tuple(int(n) for n in entry["shape"])
-            start, stop = (int(n) for n in entry["data_offsets"])
-        except (KeyError, TypeError, ValueError):
+    for name, span in spans.items():
+        if span.kind not in KINDS:
             raise CorruptFile(
-                f"{path}: its header says of tensor {name!r} what cannot be read; copy or save it again"
-            ) from None
-        if (
-            min(start, *shape) < 0
-            or stop - start != kind.itemsize * int(np.prod(shape))
-            or base + stop > path.stat().st_size
-        ):
-            raise CorruptFile(
-                f"{path} is cut short: tensor {name!r} ends at byte {base + stop:,} of "
-                f"{path.stat().st_size:,}; copy or save it again"
+                f"{path}: tensor {name!r:.80} is {span.kind}, no kind that word vectors have",
+                hint="copy or save it again",
             )
-        if mmap and stop > start:
-            tensors[name] = np.memmap(path, dtype=kind, mode="r", offset=base + start, shape=shape)
+        kind = np.dtype(KINDS[span.kind])
+        if mmap and span.size:
+            tensors[name] = np.memmap(path, dtype=kind, mode="r", offset=span.start, shape=span.shape)
         else:
-            tensors[name] = np.fromfile(
-                path, dtype=kind, count=int(np.prod(shape)), offset=base + start
-            ).reshape(shape)
+            count = math.prod(span.shape)
+            tensors[name] = np.fromfile(path, kind, count, offset=span.start).reshape(span.shape)
+    if not mmap and DIGEST in metadata:
+        head = min((span.start for span in spans.values()), default=path.stat().st_size)
+        check_digest(path, head, tensors, metadata[DIGEST])
     return tensors, metadata
+
+
+def check_digest(path: Path, head: int, tensors: Mapping[str, np.ndarray], written: str) -> None:
+    """Raise CorruptFile if the first `head` bytes and the tensors are not those the digest was taken of."""
+    with path.open("rb") as file:
+        found = hashlib.sha256(file.read(head).replace(written.encode(), BLANK.encode(), 1))
+    for tensor in tensors.values():
+        found.update(memoryview(tensor).cast("B") if tensor.size else b"")
+    if found.hexdigest() != written:
+        raise CorruptFile(f"{path} is damaged: its checksum is another", hint="copy or save it again")
 
 
 def need(path: Path, tensors: Mapping[str, np.ndarray], *names: str) -> None:
@@ -92,21 +108,21 @@ def need(path: Path, tensors: Mapping[str, np.ndarray], *names: str) -> None:
             raise CorruptFile(f"{path} has no tensor {name!r}; copy or save it again")
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The JSON header, and where the tensors begin."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
+def check_shapes(path: Path, tensors: Mapping[str, np.ndarray], words: int) -> None:
+    """Raise CorruptFile for tables and counts that do not fit each other and the number of words."""
+    dim = tensors["input"].shape[-1] if tensors["input"].ndim == 2 else 0
+    rows = {"input": words, "counts": words}
+    for name in ("input", "output", "counts"):
+        if name not in tensors:
+            continue
+        kind, shape = tensors[name].dtype.kind, tensors[name].shape
+        table = kind == "f" and len(shape) == 2 and shape[1] == dim > 0
+        listed = kind in "iu" and len(shape) == 1
+        if not (listed if name == "counts" else table) or shape[0] != rows.get(name, shape[0]):
             raise CorruptFile(
-                f"{path} is not a safetensors file: its header would be {length:,} bytes; check the name"
+                f"{path}: {name!r}, {tensors[name].dtype} of shape {shape}, does not fit {words:,} words",
+                hint="copy or save it again",
             )
-        try:
-            header = json.loads(file.read(length))
-        except ValueError:
-            header = None
-        if not isinstance(header, dict):
-            raise CorruptFile(f"{path} is not a safetensors file: its header is not JSON; check the name")
-        return header, 8 + length
 
 
 def words_to_bytes(words: list[str]) -> np.ndarray:

@@ -20,6 +20,7 @@ from heedful.errors import ConfigError, CorruptFile, InputError, NotFound
 
 FORMATS = ("safetensors", "binary", "text", "glove")
 ENDINGS = {".safetensors": "safetensors", ".bin": "binary", ".txt": "text", ".vec": "text", ".glove": "glove"}
+LARGEST = 1e18  # of a number in a vector: the sum of squares stays finite in float32
 
 
 def guess(path: Path) -> str:
@@ -210,7 +211,9 @@ def check_room(path: Path, count: int, dim: int) -> None:
 
 
 def check(path: Path, words: list[str], table: np.ndarray) -> None:
-    """What no use of the vectors could survive: no words, the same word twice, numbers that are none."""
+    """What no use of the vectors could survive: no words, the same word twice, numbers that are none or
+    whose squares would be infinite.
+    """
     if not words:
         raise CorruptFile(f"{path} has no words; it is empty or not a file of vectors")
     if len(set(words)) != len(words):
@@ -220,9 +223,12 @@ def check(path: Path, words: list[str], table: np.ndarray) -> None:
             f"{path} has the word {twice!r} more than once; which vector is meant cannot be told: remove one"
         )
     for start in range(0, len(table), 65536):
-        bad = ~np.isfinite(table[start : start + 65536]).all(axis=1)
+        sizes = np.abs(table[start : start + 65536]).max(axis=1)
+        bad = ~(sizes < LARGEST)
         if bad.any():
+            row = int(bad.argmax())
+            what = f"a number as large as {sizes[row]:.3g}" if np.isfinite(sizes[row]) else "NaN or infinity"
             raise CorruptFile(
-                f"{path}: the vector of {words[start + int(bad.argmax())]!r} has NaN or infinity; "
+                f"{path}: the vector of {words[start + row]!r:.80} has {what}; "
                 "it was damaged or training diverged"
             )

@@ -54,6 +54,8 @@ class Session:
         tensors, meta = files.read(path)
         state = read_state(path, meta, "cursor")
         files.need(path, tensors, "input", "output", "words", "counts", "losses", "examples")
+        words = files.bytes_to_words(tensors["words"])
+        files.check_shapes(path, tensors, len(words))
         began = Settings.from_dict(state["settings"])
         for name, value in (settings or began).to_dict().items():
             if value != began.to_dict()[name]:
@@ -61,7 +63,7 @@ class Session:
                     f"{path} began with {name}={began.to_dict()[name]} and cannot go on with {value}; "
                     "give the same settings or start anew"
                 )
-        vocabulary = Vocabulary(files.bytes_to_words(tensors["words"]), tensors["counts"], state["total"])
+        vocabulary = Vocabulary(words, tensors["counts"], state["total"])
         cursor = Cursor(losses=tensors["losses"], examples=tensors["examples"], **state["cursor"])
         return cls(corpus, began, vocabulary, tables_of(path, tensors), cursor, state["digest"])
 
@@ -196,9 +198,13 @@ def read_state(path: Path, meta: dict[str, str], needed: str) -> dict[str, Any]:
             f"{path} was not written by heed word2vec; load tables of other models with Word2Vec.from_table"
         )
     try:
-        state = json.loads(meta["state"])
-    except (KeyError, ValueError):
-        raise CorruptFile(f"{path} has lost its settings; copy or save it again") from None
+        state: dict[str, Any] = json.loads(meta["state"])
+        settings, history = state["settings"], state.get("history", [])
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        settings, history = False, []
+    sound = isinstance(settings, dict | None) and isinstance(history, list)
+    if not sound or not all(isinstance(loss, int | float) for loss in history):
+        raise CorruptFile(f"{path} has lost its settings", hint="copy or save it again")
     if needed not in state:
         raise CorruptFile(f"{path} holds finished vectors, not a checkpoint; go on from it with update()")
     return state

@@ -362,6 +362,7 @@ class Word2Vec:
         state = read_state(path, meta, "settings")
         files.need(path, tensors, "input", "words")
         words = files.bytes_to_words(tensors["words"])
+        files.check_shapes(path, tensors, len(words))
         if not mmap:
             formats.check(path, words, tensors["input"])
         loaded = cls(

@@ -96,7 +96,7 @@ def check_digest(path: Path, head: int, tensors: Mapping[str, np.ndarray], writt
     with path.open("rb") as file:
         found = hashlib.sha256(file.read(head).replace(written.encode(), BLANK.encode(), 1))
     for tensor in tensors.values():
-        found.update(memoryview(tensor).cast("B") if tensor.size else b"")
+        found.update(tensor.data)
     if found.hexdigest() != written:
         raise CorruptFile(f"{path} is damaged: its checksum is another", hint="copy or save it again")
 

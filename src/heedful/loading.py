@@ -25,7 +25,7 @@ from heedful.errors import CorruptFile, InputError, NotFound, WrongShape
 from heedful.models import FAMILIES, by_model_type, find, presets
 from heedful.models.base import LM, Config, Family, Model
 from heedful.models.memory import check_memory, parameter_count
-from heedful.models.published import config_from, config_to, read_gguf_rope
+from heedful.models.published import config_from, config_to, read_gguf_rope, unstated
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, swap_in
 from heedful.pooling import Pooling, read_pooling, write_pooling
@@ -37,7 +37,7 @@ from heedful.weights.checkpoint import Origin, fill, published_tensors
 from heedful.weights.files import Source, open_folder, write_safetensors
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
-from heedful.weights.names import own_rows
+from heedful.weights.names import own_rows, tensors
 
 
 def build(
@@ -104,7 +104,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     with outline():
         model = assemble(family, config)
     if "quantization" in published:
-        _fill_quantised(model, source, published["quantization"], dtype)
+        _fill_quantised(model, source, published, dtype)
     else:
         model.origin = fill(
             model,
@@ -193,18 +193,22 @@ def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: tor
     return model.to(device).eval()
 
 
-def _fill_quantised(model: Model, source: Source, how: dict[str, Any], dtype: torch.dtype | None) -> None:
-    """Weights that `quantize` rounded are kept under our own names; their scales stay in float32."""
+def _fill_quantised(
+    model: Model, source: Source, published: dict[str, Any], dtype: torch.dtype | None
+) -> None:
+    """Weights that `quantize` rounded are kept under our own names and in their own types."""
+    how = published["quantization"]
     swap_in(model, how["kind"], how["group"], how.get("tables", False))
-    fill(model, source, own_rows(model))
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(False)
-        if parameter.is_floating_point() and not name.endswith(".scale"):
-            parameter.data = parameter.data.to(dtype or parameter.dtype)
-            dtype = dtype or parameter.dtype
+    fill(model, source, own_rows(model), as_stored=True)
+    model.tie()  # a head that was not rounded still shares the embedding's table
+    model.requires_grad_(False)
+    for name, tensor in tensors(model).items():
+        if dtype is not None and tensor.is_floating_point() and not name.endswith(".scale"):
+            tensor.data = tensor.data.to(dtype)
+    working = dtype or getattr(torch, str(published.get("dtype")), None)
     for module in model.modules():
-        if isinstance(module, Int8Embedding) and dtype is not None:
-            module.dtype = dtype
+        if isinstance(module, Int8Embedding) and isinstance(working, torch.dtype):
+            module.dtype = working
 
 
 def _open_gguf(path: Path) -> tuple[GGUFFile, Family, Config]:
@@ -296,17 +300,18 @@ def save(model: Model, folder: str | Path) -> Path:
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)
     if "quantization" in model.published:
-        tensors, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
+        held, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
     else:
-        tensors = published_tensors(model, family.rows(model.config), origin, leave=adapter)
+        held = published_tensors(model, family.rows(model.config), origin, leave=adapter)
     if origin is None and model.config.head == "none" and family.prefix:
-        tensors = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in tensors.items()}
+        held = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in held.items()}
     published = config_to(family, model.config, model.published)
-    floats = (
-        p.dtype for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale")
-    )
-    published["dtype"] = str(next(floats)).removeprefix("torch.")
-    write_safetensors(folder, tensors)
+    if "quantization" in published:
+        how = {k: v for k, v in published.pop("quantization").items() if k != "fields"}
+        more = unstated(family, model.config, published, held)
+        published["quantization"] = how | ({"fields": more} if more else {})
+    published["dtype"] = str(_working_dtype(model)).removeprefix("torch.")
+    write_safetensors(folder, held)
     _write_json(folder / "config.json", published)
     (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
     if model.generation:
@@ -316,6 +321,13 @@ def save(model: Model, folder: str | Path) -> Path:
     write_pooling(model.pooling, folder, model.config.dim)
     save_adapter(model, folder) if adapter else forget_adapter(folder)
     return folder
+
+
+def _working_dtype(model: Model) -> torch.dtype:
+    """What a model computes in: the type of its rounded table's vectors, or of its first float weight."""
+    rounded = [m.dtype for m in model.modules() if isinstance(m, Int8Embedding)]
+    floats = (p for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale"))
+    return rounded[0] if rounded else next(floats).dtype
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

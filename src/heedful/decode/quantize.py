@@ -9,7 +9,7 @@ from heedful.nn.quantised import GROUP, swap_in
 
 
 def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bool = False) -> Model:
-    """Round the weights of `model` in place, and give it back in eval mode.
+    """Round the weights of `model` in place, and give it back in eval mode, with nothing left to train.
 
     "int8": one scale for each output. "int4": one for each `group` inputs; tables and heads take 8 bits.
     `tables` rounds the vectors of tokens too where no head shares them, and they stay as they are otherwise.
@@ -27,4 +27,4 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
         )
     how = {"kind": kind, "group": group} | ({"tables": True} if tables else {})
     model.published = model.published | {"quantization": how}
-    return model.eval()
+    return model.requires_grad_(False).eval()

@@ -128,7 +128,23 @@ def config_from(family: Family, published: dict[str, Any], names: Iterable[str] 
         raise ConfigError(f"{family.name} has no field for {wrong}; its table of keys is at fault")
     if family.infer is not None:
         values |= family.infer(set(names), values)
-    return family.config.strict(**values)
+    return family.config.strict(**values | _stated(published))
+
+
+def _stated(published: dict[str, Any]) -> dict[str, Any]:
+    """Fields that a quantised model's config.json states, because its tensors do not bear published names."""
+    quantised = published.get("quantization")
+    stated = quantised.get("fields") if isinstance(quantised, dict) else None
+    return stated if isinstance(stated, dict) else {}
+
+
+def unstated(
+    family: Family, config: Config, published: dict[str, Any], names: Iterable[str]
+) -> dict[str, Any]:
+    """Fields of a config that its published form and the names of its tensors do not give back."""
+    found = config_from(family, published, names)
+    pairs = ((f.name, getattr(config, f.name), getattr(found, f.name)) for f in fields(config))
+    return {name: ours for name, ours, theirs in pairs if ours != theirs}
 
 
 def head_kind(family: Family, published: dict[str, Any]) -> str:

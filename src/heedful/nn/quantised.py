@@ -6,6 +6,9 @@ of 4 bits with a scale and an offset for each group of inputs. Only weights are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,6 +25,7 @@ from heedful.nn.recurrent import GatedUnit
 
 KINDS = ("int8", "int4")
 GROUP = 32
+ALIGNED = 32  # bytes: what torch's product of whole numbers wants of addresses
 # Parts that call their matrices and never read them. Others keep theirs as they are.
 PARTS = (Attention, CrossAttention, MLP, GatedMLP, LMHead, GatedUnit, Additive, Maxout, FromBack)
 
@@ -50,7 +54,32 @@ def round4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
     return (first | (second << 4)).flatten(1), torch.cat((scale, low), 2)
 
 
-class Quantised(nn.Module):
+def packed(x: Tensor, weight: Tensor) -> bool:
+    """Whether torch's product of a few rows with 8-bit numbers may be given these tensors.
+
+    It reads 16 inputs at a time from aligned addresses and checks neither: with another number of inputs it
+    reads past the end of a row, with another address the process dies.
+    """
+    known = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    if not known or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return x.shape[-1] % 16 == 0 and weight.data_ptr() % ALIGNED == 0
+
+
+class Rounded(nn.Module):
+    """Whole numbers and their scales. `to(dtype)` says what the result is in; scales stay float32."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        held = self._parameters.get("scale")
+        exact = None if held is None else held.data
+        super()._apply(fn, recurse)
+        moved = self._parameters.get("scale")
+        if exact is not None and moved is not None and moved.dtype != exact.dtype:
+            moved.data = exact.to(moved.device)
+        return self
+
+
+class Quantised(Rounded):
     """y = W x + b, W from whole numbers. `wide` is W as the layer's own definition has it."""
 
     bits: int
@@ -82,9 +111,11 @@ class ByOutput(Quantised):
 
     def forward(self, x: Tensor) -> Tensor:
         """s (n x) + b: whole numbers are widened exactly, and the scale is for a vector, not a matrix."""
-        if x.device.type == "cpu" and x[..., 0].numel() <= 4 and not (x.requires_grad and grads()):
+        rows = x.numel() // self.in_features
+        if rows <= 4 and packed(x, self.weight) and not (x.requires_grad and grads()):
             # So few rows read n as it is. The function has no derivative: who asks for one takes the other.
             flat = x.reshape(-1, self.in_features)
+            flat = flat if flat.data_ptr() % ALIGNED == 0 else flat.clone()
             y = torch._weight_int8pack_mm(flat, self.weight, self.scale.to(x.dtype)).view(*x.shape[:-1], -1)
         else:
             y = F.linear(x, self.weight.to(x.dtype)) * self.scale.to(x.dtype)
@@ -118,7 +149,7 @@ class Int4Linear(Quantised):
         return (whole * self.scale[..., :1] + self.scale[..., 1:]).flatten(1).to(dtype)
 
 
-class Int8Embedding(nn.Module):
+class Int8Embedding(Rounded):
     """table[w] = s_w n_w: the rows of an embedding in 8 bits. A tied head reads the same numbers."""
 
     def __init__(self, base: nn.Embedding) -> None:
@@ -127,6 +158,10 @@ class Int8Embedding(nn.Module):
         self.dtype = base.weight.dtype
         weight, scale = round8(base.weight.detach())
         self.weight, self.scale = fixed(weight), fixed(scale)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        return super()._apply(fn, recurse)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return (self.weight[tokens] * self.scale[tokens][..., None]).to(self.dtype)
@@ -176,11 +211,13 @@ def swap_in(model: nn.Module, kind: str, group: int = GROUP, tables: bool = Fals
             by_four = kind == "int4" and layer.in_features % group == 0 and not isinstance(part, LMHead)
             setattr(part, name, Int4Linear(layer, group) if by_four else Int8Linear(layer))
             count += 1
+    shared = {id(m.weight) for m in model.modules() if type(m) is nn.Linear}  # by heads that stay as they are
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is not nn.Embedding:
                 continue
-            if tables and isinstance(parent, Embedding) and name == "token":
+            of_tokens = isinstance(parent, Embedding) and name == "token"
+            if tables and of_tokens and id(child.weight) not in shared:
                 rounded.setdefault(id(child.weight), Int8Embedding(child))
             if id(child.weight) in rounded:
                 setattr(parent, name, rounded[id(child.weight)])

@@ -52,8 +52,12 @@ def fill(
     copies: Mapping[str, str] | None = None,
     drop: Sequence[str] = (),
     dtype: torch.dtype | None = None,
+    as_stored: bool = False,
 ) -> Origin:
-    """Give every tensor of a model made on `meta` its published value."""
+    """Give every tensor of a model made on `meta` its published value.
+
+    `dtype` None is what most matrices have, and wider vectors stay wide; `as_stored` leaves each in its own.
+    """
     ours = tensors(model)
     links = connect(rows, ours)
     names = {theirs: in_file(theirs, source.entries, prefix) for link in links for theirs in link.theirs}
@@ -77,7 +81,8 @@ def fill(
                     f"{link.theirs[0]!r} holds {str(value.dtype).removeprefix('torch.')}, which cannot be "
                     f"{name!r}, {kind}; is it quantised by a program that is not read here?"
                 )
-            put(model, name, _cast(value, target, keep_wide=dtype is None).contiguous())
+            value = value if as_stored else _cast(value, target, keep_wide=dtype is None)
+            put(model, name, value.contiguous())
     for repeated, original in origin.copies.items():
         if not torch.equal(source.read(repeated), source.read(names[original])):
             raise WeightsError(

@@ -144,7 +144,7 @@ def test_a_prompt_read_into_an_empty_state_has_the_pattern_of_a_plain_pass(famil
 @pytest.mark.parametrize("family", ALL)
 @torch.no_grad()
 def test_what_a_pattern_leaves_out_is_declared_by_its_part(family: str) -> None:
-    """A part whose output is more than o(heads) says what else there is; softmax attention has none to name."""
+    """A part whose output is more than o(heads) says what else there is; softmax attention has nothing."""
     model = tiny(family)
     for name in patterns_of(model):
         part = module_at(model, name.removesuffix(".pattern"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from heedful.errors import InputError
 from heedful.inspect.attention import attention
-from heedful.inspect.inputs import Input, Text, floats, part_at, reading, stack_of
+from heedful.inspect.inputs import Input, Text, answer_id, choices, floats, part_at, reading, stack_of
 from heedful.models.base import Model
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention, CrossAttention
@@ -137,63 +138,112 @@ def head_effects(
 
 
 @torch.no_grad()
+def carry(
+    model: Model, clean: Text | Input, names: Sequence[str], positions: Sequence[int] | None = None,
+    *, target: Text | None = None,
+) -> Watch:  # fmt: skip
+    """A watch that puts the values called `names`, as they are in `clean`, into any call that takes it.
+
+    `positions` carries over those alone, along the axis that the part declares; a negative one counts from
+    the end. By default everything is carried over.
+    """
+    seen = Watch(*names)
+    reading(model, clean, target).run(model, seen)
+    for name in names:
+        if name not in seen.met:  # a wildcard that matched nothing
+            raise seen.missing(name)
+    return Watch(edit={name: _put(name, seen, positions) for name in seen})
+
+
+def _put(name: str, seen: Watch, positions: Sequence[int] | None) -> Edit:
+    value, axis = seen[name], seen.positions[name]
+    where = None if positions is None else _indices(name, value, axis, positions)
+
+    def edit(now: Tensor) -> Tensor:
+        if now.shape != value.shape:
+            sizes = f"{name} is {tuple(value.shape)} in one and {tuple(now.shape)} in the other"
+            raise InputError("the two inputs must have as many tokens", hint=sizes)
+        if where is None or axis is None:
+            return value
+        return now.index_copy_(axis, where, value.index_select(axis, where))
+
+    return edit
+
+
+def _indices(name: str, value: Tensor, axis: int | None, positions: Sequence[int]) -> Tensor:
+    if axis is None:
+        raise InputError(f"{name} has no positions: it is of the whole text", hint="leave positions out")
+    length = value.shape[axis]
+    bad = [t for t in positions if not -length <= t < length]
+    if bad:
+        raise InputError(f"{name} has positions 0 … {length - 1}", hint=f"there is no position {bad[0]}")
+    return torch.tensor([t % length for t in positions], device=value.device)
+
+
+@torch.no_grad()
 def patch(
     model: Model, clean: Text | Input, corrupt: Text | Input, names: Sequence[str],
-    positions: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None, *, target: Text | None = None,
 ) -> Tensor:  # fmt: skip
     """The logits of `corrupt` with the values called `names` as they were in `clean`   (Meng et al. 2022 §2)
 
-    `positions` carries over those alone; by default all.
+    `positions` carries over those alone (see `carry`); by default all. The decoder of an encoder-decoder
+    reads the same `target` both times: by default what the model writes for `clean`.
     """
-    first, second = reading(model, clean), reading(model, corrupt)
-    kept = _values(model, first, second, names)
-    return second.run(model, _carry(kept, positions))
+    first, second = _both(model, clean, corrupt, target)
+    return second.run(model, carry(model, first, names, positions))
 
 
-def _values(model: Model, first: Input, second: Input, names: Sequence[str]) -> dict[str, Tensor]:
-    lengths = [i.ids.shape[1] + (i.read.shape[1] if i.target is not None else 0) for i in (first, second)]
-    if lengths[0] != lengths[1]:
-        raise InputError(f"the two inputs must have as many tokens; they have {lengths[0]} and {lengths[1]}")
-    watch = Watch(*names)
-    first.run(model, watch)
-    if not len(watch):
-        raise InputError(f"nothing was computed under {', '.join(names)}; watch '*' to see the names")
-    return dict(watch.values)
-
-
-def _carry(kept: Mapping[str, Tensor], positions: Sequence[int] | None) -> Watch:
-    def put(value: Tensor) -> Edit:
-        def edit(now: Tensor) -> Tensor:
-            if positions is None:
-                return value
-            axis = now.dim() - 2  # (B, T, D) and (B, H, T, K) alike
-            index = torch.tensor(list(positions), device=now.device)
-            return now.index_copy(axis, index, value.index_select(axis, index))
-
-        return edit
-
-    return Watch(edit={name: put(value) for name, value in kept.items()})
+def _both(
+    model: Model, clean: Text | Input, corrupt: Text | Input, target: Text | None
+) -> tuple[Input, Input]:
+    """Two inputs of the same length, which an encoder-decoder reads with the same target."""
+    fixed = [x.target for x in (clean, corrupt) if isinstance(x, Input)]
+    first = reading(model, clean, fixed[0] if target is None and fixed else target)
+    second = reading(model, corrupt, first.target)
+    sides = {"inputs": (first.ids, second.ids)}
+    if first.target is not None and second.target is not None:
+        sides = {"sources": sides["inputs"], "targets": (first.target, second.target)}
+    for what, (one, other) in sides.items():
+        if one.shape != other.shape:
+            counts = f"they have {one.shape[1]} and {other.shape[1]}"
+            raise InputError(f"the two {what} must have as many tokens", hint=counts)
+    return first, second
 
 
 @torch.no_grad()
 def causal_trace(
-    model: Model, clean: Text | Input, corrupt: Text | Input, right: int, wrong: int
-) -> dict[str, list[float]]:
+    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str, wrong: int | str,
+    *, target: Text | None = None,
+) -> dict[str, list[float]]:  # fmt: skip
     """Which layer and position carry the answer: 0 where patching does nothing, 1 where it restores it all
 
     For every layer's output and every position alone: (d − d_corrupt) / (d_clean − d_corrupt), with d the
-    difference of the logits of `right` and `wrong` at the last position.
+    difference of the logits of `right` and `wrong` at the last position. Both are ids, or texts of one token
+    (" Paris"), or labels of a classifier. The decoder of an encoder-decoder, whose layers are traced, reads
+    the same `target` both times: by default what the model writes for `clean`.
     """
-    first, second = reading(model, clean), reading(model, corrupt)
-    where, stack = stack_of(model)
-    kept = _values(model, first, second, [f"{where}.{i}.output" for i in range(len(stack))])
-    gap = lambda logits: float(logits[0, -1, right] - logits[0, -1, wrong])
-    best, worst = gap(first.run(model)), gap(second.run(model))
+    first, second = _both(model, clean, corrupt, target)
+    if first.target is not None and not torch.equal(first.target, cast(Tensor, second.target)):
+        raise InputError(
+            "the two inputs have different targets, after which no answers can be compared",
+            hint="give texts, or one target= for both",
+        )
+    plain, other = (choices(model, x.run(model), -1) for x in (first, second))
+    one, two = (answer_id(model, answer, plain.shape[-1]) for answer in (right, wrong))
+    gap = lambda logits: float(logits[0, one] - logits[0, two])
+    best, worst = gap(plain), gap(other)
     if best == worst:
-        raise InputError("both inputs answer alike; choose two that differ in what they predict")
-    score = lambda watch: (gap(second.run(model, watch)) - worst) / (best - worst)
-    length = first.read.shape[1]
-    return {name: [score(_carry({name: value}, [t])) for t in range(length)] for name, value in kept.items()}
+        raise InputError("both inputs answer alike", hint="choose two that differ in what they predict")
+    where, stack = stack_of(model)
+    names = [f"{where}.{i}.output" for i in range(len(stack))]
+    seen = Watch(*names)
+    first.run(model, seen)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for name, t in itertools.product(names, range(first.read.shape[1])):
+        patched = second.run(model, Watch(edit={name: _put(name, seen, [t])}))
+        found[name].append((gap(choices(model, patched, -1)) - worst) / (best - worst))
+    return found
 
 
 def prune(model: Model, heads: Heads) -> Model:

@@ -11,7 +11,18 @@ import torch
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.inspect.inputs import Input, Text, ids_of, is_pair, quiet, reading, token_id
+from heedful.inspect.inputs import (
+    Input,
+    Text,
+    answer_id,
+    choices,
+    ids_of,
+    is_pair,
+    position_of,
+    quiet,
+    reading,
+    token_vectors,
+)
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 
@@ -56,6 +67,8 @@ def attribution(
 ) -> Attribution:
     """What each token adds to the logit of `answer` at `position`; the likeliest answer if None is given.
 
+    An answer is a token, by its id or its text, or a label of a classifier, by its number or its name; a head
+    that gives one answer for the whole text has no positions.
     "gradient": x · ∂F/∂x. "integrated": (x − x') · ∫ ∂F/∂x(x' + α (x − x')) dα, which sums to F(x) − F(x')
     (Sundararajan et al. 2017, eq. 1 and prop. 1). x are token vectors, x' the mean of the table; positions
     stay as they are. Where the sum is missed the path is halved, up to `steps` points.
@@ -64,21 +77,16 @@ def attribution(
         raise InputError(f"method={method!r} is unknown; choose gradient or integrated")
     given = reading(model, text, target)
     names = ["embed.token"] + ["target_embed.token"] * isinstance(model, Seq2Seq)
-    plain = _vectors(model, given, names)
+    position = position_of(given.names, position)
     with torch.no_grad():
-        logits = given.run(model)
-    _per_token(logits)
-    chosen = int(logits[0, position].argmax()) if answer is None else token_id(model, answer)
+        logits = choices(model, given.run(model), position)[0]
+    chosen = int(logits.argmax()) if answer is None else answer_id(model, answer, len(logits))
+    plain = _vectors(model, given, names)
     ask = _Asked(model, given, position, chosen)
     if method == "gradient":
         grads = ask.gradients({n: x[None] for n, x in plain.items()})
         return _result(method, chosen, given, {n: (plain[n] * g[0]).sum(-1) for n, g in grads.items()})
     return _integrated(model, ask, plain, steps)
-
-
-def _per_token(logits: Tensor) -> None:
-    if logits.dim() != 3:
-        raise InputError(f"needs logits (B, T, V) of each token; this head gives {tuple(logits.shape)}")
 
 
 def _instead(value: Tensor, _: Tensor) -> Tensor:
@@ -98,7 +106,8 @@ class _Asked:
         """F for a batch of vectors (N, T, D): (N,)."""
         count = len(next(iter(vectors.values())))
         watch = Watch(edit={name: partial(_instead, value) for name, value in vectors.items()})
-        return self.given.run(self.model, watch, repeat=count)[:, self.position, self.answer]
+        logits = self.given.run(self.model, watch, repeat=count)
+        return choices(self.model, logits, self.position)[:, self.answer]
 
     def gradients(self, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
         """∂F/∂x for each of the batch."""
@@ -117,8 +126,9 @@ def _vectors(model: Model, given: Input, names: list[str]) -> dict[str, Tensor]:
 
 
 def _integrated(model: Model, ask: _Asked, plain: dict[str, Tensor], steps: int) -> Attribution:
-    tables = {"embed.token": model.tables["tokens"], "target_embed.token": model.tables.get("target")}
-    base = {n: tables[n].table.detach().mean(0).expand_as(x) for n, x in plain.items()}  # type: ignore[union-attr]
+    tables = {"embed.token": "tokens", "target_embed.token": "target"}
+    mean = lambda name: token_vectors(model.tables[tables[name]]).detach().mean(0)
+    base = {name: mean(name).expand_as(x) for name, x in plain.items()}
     whole = _piece(ask, plain, base, 0.0, 1.0)
     pieces, used, total = [whole], POINTS, whole.rise
     while used + 2 * POINTS <= steps:
@@ -180,8 +190,15 @@ class Reach:
     distances: tuple[int, ...]
     norms: tuple[float, ...]
 
+    @property
+    def relative(self) -> tuple[float, ...]:
+        """The norms as shares of that at distance 0: models whose vectors differ in length can be compared."""
+        return tuple(norm / (self.norms[0] or 1.0) for norm in self.norms)
+
     def to_dict(self) -> dict[str, Any]:
-        return {"distances": list(self.distances), "norms": list(self.norms)}
+        return {
+            "distances": list(self.distances), "norms": list(self.norms), "relative": list(self.relative),
+        }  # fmt: skip
 
 
 def gradient_by_distance(

@@ -14,6 +14,7 @@ from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Reading, Seq2Seq
 from heedful.nn.block import Stack
 from heedful.nn.context import Part, Watch
+from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead
 
 Text = str | tuple[str, str] | Sequence[int] | Tensor  # two texts are read by encoders, as one sequence
@@ -172,6 +173,49 @@ def token_id(model: Model, token: int | str) -> int:
             raise InputError(f"{token!r} is {len(pieces)} tokens of this model, {cut}; {way}")
         found = pieces[0]
     return int(found)
+
+
+def label_names(model: Model) -> list[str] | None:
+    """What the answers of a head are called that speaks of labels; None if it speaks of words."""
+    kind, published = cast(Head, model.head).kind, model.published.get("id2label") or {}
+    named = {"next": ["follows", "random"], "span": ["start", "end"], "detect": ["replaced"]}
+    if kind in ("classify", "tag"):
+        return [str(published.get(str(i), f"LABEL_{i}")) for i in range(model.config.labels)]
+    return named.get(kind)
+
+
+def answer_id(model: Model, answer: int | str, count: int) -> int:
+    """The number of an answer among the `count` that a head chooses from: of a token, or of a label."""
+    labels = label_names(model)
+    if isinstance(answer, str):
+        if labels is None:
+            return token_id(model, answer)
+        if answer not in labels:
+            hint = nearest(answer, labels) or f"there are {', '.join(labels)}"
+            raise InputError(f"{answer!r} is no label of this model", hint=hint)
+        return labels.index(answer)
+    if not 0 <= answer < count:
+        what = "token of the vocabulary" if labels is None else f"label, of {', '.join(labels)}"
+        raise InputError(f"{answer} is no {what}", hint=f"they are 0 … {count - 1}")
+    return int(answer)
+
+
+def choices(model: Model, logits: Tensor, position: int) -> Tensor:
+    """What a head chooses from, (B, C): at a position, or, where it gives one answer, for the whole text."""
+    head = cast(Head, model.head)
+    if isinstance(head, NoHead):
+        raise InputError("this model has no head, so that it gives no answer", hint="load one with a head")
+    if head.positions is None:
+        return logits
+    scores = logits if head.positions == -2 else logits[..., None]  # one score for each token
+    return scores[:, position]
+
+
+def token_vectors(embed: Embedding) -> Tensor:
+    """The token vectors (V, D); of a table in whole numbers what they stand for."""
+    if embed.table.is_floating_point():
+        return embed.table
+    return cast(Tensor, embed.token(torch.arange(embed.vocab, device=embed.table.device)))
 
 
 def position_of(names: Sequence[str], token: int | str) -> int:

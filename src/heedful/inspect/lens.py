@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.inspect.inputs import Input, Text, names_of, reading, stack_of, word_head
+from heedful.inspect.inputs import Input, Text, names_of, reading, stack_of, token_vectors, word_head
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Context, Mask, Watch
 
@@ -170,7 +170,7 @@ def neighbours(
     given.run(model, watch)
     x = watch[name][0].float()
     source = name.startswith(("encoder.", "embed.")) or not isinstance(model, Seq2Seq)
-    table = model.tables["tokens" if source else "target"].table.float()
+    table = token_vectors(model.tables["tokens" if source else "target"]).float()
     if x.dim() != 2 or x.shape[-1] != table.shape[-1]:
         raise InputError(f"{name} has shape {tuple(x.shape)}; token vectors have {table.shape[-1]} entries")
     near = (F.normalize(x, dim=-1) @ F.normalize(table, dim=-1).T).topk(count, -1)

@@ -175,6 +175,12 @@ def test_a_question_that_is_too_long_is_cut_and_that_is_said() -> None:
         (lambda: qa()(question="who?", context=" "), "context must be a text"),
         (lambda: qa()({"question": "who?"}), "context is missing"),
         (lambda: qa()(["who?"]), "a question is"),
+        (
+            lambda: qa()(question={"question": "who?"}, context="a"),
+            "question= must be a text.* got {'question'",
+        ),
+        (lambda: qa()({"question": "who?"}, "a"), "question= must be a text"),
+        (lambda: qa()(question="who?", context=3), "context= must be a text, .* got 3"),
         (lambda: qa()(question=["a", "b"], context=["c"]), "2 questions and 1 contexts"),
         (lambda: qa()("who?", CONTEXT, top_k=0), "top_k=0"),
         (lambda: qa()("who?", CONTEXT, max_answer_len=0), "max_answer_len=0"),

@@ -130,6 +130,14 @@ def test_labels_and_templates_that_cannot_be_are_named(tiny: Tiny, options: Any,
         nlp(TEXT, **options)
 
 
+@pytest.mark.parametrize("given", ["", ["a cat", ""]])
+@pytest.mark.parametrize("head", ["none", "classify"])
+def test_an_empty_text_is_not_judged(tiny: Tiny, head: str, given: Any) -> None:
+    nlp = pipeline("zero-shot-classification", model=tiny(head, NLI))
+    with pytest.raises(InputError, match="is empty"):
+        nlp(given, candidate_labels="politics")
+
+
 @pytest.mark.skipif("all-minilm-l6-v2" not in installed(), reason="all-minilm-l6-v2 is not installed")
 def test_the_published_encoder_knows_what_a_text_is_about() -> None:
     nlp = pipeline("zero-shot-classification")

@@ -63,6 +63,16 @@ def scores(rows: list[Any]) -> list[float]:
     return [row["score"] for row in flat]
 
 
+@pytest.mark.parametrize(
+    ("family", "foreign"), [("bert", "<mask>"), ("roberta", "[MASK]"), ("bert", "[mask]")]
+)
+def test_the_mask_of_another_model_is_understood(tiny: Tiny, family: str, foreign: str) -> None:
+    fill = pipeline("fill-mask", model=tiny("mlm", family=family))
+    own = fill.tokenizer.roles["mask"]
+    assert fill(f"the {foreign} sat") == fill(f"the {own} sat")
+    assert len(fill(f"the {foreign} sat on {foreign}")) == 2
+
+
 def test_a_text_without_a_mask_is_told_how_to_write_one(fill: Any) -> None:
     with pytest.raises(InputError, match=r"input 1 has no \[MASK\]: put one where a word is missing"):
         fill(["a [MASK]", "the cat sat"])

@@ -58,6 +58,7 @@ def test_text_classification(tiny: Tiny, tmp_path: Path, family: str, options: d
     ours, theirs = both("text-classification", tiny("classify", list("abc"), family), tmp_path)
     same(ours(TEXTS, **options), theirs(TEXTS, **options))
     same(ours(TEXTS[0], **options), theirs(TEXTS[0], **options))
+    same(ours("", **options), theirs("", **options))
     pair = {"text": TEXTS[0], "text_pair": TEXTS[1]}
     same(ours(pair, **options), theirs(pair, **options))
 

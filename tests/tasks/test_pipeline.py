@@ -17,8 +17,8 @@ import heedful
 from heedful import pipeline
 from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.tasks import Truncated
-from heedful.tasks.common import framed, read, room, windows
 from heedful.tasks.pipeline import TASKS, find, guess, names, place
+from heedful.tasks.readings import framed, read, room, windows
 from heedful.text.tokenizer import Tokenizer
 from tests.tasks.conftest import TAGS, Tiny
 
@@ -217,6 +217,15 @@ def test_options_may_be_called_what_they_once_were(tiny: Tiny) -> None:
     labels = ["cats", "London"]
     assert judge("a cat", labels, multi_class=True) == judge("a cat", labels, multi_label=True)
     assert judge("a cat", labels, multi_class=True) != judge("a cat", labels)
+
+
+def test_labels_of_a_call_win_over_those_of_the_pipeline_however_they_are_given(tiny: Tiny) -> None:
+    judge = pipeline("zero-shot-classification", model=tiny("none"), candidate_labels=["milk"])
+    expected = pipeline("zero-shot-classification", model=tiny("none"))("a cat", ["cats", "London"])
+    assert (
+        judge("a cat", ["cats", "London"]) == judge("a cat", candidate_labels=["cats", "London"]) == expected
+    )
+    assert judge("a cat")["labels"] == ["milk"]
 
 
 @pytest.mark.parametrize(
@@ -446,5 +455,20 @@ def test_special_tokens_have_the_names_that_old_code_calls_them_by(tiny: Tiny) -
     assert nlp.tokenizer.eos_token is None
     assert nlp.tokenizer.eos_token_id is None
     assert nlp(f"The {nlp.tokenizer.mask_token} sat") == nlp("The [MASK] sat")
+    assert nlp.tokenizer.model_max_length > 10**9  # nobody set one
     with pytest.raises(AttributeError, match="a Tokenizer has no 'masc_token'"):
         nlp.tokenizer.masc_token  # noqa: B018
+
+
+def test_a_tokenizer_is_called_as_old_code_calls_it(tiny: Tiny) -> None:
+    tokenizer = pipeline("fill-mask", model=tiny("mlm")).tokenizer
+    alone = tokenizer("a cat")
+    assert alone["input_ids"] == tokenizer.encode("a cat")
+    assert alone["attention_mask"] == [1] * len(alone["input_ids"])
+    assert tokenizer(["a cat", "he"])["input_ids"] == tokenizer.encode_all(["a cat", "he"])
+    pair = tokenizer("a cat", "he", add_special_tokens=False)
+    assert (pair["input_ids"], pair["token_type_ids"]) == tokenizer.encode_pair("a cat", "he", special=False)
+
+
+def test_a_pipeline_knows_the_names_of_its_labels(tiny: Tiny) -> None:
+    assert pipeline(model=tiny("classify", ["no", "yes"])).labels == ["no", "yes"]

@@ -175,6 +175,14 @@ def test_clean_text_has_no_space_before_its_points() -> None:
     [
         (lambda: pipeline("translation", translator())("  "), "not empty"),
         (lambda: pipeline("translation", translator())(3), "must be a str"),
+        (
+            lambda: pipeline("translation", translator())("a", return_tensors=True, return_text=True),
+            "exclude",
+        ),
+        (
+            lambda: pipeline("summarization", translator())("a", return_tensors=False, return_text=False),
+            "exclude",
+        ),
         (lambda: pipeline("translation", translator())(["a", None]), "not empty"),
         (lambda: pipeline("summarization", translator())("a", max_token=3), "no option 'max_token'"),
         (lambda: pipeline("translation", scribbler()), "needs an encoder-decoder"),

@@ -104,6 +104,48 @@ def test_a_byte_level_vocabulary_with_a_mask_is_framed(tmp_path: Path) -> None:
     assert (tokenizer.cls, tokenizer.sep, tokenizer.bos, tokenizer.eos) == (0, 2, 0, 2)
 
 
+BYTES = {"a": 0, "b": 1, "<": 2, "|": 3, ">": 4, "u": 5, "Ġ": 6, "<|in|>": 7}
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("special_tokens_map.json", {"additional_special_tokens": ["<|u|>", "<|in|>"]}),
+        ("tokenizer_config.json", {"additional_special_tokens": ["<|u|>", {"content": "<|in|>"}]}),
+        ("tokenizer_config.json", {"extra_special_tokens": ["<|u|>", "<|in|>"]}),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"8": {"content": "<|u|>"}, "7": {"content": "<|in|>"}}},
+        ),
+    ],
+)
+def test_special_tokens_named_beside_a_vocabulary_are_never_split(
+    file: str, told: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps(BYTES))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / file).write_text(json.dumps(told))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    ids = tokenizer.encode("a<|u|>b<|in|>a")
+    assert ids == [0, 8, 1, 7, 0]  # one that the vocabulary lacks gets the next id
+    assert tokenizer.decode(ids) == "aba"
+    assert len(tokenizer) == 9
+
+
+def test_added_tokens_are_whole_and_no_special_ones(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps(BYTES))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"bbb": 9, "<|u|>": 8}))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert tokenizer.encode("a<|u|>bbb") == [0, 8, 9]
+    assert tokenizer.decode([0, 8, 9]) == "a<|u|>bbb"
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"bbb": None, "<|u|>": 8}))
+    with pytest.raises(CorruptFile, match="added tokens"):
+        load_tokenizer(tmp_path)
+
+
 def test_ends_of_words_make_it_the_first_gpt(tmp_path: Path) -> None:
     vocab = {t: i for i, t in enumerate(["<unk>", "a", "b", "a</w>", "b</w>", "ab</w>"])}
     (tmp_path / "encoder_bpe_40000.json").write_text(json.dumps(vocab))

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.tasks.common import BATCH, Pipeline, Reading, Truncated, room, run, spread, whole_number, windows
+from heedful.tasks.common import BATCH, Pipeline, Truncated, run, spread, whole_number
+from heedful.tasks.readings import Reading, room, windows
 from heedful.text import Tokenizer
 
 
@@ -116,6 +117,9 @@ def asked(inputs: Sequence[Any], question: Any, context: Any) -> Any:
     if question is None or context is None:
         missing = "question" if question is None else "context"
         raise InputError(f"{missing}= is missing; call it with question=… and context=…")
+    for name, given in (("question", question), ("context", context)):
+        if isinstance(given, Mapping) or not isinstance(given, Iterable):
+            raise InputError(f"{name}= must be a text, or a list of texts; got {given!r:.60}")
     if isinstance(question, str) and isinstance(context, str):
         return Asked(question, context)
     questions = [question] if isinstance(question, str) else list(question)

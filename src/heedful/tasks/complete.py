@@ -10,7 +10,7 @@ from uuid import uuid4
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
 from heedful.tasks.common import cuts, spread
-from heedful.tasks.generation import BATCH, Writes, fitting, tidy
+from heedful.tasks.generation import BATCH, Writes, fitting, tidy, wants_ids
 
 USUAL = {"max_new_tokens": 256}
 
@@ -29,8 +29,8 @@ class TextGeneration(Writes):
         text_inputs: Any,
         *,
         return_full_text: bool | None = None,
-        return_tensors: bool = False,
-        return_text: bool = True,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         prefix: str | None = None,
         stop_sequence: str | None = None,
@@ -48,6 +48,7 @@ class TextGeneration(Writes):
         """
         if handle_long_generation not in (None, "hole"):
             raise InputError(f"handle_long_generation={handle_long_generation!r} must be None or 'hole'")
+        tensors = wants_ids(return_tensors, return_text, return_full_text)
         ends = stop if stop is not None else stop_sequence
         options = generation | ({} if ends is None else {"stop_strings": ends})
         cut = cuts(truncation) or handle_long_generation is not None
@@ -62,7 +63,7 @@ class TextGeneration(Writes):
                 for one in given
             ]
             rows = self.write(prompts, options, USUAL, batch_size)
-            if return_tensors or not return_text:
+            if tensors:
                 return [
                     [{"generated_token_ids": [*ids, *g.ids]} for g in row]
                     for ids, row in zip(prompts, rows, strict=True)

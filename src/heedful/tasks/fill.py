@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,10 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.common import BATCH, Pipeline, Reading, cutting, fitted, run, spread, whole_number
+from heedful.tasks.common import BATCH, Pipeline, cutting, fitted, run, spread, whole_number
+from heedful.tasks.readings import Reading
+
+MASK = re.compile(r"\[MASK\]|<mask>", re.IGNORECASE)  # as BERT and RoBERTa write it
 
 
 class FillMask(Pipeline):
@@ -41,7 +45,8 @@ class FillMask(Pipeline):
     ) -> Any:
         """[{"score", "token", "token_str", "sequence"}], best first; of several masks a list each.
 
-        There are `top_k` of them, 5 if it is None. `targets` are the only words considered.
+        There are `top_k` of them, 5 if it is None. `targets` are the only words considered. A mask is
+        written as this model has it, or as another does: [MASK] and <mask> mean the same.
         """
         if self.tokenizer.mask is None:
             raise InputError("fill-mask needs a tokenizer with a mask token, and this one has none")
@@ -52,7 +57,7 @@ class FillMask(Pipeline):
         )
 
         def answers(texts: list[str]) -> list[Any]:
-            readings = fitted(self.model, self.tokenizer, texts, **cut)
+            readings = fitted(self.model, self.tokenizer, [self.masked(text) for text in texts], **cut)
             for i, one in enumerate(readings):
                 self._check_mask(one, i)
             found = run(self.model, self.tokenizer, readings, self.at_masks, batch_size)
@@ -60,6 +65,13 @@ class FillMask(Pipeline):
 
         found = spread(inputs, answers, batch_size)
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found  # as transformers does
+
+    def masked(self, text: str) -> str:
+        """The text with this model's mask token, if it has none and another model's instead."""
+        own = self.tokenizer.roles["mask"]
+        if not isinstance(text, str) or own in text:
+            return text
+        return MASK.sub(lambda found: own if self.tokenizer.id(found[0]) is None else found[0], text)
 
     def _check_mask(self, reading: Reading, i: int) -> None:
         if self.tokenizer.mask not in reading.ids:

@@ -18,7 +18,8 @@ import torch
 from heedful.errors import ConfigError, InputError, NotFound, nearest
 from heedful.loading import load
 from heedful.models.base import LM, Model
-from heedful.tasks.common import Pipeline, framed
+from heedful.tasks.common import Pipeline
+from heedful.tasks.readings import framed
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.weights.bases import at_hand
 from heedful.weights.hub import resolve

@@ -21,7 +21,8 @@ from torch import Tensor
 from heedful.errors import CorruptFile, InputError, NotFound
 from heedful.loading import embed, load
 from heedful.models.base import Model
-from heedful.tasks.common import read, report, whole_number
+from heedful.tasks.common import report, whole_number
+from heedful.tasks.readings import read
 from heedful.text import Tokenizer
 
 MODEL = "all-minilm-l6-v2"

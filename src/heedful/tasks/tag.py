@@ -21,21 +21,8 @@ import torch
 from torch import Tensor
 
 from heedful.errors import InputError, nearest
-from heedful.tasks.common import (
-    BATCH,
-    Pipeline,
-    Reading,
-    check_room,
-    cuts,
-    labels,
-    read,
-    reading,
-    report,
-    room,
-    run,
-    sliding,
-    spread,
-)
+from heedful.tasks.common import BATCH, Pipeline, check_room, cuts, labels, report, run, spread
+from heedful.tasks.readings import Reading, read, reading, room, sliding
 from heedful.text import Tokenizer
 
 # (tokens of a word, labels) → the scores of the word

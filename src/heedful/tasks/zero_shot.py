@@ -81,6 +81,8 @@ class ZeroShot(Pipeline):
         judge = self.entailed if self.model.config.head == "classify" else self.near
 
         def answers(texts: list[str]) -> list[dict[str, Any]]:
+            if "" in texts:
+                raise InputError(f"input {texts.index('')} is empty", hint="give a text to be judged")
             p = judge(texts, asked)  # (texts, labels)
             return [_ranked(text, named, row) for text, row in zip(texts, p, strict=True)]
 

@@ -51,7 +51,15 @@ def load_tokenizer(folder: Path, published: Table | None = None) -> Tokenizer | 
     for reader in (_from_json, _from_lines, _from_merges, _from_two_languages, _from_shifted, _from_pieces):
         backend = reader(folder, settings, published)
         if backend is not None:
-            roles = find_roles(backend, settings | _json(folder / "special_tokens_map.json"), published)
+            named = settings | _json(folder / "special_tokens_map.json")
+            try:
+                added = named_tokens(backend, named, _json(folder / "added_tokens.json"))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise CorruptFile(
+                    f"{folder}: its added tokens cannot be read ({error!r}); fetch it again"
+                ) from None
+            vocabularies.add_tokens(backend, added)
+            roles = find_roles(backend, named, published)
             return Tokenizer(backend, roles, _chat_template(folder, settings), settings)
     return None
 
@@ -133,6 +141,33 @@ def _extra(found: pieces.Pieces, settings: Table, published: Table) -> list[str]
     if "[CLS]" in found.names and "[MASK]" not in found.names:
         extra.append("[MASK]")
     return [name for name in extra if name not in found.names]
+
+
+def named_tokens(
+    backend: tokenizers.Tokenizer, settings: Table, added: Mapping[str, int]
+) -> list[tokenizers.AddedToken]:
+    """Return the tokens that files beside the vocabulary name, in the order in which they get their ids.
+
+    These are `added_tokens.json` and `added_tokens_decoder`, roles that the vocabulary has, and last
+    `additional_special_tokens`, which newer files call `extra_special_tokens`.
+    """
+    decoder = settings.get("added_tokens_decoder") or {}
+    found = [_token(name, special=False) for name, _ in sorted(added.items(), key=lambda item: item[1])]
+    found += [_token(told) for _, told in sorted(decoder.items(), key=lambda item: int(item[0]))]
+    roles = [_token(settings[f"{role}_token"]) for role in ROLES if settings.get(f"{role}_token")]
+    found += [token for token in roles if backend.token_to_id(token.content) is not None]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        told = settings.get(key) or []
+        found += [_token(one) for one in (told.values() if isinstance(told, Mapping) else told)]
+    return found
+
+
+def _token(told: Any, special: bool = True) -> tokenizers.AddedToken:
+    """A token as files write it: its name, or a table with its name and how it takes spaces."""
+    if not isinstance(told, Mapping):
+        return tokenizers.AddedToken(str(told), normalized=not special, special=special)
+    flags = {name: bool(told.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+    return tokenizers.AddedToken(str(told["content"]), special=bool(told.get("special", special)), **flags)
 
 
 def find_roles(backend: tokenizers.Tokenizer, settings: Table, published: Table) -> dict[str, str]:

@@ -11,6 +11,7 @@ import tokenizers
 
 from heedful.errors import InputError
 
+NO_LIMIT = int(1e30)  # what transformers says of a tokenizer that sets none
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
 
 
@@ -57,9 +58,25 @@ class Tokenizer:
         """The ids of a text; `special` puts around it what its model was trained with ([CLS] … [SEP])"""
         return self._encoding(text, special).ids
 
+    def __call__(
+        self, text: str | Sequence[str], text_pair: str | None = None, *, add_special_tokens: bool = True
+    ) -> dict[str, Any]:
+        """{"input_ids", "attention_mask"} of a text, of two, or lists of these for a list of texts.
+
+        For code that comes from transformers, to look at ids; ours says `encode`. With two texts, or if the
+        model reads them, there are "token_type_ids" too.
+        """
+        if not isinstance(text, str):
+            rows = [self(one, add_special_tokens=add_special_tokens) for one in text]
+            return {name: [row[name] for row in rows] for name in (rows[0] if rows else ("input_ids",))}
+        encoding = self._encoding(text, add_special_tokens, text_pair)
+        found = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask}
+        typed = text_pair is not None or "token_type_ids" in self.settings.get("model_input_names", ())
+        return found | ({"token_type_ids": encoding.type_ids} if typed else {})
+
     def encode_pair(self, first: str, second: str, special: bool = True) -> tuple[list[int], list[int]]:
         """The ids of two texts as one sequence, and which of the two each belongs to (BERT's token types)."""
-        encoding = self.backend.encode(first, second, add_special_tokens=special)
+        encoding = self._encoding(first, special, second)
         return encoding.ids, encoding.type_ids
 
     def encode_all(self, texts: Iterable[str], special: bool = True) -> list[list[int]]:
@@ -75,11 +92,14 @@ class Tokenizer:
         """The first character of each piece and the one after its last."""
         return self._encoding(text, special).offsets
 
-    def _encoding(self, text: str, special: bool) -> tokenizers.Encoding:
-        if not isinstance(text, str):
-            raise InputError(f"encode takes one string; got {type(text).__name__}: for many use encode_all")
+    def _encoding(self, text: str, special: bool, pair: str | None = None) -> tokenizers.Encoding:
+        for given in (text, "" if pair is None else pair):
+            if not isinstance(given, str):
+                raise InputError(
+                    f"encode takes one string; got {type(given).__name__}: for many use encode_all"
+                )
         try:
-            return self.backend.encode(text, add_special_tokens=special)
+            return self.backend.encode(text, pair, add_special_tokens=special)
         except TypeError:  # its word for a lone surrogate, what Python makes of bytes that are no UTF-8
             raise InputError(f"{text!r:.40} holds half a character; give text that is valid UTF-8") from None
 
@@ -112,7 +132,9 @@ class Tokenizer:
     if not TYPE_CHECKING:  # for code that comes from transformers; ours says `mask` and `roles["mask"]`
 
         def __getattr__(self, name: str) -> int | str | None:
-            """The special tokens as transformers calls them: mask_token, eos_token_id, …"""
+            """What transformers calls mask_token, eos_token_id … and model_max_length."""
+            if name == "model_max_length":
+                return int(self.settings.get(name) or NO_LIMIT)
             role, found, end = name.partition("_token")
             if role not in ROLES or not found or end not in ("", "_id"):
                 raise AttributeError(f"a Tokenizer has no {name!r}")

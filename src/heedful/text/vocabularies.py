@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,20 @@ def special(backend: Tokenizer, tokens: Sequence[str], *, keep_space: Sequence[s
             backend.add_special_tokens(
                 [AddedToken(t, lstrip=t in keep_space, normalized=False, special=True)]
             )
+
+
+def add_tokens(backend: Tokenizer, tokens: Sequence[AddedToken]) -> None:
+    """Add tokens that are never split. One that was added before keeps its rules."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    wanted: dict[str, AddedToken] = {}
+    for token in tokens:
+        if token.content in known:
+            continue
+        first = wanted.setdefault(token.content, token)
+        first.special = first.special or token.special
+    for are_special, some in groupby(wanted.values(), key=lambda token: token.special):
+        add = backend.add_special_tokens if are_special else backend.add_tokens
+        add(list(some))
 
 
 def frame(backend: Tokenizer, single: str, pair: str) -> None:

@@ -23,6 +23,11 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
+def uncast(x: Tensor) -> torch.autocast:
+    """A context in which products stay in the precision of their factors, whatever autocast says outside."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
 def front(x: Tensor, valid: Tensor) -> Tensor:
     """(B, T, …) with the valid positions of each row first, in their order."""
     return gather(x, (~valid).int().argsort(dim=1, stable=True))
@@ -124,13 +129,14 @@ def fast_selective(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, keep: Tensor | None, h: Tensor
 ) -> tuple[Tensor, Tensor]:
     """`selective`, block by block: h is never held for more than a block, and made again for the gradient."""
-    if torch.compiler.is_compiling():  # which derives the gradient by itself
-        states = selective_states(u, delta, A, B, keep, h)
-        return _read(states, C), states[:, -1]
-    major = [x.transpose(0, 1) for x in (u, delta, B, C)]
-    held = None if keep is None else keep.transpose(0, 1)
-    y, last = Selective.apply(major[0], major[1], A, major[2], major[3], held, h)
-    return y.transpose(0, 1), last
+    with uncast(u):
+        if torch.compiler.is_compiling():  # which derives the gradient by itself
+            states = selective_states(u, delta, A, B, keep, h)
+            return _read(states, C), states[:, -1]
+        major = [x.transpose(0, 1) for x in (u, delta, B, C)]
+        held = None if keep is None else keep.transpose(0, 1)
+        y, last = Selective.apply(major[0], major[1], A, major[2], major[3], held, h)
+        return y.transpose(0, 1), last
 
 
 class Selective(torch.autograd.Function):
@@ -157,6 +163,12 @@ class Selective(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, carry: Tensor) -> Gradients:
+        with uncast(dy):
+            return Selective.gradients(ctx, dy, carry)
+
+    @staticmethod
+    def gradients(ctx: Any, dy: Tensor, carry: Tensor) -> Gradients:
+        """What `backward` gives, in the precision of what `forward` was given."""
         u, delta, A, B, C, *rest = ctx.saved_tensors
         keep, starts = (rest[0], rest[1:]) if ctx.forgets else (None, rest)
         grads: list[tuple[Tensor, ...]] = []

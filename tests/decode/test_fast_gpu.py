@@ -10,13 +10,16 @@ instead) and multiplies matrices of bfloat16 as if they were whole numbers, so m
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import torch
 
+from heedful.adapters import lora, merge
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
 from heedful.errors import InputError
+from heedful.inspect.change import prune
 from heedful.models.base import Model
 from tests.properties.tiny import ids, tiny
 
@@ -189,3 +192,138 @@ def test_a_type_that_keys_are_not_kept_in_is_named() -> None:
 
     with pytest.raises(InputError, match="float8_e4m3fn"):
         OnGPU(tiny("llama"), kept=torch.int8)
+
+
+def far_from_plain(quick: Any, model: Model, steps: int = 2) -> float:
+    """The largest difference of any logit, the prompt's included, from the plain stepper."""
+    prompt, plain = ids(model, 1, 5).to(DEVICE), EagerStepper(model)
+    logits = plain.prefill(prompt, None, 12)
+    worst = float((quick.prefill(prompt, None, 12) - logits).abs().max())
+    for _ in range(steps):
+        tokens = logits.argmax(-1)
+        logits = plain.step(tokens)
+        worst = max(worst, float((quick.step(tokens) - logits).abs().max()))
+    return worst
+
+
+def quick_on(model: Model) -> Any:
+    from heedful.decode.gpu_matrices import Attending
+    from heedful.decode.graph import OnGPU
+
+    return OnGPU(model, attending=Attending(16, splits=1))
+
+
+def test_a_pruned_model_with_slopes_has_a_recorded_step() -> None:
+    model = prune(even("bloom"), {"blocks.0.attn": [0, 2], "blocks.1.attn": [1]}).to(DEVICE)
+    quick = quick_on(model)
+    assert far_from_plain(quick, model) < 1e-4
+    assert quick.why is None
+
+
+def test_a_model_changed_after_its_step_was_recorded_is_computed_as_it_is() -> None:
+    model = tiny("gpt2").to(DEVICE)
+    quick = quick_on(model)
+    assert far_from_plain(quick, model) < 1e-4
+    block, calls = model.get_submodule("blocks.0"), list[int]()
+    handle = block.register_forward_hook(lambda *args: (calls.append(1), args[2] * 1.5)[1])
+    assert far_from_plain(quick, model) < 1e-5
+    assert quick.why == "blocks.0 has a forward hook"
+    assert len(calls) == 6  # of both steppers
+    handle.remove()
+    block.forward = lambda *args: type(block).forward(block, *args) * 1.5  # type: ignore[assignment]
+    assert far_from_plain(quick, model) < 1e-5
+    del block.forward
+    lora(model, rank=2)
+    assert far_from_plain(quick, model) < 1e-5
+    assert quick.why is not None
+    merge(model)
+    assert far_from_plain(quick, model) < 1e-4
+    assert quick.why is None
+
+
+def test_a_hook_between_two_recorded_steps_is_called() -> None:
+    model = tiny("llama").to(DEVICE)
+    quick, plain, prompt = quick_on(model), EagerStepper(model), ids(model, 1, 5).to(DEVICE)
+    for stepper in (quick, plain):
+        stepper.prefill(prompt, None, 12)
+        stepper.step(prompt[:, 0])
+    model.get_submodule("blocks.0").register_forward_hook(lambda *args: args[2] * 1.5)
+    assert (quick.step(prompt[:, 1]) - plain.step(prompt[:, 1])).abs().max() < 1e-4
+    assert quick.why == "blocks.0 has a forward hook"
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_weights_that_change_in_place_need_no_second_recording(kind: str) -> None:
+    model = tiny("gpt2").to(DEVICE)
+    model = quantize(model, "int8") if kind == "int8" else model
+    quick = quick_on(model)
+    near = 1e-3 if kind == "int8" else 1e-4
+    assert far_from_plain(quick, model) < near
+    launches = quick.launches
+    for parameter in model.parameters():  # biases and scales too
+        if parameter.is_floating_point():
+            parameter.data.mul_(1.2)
+    assert far_from_plain(quick, model) < near
+    assert quick.launches is launches
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_weights_put_in_the_place_of_others_are_recorded_anew(family: str) -> None:
+    model = tiny(family).to(DEVICE)
+    quick = quick_on(model)
+    assert far_from_plain(quick, model, 1) < 1e-4
+    for parameter in model.parameters():
+        parameter.data = parameter.data * 1.2
+    assert far_from_plain(quick, model, 1) < 1e-4
+    attention: Any = model.get_submodule("blocks.0.attn")
+    attention.scale *= 2
+    assert far_from_plain(quick, model, 1) < 1e-4
+    assert quick.why is None
+
+
+def test_two_steppers_of_one_model_share_its_merged_matrices() -> None:
+    model = tiny("llama").to(DEVICE)
+    first, second = quick_on(model), quick_on(model)
+    assert far_from_plain(first, model, 1) < 1e-4
+    launches = first.launches
+    for parameter in model.parameters():
+        parameter.data.mul_(1.2)
+    assert far_from_plain(second, model, 1) < 1e-4
+    assert far_from_plain(first, model, 1) < 1e-4
+    assert first.launches is launches
+
+
+def test_matrices_that_cannot_be_one_are_stepped_plainly() -> None:
+    shared: Any = tiny("llama").to(DEVICE)
+    shared.blocks[1].attn.q.weight = shared.blocks[0].attn.q.weight
+    half: Any = tiny("gpt2").to(DEVICE)
+    half.blocks[0].attn.k.bias = None
+    for model, word in ((shared, "share"), (half, "bias")):
+        quick = quick_on(model)
+        assert word in quick.why
+        assert far_from_plain(quick, model, 1) < 1e-5
+
+
+def test_a_prompt_read_with_merged_matrices_is_not_when_a_hook_would_miss_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from heedful.decode import graph
+
+    monkeypatch.setattr(graph, "READ_FROM", 1)
+    model = tiny("llama").to(DEVICE)
+    quick = quick_on(model)
+    assert far_from_plain(quick, model, 0) < 1e-4
+    model.get_submodule("blocks.0").register_forward_hook(lambda *args: args[2] * 1.5)
+    assert far_from_plain(quick, model, 0) < 1e-5
+
+
+def test_the_likeliest_tokens_of_a_hooked_model_are_those_of_a_loop() -> None:
+    model = tiny("llama").to(DEVICE)
+    quick, prompt = quick_on(model), ids(model, 2, 5).to(DEVICE)
+    model.get_submodule("blocks.0").register_forward_hook(lambda *args: args[2] * 1.5)
+    plain, written = EagerStepper(model), list[torch.Tensor]()
+    logits = plain.prefill(prompt, None, 16)
+    for _ in range(5):
+        written.append(logits.argmax(-1))
+        logits = plain.step(written[-1])
+    assert torch.equal(quick.greedy(prompt, 5), torch.stack(written, 1))

@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.decode.fallback import Unknown
 from heedful.kernels import rows as R
 from heedful.kernels.team import Team
 from heedful.models.base import LM
+from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Part
@@ -34,10 +36,6 @@ ACTS: dict[Activation, int] = {
 }  # fmt: skip
 
 
-class Unknown(Exception):
-    """A part that no instruction computes: why there is no list. No error, the plain step does it."""
-
-
 @dataclass
 class Listing:
     """The instructions of one model, and everything they point to."""
@@ -49,7 +47,7 @@ class Listing:
     held: list[Tensor] = field(default_factory=list)  # what instructions point to
     turned: dict[int, tuple[int, int]] = field(default_factory=dict)  # a rotary's tables, made once
     size: int = 0  # of a row of the workspace
-    slopes: int = 0  # address of the distances' weights, if there are any
+    slopes: Tensor | None = None  # the distances' weights, a head each
     rounded: int = -1  # place of the vector that was rounded last
     logits: int = 0  # their place
 
@@ -65,8 +63,8 @@ class Listing:
         self.gain = self.place(1 + self.widest // self.group if self.group else 1)
         self.q, self.k, self.v, self.heads = (self.place(width) for width in widths)
         x = self.embed(model.embed)
-        if isinstance(model.blocks.bias, ALiBi):
-            self.slopes = self.table(model.blocks.bias.slopes(torch.device("cpu")))
+        if type(model.blocks.bias) is ALiBi:
+            self.slopes = model.blocks.bias.slopes(torch.device("cpu"))
         elif model.blocks.bias is not None:
             raise Unknown(type(model.blocks.bias).__name__)
         for i in range(len(model.blocks)):
@@ -105,16 +103,16 @@ class Listing:
         x, position = self.place(part.token.embedding_dim), part.position
         reach = torch.arange(self.capacity)[None]
         where = 0
-        if isinstance(position, Learned):
+        if type(position) is Learned:
             where = self.address(position.weight) + 4 * position.offset * position.embedding_dim
-        elif isinstance(position, Sinusoidal):
+        elif type(position) is Sinusoidal:
             where = self.table(position(reach)[0])
         elif position is not None:
             raise Unknown(type(position).__name__)
         if part.types is not None or part.project is not None:
             raise Unknown("an embedding with types or a projection")
         kind, scale = R.FLOAT32, 0
-        if isinstance(part.token, Int8Embedding):
+        if type(part.token) is Int8Embedding:
             kind, scale = R.INT8, self.address(part.token.scale)
         weight = self.address(part.token.weight, torch.int8 if kind else torch.float32)
         dim = part.token.embedding_dim
@@ -124,9 +122,9 @@ class Listing:
         return x
 
     def norm(self, part: nn.Module, source: int, to: int) -> None:
-        if isinstance(part, LayerNorm):
+        if type(part) is LayerNorm:
             kind, size, bias = 0, part.normalized_shape[0], part.bias
-        elif isinstance(part, RMSNorm):
+        elif type(part) is RMSNorm:
             kind, size, bias = 1, part.weight.shape[0], None
         else:
             raise Unknown(type(part).__name__)
@@ -141,7 +139,7 @@ class Listing:
         fields: dict[str, int] = {}
         if type(part) is nn.Linear:
             fields = {"kind": R.FLOAT32, "weight": self.address(part.weight)}
-        elif isinstance(part, (Int8Linear, TiedLinear, Int4Linear)):
+        elif type(part) is Int8Linear or type(part) is TiedLinear or type(part) is Int4Linear:
             kind, dtype = (R.INT4, torch.uint8) if isinstance(part, Int4Linear) else (R.INT8, torch.int8)
             fields = {"kind": kind, "weight": self.address(part.weight, dtype)}
             fields |= {"scale": self.address(part.scale), "gain": self.round_off(source, part.in_features)}
@@ -170,10 +168,19 @@ class Listing:
         for layer, to in ((part.q, q), (part.k, k), (part.v, v)):
             self.linear(layer, source, to)
         fields = {"q": q, "key": k, "value": v, "heads": H, "kv_heads": G, "size": K, "to": y}
-        fields |= {"window": part.window or 0, "slopes": self.slopes} | self.turn(part.rotary)
+        fields |= {"window": part.window or 0, "slopes": self.weigh(part)} | self.turn(part.rotary)
         self.emit(R.TURN, **fields)
         self.emit(R.ATTEND, part.scale, chunks=H, **fields)
         self.linear(part.o, y, x, R.ADD)
+
+    def weigh(self, part: Attention) -> int:
+        """Where the weights of distances are for the heads of a part; 0 if there are none."""
+        if self.slopes is None:
+            return 0
+        slopes = self.slopes[list(part.kept)] if type(part) is KeptHeads else self.slopes
+        if len(slopes) != part.heads:
+            raise Unknown(f"{part.heads} heads with slopes for {len(slopes)}")
+        return self.table(slopes)
 
     def turn(self, rotary: Rotary | None) -> dict[str, int]:
         if rotary is None:
@@ -189,12 +196,12 @@ class Listing:
 
     def part(self, part: Part, source: int, x: int) -> None:
         """x += part(source)"""
-        if isinstance(part, Attention):
+        if type(part) is Attention or type(part) is KeptHeads:
             self.attend(part, source, x)
-        elif isinstance(part, MLP):
+        elif type(part) is MLP:
             self.linear(part.up, source, self.hidden, act=acts(part.act))
             self.linear(part.down, self.hidden, x, R.ADD)
-        elif isinstance(part, GatedMLP):
+        elif type(part) is GatedMLP:
             self.linear(part.gate, source, self.hidden, act=acts(part.act))
             self.linear(part.up, source, self.hidden, R.TIMES)
             self.linear(part.down, self.hidden, x, R.ADD)
@@ -202,11 +209,11 @@ class Listing:
             raise Unknown(type(part).__name__)
 
     def block(self, block: Part, x: int) -> None:
-        if isinstance(block, ParallelBlock):
+        if type(block) is ParallelBlock:
             self.norm(block.norm, x, self.normed)
             for name in block.names:
                 self.part(block.part(name), self.normed, x)
-        elif isinstance(block, Block):
+        elif type(block) is Block:
             for name in block.names:
                 norm = block.get_submodule(f"{name}_norm")
                 if block.order == "pre":
@@ -220,7 +227,7 @@ class Listing:
 
     def head(self, head: nn.Module, x: int) -> None:
         """logits = scale · W x + b, or + shift"""
-        if not isinstance(head, LMHead) or (head.out.bias is not None and head.shift is not None):
+        if type(head) is not LMHead or (head.out.bias is not None and head.shift is not None):
             raise Unknown(type(head).__name__)
         self.logits = self.place(head.out.out_features)
         self.linear(head.out, x, self.logits, scale=head.scale)
@@ -241,13 +248,13 @@ class Rows:
         self.listing, self.rows, self.team = Listing(model, capacity), rows, team
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
-        self.work = torch.zeros(rows, listing.size)
+        self.step = torch.zeros(rows, listing.size)
         self.shorts = torch.zeros(rows, -(-listing.widest // 32) * 32, dtype=torch.int16)
         self.now, self.shared = np.zeros(8, np.int64), np.zeros(32, np.int64)
         self.first, self.tokens = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self.now[[R.ROWS, R.STRIDE, R.WORK]] = rows, listing.size, self.work.data_ptr()
+        self.now[[R.ROWS, R.STRIDE, R.WORK]] = rows, listing.size, self.step.data_ptr()
         self.now[[R.SHORTS, R.SHORT_STRIDE]] = self.shorts.data_ptr(), self.shorts.shape[1]
-        self.logits = self.work[:, listing.logits : listing.logits + model.config.vocab]
+        self.logits = self.step[:, listing.logits : listing.logits + model.config.vocab]
         self.seen: list[Tensor] = []
         lines = [n for n, line in enumerate(listing.code) if line[R.OP] in (R.TURN, R.ATTEND)]
         self.attends = list(zip(lines[::2], lines[1::2], strict=True))

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.decode.fallback import Unknown
 from heedful.decode.gpu_matrices import (
     CUBLAS,
     Attending,
@@ -23,7 +24,6 @@ from heedful.decode.gpu_matrices import (
     Kernel,
     Matrices,
     Matrix,
-    Unknown,
     described,
     multiply,
     power,
@@ -33,6 +33,7 @@ from heedful.decode.gpu_matrices import (
 from heedful.kernels import gpu_attend as A
 from heedful.kernels import gpu_int8 as I
 from heedful.kernels import gpu_rows as R
+from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Part
@@ -78,14 +79,14 @@ class Launches:
     def write(self) -> None:
         model = self.model
         self.slopes = None
-        if isinstance(model.blocks.bias, ALiBi):
+        if type(model.blocks.bias) is ALiBi:
             self.slopes = model.blocks.bias.slopes(self.device)
         elif model.blocks.bias is not None:
             raise Unknown(type(model.blocks.bias).__name__)
         self.embed(model.embed)
         for i in range(len(model.blocks)):
             self.block(model.blocks[i])
-        if not isinstance(model.head, LMHead) or (model.head.shift is not None):
+        if type(model.head) is not LMHead or model.head.shift is not None:
             raise Unknown(type(model.head).__name__)
         matrix = self.matrices[model.head]["head"]
         self.logits = self.buffer(
@@ -116,11 +117,13 @@ class Launches:
         if part.types is not None or part.project is not None:
             raise Unknown("an embedding with types or a projection")
         where, position = None, part.position
-        if isinstance(position, Learned):
+        if type(position) is Learned:
             where = position.weight[position.offset :]
-        elif isinstance(position, Sinusoidal):
+        elif type(position) is Sinusoidal:
             where = position(torch.arange(self.room, device=self.device)[None])[0]
-        scale = part.token.scale if isinstance(part.token, Int8Embedding) else None
+        elif position is not None:
+            raise Unknown(type(position).__name__)
+        scale = part.token.scale if type(part.token) is Int8Embedding else None
         table, size = part.token.weight.detach(), self.x.shape[1]
         arguments = (
             self.tokens,
@@ -251,13 +254,14 @@ class Launches:
             unit = torch.float16  # 8-bit floats widen to it in one instruction, and exactly
         parts = torch.zeros(self.rows * H * self.splits * (K + 2), device=self.device)
         y = self.buffer(H * K)
-        tensors = (qkv, k, v, y, parts, self.past, self.first, cos, sin, self.or_none(self.slopes))
+        slopes = self.weigh(part)
+        tensors = (qkv, k, v, y, parts, self.past, self.first, cos, sin, self.or_none(slopes))
         numbers = (self.room, H, G, part.scale * math.log2(math.e), part.window or 0, self.splits)
         kinds = {
             "SIZE": K, "WIDE": max(A.LEAST, power(K)), "SHARED": max(A.LEAST, power(H // G)),
             "BLOCK": how.block, "STAGES": how.stages, "SPLIT": self.splits > 1, "UNIT": A.UNITS[unit],
             "PAIRS": self.kept.itemsize == 1, "PACKED": self.device.type == "cuda",
-            "ROTARY": part.rotary is not None, "ALIBI": self.slopes is not None,
+            "ROTARY": part.rotary is not None, "ALIBI": slopes is not None,
             "WINDOW": part.window is not None,
         }  # fmt: skip
         grid = (self.rows, G, self.splits)
@@ -271,6 +275,15 @@ class Launches:
             joined = (parts, *to, K, self.splits)
             self.add(lambda: A.combine[(self.rows * H,)](*joined, **blocks, num_warps=1))
         self.product("o", o, mixed, None, self.x, R.ADD)
+
+    def weigh(self, part: Attention) -> Tensor | None:
+        """The weights of distances for the heads of a part."""
+        slopes = self.slopes
+        if slopes is not None and type(part) is KeptHeads:
+            slopes = slopes[list(part.kept)]
+        if slopes is not None and len(slopes) != part.heads:
+            raise Unknown(f"{part.heads} heads with slopes for {len(slopes)}")
+        return slopes
 
     def turn(self, rotary: Rotary | None, size: int) -> tuple[Tensor, Tensor]:
         """cos and sin of every position there is room for."""
@@ -286,22 +299,22 @@ class Launches:
 
     def part(self, part: Part, source: Tensor, norm: nn.Module | None) -> None:
         """x += part(norm(source))"""
-        if isinstance(part, Attention):
+        if type(part) is Attention or type(part) is KeptHeads:
             return self.attend(part, source, norm)
-        if not isinstance(part, (MLP, GatedMLP)) or part.act not in ACTS:
+        if not (type(part) is MLP or type(part) is GatedMLP) or part.act not in ACTS:
             raise Unknown(type(part).__name__)
-        matrices, mode = self.matrices[part], R.GATED if isinstance(part, GatedMLP) else R.SET
+        matrices, mode = self.matrices[part], R.GATED if type(part) is GatedMLP else R.SET
         hidden = self.buffer(part.up.out_features)
         self.product("up", matrices["up"], source, norm, hidden, mode, ACTS[part.act])
         self.product("down", matrices["down"], hidden, None, self.x, R.ADD)
         return None
 
     def block(self, block: Part) -> None:
-        if isinstance(block, ParallelBlock):  # both parts read the norm of what x was before
+        if type(block) is ParallelBlock:  # both parts read the norm of what x was before
             n = self.normalised(block.norm)
             for name in block.names:
                 self.part(block.part(name), n, None)
-        elif isinstance(block, Block):
+        elif type(block) is Block:
             for name in block.names:
                 norm = block.get_submodule(f"{name}_norm")
                 self.part(block.part(name), self.x, norm if block.order == "pre" else None)

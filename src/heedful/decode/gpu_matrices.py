@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from heedful.decode.fallback import Unknown
 from heedful.kernels import gpu_rows as R
 from heedful.models.base import LM
 from heedful.nn.attention import Attention
@@ -15,10 +18,6 @@ from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.head import LMHead
 from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.nn.quantised import Int8Linear, TiedLinear
-
-
-class Unknown(Exception):
-    """A part that no kernel computes: why there is no graph."""
 
 
 @dataclass(frozen=True)
@@ -109,24 +108,38 @@ class Digits:
     gains: Tensor
 
 
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Return one tensor with the rows of several, which become views of it: nothing is held twice.
+
+    Tensors that already stand one after the other in memory stay where they are.
+    """
+    ends = [(t.untyped_storage().data_ptr(), t.data_ptr() + t.nbytes) for t in tensors[:-1]]
+    starts = [(t.untyped_storage().data_ptr(), t.data_ptr()) for t in tensors[1:]]
+    first, rows = tensors[0].detach(), sum(len(t) for t in tensors)
+    if any(t.dtype != first.dtype for t in tensors):
+        raise Unknown("layers that are multiplied as one, of different types")
+    if ends == starts:
+        return first.as_strided((rows, *first.shape[1:]), first.stride())
+    whole, start = torch.cat([t.detach() for t in tensors]), 0
+    for tensor in tensors:
+        tensor.data = whole[start : start + len(tensor)]
+        start += len(tensor)
+    return whole
+
+
 def merged(*layers: nn.Module) -> Matrix:
-    """The matrices of several layers as one. The layers keep views of it, so that nothing is held twice."""
+    """The matrices of several layers as one. The layers keep views of it: what they learn is in it too."""
     if all(type(layer) is nn.Linear for layer in layers):
         scales: list[Tensor] = []
-    elif all(isinstance(layer, (Int8Linear, TiedLinear)) for layer in layers):
+    elif all(type(layer) is Int8Linear or type(layer) is TiedLinear for layer in layers):
         scales = [cast(Tensor, layer.scale) for layer in layers]
     else:
         raise Unknown(", ".join(type(layer).__name__ for layer in layers))
-    weights, biases = [cast(nn.Parameter, layer.weight) for layer in layers], [layer.bias for layer in layers]
-    bias = None if biases[0] is None else torch.cat(cast(list[Tensor], biases))
-    scale = torch.cat(scales).float() if scales else None
-    if len(layers) == 1:
-        return Matrix(weights[0].detach(), scale, bias)
-    whole, start = torch.cat([w.detach() for w in weights]), 0
-    for weight in weights:
-        weight.data = whole[start : start + len(weight)]
-        start += len(weight)
-    return Matrix(whole, scale, bias)
+    weights, biases = [cast(Tensor, layer.weight) for layer in layers], [layer.bias for layer in layers]
+    added = [cast(Tensor, bias) for bias in biases if bias is not None]
+    if len(added) not in (0, len(layers)):
+        raise Unknown("layers that are multiplied as one, some of them with a bias and some without")
+    return Matrix(joined(weights), joined(scales) if scales else None, joined(added) if added else None)
 
 
 @dataclass
@@ -135,17 +148,26 @@ class Matrices:
 
     model: LM
     made: dict[int, dict[str, Matrix]] = field(default_factory=dict)
+    owners: Counter[int] = field(default_factory=Counter)  # how many layers have each tensor, by its id
 
     def __post_init__(self) -> None:
         for part in self.model.modules():
             if isinstance(part, Attention):
-                self.made[id(part)] = {"qkv": merged(part.q, part.k, part.v), "o": merged(part.o)}
+                self.made[id(part)] = {"qkv": merged(*self.own(part.q, part.k, part.v)), "o": merged(part.o)}
             elif isinstance(part, GatedMLP):
-                self.made[id(part)] = {"up": merged(part.gate, part.up), "down": merged(part.down)}
+                self.made[id(part)] = {"up": merged(*self.own(part.gate, part.up)), "down": merged(part.down)}
             elif isinstance(part, MLP):
                 self.made[id(part)] = {"up": merged(part.up), "down": merged(part.down)}
             elif isinstance(part, LMHead):
                 self.made[id(part)] = {"head": merged(part.out)}
+
+    def own(self, *layers: nn.Module) -> tuple[nn.Module, ...]:
+        """The layers, if no other has one of their tensors: merging would leave that one's behind."""
+        if not self.owners:
+            self.owners.update(id(p) for m in self.model.modules() for p in m._parameters.values())
+        if any(self.owners[id(p)] > 1 for layer in layers for p in layer.parameters()):
+            raise Unknown("a matrix that two layers share")
+        return layers
 
     def __getitem__(self, part: nn.Module) -> dict[str, Matrix]:
         return self.made[id(part)]
@@ -182,9 +204,9 @@ def described(norm: nn.Module | None) -> tuple[int, Tensor | None, Tensor | None
     """Kind, γ, β and ε of a norm."""
     if norm is None:
         return R.PLAIN, None, None, 0.0
-    if isinstance(norm, LayerNorm):
+    if type(norm) is LayerNorm:
         return R.LAYER, norm.weight, norm.bias, norm.eps
-    if isinstance(norm, RMSNorm):
+    if type(norm) is RMSNorm:
         return R.RMS, norm.weight, None, norm.eps
     raise Unknown(type(norm).__name__)
 

@@ -24,13 +24,16 @@ MANY = 16  # heads of a position that one program turns
 
 
 def reads(model: LM) -> bool:
-    """Whether all parts are known: blocks of order "pre" without windows or biases, positions by rotation."""
+    """Whether all parts are known: blocks of order "pre" without windows or biases, positions by rotation.
+
+    It is asked of a model whose step is recorded: its parts are what their classes say (see `fallback`).
+    """
     embed = model.embed
     rest = (embed.position, embed.types, embed.project, embed.norm, model.blocks.bias)
     blocks = [model.blocks[i] for i in range(len(model.blocks))]
     if any(part is not None for part in rest) or type(embed.token) is not nn.Embedding:
         return False
-    if not all(isinstance(block, Block) and block.order == "pre" for block in blocks):
+    if not all(type(block) is Block and block.order == "pre" for block in blocks):
         return False
     parts = [block.part(name) for block in blocks if isinstance(block, Block) for name in block.names]
     return all(

@@ -1,0 +1,160 @@
+"""When a model must be stepped plainly: a fast stepper computes what it knows of parts, not their `forward`.
+
+So every part must be of a class it knows, exactly, and do what that class was written to do: no subclass, no
+`forward` put in the place of another, no hook. Anything else is computed by the plain stepper, which calls
+the parts themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.utils.hooks import RemovableHandle
+
+from heedful.decode.stepper import EagerStepper
+from heedful.models.base import LM, Model
+from heedful.nn.adapt import KeptHeads
+from heedful.nn.attention import Attention
+from heedful.nn.block import Block, ParallelBlock, Stack
+from heedful.nn.context import Watch
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import MLP, GatedMLP
+from heedful.nn.head import LMHead
+from heedful.nn.norm import LayerNorm, RMSNorm
+from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
+from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
+from heedful.nn.rope import Scaling
+
+# The classes that fast steppers know, and the tensors each has. One may still lack a kernel (Unknown).
+TENSORS: dict[type[nn.Module], tuple[str, ...]] = {
+    LM: (), Stack: (), Block: (), ParallelBlock: (),
+    Attention: (), KeptHeads: (), MLP: (), GatedMLP: (),
+    Embedding: (), Learned: ("weight",), Sinusoidal: (), Rotary: (), ALiBi: (),
+    LayerNorm: ("weight", "bias"), RMSNorm: ("weight",), LMHead: ("shift",),
+    nn.Linear: ("weight", "bias"), nn.Embedding: ("weight",),
+    Int8Linear: ("weight", "scale", "bias"), Int4Linear: ("weight", "scale", "bias"),
+    Int8Embedding: ("weight", "scale"), TiedLinear: (),
+}  # fmt: skip
+METHODS = {kind: frozenset(n for n in dir(kind) if callable(getattr(kind, n))) for kind in TENSORS}
+NO_GRAD = torch.no_grad()(lambda: None).__code__  # of any function that torch.no_grad decorates
+LOOSE = frozenset({Tensor, nn.Parameter})
+NUMBERS = (int, float, str, tuple, Scaling, FunctionType, BuiltinFunctionType)
+
+
+class Unknown(Exception):
+    """A part or a tensor that no fast step computes: the reason. No error, the plain step does it."""
+
+
+class FastStepper(EagerStepper):
+    """A plain stepper that takes a faster way through a model which that way computes.
+
+    `why` says why the model is stepped plainly; None if it is not. The model is looked at again at every
+    prefill and, for hooks, at every step: parts and weights may change between texts, hooks at any time.
+    """
+
+    why: str | None = None
+    hooks = -1  # how many hooks there had ever been when the model was looked at
+
+    def check_model(self) -> None:
+        """Find out whether the fast way computes the model as it is now."""
+        self.hooks = RemovableHandle.next_id
+        self.why = fallback_reason(self.model)
+
+    def takes_fast_way(self, watch: Watch | None) -> bool:
+        """Whether the next step need not be plain, as far as the model is concerned."""
+        if self.why is None and self.hooks != RemovableHandle.next_id:
+            self.check_model()
+        return self.why is None and watch is None
+
+
+def fallback_reason(model: Model) -> str | None:
+    """Return why only the plain stepper computes this model; None if all of it is known and unchanged.
+
+    Costs some microseconds for each module, so that it can be asked before every text.
+    """
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return "a forward hook is registered for all modules"
+    if nn.Module.__call__ is not nn.Module._wrapped_call_impl:
+        return "nn.Module.__call__ was replaced"
+    if torch.is_autocast_enabled(model.device.type):
+        return "torch.autocast is on"
+    kinds, device = set[type](), model.device
+    for module in model.modules():
+        reason = changed_part(module) or changed_tensor(module, device)
+        if reason is not None:
+            name = next(name for name, found in model.named_modules() if found is module)
+            return f"{name or 'the model'} {reason}"
+        kinds.add(type(module))
+    return next((reason for kind in kinds if (reason := changed_class(kind)) is not None), None)
+
+
+def changed_part(module: nn.Module) -> str | None:
+    """Return how a module differs from what its class says it computes; None if it does not."""
+    kind = type(module)
+    if kind not in TENSORS:
+        base = next((known for known in kind.__mro__ if known in TENSORS), None)
+        return f"is a {kind.__name__}, " + (f"a subclass of {base.__name__}" if base else "no known part")
+    if module._forward_hooks or module._forward_pre_hooks:
+        return "has a forward hook"
+    if not METHODS[kind].isdisjoint(module.__dict__):
+        name = min(METHODS[kind].intersection(module.__dict__))
+        return f"has another {name} than other {kind.__name__}s"
+    return None
+
+
+def changed_tensor(module: nn.Module, device: torch.device) -> str | None:
+    """Return which tensor of a module cannot be read by its address; None if all can."""
+    if not LOOSE.isdisjoint(map(type, module.__dict__.values())):
+        return "has a tensor that is neither a parameter nor a buffer"
+    known = TENSORS[type(module)]
+    for held, kind in ((module._parameters, nn.Parameter), (module._buffers, Tensor)):
+        for name, tensor in held.items():
+            if tensor is None:
+                continue
+            if name not in known:
+                return f"has a tensor {name!r} of its own"
+            if type(tensor) is not kind or tensor.layout is not torch.strided:
+                return f"has a {name} that is a {type(tensor).__name__} with the layout {tensor.layout}"
+            if tensor.device != device or not tensor.is_contiguous():
+                return f"has a {name} that is on {tensor.device} or not contiguous"
+    return None
+
+
+def changed_class(kind: type[nn.Module]) -> str | None:
+    """Return which method of a known class was replaced; None if all are those it was written with."""
+    for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+        for name, method in vars(base).items():
+            called = not name.startswith("__") or name in ("__call__", "__getitem__")
+            if called and isinstance(method, FunctionType) and not is_original(base, name, method):
+                return f"{base.__name__}.{name} was replaced"
+    return None
+
+
+def is_original(kind: type, name: str, method: Any) -> bool:
+    """Whether a method is the one in the source of its class: defined in its module, under its name."""
+    while method.__code__ is NO_GRAD:
+        method = method.__wrapped__
+    home = sys.modules[kind.__module__].__dict__
+    return method.__globals__ is home and bool(method.__code__.co_qualname == f"{kind.__name__}.{name}")
+
+
+def fingerprint(model: LM) -> list[object]:
+    """Return what a recorded step is written from: the parts, their numbers, and where their tensors are.
+
+    It changes when a part is swapped, a number of one is set, or a tensor is put in the place of another; not
+    when values change where they are, which a recorded step reads.
+    """
+    found: list[object] = [model.config]
+    for module in model.modules():
+        found.append(module)
+        if module is not model:
+            values = [v for name, v in module.__dict__.items() if name[0] != "_" and name != "training"]
+            found += [value for value in values if isinstance(value, NUMBERS)]
+        for held in (module._parameters, module._buffers):
+            found += [(t.data_ptr(), t.dtype, t.shape) for t in held.values() if t is not None]
+    return found

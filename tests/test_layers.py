@@ -50,7 +50,9 @@ ALLOWED = {
         "adapters",
         "cli",
     },
-    "tasks": {"text", "data", "models", "decode", "evaluate", "loading", "weights", "nn", "pooling"},
+    "tasks": {
+        *("text", "data", "models", "decode", "evaluate", "loading", "weights", "nn", "pooling", "adapters"),
+    },
     "view": {"inspect", "models", "loading", "nn", "word2vec", "decode", "runs"},
     "studio": {"*"},
     "serve": {"decode", "loading", "models", "pooling", "text", "studio"},

@@ -8,6 +8,7 @@ from heedful.tasks.pipeline import TASKS as TASKS
 from heedful.tasks.pipeline import pipeline as pipeline
 from heedful.tasks.prompt import FewShot as FewShot
 from heedful.tasks.prompt import few_shot as few_shot
+from heedful.tasks.recent import forget_models as forget_models
 from heedful.tasks.score import infill as infill
 from heedful.tasks.score import log_probability as log_probability
 from heedful.tasks.score import rank as rank

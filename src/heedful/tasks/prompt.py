@@ -13,7 +13,8 @@ from typing import Any
 from heedful.decode.loop import generate
 from heedful.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks.score import By, opened, rank
+from heedful.tasks.recent import open_model
+from heedful.tasks.score import By, rank
 
 Example = Sequence[str] | Mapping[str, str]
 
@@ -85,7 +86,7 @@ class FewShot:
                 raise InputError(f"labels must be at least two different texts; got {labels!r}")
             if unknown := [a for a in answers if a not in labels]:
                 raise InputError(f"an example is answered {unknown[0]!r}, which is none of {list(labels)}")
-        self.model = opened(model)
+        self.model = open_model(model)
 
     def prompt(self, query: str) -> str:
         """What the model is shown."""

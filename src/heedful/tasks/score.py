@@ -25,9 +25,9 @@ from heedful.data.tokens import ended, frame
 from heedful.decode.request import Prompts, context_length
 from heedful.decode.stepper import evaluation_mode
 from heedful.errors import InputError
-from heedful.loading import load
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.fill import MASK
+from heedful.tasks.recent import open_model
 
 By = Literal["total", "mean"]
 TOKENS = 1 << 13  # read at once, padding included
@@ -74,11 +74,6 @@ class Group:
         return max(map(len, self.endings))
 
 
-def opened(model: Model | str | Path) -> Model:
-    """The model, or the one of that name."""
-    return model if isinstance(model, Model) else load(model)
-
-
 def log_probability(
     model: Model | str | Path,
     text: str | Sequence[str],
@@ -86,7 +81,7 @@ def log_probability(
     source: str | Sequence[str] | None = None,
 ) -> Any:
     """The log-probability of a text, or of each of several; an encoder-decoder needs the `source` of each."""
-    model = opened(model)
+    model = open_model(model)
     texts = [text] if isinstance(text, str) else several("text", text)
     if isinstance(model, Seq2Seq):
         sources = [source] if isinstance(source, str) else list(source or ())
@@ -121,7 +116,7 @@ def rank(
     lengths. "probability" is the share among the candidates, softmax over their scores. A candidate follows
     the prompt as it stands: mind the space. For an encoder-decoder the prompt is the source.
     """
-    model, candidates = opened(model), check_candidates(candidates, by)
+    model, candidates = open_model(model), check_candidates(candidates, by)
     if not isinstance(prompt, str):
         raise InputError(f"the prompt must be a text; got {prompt!r:.60}")
     if isinstance(model, Seq2Seq):
@@ -148,7 +143,7 @@ def infill(
     A left-to-right model scores everything from the blank on, so that what follows counts too. An
     encoder-decoder reads the text with its own mark in the blank and writes what it was trained to write.
     """
-    model, candidates = opened(model), check_candidates(candidates, by)
+    model, candidates = open_model(model), check_candidates(candidates, by)
     blanks = BLANK.findall(text) if isinstance(text, str) else []
     if len(blanks) != 1:
         raise InputError(f"the text has {len(blanks)} blanks; mark the one place to fill with ___")

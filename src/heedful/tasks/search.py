@@ -19,10 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.errors import CorruptFile, InputError, NotFound
-from heedful.loading import embed, load
+from heedful.loading import embed
 from heedful.models.base import Model
 from heedful.tasks.common import report, whole_number
 from heedful.tasks.readings import read
+from heedful.tasks.recent import open_model
 from heedful.text import Tokenizer
 
 MODEL = "all-minilm-l6-v2"
@@ -72,7 +73,7 @@ class Search:
     @cached_property
     def model(self) -> Model:
         """What turns a sentence into a vector; loaded when first needed."""
-        return self.given if isinstance(self.given, Model) else load(self.given)
+        return open_model(self.given)
 
     def __len__(self) -> int:
         return len(self.texts)

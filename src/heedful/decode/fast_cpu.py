@@ -248,13 +248,13 @@ class Rows:
         self.listing, self.rows, self.team = Listing(model, capacity), rows, team
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
-        self.step = torch.zeros(rows, listing.size)
+        self.workspace = torch.zeros(rows, listing.size)
         self.shorts = torch.zeros(rows, -(-listing.widest // 32) * 32, dtype=torch.int16)
         self.now, self.shared = np.zeros(8, np.int64), np.zeros(32, np.int64)
         self.first, self.tokens = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self.now[[R.ROWS, R.STRIDE, R.WORK]] = rows, listing.size, self.step.data_ptr()
+        self.now[[R.ROWS, R.STRIDE, R.WORK]] = rows, listing.size, self.workspace.data_ptr()
         self.now[[R.SHORTS, R.SHORT_STRIDE]] = self.shorts.data_ptr(), self.shorts.shape[1]
-        self.logits = self.step[:, listing.logits : listing.logits + model.config.vocab]
+        self.logits = self.workspace[:, listing.logits : listing.logits + model.config.vocab]
         self.seen: list[Tensor] = []
         lines = [n for n, line in enumerate(listing.code) if line[R.OP] in (R.TURN, R.ATTEND)]
         self.attends = list(zip(lines[::2], lines[1::2], strict=True))

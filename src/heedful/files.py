@@ -6,6 +6,7 @@ import bz2
 import codecs
 import gzip
 import io
+import json
 import lzma
 import os
 import shutil
@@ -15,10 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from heedful.errors import InputError, NotFound, nearest
+from heedful.errors import CorruptFile, InputError, NotFound, nearest
 
 Paths = str | Path | Sequence[str | Path]
 
+MAX_JSON_BYTES = 50 * 10**6  # a hostile table takes twenty times that in memory
 BLOCK_BYTES = 1 << 20  # how much of a text is read at once
 COMPRESSED: dict[str, Callable[..., IO[bytes]]] = {
     ".gz": cast("Callable[..., IO[bytes]]", gzip.open),
@@ -127,6 +129,33 @@ def split_lines(blocks: Iterable[str]) -> Iterator[str]:
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Yield the lines of a file without their ends."""
     return split_lines(read_blocks(path, encoding))
+
+
+def read_json(path: Path, kind: type = dict) -> Any:
+    """Return the value a JSON file holds, a `kind`; a damaged file or another kind of value is CorruptFile.
+
+    A name that stands twice in one table is accepted only with one value: else the last would win unseen.
+    """
+    size = path.stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise CorruptFile(f"{path} has {size:,} bytes; no file of its kind has over {MAX_JSON_BYTES:,}")
+    try:
+        value = json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_unambiguous)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(f"{path} is damaged or no JSON ({error})", hint="fetch it again") from None
+    if not isinstance(value, kind):
+        found = type(value).__name__
+        raise CorruptFile(f"{path} holds a {found}, not a {kind.__name__}", hint="fetch it again")
+    return value
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        for name, value in pairs:
+            if value != table[name]:
+                raise ValueError(f"{name!r:.80} stands there twice, as {value!r:.40} and {table[name]!r:.40}")
+    return table
 
 
 def sync(path: Path) -> None:

@@ -233,7 +233,7 @@ def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None
     rows = family.gguf_names(config)
     fill(model, source, rows, copies=family.copies, drop=family.dropped(config), dtype=dtype)
     model.tie()
-    model.tokenizer = from_gguf(source.metadata)
+    model.tokenizer = from_gguf(source.metadata, str(path))
     if model.tokenizer is not None:
         ids = {f"{role}_token_id": getattr(model.tokenizer, role) for role in ("bos", "eos", "pad")}
         model.published = {name: value for name, value in ids.items() if value is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,16 @@ gguf = pytest.importorskip("gguf", reason="the gguf library writes the files rea
 LLAMA = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "hidden": 64, "context": 64, "vocab": 260}
 
 
-def write(path: Path, tensors: dict[str, np.ndarray], architecture: str = "llama", **numbers: Any) -> Path:
+def write(
+    path: Path,
+    tensors: dict[str, np.ndarray],
+    architecture: str = "llama",
+    extra: Callable[[Any], None] | None = None,
+    **numbers: Any,
+) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
+    if extra is not None:
+        extra(writer)
     for name, value in numbers.items():
         add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
         add(f"{architecture}.{name.replace('__', '.')}", value)
@@ -206,3 +215,72 @@ def test_text_is_cut_as_the_file_says_before_bytes_are_merged(pre: str, pieces: 
     cut = ours.backend.pre_tokenizer.pre_tokenize_str(text)
     assert [text[slice(*span)] for _, span in cut] == pieces
     assert ours.decode(ours.encode(text)) == text
+
+
+def test_the_header_is_read_as_the_library_reads_it(tmp_path: Path) -> None:
+    def more(writer: Any) -> None:
+        writer.add_token_list(["a", "ä", ""])
+        writer.add_token_scores([0.5, -1.0, 0.0])
+        writer.add_bool("llama.flag", True)
+        writer.add_int64("llama.low", -(2**40))
+        writer.add_custom_alignment(64)
+
+    values = np.arange(96, dtype=np.float32).reshape(3, 32)
+    path = write(tmp_path / "t.gguf", {"a": values, "b": values.astype(np.float16)}, extra=more)
+    theirs, ours = gguf.GGUFReader(path), GGUFFile(path)
+    fields = {n: f.contents() for n, f in theirs.fields.items() if not n.startswith("GGUF.")}
+    assert ours.metadata == fields
+    assert {n: e.shape for n, e in ours.entries.items()} == {"a": (3, 32), "b": (3, 32)}
+    assert torch.equal(ours.read("a"), torch.from_numpy(values))
+    assert torch.equal(ours.read("b"), torch.from_numpy(values))
+
+
+def damaged(path: Path, old: bytes, new: bytes) -> Path:
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, new))
+    return path
+
+
+def named(text: str) -> bytes:
+    return len(text).to_bytes(8, "little") + text.encode()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two tensors of 4 × 32, one after the other."""
+    tensors = {"one": np.zeros((4, 32), np.float32), "two": np.ones((4, 32), np.float32)}
+    return write(
+        tmp_path / "t.gguf", tensors, extra=lambda writer: writer.add_token_list(["first", "second"])
+    )
+
+
+SHAPE = (32).to_bytes(8, "little") + (4).to_bytes(8, "little") + (0).to_bytes(4, "little")
+PLACES = [(512, 0), (512, 256), (512, 544)]  # in the place of the first, over its end, after a gap
+
+
+@pytest.mark.parametrize(("place", "wrong"), PLACES)
+def test_tensors_in_gguf_that_overlap_or_leave_a_gap_are_refused(place: int, wrong: int, two: Path) -> None:
+    old, new = (SHAPE + n.to_bytes(8, "little") for n in (place, wrong))
+    with pytest.raises(CorruptFile, match="'two' begins at"):
+        GGUFFile(damaged(two, old, new))
+
+
+def test_metadata_that_are_no_utf_8_are_named(two: Path) -> None:
+    with pytest.raises(CorruptFile, match=r"a value of 'tokenizer\.ggml\.tokens' is no UTF-8"):
+        GGUFFile(damaged(two, b"second", b"sec\xff\xfed"))
+
+
+def test_a_list_that_runs_past_the_end_is_refused_at_once(two: Path) -> None:
+    head = named("tokenizer.ggml.tokens") + (9).to_bytes(4, "little") + (8).to_bytes(4, "little")
+    for count in (3, 2**20, 2**60):
+        old, new = (head + n.to_bytes(8, "little") for n in (2, count))
+        with pytest.raises(CorruptFile, match="announce"):
+            GGUFFile(damaged(two, old, new))
+        damaged(two, new, old)
+
+
+def test_bytes_that_no_tensor_claims_are_refused(two: Path) -> None:
+    two.write_bytes(two.read_bytes() + b"\0")
+    with pytest.raises(CorruptFile, match="the file at"):
+        GGUFFile(two)

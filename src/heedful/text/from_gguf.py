@@ -7,9 +7,10 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from heedful.errors import InputError
+from heedful.errors import CorruptFile, InputError
 from heedful.text import pieces
 from heedful.text import tokenizer as text
+from heedful.text.failures import typed_failure
 from heedful.text.vocabularies import frame
 
 # How text is cut before bytes are merged. A cut at digits first: every digit is a piece of its own.
@@ -32,8 +33,16 @@ ROLES = {
 }
 
 
-def from_gguf(metadata: Mapping[str, Any]) -> text.Tokenizer | None:
-    """The tokenizer that a GGUF file describes; None if it has none."""
+def from_gguf(metadata: Mapping[str, Any], where: str = "the GGUF file") -> text.Tokenizer | None:
+    """The tokenizer that a GGUF file describes; None if it has none. `where` names the file in errors."""
+    try:
+        return _read_tokenizer(metadata)
+    except BaseException as error:
+        message = f"{where}: its vocabulary does not fit together"
+        raise typed_failure(error, CorruptFile, message, "fetch it again") from None
+
+
+def _read_tokenizer(metadata: Mapping[str, Any]) -> text.Tokenizer | None:
     kind = metadata.get("tokenizer.ggml.model")
     if kind is None or kind in ("none", "no_vocab"):
         return None

@@ -13,6 +13,7 @@ Readers are tried in this order; the first whose files are there is used:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from typing import Any
 import tokenizers
 
 from heedful.errors import CorruptFile
+from heedful.files import read_json
 from heedful.text import pieces, vocabularies
+from heedful.text.failures import typed_failure
 from heedful.text.tokenizer import ROLES, Tokenizer
 
 Table = Mapping[str, Any]
@@ -46,8 +49,16 @@ USUAL: dict[str, tuple[str, ...]] = {
 
 def load_tokenizer(folder: Path, published: Table | None = None) -> Tokenizer | None:
     """The tokenizer in a folder; None if it has none. `published` is the model's config.json."""
-    folder, published = Path(folder), published or {}
+    try:
+        return _read_tokenizer(Path(folder), published or {})
+    except BaseException as error:
+        message = f"{folder}: its tokenizer cannot be read"
+        raise typed_failure(error, CorruptFile, message, "fetch its tokenizer files again") from None
+
+
+def _read_tokenizer(folder: Path, published: Table) -> Tokenizer | None:
     settings = _json(folder / "tokenizer_config.json")
+    _check_settings(folder / "tokenizer_config.json", settings)
     for reader in (_from_json, _from_lines, _from_merges, _from_two_languages, _from_shifted, _from_pieces):
         backend = reader(folder, settings, published)
         if backend is not None:
@@ -56,7 +67,7 @@ def load_tokenizer(folder: Path, published: Table | None = None) -> Tokenizer | 
                 added = named_tokens(backend, named, _json(folder / "added_tokens.json"))
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise CorruptFile(
-                    f"{folder}: its added tokens cannot be read ({error!r}); fetch it again"
+                    f"{folder}: its added tokens cannot be read ({error!r:.200})", hint="fetch it again"
                 ) from None
             vocabularies.add_tokens(backend, added)
             roles = find_roles(backend, named, published)
@@ -65,13 +76,32 @@ def load_tokenizer(folder: Path, published: Table | None = None) -> Tokenizer | 
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CorruptFile(f"{path} is no JSON ({error}); fetch it again") from None
-    return table if isinstance(table, dict) else {}
+    return read_json(path) if path.is_file() else {}
+
+
+# What tokenizer_config.json says of a vocabulary that comes without rules of its own.
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), (bool,)),
+    **dict.fromkeys(("add_prefix_space", "add_bos_token", "add_eos_token"), (bool,)),
+    "extra_ids": (int,),
+    "model_input_names": (list,),
+    "model_max_length": (int, float),
+}
+MAX_SENTINELS = 100_000
+
+
+def _check_settings(path: Path, settings: Table) -> None:
+    """Raise CorruptFile for a setting of the wrong kind; null is silence."""
+    for name, kinds in KINDS.items():
+        value = settings.get(name)
+        infinite = isinstance(value, float) and not math.isfinite(value)
+        many = name == "extra_ids" and isinstance(value, int) and value > MAX_SENTINELS
+        if value is not None and (not isinstance(value, kinds) or infinite or many):
+            expected = {bool: "true or false", list: "a list of names"}.get(kinds[0], "a whole number")
+            most = f" of at most {MAX_SENTINELS:,}" if many else ""
+            raise CorruptFile(
+                f"{path} has {name}={value!r:.80}; it should be {expected}{most}", hint="fetch it again"
+            )
 
 
 def _from_json(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
@@ -80,8 +110,8 @@ def _from_json(folder: Path, settings: Table, published: Table) -> tokenizers.To
         return None
     try:
         return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise CorruptFile(f"{path} is damaged ({error}); fetch it again") from None
+    except BaseException as error:
+        raise typed_failure(error, CorruptFile, f"{path} is damaged", "fetch it again") from None
 
 
 def _from_lines(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:

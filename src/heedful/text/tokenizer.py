@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tokenizers
 
 from heedful.errors import InputError
+from heedful.text.failures import typed_failure
 
 NO_LIMIT = int(1e30)  # what transformers says of a tokenizer that sets none
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
@@ -81,12 +82,18 @@ class Tokenizer:
 
     def encode_all(self, texts: Iterable[str], special: bool = True) -> list[list[int]]:
         """The ids of many texts, on all cores."""
-        return [e.ids for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=special)]
+        try:
+            return [e.ids for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=special)]
+        except BaseException as error:
+            raise _unusable(error, "these texts cannot be encoded") from None
 
     def split(self, text: str, special: bool = True) -> list[Piece]:
         """The pieces of a text: ids, tokens and offsets. A special token that was added has an empty span."""
         e = self._encoding(text, special)
-        return [Piece(i, t, *span) for i, t, span in zip(e.ids, e.tokens, e.offsets, strict=True)]
+        try:
+            return [Piece(i, t, *span) for i, t, span in zip(e.ids, e.tokens, e.offsets, strict=True)]
+        except ValueError as error:  # a post-processor that names more tokens than ids
+            raise _unusable(error, f"{text!r:.40} cannot be split") from None
 
     def offsets(self, text: str, special: bool = True) -> list[tuple[int, int]]:
         """The first character of each piece and the one after its last."""
@@ -102,11 +109,16 @@ class Tokenizer:
             return self.backend.encode(text, pair, add_special_tokens=special)
         except TypeError:  # its word for a lone surrogate, what Python makes of bytes that are no UTF-8
             raise InputError(f"{text!r:.40} holds half a character; give text that is valid UTF-8") from None
+        except BaseException as error:
+            raise _unusable(error, f"{text!r:.40} cannot be encoded") from None
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of ids."""
         self._check(ids)
-        return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
+        try:
+            return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
+        except BaseException as error:
+            raise _unusable(error, f"the ids {ids!s:.40} cannot be decoded") from None
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The names of ids in the vocabulary: "Ġworld", "##ing", "▁the"."""
@@ -189,6 +201,12 @@ class Tokenizer:
             self.chat_template, messages=list(messages), add_generation_prompt=generation_prompt,
             **{f"{role}_token": token for role, token in self.roles.items()},
         )  # fmt: skip
+
+
+def _unusable(error: BaseException, what: str) -> BaseException:
+    """A failure of the library over text or ids that are well-formed: the vocabulary's rules are at fault."""
+    hint = "its tokenizer files are damaged, or lack a token for what is unknown"
+    return typed_failure(error, InputError, what, hint)
 
 
 def render(template: str, **values: Any) -> str:

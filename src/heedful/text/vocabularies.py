@@ -7,7 +7,6 @@ Word BPE (GPT): merges over the letters of a lower-cased word, whose last carrie
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from heedful.errors import CorruptFile
+from heedful.files import read_json
 
 Merges = Sequence[tuple[str, str]]
 
@@ -28,12 +28,9 @@ def read_lines(path: Path) -> dict[str, int]:
 
 def read_table(path: Path) -> dict[str, int]:
     """A JSON table token → id."""
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CorruptFile(f"{path} is no JSON ({error}); fetch it again") from None
-    if not isinstance(table, dict) or not all(isinstance(i, int) for i in table.values()):
-        raise CorruptFile(f"{path} is no table of tokens and ids; fetch it again")
+    table: dict[str, int] = read_json(path)
+    if not all(isinstance(i, int) for i in table.values()):
+        raise CorruptFile(f"{path} is no table of tokens and ids", hint="fetch it again")
     return table
 
 

@@ -1,13 +1,12 @@
 """GGUF files: weights, often quantised, with their config and vocabulary in one file.
 
-Read through the `gguf` library. Every tensor comes out in float32, as that library dequantises it, in memory
-of its own.
+The header is read in gguf_header.py. Every tensor comes out in float32, as the `gguf` library dequantises it,
+in memory of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from heedful.errors import CorruptFile, MissingPackage, WeightsError
 from heedful.weights.files import Entry
+from heedful.weights.gguf_header import MAGIC, read_header
 
 
 class GGUFFile:
@@ -25,47 +25,41 @@ class GGUFFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
+            if file.read(4) != MAGIC:
                 raise CorruptFile(f"{path} is no GGUF file: it does not begin with GGUF")
         try:
-            from gguf import GGUFReader
+            from gguf import GGML_QUANT_SIZES
         except ImportError:
-            raise MissingPackage("reading GGUF needs a package that is missing: pip install gguf") from None
+            raise MissingPackage(
+                "reading GGUF needs a package that is missing", hint="pip install gguf"
+            ) from None
         try:
-            self._reader = GGUFReader(path)
-        except Exception as error:  # the library raises what numpy raises at the end of the file
-            raise CorruptFile(f"{path} is damaged or truncated ({error}); fetch it again") from None
-        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
-        # Their shapes run the other way round.
+            header = read_header(path, {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()})
+        except ValueError as error:
+            raise CorruptFile(f"{path} is damaged or truncated: {error}", hint="fetch it again") from None
+        self.metadata, self._tensors = header.metadata, header.tensors
         self.entries: Mapping[str, Entry] = {
-            name: Entry(torch.float32, tuple(int(n) for n in reversed(tensor.shape)))
-            for name, tensor in self._tensors.items()
+            name: Entry(torch.float32, tensor.shape) for name, tensor in self._tensors.items()
         }
-
-    @cached_property
-    def metadata(self) -> dict[str, Any]:
-        """Everything but the tensors: numbers, strings and lists of them."""
-        return {name: found.contents() for name, found in self._reader.fields.items()}
 
     @property
     def architecture(self) -> str:
         """What the file says it holds."""
-        found = self._reader.fields.get("general.architecture")
-        return "" if found is None else str(found.contents())
+        return str(self.metadata.get("general.architecture", ""))
 
     def read(self, name: str) -> Tensor:
-        from gguf import quants
+        from gguf import GGMLQuantizationType, quants
 
         tensor = self._tensors[name]
+        kind = GGMLQuantizationType(tensor.type)
+        raw = np.fromfile(self.path, np.uint8, tensor.size, offset=tensor.start)
+        rows = raw.reshape(*tensor.shape[:-1], -1) if tensor.size else raw.reshape(tensor.shape)
         try:
-            values = quants.dequantize(tensor.data, tensor.tensor_type)
+            values = quants.dequantize(rows, kind)
         except NotImplementedError as error:
-            kind = tensor.tensor_type.name
-            raise WeightsError(f"{name!r} is stored as {kind}, which cannot be read: {error}") from None
-        shaped = values.reshape(self.entries[name].shape)
-        return torch.from_numpy(
-            np.require(shaped, np.float32, ["C", "W"])
-        )  # copies what is still the mapped file
+            raise WeightsError(f"{name!r} is stored as {kind.name}, which cannot be read: {error}") from None
+        shaped = values.reshape(tensor.shape)
+        return torch.from_numpy(np.require(shaped, np.float32, ["C", "W"]))
 
     def config(self, keys: Mapping[str, str]) -> dict[str, Any]:
         """Our config fields from the file's own; vocabulary and tying follow from the tensors."""

@@ -13,8 +13,10 @@ import pytest
 
 import heedful
 from heedful.cli import COMMANDS, main
+from heedful.commands.known_models import count_known, read_known
 from heedful.models import presets
 from heedful.show import label
+from heedful.weights.bases import at_hand
 
 
 @pytest.fixture
@@ -148,6 +150,46 @@ def test_ls_lists_every_preset_and_the_folders_here(
     assert sizes["bert-base-uncased"] == heedful.count("bert-base-uncased").parameters
     here = [row for row in found["models"] if row["from"] == "./models"]
     assert [(row["name"], row["path"]) for row in here] == [("tiny", "models/tiny")]
+
+
+def test_listing_models_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom heedful.cli import main\n"
+        "for how in ([], ['--json']):\n"
+        "    try: main(['ls', *how])\n    except SystemExit as end: assert not end.code\n"
+        "print([m for m in ('torch', 'numpy', 'tokenizers') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_what_ls_lists_is_what_the_registry_has() -> None:
+    """If not: python -m heedful.commands.known_models"""
+    assert read_known() == count_known()
+
+
+@pytest.mark.parametrize("width", [160, 100, 80, 60, 30])
+def test_names_are_never_cut_however_narrow_the_terminal_is(
+    width: int, heed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heedful.commands.output.PIPED", width)
+    out = heed("ls")[1]
+    words = set(out.split())
+    assert {*presets(), *at_hand(), "question-answering", "text-generation"} <= words
+    assert "…" not in out
+    if width >= 60:
+        assert max(map(len, out.splitlines())) <= width
+
+
+@pytest.mark.parametrize("command", [["recipes"], ["explain", "--list"]])
+def test_names_of_other_lists_are_never_cut(
+    command: list[str], heed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = heed(*command)[1]
+    monkeypatch.setattr("heedful.commands.output.PIPED", 80)
+    narrow = heed(*command)[1]
+    first = lambda out: {line.split()[0] for line in out.splitlines() if line[:1].strip()}
+    assert first(narrow) == first(wide)
 
 
 def test_tokenize_shows_ids_pieces_and_characters(heed: Any, model_folder: Path) -> None:

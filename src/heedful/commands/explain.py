@@ -107,11 +107,11 @@ def _list(json: bool) -> None:
     from rich.text import Text
 
     out = console()
-    exercises = table("exercise", "what it works out")
+    exercises = table("exercise", "what it works out", whole=("exercise",))
     for name, about in examples().items():
         exercises.add_row(Text(name), Text(about))
     out.print(exercises)
-    said = table("sentence", "text", "look for")
+    said = table("sentence", "text", "look for", whole=("sentence",))
     for name, row in sentences().items():
         said.add_row(Text(name), Text(row["text"]), Text(row["look"]))
     out.print()

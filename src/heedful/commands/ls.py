@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heedful.commands.output import Json, as_json, console, short, table
+from heedful.commands.known_models import read_known
+from heedful.commands.output import Json, as_json, console, print_listing, short
+
+# What a narrow terminal is spared, the first ones first; --json has it all.
+PRESET_DROPS = ("paper", "parameters")
+TRAINED_DROPS = ("from", "data licence", "base", "score", "size")
 
 
 def ls(json: Json = False) -> None:
     """Presets by family with their parameters; trained models at hand: ours, installed, and in ./models.
 
     What a trained model is for, the model it stands on, the licence of its data and its score are read from
-    its card, README.md.
+    its card, README.md. Names are never cut: a narrow terminal gets fewer columns, --json has them all.
 
     Examples:
 
@@ -21,45 +26,41 @@ def ls(json: Json = False) -> None:
 
       heed ls --json
     """
-    known, here = _presets(), trained()
+    presets, here = read_known()["presets"], trained()
     if json:
-        return as_json({"presets": known, "models": here})
+        return as_json({"presets": presets, "models": here})
     out = console()
-    rows = table("family", "preset", "parameters", "", "paper", right=("parameters", ""))
-    family = ""
-    for row in known:
-        first = row["family"] != family
-        family = row["family"]
-        size = row["parameters"]
-        paper = row["paper"] if first else ""
-        rows.add_row(family if first else "", row["name"], f"{size:,}", short(size), paper)
-    out.print(rows)
+    print_listing(
+        out, preset_rows(presets), right=("parameters", ""), folded={"paper": 20}, optional=PRESET_DROPS
+    )
     out.print()
-    from rich.text import Text
-
-    listed = table("trained model", "for", "size", "base", "data licence", "score", "from", right=("size",))
-    for row in here:
-        told = row | {"size": short(row["bytes"], "B")}
-        said = (told[name] for name in ("for", "size", "base", "data_license", "score", "from"))
-        listed.add_row(Text(row["name"]), *(Text(str(value or "–")) for value in said))
-    out.print(listed)
+    print_listing(
+        out, [trained_row(row) for row in here], right=("size",), folded={"data licence": 14, "score": 20},
+        optional=TRAINED_DROPS,
+    )  # fmt: skip
     return None
 
 
-def _presets() -> list[dict[str, Any]]:
-    from heedful.models import FAMILIES
-    from heedful.models.counting import parameters
+def preset_rows(presets: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The presets as cells; of a family's several the first names it and its paper."""
+    rows, family = [], ""
+    for row in presets:
+        first, family, size = row["family"] != family, row["family"], row["parameters"]
+        told = {"family": family if first else "", "preset": row["name"], "parameters": f"{size:,}"}
+        rows.append(told | {"": short(size), "paper": row["paper"] if first else ""})
+    return rows
 
-    return [
-        {"name": name, "family": family.name, "parameters": parameters(family, config), "paper": family.paper}
-        for family in FAMILIES.values()
-        for name, config in family.presets.items()
-    ]
+
+def trained_row(row: Mapping[str, Any]) -> dict[str, str]:
+    """A trained model as cells."""
+    names = {"trained model": "name", "for": "for", "size": "size", "base": "base",
+             "data licence": "data_license", "score": "score", "from": "from"}  # fmt: skip
+    told = {**row, "size": short(row["bytes"], "B")}
+    return {column: str(told[name] or "–") for column, name in names.items()}
 
 
 def trained() -> list[dict[str, Any]]:
     """The trained models at hand: where each lies, and what its card says."""
-    from heedful.tasks.pipeline import names
     from heedful.weights.bases import bundled, installed
 
     root = Path("models")
@@ -68,9 +69,7 @@ def trained() -> list[dict[str, Any]]:
     found = [("heedful", name, path) for name, path in bundled().items()]
     found += [("package", name, path) for name, path in installed().items()]
     found += [("./models", path.name, path) for path in folders]
-    usual: dict[str, str] = {}
-    for task, model in names().items():
-        usual.setdefault(model, task)  # a task's own name comes before its other ones
+    usual = read_known()["tasks"]
     return [
         {"name": name, "path": str(path), "from": source, "bytes": size(path)}
         | card(path, usual.get(name) if source != "./models" else None)

@@ -34,7 +34,9 @@ def recipes(json: Json = False) -> None:
             for n, r in RECIPES.items()
         ]
         return as_json({"recipes": rows})
-    listed = table("recipe", "family", "objective", "steps", "what for", right=("steps",))
+    listed = table(
+        "recipe", "family", "objective", "steps", "what for", right=("steps",), whole=("recipe", "family")
+    )
     for name, r in RECIPES.items():
         listed.add_row(name, r.family, r.objective, f"{r.train.steps:,}", r.what)
     console().print(listed)

@@ -79,7 +79,7 @@ def _list(results: Path, json: bool) -> None:
         )
     from rich.text import Text
 
-    out = table("row", "again", "claim", "figure")
+    out = table("row", "again", "claim", "figure", whole=("row",))
     for name, r in rows.items():
         figure = shown(r["figure"])
         out.add_row(

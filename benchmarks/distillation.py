@@ -51,7 +51,7 @@ from heedful.nn.context import Watch
 from heedful.runs import ledger
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.vocabularies import frame
-from heedful.train.objectives import Objective, Term, softened
+from heedful.train.objectives import Objective, Term, soft_cross_entropy
 
 ROOT = Path(__file__).parents[1]
 SHARE = 0.59  # of the teacher's parameters
@@ -114,7 +114,7 @@ def by_layers(teacher: Model, temperature: float = 2.0) -> Objective:
         far = torch.stack([1 - F.cosine_similarity(h, t, dim=-1) for h, t in pairs]).sum(0)  # (B, T)
         far = far if batch.valid is None else far * batch.valid
         return {
-            "soft": Term(softened(got, wanted, temperature), "row", 5.0),
+            "soft": Term(soft_cross_entropy(got, wanted, temperature), "row", 5.0),
             "hard": Term(F.cross_entropy(got, batch.extra["label"], reduction="sum"), "row", 2.0),
             "cosine": Term(far.sum(), "token", 1.0),
         }

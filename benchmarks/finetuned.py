@@ -169,7 +169,7 @@ def learn(
     for step in heedful.fit(model, purpose, batches, config):
         if step.number % every and step.number != config.steps:
             continue
-        with step.averaged() if config.ema else contextlib.nullcontext():
+        with step.ema_weights() if config.ema else contextlib.nullcontext():
             score = check()
             if score >= best:
                 best, kept = score, {n: p.detach().clone() for n, p in model.named_parameters()}

@@ -31,7 +31,7 @@ import heedful
 from finetuned import THREE, Whole, arguments, halves, learn, measured, settings
 from heedful.models.base import Model
 from heedful.train.objectives import adversarial
-from heedful.train.spelling import spelt
+from heedful.train.spelling import spell_embedding
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def grown(
     held = plan.held(a.data)
     check = lambda: float(scored(model, plan, held)[plan.score])
     config = settings(how, batches, seed + run, a.steps, ema=0.998)
-    with spelt(model, std=kind.std):
+    with spell_embedding(model, std=kind.std):
         score = learn(model, adversarial(kind.push), batches, config, check, how.checks, f"{name} {seed}")
     return model, score
 

@@ -26,7 +26,7 @@ from heedful.kernels.float8 import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
 from heedful.loading import build
 from heedful.train import float8 as swapping
 from heedful.train.crossentropy import linear_cross_entropy
-from heedful.train.fit import Trained
+from heedful.train.fit import LossModule
 from heedful.train.fit import kernels as attention_kernels
 from heedful.train.fused import fuse
 from heedful.train.objectives import objective
@@ -62,13 +62,16 @@ def roundings(a: argparse.Namespace) -> None:
     for name, (parts, beside, what, gradient) in cases.items():
         attempt(partial(rounding, name, parts, beside, what, gradient))
     small = up.to(BACKWARD)
-    say("flip", wrong=int((float8.flipped(small).view(torch.int8) != small.view(torch.int8).t()).sum()))
+    say(
+        "flip",
+        wrong=int((float8.transpose_float8(small).view(torch.int8) != small.view(torch.int8).t()).sum()),
+    )
 
 
 def rounding(name: str, parts: list[Tensor], up: Tensor | None, what: int, gradient: bool) -> None:
     flat, turned, back, sums = float8._turn(parts, up, what, gradient)
     value = torch.cat([float8._value(part, up, what) for part in parts], 1)
-    wanted, scale = float8.rounded(value, BACKWARD if gradient else FORWARD)
+    wanted, scale = float8.round_float8(value, BACKWARD if gradient else FORWARD)
     bits = lambda t: t.view(torch.int8)
     say(
         f"rounding {name}",
@@ -137,11 +140,11 @@ def attention(a: argparse.Namespace) -> None:
 def visits(a: argparse.Namespace) -> None:
     """The bfloat16 kernels."""
     u, up = (torch.randn(a.rows * a.length, 4 * a.dim, device=a.device).bfloat16() for _ in range(2))
-    (d, sums), (d2, sums2) = gelu.gelu_back(up, u), gelu.reference(up, u)
+    (d, sums), (d2, sums2) = gelu.gelu_back(up, u), gelu.gelu_backward_reference(up, u)
     h = gelu.gelu(u)
     say("GELU", h=off(h, F.gelu(u, approximate="tanh")), d=off(d, d2), sums=off(sums.sum(0), sums2[0]))
     parts = [u[:, : a.dim], up[:, a.dim : 2 * a.dim], u[:, 2 * a.dim : 3 * a.dim].contiguous()]
-    (whole, sums), (whole2, sums2) = columns.join(parts), columns.reference(parts)
+    (whole, sums), (whole2, sums2) = columns.concat_with_sums(parts), columns.concat_reference(parts)
     say("joined", off=off(whole, whole2), sums=off(sums.sum(0), sums2[0]))
 
 
@@ -176,7 +179,7 @@ def step(a: argparse.Namespace, how: str) -> dict[str, Tensor]:
         swapping.swap_in(model)
     if "fused" in how:
         fuse(model)
-    trained: Any = Trained(model.train(), objective("next_token"))
+    trained: Any = LossModule(model.train(), objective("next_token"))
     bad = [] if "compiled" in how else watch(model)
     trained = torch.compile(trained) if "compiled" in how else trained
     tokens = torch.randint(a.vocab, (a.rows, a.length + 1), generator=torch.Generator().manual_seed(0))

@@ -249,8 +249,8 @@ def visits() -> dict[str, Any]:
     }
     for shape in ((16, 128, 4), (32, 128, 4), (16, 256, 4), (16, 256, 8), (32, 256, 8), (64, 128, 8)):
         tile = columns.Tile(*shape)
-        found[f"GELU back {shape}"] = attempt(partial(clock, partial(gelu.launched, up, u, tile)))
-        found[f"joined {shape}"] = attempt(partial(clock, partial(columns.launched, parts, tile)))
+        found[f"GELU back {shape}"] = attempt(partial(clock, partial(gelu.launch_gelu_backward, up, u, tile)))
+        found[f"joined {shape}"] = attempt(partial(clock, partial(columns.launch_concat, parts, tile)))
     return found
 
 
@@ -262,7 +262,7 @@ def roundings() -> dict[str, Any]:
     up, weight = torch.randn_like(x) * 1e-5, torch.randn(4 * DIM, DIM, device="cuda")
     small = x.to(float8.BACKWARD)
     found: dict[str, Any] = {"copy": clock(lambda: torch.empty_like(x).copy_(x))}
-    found["flip"] = attempt(lambda: clock(lambda: gpu_float8.flipped(small)))
+    found["flip"] = attempt(lambda: clock(lambda: gpu_float8.transpose_bytes(small)))
     found["a weight"] = attempt(lambda: clock(lambda: float8.rounded_both(weight)))
     for tile in ((64, 64, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8), (64, 128, 4)):
         for name, what, gradient in (
@@ -273,7 +273,7 @@ def roundings() -> dict[str, Any]:
         ):
             kind = float8.BACKWARD if gradient else float8.FORWARD
             shape = gpu_float8.Tile(*tile)
-            work = partial(gpu_float8.turned, [x], up, what, kind, float8.ROOM[kind], gradient, shape)
+            work = partial(gpu_float8.launch_round, [x], up, what, kind, float8.ROOM[kind], gradient, shape)
             found[f"{name} {tile}"] = attempt(partial(clock, work))
     return found
 

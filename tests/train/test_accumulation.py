@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful import data
 from heedful.data import IGNORE, Batch
 from heedful.models.base import Model
-from heedful.train.fit import Trained
+from heedful.train.fit import LossModule
 from heedful.train.objectives import Objective, counts, distil
 from tests.train import toys
 
@@ -20,7 +20,7 @@ from tests.train import toys
 def gradients(model: Model, purpose: Objective, batch: Batch, parts: list[Batch]) -> dict[str, Tensor]:
     model.zero_grad()
     divide: Any = {per: torch.tensor(float(n)) for per, n in counts(batch).items()}
-    trained = Trained(model, purpose)
+    trained = LossModule(model, purpose)
     for part in parts:
         trained(part, divide)[0].backward()
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -69,7 +69,7 @@ def test_a_mean_of_means_would_not_do(files: dict[str, Path]) -> None:
     model.zero_grad()
     for part in batch.split(3):
         divide: Any = {per: torch.tensor(float(n)) for per, n in counts(part).items()}
-        (Trained(model, purpose)(part, divide)[0] / 3).backward()
+        (LossModule(model, purpose)(part, divide)[0] / 3).backward()
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     assert max(float((grad - whole[n]).abs().max()) for n, grad in grads.items()) > 1e-4
 

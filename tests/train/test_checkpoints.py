@@ -19,7 +19,7 @@ from heedful.loading import load
 from heedful.models.base import Model
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
-from heedful.train.fit import Diverged, Step, fit
+from heedful.train.fit import DivergedError, Step, fit
 from heedful.train.objectives import next_token
 from tests.train import toys
 
@@ -210,7 +210,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(tmp_path: Pa
 def test_an_evaluation_of_nothing_is_refused(tmp_path: Path, files: Files) -> None:
     step = next(steps(tmp_path, files))
     with pytest.raises(InputError, match="most=0"):
-        step.evaluate(toys.batches_of("next_token", files), most=0)
+        step.evaluate(toys.batches_of("next_token", files), max_batches=0)
 
 
 def breaking(at: int, kind: str) -> Any:
@@ -245,7 +245,7 @@ def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(
 ) -> None:
     config = TrainConfig(steps=9, folder=tmp_path, save_every=1)
     batches = toys.batches_of("next_token", files)
-    with pytest.raises(Diverged) as caught:
+    with pytest.raises(DivergedError) as caught:
         list(fit(toys.tiny("gpt2"), breaking(4, kind), batches, config))
     good = tmp_path / "checkpoints" / "step-000003"
     assert str(good) in str(caught.value)
@@ -257,7 +257,7 @@ def test_a_run_that_diverges_stops_and_names_the_last_good_checkpoint(
 
 def test_a_run_without_a_folder_that_diverges_says_that_nothing_was_kept(files: Files) -> None:
     batches = toys.batches_of("next_token", files)
-    with pytest.raises(Diverged, match="no checkpoint was written yet"):
+    with pytest.raises(DivergedError, match="no checkpoint was written yet"):
         list(fit(toys.tiny("gpt2"), breaking(2, "loss"), batches, TrainConfig(steps=5)))
 
 
@@ -267,7 +267,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path: Path, files: File
         if step.number == 2:
             with torch.no_grad():
                 next(model.parameters())[0, 0] = float("inf")
-            with pytest.raises(Diverged, match="a weight is no number"):
+            with pytest.raises(DivergedError, match="a weight is no number"):
                 step.save()
             break
     assert store.newest(tmp_path) is None

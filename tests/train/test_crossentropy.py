@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heedful.data import IGNORE
 from heedful.train import crossentropy
-from heedful.train.crossentropy import _Chunked, linear_cross_entropy, reference
+from heedful.train.crossentropy import _ChunkedCrossEntropy, linear_cross_entropy, reference
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is Triton's and needs a GPU")
 
@@ -37,7 +37,7 @@ def close(fast: Tensor, slow: Tensor, leaves: list[Tensor], rtol: float = 1e-4, 
 @pytest.mark.parametrize("rows", [8, 50, 64])
 def test_chunks_equal_the_definition(bias: bool, smoothing: float, rows: int) -> None:
     x, w, b, labels = case(bias)
-    fast = _Chunked.apply(x, w, b, labels, smoothing, rows)
+    fast = _ChunkedCrossEntropy.apply(x, w, b, labels, smoothing, rows)
     close(fast, reference(x, w, b, labels, smoothing), [x, w, b])
 
 

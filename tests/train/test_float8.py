@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.kernels import float8
-from heedful.kernels.float8 import BACKWARD, FORWARD, Float8Linear, reference, rounded
+from heedful.kernels.float8 import BACKWARD, FORWARD, Float8Linear, product_reference, round_float8
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.float8 import MLP8, Attention8, swap_in
@@ -30,35 +30,35 @@ def near(got: Tensor, wanted: Tensor, within: float) -> bool:
 def test_rounding_leaves_room_above_the_rows_it_looked_at() -> None:
     x = torch.randn(1024, 64) * 1e-3
     for kind in (FORWARD, BACKWARD):
-        small, _ = rounded(x, kind)
+        small, _ = round_float8(x, kind)
         seen = small[::4].float().abs().max() * float8.ROOM[kind]
         torch.testing.assert_close(float(seen), torch.finfo(kind).max, rtol=2**-3, atol=0)
-    small, back = rounded(x, FORWARD)
+    small, back = round_float8(x, FORWARD)
     torch.testing.assert_close(small.float() * back, x, rtol=2**-4, atol=1e-6)
 
 
 def test_a_value_beyond_the_room_is_held_at_the_largest_and_a_nan_stays_one() -> None:
     x = torch.ones(1024, 16)
     x[1, 0], x[2, 0] = 1e6, math.nan
-    small, _ = rounded(x, FORWARD)
+    small, _ = round_float8(x, FORWARD)
     assert float(small[1, 0].float()) == torch.finfo(FORWARD).max
     assert torch.isnan(small[2, 0].float())
 
 
 def test_nothing_but_zeros_stays_zero() -> None:
-    small, back = rounded(torch.zeros(32, 16), BACKWARD)
+    small, back = round_float8(torch.zeros(32, 16), BACKWARD)
     assert float((small.float() * back).abs().max()) == 0
 
 
 def test_the_definition_stays_near_the_exact_product() -> None:
     x, w = torch.randn(32, 64), torch.randn(48, 64)
-    assert near(reference(x, w), x @ w.t(), 0.05)
+    assert near(product_reference(x, w), x @ w.t(), 0.05)
 
 
 def test_the_layer_equals_its_definition() -> None:
     layer = nn.Linear(64, 48, device=DEVICE, dtype=DTYPE)
     x = torch.randn(32, 64, device=DEVICE, dtype=DTYPE)
-    wanted = reference(x, layer.weight) + layer.bias
+    wanted = product_reference(x, layer.weight) + layer.bias
     layer.__class__ = Float8Linear
     torch.testing.assert_close(layer(x), wanted, rtol=1e-2, atol=1e-2)
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.kernels import columns, gelu
-from heedful.kernels.columns import together
+from heedful.kernels.columns import linear_group
 from heedful.kernels.gelu import mlp
 from heedful.train.fused import FusedAttention, FusedMLP, fuse
 from tests.train import toys
@@ -39,7 +39,7 @@ def test_layers_together_say_what_they_say_alone(bias: bool) -> None:
     leaves = [x, *(p for layer in layers for p in layer.parameters())]
     found: list[list[Tensor]] = []
     ups = [torch.randn(5, 7, layer.out_features, device=DEVICE, dtype=dtype) for layer in layers]
-    for outs in ([layer(x) for layer in layers], together(x, layers, dtype)):
+    for outs in ([layer(x) for layer in layers], linear_group(x, layers, dtype)):
         found.append([*outs, *torch.autograd.grad(outs, leaves, ups)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=near, atol=near)
@@ -47,7 +47,7 @@ def test_layers_together_say_what_they_say_alone(bias: bool) -> None:
 
 def test_what_layers_say_together_lies_in_one_product() -> None:
     layers = [nn.Linear(16, 32, device=DEVICE) for _ in range(3)]
-    q, k, v = together(torch.randn(5, 7, 16, device=DEVICE), layers, torch.float32)
+    q, k, v = linear_group(torch.randn(5, 7, 16, device=DEVICE), layers, torch.float32)
     assert q.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
     assert q.stride() == k.stride() == (7 * 96, 96, 1)
 
@@ -55,12 +55,12 @@ def test_what_layers_say_together_lies_in_one_product() -> None:
 @pytest.mark.skipif(DEVICE == "cpu", reason="the kernels are Triton's and need a GPU")
 def test_the_kernels_equal_the_definitions() -> None:
     up, u = (torch.randn(300, 80, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    (d, sums), (d2, sums2) = gelu.gelu_back(up, u), gelu.reference(up, u)
+    (d, sums), (d2, sums2) = gelu.gelu_back(up, u), gelu.gelu_backward_reference(up, u)
     torch.testing.assert_close(d, d2, rtol=2**-6, atol=1e-3)
     torch.testing.assert_close(sums.sum(0), sums2[0], rtol=1e-2, atol=5e-2)
     torch.testing.assert_close(gelu.gelu(u), F.gelu(u, approximate="tanh"), rtol=2**-7, atol=1e-5)
     parts = [up, u[:, 16:], up[:, :48]]
-    (whole, sums), (whole2, sums2) = columns.join(parts), columns.reference(parts)
+    (whole, sums), (whole2, sums2) = columns.concat_with_sums(parts), columns.concat_reference(parts)
     assert torch.equal(whole, whole2)
     torch.testing.assert_close(sums.sum(0), sums2[0], rtol=1e-4, atol=1e-3)
 

@@ -24,9 +24,9 @@ from heedful.adapters import load_adapter, lora, save_adapter
 from heedful.models.base import Model
 from heedful.train.config import TrainConfig
 from heedful.train.crossentropy import linear_cross_entropy, reference
-from heedful.train.distributed import Processes, Together
+from heedful.train.distributed import Processes, DistributedProcesses
 from heedful.train.fit import Run, fit
-from heedful.train.graph import Replayed
+from heedful.train.graph import GraphedStep
 from heedful.train.objectives import objective
 from tests.train import toys
 
@@ -63,7 +63,7 @@ def trained(
     config = TrainConfig(**STEADY | settings)
     losses = [step.loss for step in fit(model, purpose, batches, config, by)]
     by = by or Processes()
-    weights = {n: by.whole(p.detach()).clone() for n, p in model.named_parameters()}
+    weights = {n: by.whole_tensor(p.detach()).clone() for n, p in model.named_parameters()}
     return losses, weights
 
 
@@ -78,7 +78,7 @@ def test_a_group_of_one_takes_the_plain_steps(kind: str, files: Files, group: No
     for optimiser in ("adamw", "muon", "adafactor"):
         usual: dict[str, Any] = {"steps": 5, "optimiser": optimiser}
         plain, before = trained(own(), "next_token", files, **usual)
-        losses, weights = trained(own(), "next_token", files, Together(kind), **usual)
+        losses, weights = trained(own(), "next_token", files, DistributedProcesses(kind), **usual)
         assert losses == pytest.approx(plain, rel=1e-3 if optimiser == "muon" else 1e-6)
         # Muon multiplies in bfloat16 on a GPU; the others stay in float64.
         assert furthest(weights, before) < (1e-3 if optimiser == "muon" else 1e-9)
@@ -112,7 +112,7 @@ def test_recorded_steps_of_several_shapes_equal_plain_ones(family: str, files: F
         losses = [run.step().loss for _ in range(40)]
         found.append((losses, {n: p.detach().clone() for n, p in model.named_parameters()}))
         if graph and DEVICE == "cuda":
-            assert isinstance(run.change, Replayed)
+            assert isinstance(run.change, GraphedStep)
             assert run.change.works
             assert len(run.change.recorded) > 2
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-3)
@@ -228,7 +228,7 @@ def test_garbage_of_earlier_runs_does_not_end_a_recording(files: Files) -> None:
         losses = [run.step().loss for _ in range(12)]
         gc.set_threshold(*thresholds)
         if graph:
-            assert isinstance(run.change, Replayed)
+            assert isinstance(run.change, GraphedStep)
             assert run.change.works
         found.append(losses)
         run.myself = run  # type: ignore[attr-defined]

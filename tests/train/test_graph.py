@@ -15,7 +15,16 @@ from heedful.data.batch import Batch, rounded
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.fit import Run
-from heedful.train.graph import MOST, WARM, Replayed, Result, Work, copy_over, shapes, tensors
+from heedful.train.graph import (
+    MAX_GRAPHS,
+    WARMUP_STEPS,
+    GraphedStep,
+    Result,
+    StepFunction,
+    copy_batch,
+    batch_shapes,
+    batch_tensors,
+)
 from heedful.train.objectives import objective
 from tests.train import toys
 
@@ -29,10 +38,10 @@ class Pretended:
         self.fails, self.recorded, self.replayed = fails, list[int](), list[int]()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def on_stream(self) -> Iterator[None]:
         yield
 
-    def record(self, work: Work, batch: Batch, divide: dict[str, Tensor]) -> Work:
+    def record(self, work: StepFunction, batch: Batch, divide: dict[str, Tensor]) -> StepFunction:
         if self.fails:
             raise RuntimeError("operation not permitted when stream is capturing\nand more")
         held, width = batch.copied(), batch.tokens.shape[1]
@@ -40,7 +49,7 @@ class Pretended:
 
         def replay(batch: Batch, divide: dict[str, Tensor]) -> Result:
             self.replayed.append(width)
-            copy_over(held, batch)
+            copy_batch(held, batch)
             return work(held, divide)
 
         return replay
@@ -57,18 +66,18 @@ def wide(width: int, value: int = 1) -> Batch:
 
 def test_a_shape_is_recorded_when_it_comes_again_and_then_replayed() -> None:
     recorder = Pretended()
-    work = Replayed(summed, lambda: None, recorder)
+    work = GraphedStep(summed, lambda: None, recorder)
     widths = [3, 4, 3, 4, 3, 5, 4, 5]  # the first three steps are plain whatever they are
     found = [float(work(wide(width, i), {})[0]) for i, width in enumerate(widths)]
     assert found == [2.0 * width * i for i, width in enumerate(widths)]
     assert recorder.recorded == [4, 3, 5]
     assert recorder.replayed == [4, 3, 4, 5]
-    assert WARM == 3
+    assert WARMUP_STEPS == 3
 
 
 def test_one_shape_is_recorded_after_the_first_steps() -> None:
     recorder = Pretended()
-    work = Replayed(summed, lambda: None, recorder)
+    work = GraphedStep(summed, lambda: None, recorder)
     for _ in range(6):
         work(wide(3), {})
     assert (recorder.recorded, recorder.replayed) == ([3], [3] * 3)
@@ -76,15 +85,15 @@ def test_one_shape_is_recorded_after_the_first_steps() -> None:
 
 def test_not_more_shapes_are_recorded_than_are_kept() -> None:
     recorder = Pretended()
-    work = Replayed(summed, lambda: None, recorder)
-    for width in [w for w in range(1, MOST + 9) for _ in range(2)] * 2:
+    work = GraphedStep(summed, lambda: None, recorder)
+    for width in [w for w in range(1, MAX_GRAPHS + 9) for _ in range(2)] * 2:
         assert float(work(wide(width), {})[0]) == 2 * width
-    assert len(recorder.recorded) == MOST
+    assert len(recorder.recorded) == MAX_GRAPHS
 
 
 def test_what_cannot_be_recorded_is_done_plainly_and_said_once() -> None:
     forgotten = []
-    work = Replayed(summed, lambda: forgotten.append(True), Pretended(fails=True))
+    work = GraphedStep(summed, lambda: forgotten.append(True), Pretended(fails=True))
     run = lambda: [float(work(wide(width), {})[0]) for width in (3, 4, 5) * 4]
     with pytest.warns(UserWarning, match=r"recorded \(operation not permitted.*capturing\)") as said:
         found = run()
@@ -94,17 +103,17 @@ def test_what_cannot_be_recorded_is_done_plainly_and_said_once() -> None:
 
 def test_shapes_tell_apart_what_a_graph_cannot_serve() -> None:
     plain, masked = wide(3), Batch(torch.ones(2, 3).long(), valid=torch.ones(2, 3).bool())
-    assert shapes(plain) == shapes(wide(3, 7))
+    assert batch_shapes(plain) == batch_shapes(wide(3, 7))
     others = [wide(4), Batch(torch.ones(3, 3).long()), masked, Batch(torch.ones(2, 3).int())]
-    assert len({shapes(batch) for batch in [plain, *others]}) == 5
+    assert len({batch_shapes(batch) for batch in [plain, *others]}) == 5
 
 
 def test_values_are_put_where_a_graph_reads_them() -> None:
     held, new = (Batch(torch.full((2, 3), i), extra={"row": torch.full((2,), i)}) for i in (1, 2))
-    places = {name: t.data_ptr() for name, t in tensors(held).items()}
-    copy_over(held, new)
-    assert {name: t.data_ptr() for name, t in tensors(held).items()} == places
-    assert all((t == 2).all() for t in tensors(held).values())
+    places = {name: t.data_ptr() for name, t in batch_tensors(held).items()}
+    copy_batch(held, new)
+    assert {name: t.data_ptr() for name, t in batch_tensors(held).items()} == places
+    assert all((t == 2).all() for t in batch_tensors(held).values())
 
 
 @pytest.mark.parametrize("family", ["transformer", "rnnsearch", "seq2seq", "luong"])
@@ -136,8 +145,8 @@ def test_a_run_on_rounded_batches_is_recorded_for_each_shape(files: Files) -> No
         Run(model, objective("translate"), batches, TrainConfig(steps=20), Processes()),
         Pretended(),
     )
-    run.change = Replayed(run._change, run._forget, recorder)
+    run.change = GraphedStep(run._change, run._forget, recorder)
     for _ in range(20):
         run.step()
-    assert len(recorder.recorded) == len({shapes(batches[i]) for i in range(20)}) < 6
+    assert len(recorder.recorded) == len({batch_shapes(batches[i]) for i in range(20)}) < 6
     assert len(recorder.replayed) > 10

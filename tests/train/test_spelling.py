@@ -11,7 +11,7 @@ import torch
 import heedful
 from heedful.errors import ConfigError
 from heedful.models.base import Model
-from heedful.train.spelling import grams, spelling, spelt
+from heedful.train.spelling import grams, spelling, spell_embedding
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_every_row_of_the_spelling_is_a_mean() -> None:
 def test_the_table_is_its_own_rows_and_the_mean_of_its_grams(model: Model) -> None:
     table = model.tables["tokens"].token
     own = table.weight.detach().clone()
-    with spelt(model, buckets=64, std=0.1):
+    with spell_embedding(model, buckets=64, std=0.1):
         part = table.parametrizations.weight[0]
         shares, shared = part.shares.to_dense(), part.grams.detach().clone()
         assert table.weight.allclose(own + shares @ shared, atol=1e-6)
@@ -49,7 +49,7 @@ def test_the_table_is_its_own_rows_and_the_mean_of_its_grams(model: Model) -> No
 
 def test_what_one_word_learns_moves_those_spelt_alike_and_no_others(model: Model) -> None:
     table, number = model.tables["tokens"].token, model.tokenizer.backend.token_to_id
-    with spelt(model, buckets=100_003):
+    with spell_embedding(model, buckets=100_003):
         before = table.weight.detach().clone()
         loss = table.weight[number("funniest")].sum()
         loss.backward()
@@ -63,7 +63,7 @@ def test_what_one_word_learns_moves_those_spelt_alike_and_no_others(model: Model
 
 def test_the_trained_model_is_saved_and_loaded_like_any_other(model: Model, tmp_path: Path) -> None:
     tokens = torch.tensor([model.tokenizer.encode("a funny film")])
-    with spelt(model):
+    with spell_embedding(model):
         while_it_lasts = model.eval()(tokens)
     heedful.save(model, tmp_path / "saved")
     again = heedful.load(tmp_path / "saved")
@@ -73,7 +73,7 @@ def test_the_trained_model_is_saved_and_loaded_like_any_other(model: Model, tmp_
 def test_a_tokenizer_of_another_model_is_refused(model: Model) -> None:
     small = heedful.build("bilstm", vocab=5, dim=8, layers=1, head="classify", labels=2, seed=0)
     small.tokenizer = model.tokenizer
-    with pytest.raises(ConfigError, match="its own tokenizer"), spelt(small):
+    with pytest.raises(ConfigError, match="its own tokenizer"), spell_embedding(small):
         pass
 
 
@@ -99,12 +99,12 @@ def voiceless(model: Model) -> Model:
 def test_a_table_that_cannot_be_learnt_so_is_refused(
     model: Model, made: Callable[[Model], Model], settings: dict[str, int], said: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said), spelt(made(model), **settings):
+    with pytest.raises(ConfigError, match=said), spell_embedding(made(model), **settings):
         pass
 
 
 def test_a_table_is_learnt_by_its_spelling_once(model: Model) -> None:
-    with spelt(model), pytest.raises(ConfigError, match="already"), spelt(model):
+    with spell_embedding(model), pytest.raises(ConfigError, match="already"), spell_embedding(model):
         pass
 
 
@@ -113,5 +113,5 @@ def test_a_run_with_a_folder_is_refused_before_its_first_step(model: Model, tmp_
     table.write_text("text\tlabel\n" + "a funny film\tgood\na dull film\tbad\n" * 4)
     batches = heedful.data.classify(table, model.tokenizer, batch=4, length=8)
     config = heedful.TrainConfig(steps=2, folder=tmp_path / "run")
-    with spelt(model), pytest.raises(ConfigError, match="folder=None"):
+    with spell_embedding(model), pytest.raises(ConfigError, match="folder=None"):
         next(heedful.fit(model, "classify", batches, config))

@@ -96,7 +96,7 @@ def test_averaged_weights_are_put_in_and_taken_out(files: dict[str, Path]) -> No
     batches = toys.batches_of("next_token", files)
     for step in fit(model, "next_token", batches, TrainConfig(steps=2, lr=1e-2, ema=0.5)):
         own = {n: p.detach().clone() for n, p in model.named_parameters()}
-        with step.averaged() as average:
+        with step.ema_weights() as average:
             assert any(not torch.equal(p, own[n]) for n, p in average.named_parameters())
         assert all(torch.equal(p, own[n]) for n, p in model.named_parameters())
 
@@ -104,7 +104,7 @@ def test_averaged_weights_are_put_in_and_taken_out(files: dict[str, Path]) -> No
 def test_without_ema_there_is_no_average(files: dict[str, Path]) -> None:
     batches = toys.batches_of("next_token", files)
     step = next(fit(toys.tiny("gpt2"), "next_token", batches, TrainConfig(steps=1)))
-    with pytest.raises(ConfigError, match="ema=0.999"), step.averaged():
+    with pytest.raises(ConfigError, match="ema=0.999"), step.ema_weights():
         pass
 
 

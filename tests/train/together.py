@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from heedful.train.config import TrainConfig
-from heedful.train.distributed import Processes, Together, processes
+from heedful.train.distributed import Processes, DistributedProcesses, processes
 from heedful.train.fit import fit
 from heedful.weights.names import tensors
 from tests.train import toys
@@ -37,7 +37,7 @@ def do(job: dict[str, Any], by: Processes) -> list[float]:
         losses.append(step.loss)
         if step.number in (config.steps // 2, config.steps):  # training goes on after an evaluation
             evaluated = step.evaluate(batches, 5)
-    with by.gathered(model):
+    with by.gather_weights(model):
         if by.rank == 0:
             out = Path(job["out"])
             out.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def main(path: str) -> None:
     torch.set_num_threads(1)
     with processes() as by:
         for job in json.loads(Path(path).read_text()):
-            do(job, Together(job["kind"]) if isinstance(by, Together) else by)
+            do(job, DistributedProcesses(job["kind"]) if isinstance(by, DistributedProcesses) else by)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class Tile(NamedTuple):
 
 STRIPE = 256  # rows whose sum a program takes
 TILE = Tile(32, 128, 4)
-MOST = 3  # tensors that one launch joins
+MAX_PARTS = 3  # tensors that one launch joins
 
 
 def stripes(rows: int) -> int:
@@ -37,14 +37,14 @@ def stripes(rows: int) -> int:
     return -(-rows // STRIPE)
 
 
-def reference(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+def concat_reference(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     """The tensors side by side, and the sums of their columns."""
     whole = torch.cat(parts, 1)
     return whole, whole.float().sum(0, keepdim=True)
 
 
 @functools.cache
-def kernel() -> Any:
+def concat_kernel() -> Any:
     """The kernel, made when a GPU first asks for it."""
     import triton
     import triton.language as tl
@@ -77,34 +77,34 @@ def kernel() -> Any:
 
 
 @torch.library.custom_op("heedful::join", mutates_args=())
-def join(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+def concat_with_sums(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Matrices side by side, and the sums of their columns, in parts."""
-    return launched(parts) if parts[0].is_cuda else reference(parts)
+    return launch_concat(parts) if parts[0].is_cuda else concat_reference(parts)
 
 
-def launched(parts: list[Tensor], tile: Tile | None = None) -> tuple[Tensor, Tensor]:
+def launch_concat(parts: list[Tensor], tile: Tile | None = None) -> tuple[Tensor, Tensor]:
     """The kernel over up to three matrices."""
     ready = [part if part.stride(-1) == 1 else part.contiguous() for part in parts]
-    ready += [ready[0][:, :0]] * (MOST - len(ready))
+    ready += [ready[0][:, :0]] * (MAX_PARTS - len(ready))
     sizes, strides = [part.shape[1] for part in ready], [part.stride(0) for part in ready]
     (M, wide), (rows, columns, warps) = (len(ready[0]), sum(sizes)), tile or TILE
     out = torch.empty(M, wide, device=ready[0].device, dtype=ready[0].dtype)
     sums = torch.empty(stripes(M), wide, device=out.device, dtype=torch.float32)
     grid = (sum(-(-size // columns) for size in sizes), stripes(M))
-    kernel()[grid](
+    concat_kernel()[grid](
         *ready, out, sums, M, *sizes, *strides, STRIPE=STRIPE, BM=rows, BN=columns, num_warps=warps
     )
     return out, sums
 
 
-@join.register_fake
+@concat_with_sums.register_fake
 def _(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     rows, wide = len(parts[0]), sum(part.shape[1] for part in parts)
     count = stripes(rows) if parts[0].is_cuda else 1
     return parts[0].new_empty(rows, wide), parts[0].new_empty(count, wide, dtype=torch.float32)
 
 
-class _Together(Function):
+class _LinearGroup(Function):
     """x Wᵀ + b in pieces of the given sizes"""
 
     @staticmethod
@@ -116,14 +116,14 @@ class _Together(Function):
     @staticmethod
     def backward(ctx: Any, *ups: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
-        d, sums = join(list(ups))
+        d, sums = concat_with_sums(list(ups))
         return d @ w, d.t() @ x, sums.sum(0).to(w.dtype) if ctx.biased else None, None
 
 
-def together(x: Tensor, layers: Sequence[nn.Linear], dtype: torch.dtype) -> tuple[Tensor, ...]:
+def linear_group(x: Tensor, layers: Sequence[nn.Linear], dtype: torch.dtype) -> tuple[Tensor, ...]:
     """What up to three layers say to the same x (…, D), multiplied in `dtype`; all have a bias or none."""
     w = torch.cat([layer.weight.to(dtype) for layer in layers])
     b = torch.cat([layer.bias.to(dtype) for layer in layers]) if layers[0].bias is not None else None
     sizes = [layer.out_features for layer in layers]
-    outs: tuple[Tensor, ...] = _Together.apply(x.to(dtype).reshape(-1, x.shape[-1]), w, b, sizes)
+    outs: tuple[Tensor, ...] = _LinearGroup.apply(x.to(dtype).reshape(-1, x.shape[-1]), w, b, sizes)
     return tuple(y.unflatten(0, x.shape[:-1]) for y in outs)

@@ -36,15 +36,15 @@ def scale_of(x: Tensor, kind: torch.dtype) -> Tensor:
     return torch.finfo(kind).max / (some.abs().amax().float() * ROOM[kind]).clamp(min=1e-30)
 
 
-def rounded(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+def round_float8(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
     """x · s in float8, and 1/s"""
     scale, most = scale_of(x, kind), torch.finfo(kind).max
     return (x.float() * scale).clamp(-most, most).to(kind), 1.0 / scale
 
 
-def reference(x: Tensor, weight: Tensor) -> Tensor:
+def product_reference(x: Tensor, weight: Tensor) -> Tensor:
     """The definition: round both factors, multiply exactly."""
-    (a, sa), (b, sb) = rounded(x, FORWARD), rounded(weight, FORWARD)
+    (a, sa), (b, sb) = round_float8(x, FORWARD), round_float8(weight, FORWARD)
     return F.linear(a.float() * sa, b.float() * sb).to(x.dtype)
 
 
@@ -65,11 +65,11 @@ def _turn(
     """Tensors side by side, rounded: as they stand, on their side, 1/s; sums of a gradient's columns."""
     kind = BACKWARD if gradient else FORWARD
     if parts[0].is_cuda:
-        from heedful.kernels.gpu_float8 import turned
+        from heedful.kernels.gpu_float8 import launch_round
 
-        return turned(parts, up, what, kind, ROOM[kind], gradient)
+        return launch_round(parts, up, what, kind, ROOM[kind], gradient)
     v = torch.cat([_value(part, up, what) for part in parts], 1)
-    flat, back = rounded(v, kind)
+    flat, back = round_float8(v, kind)
     return flat, flat.t().contiguous(), back, v.sum(0, keepdim=True) if gradient else v[:0].clone()
 
 
@@ -91,13 +91,13 @@ def rounded_both(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return flat, turned, back
 
 
-def flipped(x: Tensor) -> Tensor:
+def transpose_float8(x: Tensor) -> Tensor:
     """xᵀ in memory too"""
     if not x.is_cuda:
         return x.t().contiguous()
     from heedful.kernels import gpu_float8
 
-    return gpu_float8.flipped(x)
+    return gpu_float8.transpose_bytes(x)
 
 
 def product(
@@ -121,7 +121,7 @@ def long_product(a: Tensor, sa: Tensor, b: Tensor, sb: Tensor, dtype: torch.dtyp
     return product(a, sa, b, sb, dtype, fast=LONG_SUMS_FAST)
 
 
-def _joined(tensors: tuple[Tensor, ...]) -> Tensor:
+def _concat_scales(tensors: tuple[Tensor, ...]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
@@ -131,9 +131,9 @@ class _Linear8(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, biased: bool, *given: Tensor) -> tuple[Tensor, ...]:
         weights = given[: len(given) // 2] if biased else given
-        bias = _joined(given[len(weights) :]).to(x.dtype) if biased else None
+        bias = _concat_scales(given[len(weights) :]).to(x.dtype) if biased else None
         a, at, sa = rounded_both(x)
-        b, bt, sb = rounded_both(_joined(weights))
+        b, bt, sb = rounded_both(_concat_scales(weights))
         ctx.save_for_backward(at, sa, bt, sb)
         ctx.sizes, ctx.biased, ctx.kinds = [len(w) for w in weights], biased, [t.dtype for t in given]
         y = product(a, sa, b, sb, x.dtype, bias)
@@ -174,7 +174,7 @@ class _MLP8(Function):
         return product(d, sd, bt, sb, up.dtype), *(t.to(kind) for t, kind in slopes)
 
 
-def narrowed(x: Tensor) -> Tensor:
+def round_reference(x: Tensor) -> Tensor:
     """x as the step's products want it: rows of bfloat16 under autocast."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -193,13 +193,13 @@ def linear8(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     given = [layer.weight for layer in layers]
     biased = layers[0].bias is not None
     given += [layer.bias for layer in layers] if biased else []
-    outs: tuple[Tensor, ...] = _Linear8.apply(narrowed(x), biased, *given)
+    outs: tuple[Tensor, ...] = _Linear8.apply(round_reference(x), biased, *given)
     return tuple(y.unflatten(0, x.shape[:-1]) for y in outs)
 
 
 def mlp8(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
     """down(gelu(up x)), with tanh's GELU and both biases"""
-    y: Tensor = _MLP8.apply(narrowed(x), up.weight, up.bias, down.weight, down.bias)
+    y: Tensor = _MLP8.apply(round_reference(x), up.weight, up.bias, down.weight, down.bias)
     return y.unflatten(0, x.shape[:-1])
 
 

@@ -24,14 +24,14 @@ BLOCK = 4096  # numbers a program of the forward kernel takes
 TILE = Tile(16, 128, 4)
 
 
-def reference(up: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def gelu_backward_reference(up: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """d and the sums"""
     d = torch.ops.aten.gelu_backward(up, u, approximate="tanh")
     return d, d.float().sum(0, keepdim=True)
 
 
 @functools.cache
-def kernels() -> tuple[Any, Any]:
+def gelu_kernels() -> tuple[Any, Any]:
     """Forward and back, made when a GPU first asks for them."""
     import triton
     import triton.language as tl
@@ -74,7 +74,7 @@ def gelu(u: Tensor) -> Tensor:
 def forth(u: Tensor) -> Tensor:
     """The kernel over all of u."""
     h = torch.empty_like(u)
-    kernels()[0][(-(-u.numel() // BLOCK),)](u, h, u.numel(), BLOCK=BLOCK, num_warps=8)
+    gelu_kernels()[0][(-(-u.numel() // BLOCK),)](u, h, u.numel(), BLOCK=BLOCK, num_warps=8)
     return h
 
 
@@ -87,16 +87,16 @@ def _(u: Tensor) -> Tensor:
 def gelu_back(up: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """d and the sums, the latter in parts; of matrices."""
     if not u.is_cuda:
-        return reference(up, u)
-    return launched(up.contiguous(), u.contiguous())
+        return gelu_backward_reference(up, u)
+    return launch_gelu_backward(up.contiguous(), u.contiguous())
 
 
-def launched(up: Tensor, u: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
+def launch_gelu_backward(up: Tensor, u: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
     """The kernel over whole matrices."""
     (M, N), (rows, columns, warps) = u.shape, tile or TILE
     d, sums = torch.empty_like(up), torch.empty(stripes(M), N, device=u.device, dtype=torch.float32)
     grid = (-(-N // columns), stripes(M))
-    kernels()[1][grid](up, u, d, sums, M, N, STRIPE=STRIPE, BM=rows, BN=columns, num_warps=warps)
+    gelu_kernels()[1][grid](up, u, d, sums, M, N, STRIPE=STRIPE, BM=rows, BN=columns, num_warps=warps)
     return d, sums
 
 

@@ -16,7 +16,7 @@ import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 
-from heedful.kernels.gpu_rows import rounded
+from heedful.kernels.gpu_rows import round_row
 
 LEAST = 16  # queries and head sizes that a matrix unit takes
 UNITS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -35,7 +35,7 @@ def angles(cos, sin, place, i, SIZE: tl.constexpr, WIDE: tl.constexpr, ROTARY: t
 
 
 @triton.jit
-def turned(place, c, s, i, live, SIZE: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
+def rotate(place, c, s, i, live, SIZE: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
     """x_i cos − x_{i+K/2} sin in a head's first half, x_i cos + x_{i−K/2} sin in the second; s is signed"""
     x = tl.load(place + i, mask=live, other=0.0).to(tl.float32)
     if ROTARY:
@@ -45,7 +45,7 @@ def turned(place, c, s, i, live, SIZE: tl.constexpr, ROTARY: tl.constexpr):  # t
 
 
 @triton.jit
-def widened(w, ODD: tl.constexpr, PACKED: tl.constexpr):  # type: ignore[no-untyped-def]
+def widen_float8(w, ODD: tl.constexpr, PACKED: tl.constexpr):  # type: ignore[no-untyped-def]
     """One of the two 8-bit floats in each 16 bits, as a float16 that is 2⁸ too small.
 
     Both have a sign, an exponent and a mantissa in this order: shifted into place, only the exponent's zero
@@ -71,7 +71,7 @@ def widened(w, ODD: tl.constexpr, PACKED: tl.constexpr):  # type: ignore[no-unty
 
 
 @triton.jit
-def weighed(q, k, m, slope, away, seen, scale, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]
+def weigh_values(q, k, m, slope, away, seen, scale, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]
     """2^(u − top) for a block of keys, the largest score so far, and what earlier sums shrink by"""
     u = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # (SHARED, BLOCK)
     if ALIBI:
@@ -83,7 +83,7 @@ def weighed(q, k, m, slope, away, seen, scale, ALIBI: tl.constexpr):  # type: ig
 
 
 @triton.jit
-def attend(  # type: ignore[no-untyped-def]
+def attention_kernel(  # type: ignore[no-untyped-def]
     qkv, keys, values, y, parts, past, first, cos, sin, slopes,
     room, heads, kv_heads, scale, window, splits,
     SIZE: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
@@ -107,7 +107,7 @@ def attend(  # type: ignore[no-untyped-def]
     h = tl.arange(0, SHARED)
     line = qkv + row.to(tl.int64) * (heads + 2 * kv_heads) * SIZE
     which, both = g * shared + h, (h < shared)[:, None] & live[None, :]
-    q = turned(line + which[:, None] * SIZE, c[None, :], s[None, :], i[None, :], both, SIZE, ROTARY)
+    q = rotate(line + which[:, None] * SIZE, c[None, :], s[None, :], i[None, :], both, SIZE, ROTARY)
     slope = tl.zeros((SHARED,), tl.float32)
     if ALIBI:
         slope = tl.load(slopes + which, mask=h < shared, other=0.0) * 1.4426950408889634
@@ -117,7 +117,7 @@ def attend(  # type: ignore[no-untyped-def]
     newest = m
     worth = tl.zeros((WIDE,), tl.float32)
     if piece == 0:
-        new = turned(line + (heads + g) * SIZE, c, s, i, live, SIZE, ROTARY).to(keys.dtype.element_ty)
+        new = rotate(line + (heads + g) * SIZE, c, s, i, live, SIZE, ROTARY).to(keys.dtype.element_ty)
         value = tl.load(line + (heads + kv_heads + g) * SIZE + i, mask=live, other=0.0)
         value = value.to(values.dtype.element_ty)
         slot = cache + end.to(tl.int64) * SIZE + i
@@ -144,13 +144,13 @@ def attend(  # type: ignore[no-untyped-def]
         slots = j[:, None] * SIZE + i[None, :]
         mask = seen[:, None] & live[None, :]
         k = tl.load(keys + cache + slots, mask=mask, other=0.0).to(UNIT)
-        p, m, shrink = weighed(q, k, m, slope, end - j, seen, scale, ALIBI)
+        p, m, shrink = weigh_values(q, k, m, slope, end - j, seen, scale, ALIBI)
         z = z * shrink + tl.sum(p, 1)
         if PAIRS:
             inside = seen[:, None] & (two < SIZE // 2)[None, :]
             v = tl.load(pairs + j[:, None] * (SIZE // 2) + two[None, :], mask=inside, other=0)
-            o = tl.dot(p.to(UNIT), widened(v, False, PACKED), o * shrink[:, None])
-            odd = tl.dot(p.to(UNIT), widened(v, True, PACKED), odd * shrink[:, None])
+            o = tl.dot(p.to(UNIT), widen_float8(v, False, PACKED), o * shrink[:, None])
+            odd = tl.dot(p.to(UNIT), widen_float8(v, True, PACKED), odd * shrink[:, None])
         else:
             v = tl.load(values + cache + slots, mask=mask, other=0.0).to(UNIT)
             o = tl.dot(p.to(UNIT), v, o * shrink[:, None], input_precision="ieee")
@@ -183,14 +183,14 @@ def combine(  # type: ignore[no-untyped-def]
     o = tl.load(line[:, None] + k[None, :], mask=here[:, None] & inside[None, :], other=0.0)
     value = tl.sum(o * weight[:, None], 0) / z
     if DIGITS:
-        rounded(value, y, gains, head * size + k, tl.num_programs(0) * size, inside, BLOCK)
+        round_row(value, y, gains, head * size + k, tl.num_programs(0) * size, inside, BLOCK)
     else:
         tl.store(y + head * size + k, value.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def spread(  # type: ignore[no-untyped-def]
-    qkv, turned_qkv, keys, values, cos, sin, length, room, heads, kv_heads,
+def launch_attention(  # type: ignore[no-untyped-def]
+    qkv, turned_qkv, keys, values, cos, sin, length, capacity, heads, kv_heads,
     SIZE: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, ROTARY: tl.constexpr,
 ):  # fmt: skip
     """MANY heads of one position, of q, k and v side by side: into the cache, and as attention over the
@@ -206,10 +206,10 @@ def spread(  # type: ignore[no-untyped-def]
     s = tl.where(worth[:, None], 0.0, s[None, :])
     line = at.to(tl.int64) * (heads + 2 * kv_heads) * SIZE
     offsets = h[:, None] * SIZE
-    x = turned(qkv + line + offsets, c, s, i[None, :], live, SIZE, ROTARY)
+    x = rotate(qkv + line + offsets, c, s, i[None, :], live, SIZE, ROTARY)
     kept = x.to(keys.dtype.element_ty)
     g = tl.where(worth, h - heads - kv_heads, h - heads)
-    slot = ((row * kv_heads + g).to(tl.int64) * room + t)[:, None] * SIZE + i[None, :]
+    slot = ((row * kv_heads + g).to(tl.int64) * capacity + t)[:, None] * SIZE + i[None, :]
     tl.store(keys + slot, kept, mask=live & new[:, None])
     tl.store(values + slot, kept, mask=live & worth[:, None])
     x = tl.where((h < heads)[:, None], x, kept.to(tl.float32))

@@ -65,7 +65,7 @@ def peek(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def rounded(v, kind, FAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
+def round_tile(v, kind, FAST: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
     """v in float8, as bytes: what is beyond the largest is held there, a NaN stays one.
 
     The GPU's instruction does so by itself, for two numbers at once. If such a pair has to be taken apart
@@ -102,7 +102,7 @@ def turn(  # type: ignore[no-untyped-def]
     v = value(x, up, m[:, None] * stride + n[None, :], inside, WHAT, FAST)
     if SUM:
         tl.store(sums + tl.program_id(0) * wide + n, tl.sum(v, 0), mask=n < N)
-    bits = rounded(v * scale, kind, FAST, MOST)
+    bits = round_tile(v * scale, kind, FAST, MOST)
     tl.store(flat + m[:, None] * wide + n[None, :], bits, mask=inside)
     tl.store(turned + n[None, :] * M + m[:, None], bits, mask=inside)
 
@@ -115,7 +115,7 @@ def flip(x, turned, M, N, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[n
     tl.store(turned + n[:, None] * M + m[None, :], tl.trans(v), mask=(n[:, None] < N) & (m[None, :] < M))
 
 
-def turned(
+def launch_round(
     parts: list[Tensor],
     up: Tensor | None,
     what: int,
@@ -163,7 +163,7 @@ def stripes(rows: int, what: int) -> int:
     return -(-rows // TILES.get((what, True), OTHER).rows)
 
 
-def flipped(x: Tensor) -> Tensor:
+def transpose_bytes(x: Tensor) -> Tensor:
     """xᵀ, in memory too, of 8-bit numbers."""
     M, N = x.shape
     side = torch.empty(N, M, device=x.device, dtype=x.dtype)

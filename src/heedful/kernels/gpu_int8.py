@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 
-from heedful.kernels.gpu_rows import put, rounded
+from heedful.kernels.gpu_rows import store_output, round_row
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def round8(v, digits, gains, size, BLOCK: tl.constexpr):  # type: ignore[no-unty
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = k < size
     value = tl.load(v + k, mask=inside, other=0.0).to(tl.float32)
-    rounded(value, digits, gains, k, size, inside, BLOCK)
+    round_row(value, digits, gains, k, size, inside, BLOCK)
 
 
 @triton.jit
@@ -78,4 +78,4 @@ def product8(  # type: ignore[no-untyped-def]
     up = tl.sum(second, 1)
     if MODE == 2:
         up = up * tl.load(scales + COUNT + r, mask=live, other=0.0)
-    put(value, up, y, bias, r, live, COUNT, factor, MODE, ACT, BIAS)
+    store_output(value, up, y, bias, r, live, COUNT, factor, MODE, ACT, BIAS)

@@ -22,7 +22,7 @@ GROUP = 16  # columns with a gain of their own: what a thread reads of a row of 
 
 
 @triton.jit
-def activated(y, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def activation(y, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
     if ACT == 1:
         y = tl.maximum(y, 0.0)
     elif ACT == 2:
@@ -41,7 +41,7 @@ def activated(y, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def normed(  # type: ignore[no-untyped-def]
+def normalise_row(  # type: ignore[no-untyped-def]
     x, gamma, beta, k, inside, size, eps, NORM: tl.constexpr, BETA: tl.constexpr
 ):  # fmt: skip
     """γ (x − mean) / √(var + ε) + β, or without the mean."""
@@ -57,7 +57,7 @@ def normed(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def rounded(v, digits, gains, k, size, inside, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def round_row(v, digits, gains, k, size, inside, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Write v (BLOCK,) as digits at k: hi, and lo `size` bytes after it."""
     v = tl.reshape(v, (BLOCK // 16, 16))
     k = tl.reshape(k, (BLOCK // 16, 16))
@@ -101,9 +101,9 @@ def normalise(  # type: ignore[no-untyped-def]
     if ADDED:
         value += tl.load(y + row * size + k, mask=inside, other=0.0).to(tl.float32)
         tl.store(x + row * size + k, value, mask=inside)
-    value = normed(value, gamma, beta, k, inside, size, eps, NORM, BETA)
+    value = normalise_row(value, gamma, beta, k, inside, size, eps, NORM, BETA)
     if DIGITS:
-        rounded(value, n, gains, k, size, inside, BLOCK)
+        round_row(value, n, gains, k, size, inside, BLOCK)
     else:
         tl.store(n + row * size + k, value.to(n.dtype.element_ty), mask=inside)
 
@@ -115,21 +115,21 @@ def gate(g, h, size, ACT: tl.constexpr, GATED_: tl.constexpr, BLOCK: tl.constexp
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = k < size
     wide = 2 * size if GATED_ else size
-    value = activated(tl.load(g + row * wide + k, mask=inside, other=0.0).to(tl.float32), ACT)
+    value = activation(tl.load(g + row * wide + k, mask=inside, other=0.0).to(tl.float32), ACT)
     if GATED_:
         value = value * tl.load(g + row * wide + size + k, mask=inside, other=0.0).to(tl.float32)
     tl.store(h + row * size + k, value.to(h.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def put(  # type: ignore[no-untyped-def]
+def store_output(  # type: ignore[no-untyped-def]
     value, up, y, bias, r, live, rows, factor, MODE: tl.constexpr, ACT: tl.constexpr, BIAS: tl.constexpr
 ):  # fmt: skip
     """y_r = act(factor · value + b): set, added, or multiplied by up + b'. What every product ends with."""
     value = value * factor
     if BIAS:
         value += tl.load(bias + r, mask=live, other=0.0).to(tl.float32)
-    value = activated(value, ACT)
+    value = activation(value, ACT)
     if MODE == 2:
         if BIAS:
             up += tl.load(bias + rows + r, mask=live, other=0.0).to(tl.float32)
@@ -158,7 +158,7 @@ def product(  # type: ignore[no-untyped-def]
         if MODE == 2:
             b = tl.load(other + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
         v = tl.load(x + k, mask=inside, other=0.0).to(tl.float32)
-        v = normed(v, gamma, beta, k, inside, size, eps, NORM, BETA)
+        v = normalise_row(v, gamma, beta, k, inside, size, eps, NORM, BETA)
         value = tl.sum(a.to(tl.float32) * v[None, :], 1)
         up = value
         if MODE == 2:
@@ -176,4 +176,4 @@ def product(  # type: ignore[no-untyped-def]
                 b = tl.load(other + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
                 second += b.to(tl.float32) * v[None, :]
         value, up = tl.sum(total, 1), tl.sum(second, 1)
-    put(value, up, y, bias, r, live, rows, factor, MODE, ACT, BIAS)
+    store_output(value, up, y, bias, r, live, rows, factor, MODE, ACT, BIAS)

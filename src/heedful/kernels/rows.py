@@ -21,10 +21,10 @@ from heedful.kernels.words import (
     Int,
     as_float,
     bytes_at,
-    compiled,
+    compile_cached,
     floats_at,
     give_way,
-    inlined,
+    compile_inline,
     nibbles_at,
     pause,
     peek,
@@ -52,7 +52,7 @@ Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
 Now = Array  # int64 (8,)
 
 
-@inlined
+@compile_inline
 def exp(x: Float) -> Float:
     """eˣ = 2ⁿ 2ᶠ, n whole and |f| ≤ ½, 2ᶠ by its series: no call, so that loops over it are vector code."""
     power = min(max(x, np.float32(-87.0)), np.float32(88.0)) * np.float32(1.4426950408889634)
@@ -69,12 +69,12 @@ def exp(x: Float) -> Float:
     return value * as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
 
 
-@inlined
+@compile_inline
 def tanh(x: Float) -> Float:
     return np.float32(1.0) - np.float32(2.0) / (exp(np.float32(2.0) * x) + np.float32(1.0))
 
 
-@inlined
+@compile_inline
 def erf(x: Float) -> Float:
     """To 1.5e-7   (Abramowitz and Stegun 7.1.26)"""
     size = abs(x)
@@ -86,7 +86,7 @@ def erf(x: Float) -> Float:
     return value if x >= 0 else -value
 
 
-@compiled
+@compile_cached
 def activate(y: Array, act: Int) -> None:
     one, half = np.float32(1.0), np.float32(0.5)
     if act == RELU:
@@ -111,7 +111,7 @@ def activate(y: Array, act: Int) -> None:
             y[i] = max(y[i], np.float32(0.0)) ** 2
 
 
-@compiled
+@compile_cached
 def embed(line: Code, scale: Float, now: Now, row: Int, token: Int, position: Int) -> None:
     """x = scale · table[token] (+ positions[position]); a table of int8 has a scale for each row."""
     size = line[IN]
@@ -131,7 +131,7 @@ def embed(line: Code, scale: Float, now: Now, row: Int, token: Int, position: In
             y[i] += where[i]
 
 
-@compiled
+@compile_cached
 def normalise(line: Code, eps: Float, now: Now, row: Int) -> None:
     """KIND 0: γ (x − mean) / √(var + ε) + β;  1: γ x / √(mean x² + ε)"""
     size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
@@ -153,7 +153,7 @@ def normalise(line: Code, eps: Float, now: Now, row: Int) -> None:
             y[i] += bias[i]
 
 
-@compiled
+@compile_cached
 def round_off(line: Code, now: Now, row: Int) -> None:
     """y = round(x · m / max |x|), m so large that no sum of `size` products with int8 overflows 32 bits.
 
@@ -180,7 +180,7 @@ def round_off(line: Code, now: Now, row: Int) -> None:
             sums[g] = np.float32(total)
 
 
-@compiled
+@compile_cached
 def dot32(weight: Int, x: Array, size: Int) -> Float:
     w, total = carray(floats_at(weight), (size,)), np.float32(0.0)
     for i in range(size):
@@ -188,7 +188,7 @@ def dot32(weight: Int, x: Array, size: Int) -> Float:
     return total
 
 
-@compiled
+@compile_cached
 def rows32(weight: Int, x: Array, size: Int, out: Array) -> None:
     """out_r = w_r · x"""
     for r in range(len(out)):
@@ -198,7 +198,7 @@ def rows32(weight: Int, x: Array, size: Int, out: Array) -> None:
         out[r] = total
 
 
-@compiled
+@compile_cached
 def rows8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array) -> None:
     """out_r = gain · s_r Σ n x"""
     scale = carray(floats_at(scales), (len(out),))
@@ -209,7 +209,7 @@ def rows8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array
         out[r] = gain * scale[r] * np.float32(total)
 
 
-@compiled
+@compile_cached
 def rows4(
     weight: Int, scales: Int, x: Array, sums: Array, size: Int, group: Int, gain: Float, out: Array
 ) -> None:
@@ -227,7 +227,7 @@ def rows4(
         out[r] = gain * result
 
 
-@compiled
+@compile_cached
 def products(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
     """Rows of W x from row `low` on, by the kind of W."""
     size, group = line[IN], line[GROUP]
@@ -244,7 +244,7 @@ def products(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
         rows4(line[WEIGHT] + low * (size // 2), scales, whole, sums, size, group, gain, out)
 
 
-@compiled
+@compile_cached
 def linear(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
     count, out = high - low, np.empty(high - low, np.float32)
@@ -271,7 +271,7 @@ def linear(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
                 y[r] *= out[r]
 
 
-@compiled
+@compile_cached
 def turn(line: Code, now: Now, row: Int, position: Int) -> None:
     """Turn the pairs (x_i, x_{i+K/2}) of q and k by their angles; put k and v into the cache.
 
@@ -299,7 +299,7 @@ def turn(line: Code, now: Now, row: Int, position: Int) -> None:
                 held[i] = new[i]
 
 
-@compiled
+@compile_cached
 def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> None:
     """One head over the cache: y = Σ_j softmax_j(q · k_j scale − m (i − j)) v_j, j from the first seen."""
     size, base, end = line[SIZE], now[WORK] + 4 * row * now[STRIDE], now[PAST] + 1
@@ -333,7 +333,7 @@ def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> 
         at = 0 if at + 1 == line[ROOM] else at + 1
 
 
-@compiled
+@compile_cached
 def chunk(line: Code, real: Float, now: Now, first: Array, c: Int) -> None:
     """One of the pieces that threads share: some rows of a product, or one head."""
     if line[OP] == LINEAR:
@@ -343,7 +343,7 @@ def chunk(line: Code, real: Float, now: Now, first: Array, c: Int) -> None:
         attend(line, real, now, row, h, first[row])
 
 
-@compiled
+@compile_cached
 def assist(code: Code, reals: Reals, now: Now, first: Array, shared: Array) -> None:
     """What further threads do during a step: take pieces as long as there are some."""
     idle = 0
@@ -363,12 +363,12 @@ def assist(code: Code, reals: Reals, now: Now, first: Array, shared: Array) -> N
             idle = wait(idle)
 
 
-@inlined
+@compile_inline
 def pieces(line: Code, now: Now) -> Int:
     return line[CHUNKS] if line[OP] == LINEAR else line[CHUNKS] * now[ROWS]
 
 
-@inlined
+@compile_inline
 def wait(idle: Int) -> Int:
     """A moment in a loop that waits; after a thousand, the core is offered to others."""
     pause()
@@ -378,7 +378,7 @@ def wait(idle: Int) -> Int:
     return idle + 1
 
 
-@compiled
+@compile_cached
 def step(code: Code, reals: Reals, now: Now, tokens: Array, first: Array, shared: Array) -> None:
     """The whole list for one token of every row. Threads that `assist` share it; it can do without."""
     for n in range(len(code)):

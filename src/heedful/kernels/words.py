@@ -22,13 +22,13 @@ Array = Any
 PAUSE = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else ""
 
 
-def compiled(function: F) -> F:
+def compile_cached(function: F) -> F:
     """Machine code that runs without the interpreter's lock, kept on disk between runs."""
     fast = {"nnan", "nsz", "arcp", "contract", "afn", "reassoc"}  # not ninf: a hidden key's score is −∞
     return cast(F, njit(nogil=True, cache=True, fastmath=fast, boundscheck=False)(function))
 
 
-def inlined(function: F) -> F:
+def compile_inline(function: F) -> F:
     return cast(F, njit(inline="always", fastmath=True)(function))
 
 
@@ -64,7 +64,7 @@ def as_float(typingctx: Any, bits: Any) -> tuple[Any, Callable]:
     return types.float32(types.int32), codegen
 
 
-def _place(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [index])
 
 
@@ -73,7 +73,7 @@ def peek(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
     """array[index], as all threads see it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_place(context, builder, signature.args[0], *args), "seq_cst", 8)
+        return builder.load_atomic(_address(context, builder, signature.args[0], *args), "seq_cst", 8)
 
     return types.int64(array, types.intp), codegen
 
@@ -83,7 +83,7 @@ def poke(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[Any, Calla
     """array[index] = value, for all threads; what was written before it is seen before it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], _place(context, builder, signature.args[0], *args[:2]), "seq_cst", 8)
+        builder.store_atomic(args[2], _address(context, builder, signature.args[0], *args[:2]), "seq_cst", 8)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.int64), codegen
@@ -94,7 +94,7 @@ def take(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
     """array[index], which then is one more: no two threads get the same."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _place(context, builder, signature.args[0], *args)
+        place = _address(context, builder, signature.args[0], *args)
         return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "seq_cst")
 
     return types.int64(array, types.intp), codegen

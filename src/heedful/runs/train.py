@@ -115,9 +115,9 @@ def train(
     device = device_of(recipe.device)
     with processes(recipe.parallel, gpu=device.type == "cuda") as by:
         device = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
-        files: Files = by.first(lambda: Folder(folder, chosen, resume, tensorboard)) or Nowhere(folder)
+        files: Files = by.run_on_first(lambda: Folder(folder, chosen, resume, tensorboard)) or Nowhere(folder)
         # The first process writes the vocabulary and the tokens, which the others then find.
-        ready = by.first(lambda: prepare(chosen, device, folder)) or prepare(chosen, device, folder)
+        ready = by.run_on_first(lambda: prepare(chosen, device, folder)) or prepare(chosen, device, folder)
         config = replace(recipe.train, folder=folder, resume=resume)
         chosen = replace(chosen, recipe=replace(recipe, train=config))
         shown = progress(config.steps, quiet or by.rank > 0)
@@ -162,7 +162,7 @@ class Loop:
                         f"none better than step {self.best_step}"
                     )
                     break
-                if self.by.agreed(asked.stop) and step.number < self.config.steps:
+                if self.by.any_process(asked.stop) and step.number < self.config.steps:
                     raise Interrupted(
                         f"interrupted at step {step.number}; saved {step.save()}: --resume goes on"
                     )

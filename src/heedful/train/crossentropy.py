@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from heedful.data.batch import IGNORE
 from heedful.kernels.crossentropy import loss_and_slope
-from heedful.kernels.float8 import BACKWARD, flipped, long_product, product, rounded_both
+from heedful.kernels.float8 import BACKWARD, transpose_float8, long_product, product, rounded_both
 from heedful.kernels.float8 import ROWS as ROWS8
 
 ROWS = 8192  # positions in a chunk: large enough for full speed, small enough to be forgotten
@@ -31,7 +31,7 @@ def reference(
     return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
 
 
-class _Chunked(Function):
+class _ChunkedCrossEntropy(Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int
@@ -102,7 +102,7 @@ def _sums_wide(device: torch.device) -> bool:
 
 @torch.library.custom_op("heedful::fused_cross_entropy", mutates_args=())
 def _fused(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int, eight: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int, float8: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss and gradients by the GPU kernel, a chunk of rows at a time; opaque to the compiler."""
     V, D = weight.shape
@@ -112,7 +112,7 @@ def _fused(
     b = None if bias is None else F.pad(bias.to(x.dtype), (0, wide - V))
     losses, gx, gw = [], torch.empty_like(x), x.new_zeros(wide, D, dtype=torch.float32)
     gb = torch.zeros(wide if bias is not None else 0, device=x.device)
-    chunk = _Chunk8(x, w, b, gx, gw) if eight and x.shape[0] % ROWS8 == 0 else _Chunk16(x, w, b, gx, gw)
+    chunk = _Chunk8(x, w, b, gx, gw) if float8 and x.shape[0] % ROWS8 == 0 else _Chunk16(x, w, b, gx, gw)
     for start in range(0, len(x), rows):
         span = slice(start, start + rows)
         losses.append(chunk(span, labels[span], V, smoothing, gb if bias is not None else None))
@@ -160,7 +160,7 @@ class _Chunk8:
         losses = loss_and_slope(logits, slope, labels, V, smoothing, IGNORE, self.gain)
         del logits
         self.gx[span] = long_product(slope, self.back, self.wt, self.sw, self.gx.dtype)
-        turned = flipped(slope)
+        turned = transpose_float8(slope)
         self.gw += long_product(turned, self.back, self.xt[:, span], self.sx, self.gx.dtype)
         if gb is not None:
             gb += turned.float().sum(1) / self.gain
@@ -210,7 +210,7 @@ def linear_cross_entropy(
     if x.is_cuda:
         total: Tensor = _fused(x, weight, bias, labels, smoothing, rows, float8)[0]
         return total
-    chunked: Tensor = _Chunked.apply(x, weight, bias, labels, smoothing, rows)
+    chunked: Tensor = _ChunkedCrossEntropy.apply(x, weight, bias, labels, smoothing, rows)
     return chunked
 
 

@@ -1,7 +1,7 @@
 """Several processes, one model: each reads its rows of a batch, together they take the step that one would.
 
-    Processes    one process alone: what it has is all there is
-    Together     several of them, over torch.distributed
+    Processes               one process alone: what it has is all there is
+    DistributedProcesses    several of them, over torch.distributed
       kind ddp     every process holds the whole model; gradients are averaged (Li et al. 2020)
       kind fsdp    weights, gradients and moments are shared out, gathered layer by layer (Zhao et al. 2023)
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 Divide = dict[str, Tensor]
 
 
-class Elsewhere(HeedfulError):
+class OtherProcessFailed(HeedfulError):
     """Another process failed and has said why."""
 
 
@@ -46,9 +46,9 @@ class Processes:
         """This process's rows of every batch."""
         return batches
 
-    def wrap(self, trained: nn.Module, batches: Batches, device: torch.device) -> nn.Module:
+    def wrap(self, module: nn.Module, batches: Batches, device: torch.device) -> nn.Module:
         """The module whose gradients are those of all processes."""
-        return trained
+        return module
 
     def total(self, counts: Mapping[Any, int]) -> dict[Any, int]:
         """Counts of the whole batch from those of this process's rows."""
@@ -66,7 +66,7 @@ class Processes:
         """The mean over all processes."""
         return values
 
-    def whole(self, value: Tensor) -> Tensor:
+    def whole_tensor(self, value: Tensor) -> Tensor:
         """A tensor whose parts may lie on several processes, whole."""
         return value
 
@@ -77,20 +77,20 @@ class Processes:
     def settle(self) -> None:
         """Share out again what a forward pass has gathered and no backward pass will let go."""
 
-    def gathered(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    def gather_weights(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
         """For as long as it lasts, process 0 sees whole weights."""
         return contextlib.nullcontext()
 
-    def first(self, work: Callable[[], T]) -> T | None:
+    def run_on_first(self, function: Callable[[], T]) -> T | None:
         """Let process 0 do something while the others wait; if it fails, all fail."""
-        return work()
+        return function()
 
-    def agreed(self, flag: bool) -> bool:
+    def any_process(self, flag: bool) -> bool:
         """Whether any process says so."""
         return flag
 
 
-class Together(Processes):
+class DistributedProcesses(Processes):
     """Several processes that have found each other."""
 
     def __init__(self, kind: str = "ddp") -> None:
@@ -104,27 +104,29 @@ class Together(Processes):
         self.spare = batches[0].rows(slice(0, 1))
         return batches.shard(self.rank, self.world)
 
-    def wrap(self, trained: nn.Module, batches: Batches, device: torch.device) -> nn.Module:
-        self.module = self._sharded(trained, device) if self.kind == "fsdp" else self._copied(trained, device)
+    def wrap(self, module: nn.Module, batches: Batches, device: torch.device) -> nn.Module:
+        self.module = (
+            self._wrap_fsdp(module, device) if self.kind == "fsdp" else self._wrap_ddp(module, device)
+        )
         wrapped: nn.Module = self.module
         return wrapped
 
-    def _copied(self, trained: nn.Module, device: torch.device) -> nn.Module:
+    def _wrap_ddp(self, module: nn.Module, device: torch.device) -> nn.Module:
         ids = [device.index] if device.type == "cuda" else None
-        unused = not self._all_used(trained, device)
-        return nn.parallel.DistributedDataParallel(trained, device_ids=ids, find_unused_parameters=unused)
+        unused = not self._all_used(module, device)
+        return nn.parallel.DistributedDataParallel(module, device_ids=ids, find_unused_parameters=unused)
 
-    def _all_used(self, trained: nn.Module, device: torch.device) -> bool:
+    def _all_used(self, module: nn.Module, device: torch.device) -> bool:
         """Whether every weight gets a gradient: experts that no token visits do not, nor unused heads."""
         assert self.spare is not None
         row = self.spare.to(device)
-        loss, _ = trained(row, dict.fromkeys(("label", "row", "token"), torch.ones((), device=device)))
+        loss, _ = module(row, dict.fromkeys(("label", "row", "token"), torch.ones((), device=device)))
         loss.backward()
-        used = all(p.grad is not None for p in trained.parameters() if p.requires_grad)
-        trained.zero_grad(set_to_none=True)
+        used = all(p.grad is not None for p in module.parameters() if p.requires_grad)
+        module.zero_grad(set_to_none=True)
         return used
 
-    def _sharded(self, trained: nn.Module, device: torch.device) -> nn.Module:
+    def _wrap_fsdp(self, module: nn.Module, device: torch.device) -> nn.Module:
         """Layers that read nothing but their input are gathered one by one; all else together, as the root.
 
         A decoder's layers also read the encoder's memory, past which their gradients are not waited for: they
@@ -134,14 +136,14 @@ class Together(Processes):
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(device.type, (self.world,))
-        model = trained.model
+        model = module.model
         stack = (
             model.encoder if isinstance(model, Seq2Seq) else model.blocks if isinstance(model, LM) else None
         )
         if isinstance(stack, Stack) and len(set(stack.depth)) == len(stack.depth):
             for i in range(len(stack)):
                 fully_shard(stack[i], mesh=mesh)
-        root: Any = fully_shard(trained, mesh=mesh)
+        root: Any = fully_shard(module, mesh=mesh)
         sharded: nn.Module = root
         return sharded
 
@@ -178,8 +180,8 @@ class Together(Processes):
         dist.all_reduce(values)
         return values / self.world
 
-    def whole(self, value: Tensor) -> Tensor:
-        return whole(value)
+    def whole_tensor(self, value: Tensor) -> Tensor:
+        return gather_dtensor(value)
 
     def like(self, value: Tensor, shared: Tensor) -> Tensor:
         return shared_like(value, shared)
@@ -192,7 +194,7 @@ class Together(Processes):
                 module.reshard()
 
     @contextlib.contextmanager
-    def gathered(self, model: nn.Module) -> Iterator[None]:
+    def gather_weights(self, model: nn.Module) -> Iterator[None]:
         held = [
             (m, n, p)
             for m in model.modules()
@@ -202,7 +204,7 @@ class Together(Processes):
         full: dict[int, nn.Parameter] = {}
         for _, _, p in held:
             if id(p) not in full:  # tied weights stay one
-                value = self.whole(p.detach())
+                value = self.whole_tensor(p.detach())
                 full[id(p)] = nn.Parameter(value.cpu(), p.requires_grad) if self.rank == 0 else p
         for module, name, p in held:
             module._parameters[name] = full[id(p)]
@@ -212,18 +214,18 @@ class Together(Processes):
             for module, name, p in held:
                 module._parameters[name] = p
 
-    def first(self, work: Callable[[], T]) -> T | None:
+    def run_on_first(self, function: Callable[[], T]) -> T | None:
         done, failure = None, None
         if self.rank == 0:
             try:
-                done = work()
+                done = function()
             except Exception as error:
                 failure = error
-        if self.agreed(failure is not None):
-            raise failure or Elsewhere("process 0 failed", hint="its message says why")
+        if self.any_process(failure is not None):
+            raise failure or OtherProcessFailed("process 0 failed", hint="its message says why")
         return done
 
-    def agreed(self, flag: bool) -> bool:
+    def any_process(self, flag: bool) -> bool:
         said = torch.tensor([int(flag)])
         dist.all_reduce(said)
         return bool(said.item())
@@ -238,7 +240,7 @@ def is_shared(value: Any) -> bool:
     return isinstance(value, DTensor)
 
 
-def whole(value: Tensor) -> Tensor:
+def gather_dtensor(value: Tensor) -> Tensor:
     """A tensor whose parts may lie on several processes, whole on each."""
     full: Tensor = value.full_tensor() if is_shared(value) else value  # type: ignore[attr-defined]
     return full
@@ -254,7 +256,7 @@ def shared_like(value: Tensor, shared: Tensor, source: int | None = 0) -> Tensor
     return distribute_tensor(value.to(shared.device), mesh, placed, src_data_rank=source)
 
 
-def launched() -> bool:
+def launched_by_torchrun() -> bool:
     """Whether torchrun, Slurm or `heed train --nproc` started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
@@ -262,7 +264,7 @@ def launched() -> bool:
 @contextlib.contextmanager
 def processes(kind: str = "ddp", gpu: bool = False) -> Iterator[Processes]:
     """This process alone, or with those it was started with: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
-    if not launched():
+    if not launched_by_torchrun():
         yield Processes()
         return
     if gpu:
@@ -270,6 +272,6 @@ def processes(kind: str = "ddp", gpu: bool = False) -> Iterator[Processes]:
     # Tensors of the GPU travel by NCCL, counts and flags by gloo: those wait for nothing on the device.
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(minutes=30))
     try:
-        yield Together(kind)
+        yield DistributedProcesses(kind)
     finally:
         dist.destroy_process_group()

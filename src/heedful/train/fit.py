@@ -29,18 +29,18 @@ from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.float8 import swap_in
 from heedful.train.fused import fuse
-from heedful.train.graph import Replayed, Work
+from heedful.train.graph import GraphedStep, StepFunction
 from heedful.train.objectives import Objective, combine, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
 
 
-class Diverged(HeedfulError):
+class DivergedError(HeedfulError):
     """The loss, its gradient or a weight is no finite number; the text names the last good checkpoint."""
 
     exit_code = 5
 
 
-class Trained(nn.Module):
+class LossModule(nn.Module):
     """Model and objective as one module, so that what wraps it (compiler, processes) sees the whole step."""
 
     def __init__(self, model: Model, purpose: Objective) -> None:
@@ -103,13 +103,13 @@ class Step:
         """Write a checkpoint now; `best` marks it as the one to keep."""
         return self.run.save(self, best=best)
 
-    def evaluate(self, batches: Batches, most: int | None = None) -> dict[str, float]:
+    def evaluate(self, batches: Batches, max_batches: int | None = None) -> dict[str, float]:
         """The loss on other batches, one pass or the first `most`; each term too if there are several."""
-        return self.run.evaluate(batches, most)
+        return self.run.evaluate(batches, max_batches)
 
-    def averaged(self) -> contextlib.AbstractContextManager[Model]:
+    def ema_weights(self) -> contextlib.AbstractContextManager[Model]:
         """The model with its averaged weights while a `with` lasts: to evaluate what `ema` keeps."""
-        return self.run.averaged()
+        return self.run.ema_weights()
 
 
 def fit(
@@ -157,7 +157,7 @@ class Run:
             fuse(model)
         if config.checkpointing:
             recompute(model)
-        self.trained: Any = processes.wrap(Trained(model.train(), purpose), self.batches, self.device)
+        self.trained: Any = processes.wrap(LossModule(model.train(), purpose), self.batches, self.device)
         if config.compile:
             self.trained = torch.compile(self.trained)
         # After wrapping: weights that are shared out are other parameters.
@@ -166,7 +166,7 @@ class Run:
         self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
         self.saved: int | None = None  # the step of the checkpoint written last
         recorded = config.graph and self.device.type == "cuda" and processes.world == 1
-        self.change: Work = Replayed(self._change, self._forget) if recorded else self._change
+        self.change: StepFunction = GraphedStep(self._change, self._forget) if recorded else self._change
 
     def step(self) -> Step:
         """Read the next batch and change the weights once."""
@@ -198,11 +198,11 @@ class Run:
             losses.append(loss.detach())
             shown.append(terms)
         norm = nn.utils.clip_grad_norm_(self.weights, math.inf if c.clip is None else c.clip)
-        norm = self.processes.whole(norm)
+        norm = self.processes.whole_tensor(norm)
         for optimiser in self.optimisers:
             optimiser.step()
         self._forget()
-        self.average()
+        self.update_ema()
         sums = [torch.stack(losses).sum(), *(torch.stack([s[n] for s in shown]).sum() for n in shown[0])]
         loss, *values = self.processes.mean(torch.stack(sums)).unbind()
         return loss, norm, dict(zip(shown[0], values, strict=True))
@@ -213,11 +213,11 @@ class Run:
             optimiser.zero_grad(set_to_none=True)
 
     @torch.no_grad()
-    def evaluate(self, batches: Batches, most: int | None = None) -> dict[str, float]:
+    def evaluate(self, batches: Batches, max_batches: int | None = None) -> dict[str, float]:
         """Σ loss · answers / Σ answers, over one pass."""
         sums: dict[str, float | Tensor] = {}
         self.model.eval()
-        for batch, weight in self.processes.turns(itertools.islice(batches.once(), most)):
+        for batch, weight in self.processes.turns(itertools.islice(batches.once(), max_batches)):
             divide = {
                 per: torch.full((), float(max(n, 1)), device=self.device) for per, n in counts(batch).items()
             }
@@ -230,7 +230,7 @@ class Run:
         self.processes.settle()
         if not sums:
             raise InputError(
-                f"an evaluation of most={most} batches reads nothing", hint="give at least 1, or None"
+                f"an evaluation of most={max_batches} batches reads nothing", hint="give at least 1, or None"
             )
         found = [torch.as_tensor(v, device=self.device).double() for v in sums.values()]
         answers, *values = self.processes.mean(torch.stack(found)).tolist()
@@ -243,7 +243,7 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     @torch.no_grad()
-    def average(self) -> None:
+    def update_ema(self) -> None:
         """ema ← d · ema + (1 − d) · weights   (Polyak and Juditsky 1992)"""
         if self.ema is not None and self.config.ema is not None:
             parameters = dict(self.model.named_parameters())
@@ -251,7 +251,7 @@ class Run:
             torch._foreach_lerp_(list(self.ema.values()), now, 1 - self.config.ema)
 
     @contextlib.contextmanager
-    def averaged(self) -> Iterator[Model]:
+    def ema_weights(self) -> Iterator[Model]:
         """Put the averaged weights in, and the others back afterwards."""
         if self.ema is None:
             raise ConfigError("this run keeps no average of its weights", hint="set ema=0.999 in TrainConfig")
@@ -268,14 +268,14 @@ class Run:
         if step is None or step._finite:
             return
         bad = f"the norm of the gradient is {step.grad_norm}"
-        self.diverged(step, bad if math.isfinite(step.loss) else f"the loss is {step.loss}")
+        self.divergence_error(step, bad if math.isfinite(step.loss) else f"the loss is {step.loss}")
 
-    def diverged(self, step: Step, what: str) -> None:
+    def divergence_error(self, step: Step, quantity: str) -> None:
         """Raise what a run ends with that has lost its way."""
         last = store.newest(Path(self.config.folder)) if self.config.folder is not None else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
-        raise Diverged(
-            f"{what} at step {step.number}", hint=f"{kept}. Try a lower lr, a longer warmup or clip=1.0"
+        raise DivergedError(
+            f"{quantity} at step {step.number}", hint=f"{kept}. Try a lower lr, a longer warmup or clip=1.0"
         )
 
     def save(self, step: Step, *, best: bool = False) -> Path:
@@ -291,19 +291,25 @@ class Run:
         path = store.place(folder, step.number)
         if self.saved != step.number:
             self.check(step)
-            if not all(bool(self.processes.whole(p.isfinite().all())) for p in self.model.parameters()):
-                self.diverged(step, "a weight is no number")
-            training = {"loss": step.loss, "config": describe(self.config), "data": self.batches.fingerprint}
-            whole = self.processes.whole
+            if not all(
+                bool(self.processes.whole_tensor(p.isfinite().all())) for p in self.model.parameters()
+            ):
+                self.divergence_error(step, "a weight is no number")
+            training = {
+                "loss": step.loss,
+                "config": config_values(self.config),
+                "data": self.batches.fingerprint,
+            }
+            whole = self.processes.whole_tensor
             moments = store.optimiser_tensors(self.model, self.optimisers, whole)
             ema = None if self.ema is None else {n: whole(t) for n, t in self.ema.items()}
-            with self.processes.gathered(self.model):
+            with self.processes.gather_weights(self.model):
                 write = lambda: store.write_checkpoint(
                     folder, step.number, self.model, moments, training, ema
                 )
-                self.processes.first(write)
+                self.processes.run_on_first(write)
             self.saved = step.number
-        self.processes.first(lambda: self._tidy(folder, path, best))
+        self.processes.run_on_first(lambda: self._tidy(folder, path, best))
         return path
 
     def _tidy(self, folder: Path, path: Path, best: bool) -> None:
@@ -319,14 +325,14 @@ class Run:
         path = store.newest(Path(self.config.folder))
         if path is None:
             folder = Path(self.config.folder)
-            self.processes.first(lambda: store.make_room(folder))
+            self.processes.run_on_first(lambda: store.make_room(folder))
             return
         if not self.config.resume:
             raise ConfigError(
                 f"{self.config.folder} holds a run already ({path.name})", hint="resume=True goes on with it"
             )
         training = store.read_training(path)
-        differs(training["config"], describe(self.config), path)
+        differs(training["config"], config_values(self.config), path)
         if training["data"] != self.batches.fingerprint:
             mark = training["data"][:12]
             raise ConfigError(
@@ -356,7 +362,7 @@ def kernels(device: torch.device) -> contextlib.AbstractContextManager[None]:
 FREE = {"folder", "save_every", "keep", "resume", "steps", "compile", "graph"}
 
 
-def describe(config: TrainConfig) -> dict[str, Any]:
+def config_values(config: TrainConfig) -> dict[str, Any]:
     """A config as plain values."""
     plain = lambda v: list(v) if isinstance(v, tuple) else str(v) if isinstance(v, Path) else v
     return {name: plain(value) for name, value in dataclasses.asdict(config).items()}

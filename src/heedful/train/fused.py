@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from heedful.kernels.columns import together
+from heedful.kernels.columns import linear_group
 from heedful.kernels.gelu import mlp
 from heedful.nn.attention import Attention
 from heedful.nn.context import Context, PartState
@@ -18,7 +18,7 @@ class FusedAttention(Attention):
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not torch.is_autocast_enabled(x.device.type):
             return super().project(x)
-        q, k, v = together(x, (self.q, self.k, self.v), torch.get_autocast_dtype(x.device.type))
+        q, k, v = linear_group(x, (self.q, self.k, self.v), torch.get_autocast_dtype(x.device.type))
         return q, k, v
 
 
@@ -44,12 +44,14 @@ def fuse(model: nn.Module) -> int:
     for module in model.modules():
         if type(module) is Attention and alike(module.q, module.k, module.v):
             module.__class__, count = FusedAttention, count + 1
-        elif type(module) is MLP and module.act is gelu_tanh and alike(module.up, module.down, biased=True):
+        elif type(module) is MLP and module.act is gelu_tanh and alike(module.up, module.down, has_bias=True):
             module.__class__, count = FusedMLP, count + 1
     return count
 
 
-def alike(*layers: nn.Linear, biased: bool = False) -> bool:
+def alike(*layers: nn.Linear, has_bias: bool = False) -> bool:
     """Whether all are plain layers and all have a bias; or, unless they must, none has."""
     have = {m.bias is not None for m in layers}
-    return all(type(m) is nn.Linear for m in layers) and (have == {True} or (have == {False} and not biased))
+    return all(type(m) is nn.Linear for m in layers) and (
+        have == {True} or (have == {False} and not has_bias)
+    )

@@ -20,23 +20,23 @@ from heedful.data.batch import Batch
 from heedful.devices import capture_graph
 
 Result = tuple[Tensor, Tensor, dict[str, Tensor]]
-Work = Callable[[Batch, dict[str, Tensor]], Result]
+StepFunction = Callable[[Batch, dict[str, Tensor]], Result]
 
-WARM = 3  # steps done plainly first: libraries make their workspaces, optimisers their moments
-MOST = 64  # shapes that are recorded; what has another one is done plainly
+WARMUP_STEPS = 3  # steps done plainly first: libraries make their workspaces, optimisers their moments
+MAX_GRAPHS = 64  # shapes that are recorded; what has another one is done plainly
 
 
-class Recorder(Protocol):
+class StepRecorder(Protocol):
     """What records work, and the place where it is done."""
 
-    def aside(self) -> AbstractContextManager[None]:
+    def on_stream(self) -> AbstractContextManager[None]:
         """A context: inside, work is done where it can be recorded; afterwards its results may be used."""
 
-    def record(self, work: Work, batch: Batch, divide: dict[str, Tensor]) -> Work:
+    def record(self, step: StepFunction, batch: Batch, divide: dict[str, Tensor]) -> StepFunction:
         """The work for batches of this one's shapes, as a replay."""
 
 
-class Graphs:
+class CudaGraphRecorder:
     """CUDA graphs on one stream. They share their memory: one is replayed after another, results are copied.
 
     What a graph still needs later (its input, its results) is held, so that no other graph is given the
@@ -48,23 +48,23 @@ class Graphs:
         self.pool: Any = None  # the memory of the first, and so of all
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def on_stream(self) -> Iterator[None]:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             yield
         torch.cuda.current_stream().wait_stream(self.stream)
 
-    def record(self, work: Work, batch: Batch, divide: dict[str, Tensor]) -> Work:
+    def record(self, step: StepFunction, batch: Batch, divide: dict[str, Tensor]) -> StepFunction:
         """Record the work without doing it: capturing runs nothing."""
         torch.cuda.synchronize()
         held, by = batch.copied(), {name: value.clone() for name, value in divide.items()}
         graph = torch.cuda.CUDAGraph()
         with capture_graph(graph, self.pool, self.stream):
-            loss, norm, terms = work(held, by)
+            loss, norm, terms = step(held, by)
         self.pool = graph.pool()
 
         def replay(batch: Batch, divide: dict[str, Tensor]) -> Result:
-            copy_over(held, batch)
+            copy_batch(held, batch)
             for name, value in divide.items():
                 by[name].copy_(value)
             graph.replay()
@@ -73,36 +73,38 @@ class Graphs:
         return replay
 
 
-class Replayed:
+class GraphedStep:
     """work(batch, divide): plainly when a shape comes the first time, recorded the second, then replayed.
 
     The first time libraries load the kernels of this shape, which nobody may do while recording. If recording
     fails it is given up, with one warning; `forget` clears what half-recorded work has left behind.
     """
 
-    def __init__(self, work: Work, forget: Callable[[], None], recorder: Recorder | None = None) -> None:
-        self.work, self.forget, self.done = work, forget, 0
-        self.recorder = Graphs() if recorder is None else recorder
+    def __init__(
+        self, step: StepFunction, forget: Callable[[], None], recorder: StepRecorder | None = None
+    ) -> None:
+        self.step, self.forget, self.done = step, forget, 0
+        self.recorder = CudaGraphRecorder() if recorder is None else recorder
         self.seen: set[tuple[object, ...]] = set()
-        self.recorded: dict[tuple[object, ...], Work] = {}
+        self.recorded: dict[tuple[object, ...], StepFunction] = {}
         self.works = True
 
     def __call__(self, batch: Batch, divide: dict[str, Tensor]) -> Result:
-        key = shapes(batch)
-        with self.recorder.aside():
+        key = batch_shapes(batch)
+        with self.recorder.on_stream():
             if self._due(key):
                 self._record(key, batch, divide)
             self.done += 1
             self.seen.add(key)
-            return self.recorded.get(key, self.work)(batch, divide)
+            return self.recorded.get(key, self.step)(batch, divide)
 
     def _due(self, key: tuple[object, ...]) -> bool:
         new = key in self.seen and key not in self.recorded
-        return self.works and new and self.done >= WARM and len(self.recorded) < MOST
+        return self.works and new and self.done >= WARMUP_STEPS and len(self.recorded) < MAX_GRAPHS
 
     def _record(self, key: tuple[object, ...], batch: Batch, divide: dict[str, Tensor]) -> None:
         try:
-            self.recorded[key] = self.recorder.record(self.work, batch, divide)
+            self.recorded[key] = self.recorder.record(self.step, batch, divide)
         except (RuntimeError, NotImplementedError) as error:
             self.works = False
             self.forget()
@@ -111,19 +113,19 @@ class Replayed:
             warnings.warn(told, stacklevel=2)
 
 
-def tensors(batch: Batch) -> dict[str, Tensor]:
+def batch_tensors(batch: Batch) -> dict[str, Tensor]:
     """Every tensor of a batch by name."""
     own = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "extra"}
     return {name: t for name, t in (own | dict(batch.extra)).items() if t is not None}
 
 
-def shapes(batch: Batch) -> tuple[object, ...]:
+def batch_shapes(batch: Batch) -> tuple[object, ...]:
     """What must be equal for a recorded graph to serve."""
-    return tuple((name, t.shape, t.dtype) for name, t in sorted(tensors(batch).items()))
+    return tuple((name, t.shape, t.dtype) for name, t in sorted(batch_tensors(batch).items()))
 
 
-def copy_over(held: Batch, new: Batch) -> None:
+def copy_batch(target: Batch, new: Batch) -> None:
     """Put a batch's values where the graph reads them."""
-    values = tensors(new)
-    for name, t in tensors(held).items():
+    values = batch_tensors(new)
+    for name, t in batch_tensors(target).items():
         t.copy_(values[name], non_blocking=True)

@@ -95,7 +95,7 @@ def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> T
     return linear_cross_entropy(head.features(x), matrix, bias, labels, smoothing, float8=eight)
 
 
-def wide(x: Tensor) -> Tensor:
+def promote_float32(x: Tensor) -> Tensor:
     """Losses are taken in float32; a model in float64 keeps its digits."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -121,7 +121,9 @@ def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
     if not isinstance(model, LM) or not isinstance(head, PretrainHead):
         raise InputError("masked_and_next needs a model with head='pretrain'")
     x, ctx = model.read(batch.tokens, valid=batch.valid, types=batch.types)
-    follows = F.cross_entropy(wide(head.next(x, ctx)), 1 - extra_of(batch, "follows").long(), reduction="sum")
+    follows = F.cross_entropy(
+        promote_float32(head.next(x, ctx)), 1 - extra_of(batch, "follows").long(), reduction="sum"
+    )
     return {"masked": Term(_words(model, x, labels_of(batch))), "next": Term(follows, "row")}
 
 
@@ -142,7 +144,7 @@ def denoise(model: Model, batch: Batch) -> dict[str, Term]:
 
 def replaced(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ binary cross-entropy of "this token was replaced"   (Clark et al. 2020 eq. 2)"""
-    logits = wide(_logits(model, batch))
+    logits = promote_float32(_logits(model, batch))
     truth = extra_of(batch, "replaced")
     keep = truth != IGNORE
     loss = F.binary_cross_entropy_with_logits(logits, truth.clamp(min=0).to(logits.dtype), reduction="none")
@@ -151,7 +153,7 @@ def replaced(model: Model, batch: Batch) -> dict[str, Term]:
 
 def classify(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label | text), one label per row"""
-    loss = F.cross_entropy(wide(_logits(model, batch)), extra_of(batch, "label"), reduction="sum")
+    loss = F.cross_entropy(promote_float32(_logits(model, batch)), extra_of(batch, "label"), reduction="sum")
     return {"classify": Term(loss, "row")}
 
 
@@ -172,7 +174,7 @@ def adversarial(size: float = 1.0) -> Objective:
 
         def loss(watch: Watch) -> Tensor:
             logits = model(batch.tokens, valid=batch.valid, types=batch.types, watch=watch)
-            return F.cross_entropy(wide(logits), extra_of(batch, "label"), reduction="sum")
+            return F.cross_entropy(promote_float32(logits), extra_of(batch, "label"), reduction="sum")
 
         vectors = Watch("embed.token")
         plain = loss(vectors)
@@ -189,7 +191,7 @@ def adversarial(size: float = 1.0) -> Objective:
 
 def regress(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ (score − ŷ)², one score per row"""
-    guess = wide(_logits(model, batch)).squeeze(-1)
+    guess = promote_float32(_logits(model, batch)).squeeze(-1)
     score = extra_of(batch, "score").to(guess.dtype)
     return {"regress": Term(F.mse_loss(guess, score, reduction="sum"), "row")}
 
@@ -197,13 +199,15 @@ def regress(model: Model, batch: Batch) -> dict[str, Term]:
 def tag(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label_t | text), one label per word"""
     logits, labels = _logits(model, batch), labels_of(batch)
-    loss = F.cross_entropy(wide(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum")
+    loss = F.cross_entropy(
+        promote_float32(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum"
+    )
     return {"tag": Term(loss)}
 
 
 def span(model: Model, batch: Batch) -> dict[str, Term]:
     """−½ Σ (log p(start) + log p(end)); no answer: both at the first token   (Devlin et al. 2019 §4.2–4.3)"""
-    logits = wide(_logits(model, batch))  # (B, T, 2)
+    logits = promote_float32(_logits(model, batch))  # (B, T, 2)
     if batch.valid is not None:
         logits = logits.masked_fill(~batch.valid[..., None], -1e9)
     first = F.cross_entropy(logits[..., 0], extra_of(batch, "start"), reduction="sum")
@@ -221,7 +225,7 @@ def contrast(model: Model, batch: Batch, scale: float = 20.0) -> dict[str, Term]
     b = sentence_vectors(model, extra_of(batch, "other_tokens"), batch.extra.get("other_valid"))
     scores = scale * F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).t()
     truth = torch.arange(len(a), device=a.device)
-    return {"contrast": Term(F.cross_entropy(wide(scores), truth, reduction="sum"), "row")}
+    return {"contrast": Term(F.cross_entropy(promote_float32(scores), truth, reduction="sum"), "row")}
 
 
 def sentence_vectors(model: Model, tokens: Tensor, valid: Tensor | None) -> Tensor:
@@ -267,19 +271,22 @@ def distil(
         else:
             truth = extra_of(batch, "label")
         valid = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.valid is None else batch.valid
-        same = F.cosine_similarity(wide(x[valid]), wide(y[valid]), dim=-1)
+        same = F.cosine_similarity(promote_float32(x[valid]), promote_float32(y[valid]), dim=-1)
         return {
-            "soft": Term(softened(got, wanted, temperature), per, soft),
-            "hard": Term(F.cross_entropy(wide(got), truth, reduction="sum"), per, hard),
+            "soft": Term(soft_cross_entropy(got, wanted, temperature), per, soft),
+            "hard": Term(F.cross_entropy(promote_float32(got), truth, reduction="sum"), per, hard),
             "cosine": Term((1 - same).sum(), "token", cosine),
         }
 
     return objective
 
 
-def softened(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """T² Σ KL(softmax(teacher/T) ‖ softmax(student/T))   (Hinton et al. 2015 §2)"""
-    p, q = (wide(teacher) / temperature).log_softmax(-1), (wide(student) / temperature).log_softmax(-1)
+    p, q = (
+        (promote_float32(teacher) / temperature).log_softmax(-1),
+        (promote_float32(student) / temperature).log_softmax(-1),
+    )
     return F.kl_div(q, p, reduction="sum", log_target=True) * temperature**2
 
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from heedful.errors import ConfigError
 from heedful.train.config import TrainConfig
-from heedful.train.distributed import shared_like, whole
+from heedful.train.distributed import shared_like, gather_dtensor
 
 
 def learning_rate(step: int, c: TrainConfig) -> float:
@@ -105,7 +105,7 @@ class Muon(Optimizer):
                 if "momentum" not in state:
                     state["momentum"] = torch.zeros_like(p)
                 held = state["momentum"].lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonalise(whole(p.grad.lerp(held, group["momentum"]))).to(p.dtype)
+                update = orthogonalise(gather_dtensor(p.grad.lerp(held, group["momentum"]))).to(p.dtype)
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 rate = group["lr"] * 0.2 * math.sqrt(max(p.shape))
                 p.sub_(shared_like(update, p, source=None) * rate)
@@ -142,11 +142,11 @@ class Adafactor(Optimizer):
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                w, g, state = whole(p), whole(p.grad), self.state[p]
+                w, g, state = gather_dtensor(p), gather_dtensor(p.grad), self.state[p]
                 if not state:
                     state["step"] = torch.tensor(0.0)
                     state |= first_squares(g)
-                state |= {name: whole(value) for name, value in state.items()}  # after a restart, once
+                state |= {name: gather_dtensor(value) for name, value in state.items()}  # after a restart
                 state["step"] += 1
                 t = float(state["step"])
                 update = factored(g, state, t**-0.8)

@@ -35,7 +35,7 @@ def spelling(tokens: Sequence[str], buckets: int, orders: Sequence[int] = ORDERS
     return torch.sparse_coo_tensor(where, torch.tensor(shares), size, check_invariants=True).coalesce()
 
 
-class Spelt(nn.Module):
+class SpelledEmbedding(nn.Module):
     """E = W + S Z: a vector of its own for each token, and the mean of those its grams share
 
     (Bojanowski et al. 2017, arXiv 1607.04606, §3.2; theirs is a sum, which makes long words loud.)
@@ -50,7 +50,7 @@ class Spelt(nn.Module):
         return table + torch.sparse.mm(self.shares, self.grams)
 
 
-def check(model: Model, token: nn.Embedding, buckets: int) -> None:
+def check_spelling(model: Model, token: nn.Embedding, buckets: int) -> None:
     """One clear error for a model whose table cannot be learnt so."""
     if buckets < 1:
         raise ConfigError(f"buckets={buckets} must be at least 1")
@@ -70,19 +70,19 @@ def check(model: Model, token: nn.Embedding, buckets: int) -> None:
 
 
 @contextmanager
-def spelt(model: Model, *, buckets: int = 40_000, std: float = 0.1) -> Iterator[None]:
+def spell_embedding(model: Model, *, buckets: int = 40_000, std: float = 0.1) -> Iterator[None]:
     """While it lasts the table of a model is learnt as E = W + S Z; afterwards E is a plain table again.
 
     For small data: rare words, and pieces of unseen ones, learn from those that share their letters.
     The roles ([PAD], [MASK] …) have no spelling. A run in it takes no folder: save the model when it is over.
     """
     token, tokenizer = model.tables["tokens"].token, model.tokenizer
-    check(model, token, buckets)
+    check_spelling(model, token, buckets)
     names = [
         "" if name in tokenizer.roles.values() else name for name in tokenizer.tokens(range(len(tokenizer)))
     ]
     shares = spelling(names + [""] * (token.num_embeddings - len(names)), buckets)
-    part = Spelt(shares, token.embedding_dim, std).to(token.weight.device)
+    part = SpelledEmbedding(shares, token.embedding_dim, std).to(token.weight.device)
     parametrize.register_parametrization(token, "weight", part)
     try:
         yield

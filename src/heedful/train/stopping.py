@@ -75,8 +75,8 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
         raise NotFound(
             f"{folder} has {have} and {last} are to be averaged", hint=f"train with keep={last} or more"
         )
-    models = [_whole(path) for path in found[-last:]]
-    return _filled(models[-1], _mean(models))
+    models = [_check_whole(path) for path in found[-last:]]
+    return _fill_weights(models[-1], _mean(models))
 
 
 def soup(folders: Sequence[str | Path]) -> Model:
@@ -89,7 +89,7 @@ def soup(folders: Sequence[str | Path]) -> Model:
     if isinstance(folders, str | Path) or not folders:
         raise ConfigError("a soup is made of a list of folders, at least one", hint=f"got {folders!r}")
     paths = [store.of_run(folder) for folder in folders]
-    models = [_whole(path) for path in paths]
+    models = [_check_whole(path) for path in paths]
     first = models[0]
     for path, other in zip(paths, models, strict=True):
         if other.family is not first.family or other.config != first.config:
@@ -98,10 +98,10 @@ def soup(folders: Sequence[str | Path]) -> Model:
             raise ConfigError(
                 f"{path} has its labels in another order than {paths[0]}", hint="train them alike"
             )
-    return _filled(first, _mean(models))
+    return _fill_weights(first, _mean(models))
 
 
-def _whole(name: str | Path) -> Model:
+def _check_whole(name: str | Path) -> Model:
     """A model whose weights can be averaged. The mean of B A is not that of B and A: adapters are merged."""
     model = load(name)
     if "quantization" in model.published:
@@ -117,7 +117,7 @@ def ema_model(checkpoint: str | Path) -> Model:
         raise NotFound(
             f"{path} is not there: the run kept no average of its weights", hint="train with ema=0.999"
         )
-    return _filled(load(checkpoint), store.read_tensors(path))
+    return _fill_weights(load(checkpoint), store.read_tensors(path))
 
 
 def _mean(models: list[Model]) -> dict[str, Tensor]:
@@ -129,6 +129,6 @@ def _mean(models: list[Model]) -> dict[str, Tensor]:
     return {name: mean(name, tensor.detach()) for name, tensor in held[-1].items()}
 
 
-def _filled(model: Model, values: Mapping[str, Tensor]) -> Model:
+def _fill_weights(model: Model, values: Mapping[str, Tensor]) -> Model:
     store.put_values(tensors(model), values)
     return model

@@ -265,7 +265,7 @@ class Launches:
             "WINDOW": part.window is not None,
         }  # fmt: skip
         grid = (self.rows, G, self.splits)
-        self.add(lambda: A.attend[grid](*tensors, *numbers, **kinds, num_warps=how.warps))
+        self.add(lambda: A.attention_kernel[grid](*tensors, *numbers, **kinds, num_warps=how.warps))
         mixed: Tensor | Digits = y
         if self.splits > 1:
             if o.words and self.triton("o", o) and K % R.GROUP == 0:

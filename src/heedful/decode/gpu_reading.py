@@ -96,7 +96,7 @@ def attended(
     whole, length = torch.empty_like(qkv), len(n) // rows
     sizes = {"SIZE": K, "WIDE": power(K), "MANY": MANY, "ROTARY": part.rotary is not None}
     grid = (len(n), -(-(H + 2 * G) // MANY))
-    A.spread[grid](qkv, whole, *cache, cos, sin, length, launches.room, H, G, **sizes, num_warps=4)
+    A.launch_attention[grid](qkv, whole, *cache, cos, sin, length, launches.room, H, G, **sizes, num_warps=4)
     heads = whole.view(rows, length, H + 2 * G, K).transpose(1, 2)  # (B, H + 2G, T, K)
     q, k, v = heads.split((H, G, G), 1)
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=part.scale, enable_gqa=H != G)

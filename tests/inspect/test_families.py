@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import heedful
 from heedful import Watch
 from heedful.errors import InputError
 from heedful.inspect.attention import attention, head_scores, rollout
@@ -44,6 +45,20 @@ def test_every_pattern_is_there_with_its_tokens_or_the_model_says_it_has_none(fa
         else:
             assert pattern.values.min() < 0, "an effective pattern is signed"
     assert all(0 <= s.entropy < 3 for s in head_scores(model, seen.input, induction=4))
+
+
+@pytest.mark.parametrize("family", ["mamba", "s4", "gla", "gpt2"])
+def test_figures_of_a_pattern_say_what_it_leaves_out(family: str) -> None:
+    model = tiny(family)
+    seen = attention(model, given(model))
+    left_out = next(iter(seen.patterns.values())).leaves_out
+    figure = heedful.view.attention(model, given(model))
+    assert bool(left_out) == (family != "gpt2")
+    assert left_out in figure.title
+    assert left_out in figure.note
+    assert ("skip D" in figure.title) == (family in ("mamba", "s4"))
+    svg = " ".join(figure.to_svg().split())
+    assert all(word in svg for word in left_out.split())
 
 
 @pytest.mark.parametrize("family", ALL)

@@ -22,8 +22,9 @@ STATES = re.compile(r"\.(h|c|i|f|g|o|r|z|n|hidden|output)$")
 @dataclass(frozen=True)
 class Pattern:
     """Who looks at whom: (H, T, S). Kind "softmax": rows sum to 1, or to 0 where all is masked. Kind
-    "effective": signed, what a recurrence amounts to; pattern @ v is its output. `queries` names the rows by
-    the token read, or, where the keys are a source's, by the word written (see `row_labels`).
+    "effective": signed, what a recurrence amounts to. pattern @ v = heads; `leaves_out` says what goes into
+    the layer's output besides, such as the skip D of a state space. `queries` names the rows by the token
+    read, or, where the keys are a source's, by the word written (see `row_labels`).
     """
 
     name: str
@@ -33,6 +34,7 @@ class Pattern:
     keys: tuple[str, ...]
     cross: bool  # the keys are another sequence's
     written: bool = False  # the rows are the words written, not those read
+    leaves_out: str = ""
 
     @property
     def heads(self) -> int:
@@ -41,13 +43,16 @@ class Pattern:
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "kind": self.kind, "queries": list(self.queries), "keys": list(self.keys),
-            "cross": self.cross, "written": self.written, "values": floats(self.values),
+            "cross": self.cross, "written": self.written, "leaves_out": self.leaves_out,
+            "values": floats(self.values),
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Attended:
-    """All patterns of one pass. A model that has none says so in `note` and offers its states."""
+    """All patterns of one pass. A model that has none says so in `note` and offers its states; of the others
+    the note says what their patterns leave out, if anything.
+    """
 
     input: Input
     patterns: dict[str, Pattern]
@@ -85,7 +90,9 @@ def attention(
         names["written"] = written_names(model, given, output)
     patterns = {name: _pattern(model, name, watch[name], names) for name in watch}
     if patterns:
-        return Attended(given, patterns, {})
+        left_out = dict.fromkeys(p.leaves_out for p in patterns.values() if p.leaves_out)
+        note = f"The patterns leave out {'; '.join(left_out)}." if left_out else ""
+        return Attended(given, patterns, {}, note)
     if tuple(only) != ("*",):
         raise InputError(f"nothing here is called {', '.join(only)}; leave `only` out to see every pattern")
     every = Watch("*")
@@ -101,7 +108,8 @@ def _pattern(model: Model, name: str, value: Tensor, names: dict[Side, tuple[str
     rows, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
     kind = part.pattern_kind or "effective"
     cross = attends_to_source(part)
-    return Pattern(name, kind, value[0], names[rows], names[keys], cross, rows == "written")
+    written, left_out = rows == "written", part.pattern_leaves_out
+    return Pattern(name, kind, value[0], names[rows], names[keys], cross, written, left_out)
 
 
 @dataclass(frozen=True)

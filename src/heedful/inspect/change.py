@@ -58,10 +58,12 @@ def means(
     names = [f"{path}.heads" for path in heads]
     watch = Watch(*names, *ends)
     reading(model, reference).run(model, watch)
-    out = {name: watch[name][0].mean(1, keepdim=True) for name in names}
+    over = {name: cast(int, axis) for name, axis in watch.positions.items()}
+    out = {name: watch[name][0].mean(over[name], keepdim=True) for name in names}
     for path in layers:
         first, last = watch[f"{path}.input"][0], watch[f"{path}.output"][0]
-        out[path] = (last - first).mean(0) if first.shape == last.shape else last.new_zeros(())
+        same = first.shape == last.shape
+        out[path] = (last - first).mean(over[f"{path}.output"]) if same else last.new_zeros(())
     return out
 
 

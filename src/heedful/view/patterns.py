@@ -100,7 +100,8 @@ def _figure(kind: str, given: Collected, layer: int | str, head: int | str, look
     if kind == "attention":
         about |= {"layer": one["name"], "head": head, "scale": scale}
         which = f"{head} of heads" if isinstance(head, str) else f"head {head}"
-        parts = [one["name"], which, "signed" if one["kind"] == "effective" else "", scale]
+        signed, without = one["kind"] == "effective", one.get("leaves_out")
+        parts = [one["name"], which, "signed" * signed, f"without {without}" if without else "", scale]
         parts += ["first token hidden, rows renormalised"] * (look["hide_first"] and not one["cross"])
         parts += ["by words"] * look["words"] + ([SIDES[between]] if between else [])
         python = f"layer={one['name']!r}, head={head!r}, scale={scale!r}"
@@ -196,13 +197,12 @@ def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: b
     for pattern in seen.patterns.values():
         if pattern.heads > CHANNELS:
             note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
-        found.append(
-            foreign.entry(
-                pattern.name.removesuffix(".pattern"), pattern.values[:CHANNELS],
-                readable(model, pattern.queries), readable(model, pattern.keys), cross=pattern.cross,
-                written=pattern.written, kind=pattern.kind, mark=mark, second=given.second,
-            )
+        entry = foreign.entry(
+            pattern.name.removesuffix(".pattern"), pattern.values[:CHANNELS],
+            readable(model, pattern.queries), readable(model, pattern.keys), cross=pattern.cross,
+            written=pattern.written, kind=pattern.kind, mark=mark, second=given.second,
         )  # fmt: skip
+        found.append(entry | {"leaves_out": pattern.leaves_out})
     states = {k: _flat(v) for k, v in seen.states.items()}
     scores: list[dict[str, Any]] = []
     if scored and found:
@@ -213,7 +213,8 @@ def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: b
                 scores.append(score.to_dict() | {"name": name})
     said = _said(text, labels(model, given.ids))
     pair, read = text if is_pair(text) else None, labels(model, given.read)
-    return Collected(model.family.name, said, found, states, read, seen.note or note, scores, pair)
+    note = " ".join(filter(None, (note, seen.note)))
+    return Collected(model.family.name, said, found, states, read, note, scores, pair)
 
 
 def _flat(state: torch.Tensor) -> np.ndarray:

@@ -53,6 +53,11 @@ def hidden(model: Model, batch: Batch) -> Tensor:
             raise InputError(
                 "an encoder-decoder needs batches with a target: of data.parallel, data.spans or data.denoise"
             )
+        if batch.documents is not None:
+            raise InputError(
+                "an encoder-decoder reads one text a row and this batch packs several",
+                hint="build it with data.parallel, data.spans or data.denoise",
+            )
         return model.hidden(batch.tokens, batch.target, valid=batch.valid, target_valid=batch.target_valid)
     assert isinstance(model, LM)
     return model.encode(batch.tokens, valid=batch.valid, types=batch.types, documents=batch.documents)

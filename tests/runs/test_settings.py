@@ -132,5 +132,28 @@ def test_a_short_run_gets_a_short_warmup_unless_it_was_set() -> None:
         choose("shakespeare-char", [assignment("train.steps=20"), assignment("train.warmup=50")])
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_copied_recipe_can_be_made_short(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(write(Chosen(name, RECIPES[name])))
+    assert choose(str(path), [Given("train.steps", 6, "--steps")]).recipe.train.warmup <= 1
+    assert choose(str(path), [Given("train.steps", 6, "HEED_STEPS")]).recipe.train.steps == 6
+
+
+def test_a_file_that_contradicts_itself_is_told_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("recipe: gpt2\ntrain:\n  steps: 6\n  warmup: 50\n")
+    with pytest.raises(ConfigError, match=r"mine.yaml:4: warmup=50 is longer"):
+        choose(str(path))
+    path.write_text("recipe: gpt2\ntrain:\n  steps: 6\n")
+    assert choose(str(path)).recipe.train.warmup == 1
+
+
+def test_a_decay_is_shortened_with_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("recipe: gpt2\ntrain:\n  schedule: wsd\n  decay: 500\n")
+    assert choose(str(path), [Given("train.steps", 20, "--steps")]).recipe.train.decay == 2
+
+
 def test_paths_of_nested_values() -> None:
     assert flat({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}

@@ -56,6 +56,25 @@ def test_a_text_file_becomes_a_model_that_load_opens(heed: Heed, files: dict[str
     assert yaml.safe_load((run / "config.yaml").read_text())["files"] == [str(files["text"])]
 
 
+@pytest.mark.parametrize("recipe", ["shakespeare-char-cpu", "char-rnn", "gpt2"])
+def test_the_word_hello_alone_can_be_trained(recipe: str, heed: Heed) -> None:
+    Path("hello.txt").write_text("hello")
+    sizes = TINY[:-4] if recipe != "char-rnn" else TINY[:4]
+    code, out, err = heed("train", recipe, "hello.txt", *sizes, "--steps", 2)
+    assert code == 0
+    assert heedful.load(out.splitlines()[-1]).tokenizer is not None
+    if recipe != "gpt2":  # whose bytes and end of text are enough to hold one out
+        assert "note: hello.txt is too short to hold 10% out" in err
+        assert "--valid FILE" in err
+
+
+def test_a_text_of_one_letter_is_told_what_it_lacks(heed: Heed) -> None:
+    Path("one.txt").write_text("h")
+    code, _, err = heed(*CHARS, "one.txt", *TINY, "--steps", 2)
+    assert code == 3
+    assert "one.txt holds nothing to train on\nhint: a row takes two tokens at least" in err
+
+
 def test_metrics_have_the_names_that_others_read(heed: Heed, files: dict[str, Path]) -> None:
     heed(*CHARS, files["text"], *TINY, "--steps", 4, "--folder", "r")
     trained = [x for x in lines(Path("r/metrics.jsonl")) if "train/loss" in x]
@@ -213,11 +232,18 @@ def test_every_recipe_trains(name: str, files: dict[str, Path], tmp_path: Path) 
 def test_a_student_learns_from_a_teacher(files: dict[str, Path], tmp_path: Path) -> None:
     bert = replace(RECIPES["bert"], objective="masked", model=dict(RECIPES["bert"].model, head="mlm"))
     chosen = small(bert, files)
-    teacher = train(chosen, tmp_path / "teacher", quiet=True).checkpoint
-    student = small(replace(RECIPES["distil"], teacher=str(teacher)), files)
+    train(chosen, tmp_path / "teacher", quiet=True)
+    student = small(replace(RECIPES["distil"], teacher=str(tmp_path / "teacher")), files)  # a run's folder
     result = train(student, tmp_path / "student", quiet=True)
     assert heedful.load(result.checkpoint).family.name == "distilbert"
     assert {"soft", "hard", "cosine"} <= set(result.valid)
+
+
+def test_a_run_begins_with_the_model_of_another(files: dict[str, Path], tmp_path: Path) -> None:
+    chosen = small(RECIPES["gpt2"], files)
+    train(chosen, tmp_path / "first", quiet=True)
+    going_on = replace(chosen, recipe=replace(chosen.recipe, start=str(tmp_path / "first")))
+    assert train(going_on, tmp_path / "second", quiet=True).steps == 2
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,10 @@ def _worked(what: str, text: str | None, target: str | None, options: dict[str, 
     if text is None:
         raise InputError(f'{what} is a model; give it a text as well: heed explain {what} "…"')
     from heedful.loading import load
+    from heedful.train.checkpoint import of_run
 
     usual: dict[str, Any] = {"topic": "attention", "part": "", "head": 0, "token": -1}
-    return worked(load(what), text, target, **usual | options)
+    return worked(load(of_run(what)), text, target, **usual | options)
 
 
 def _is_model(what: str) -> bool:

@@ -91,8 +91,10 @@ def telling() -> Iterator[None]:
 def made(task: str, model: str | None, device: str, **defaults: Any) -> tuple[str, Any]:
     """The name of the model that does a task, and the pipeline itself."""
     from heedful.tasks.pipeline import find, pipeline
+    from heedful.train.checkpoint import of_run
 
-    return model or find(task).model, pipeline(task, model, device=device, **defaults)
+    chosen = None if model is None else of_run(model)
+    return model or find(task).model, pipeline(task, chosen, device=device, **defaults)
 
 
 def write(

@@ -118,10 +118,12 @@ def train(
 def spokesman(error: HeedfulError) -> bool:
     """Whether this process is to report an error: what all processes meet at once, the first one tells."""
     from heedful.runs.train import Interrupted
-    from heedful.train.distributed import Elsewhere
-    from heedful.train.fit import Diverged
+    from heedful.train.distributed import OtherProcessFailed
+    from heedful.train.fit import DivergedError
 
-    return os.environ.get("RANK", "0") == "0" or not isinstance(error, Interrupted | Diverged | Elsewhere)
+    return os.environ.get("RANK", "0") == "0" or not isinstance(
+        error, Interrupted | DivergedError | OtherProcessFailed
+    )
 
 
 def rebuilt(
@@ -182,7 +184,7 @@ def show_settings(chosen: Chosen, json: bool) -> None:
     if json:
         listed = {k: {"value": v, "from": chosen.origins.get(k, "default")} for k, v in values.items()}
         return as_json({"name": chosen.name, "settings": listed})
-    rows = table("setting", "value", "from")
+    rows = table("setting", "value", "from", whole=("setting",))
     for path, value in values.items():
         rows.add_row(path, str(value).replace("[", "\\["), chosen.origins.get(path, "default"))
     console().print(rows)

@@ -244,7 +244,8 @@ def check_counts(rows: int, batch: int, seed: int, where: str) -> None:
     if seed < 0:
         raise InputError(f"seed={seed} must not be negative")
     if rows < 1:
-        raise InputError(f"{where} holds nothing to train on", hint="is it the right file?")
+        hint = "a row takes two tokens at least; is it the right file?"
+        raise InputError(f"{where} holds nothing to train on", hint=hint)
 
 
 def join(*parts: str) -> str:

@@ -20,6 +20,7 @@ from heedful.runs.recipes import Vocabulary
 from heedful.runs.settings import READING, Chosen, located
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.training import TRAINERS, train_tokenizer
+from heedful.train.checkpoint import of_run
 from heedful.train.objectives import Objective, distil, objective
 
 # With which token a decoder starts, by what it was invented with.
@@ -69,7 +70,7 @@ def prepare(chosen: Chosen, device: torch.device, folder: Path | None = None) ->
     )
     corpus.options()
     teacher = _teacher(chosen, device)
-    begun = load(recipe.start, device=device).train() if recipe.start is not None else None
+    begun = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
     known = next((m.tokenizer for m in (begun, teacher) if m is not None), None)
     tokenizer = known if known is not None else vocabulary(recipe.tokenizer, corpus, folder)
     start = begun.start_token if isinstance(begun, Seq2Seq) else first_token(tokenizer, recipe.objective)
@@ -90,7 +91,7 @@ def _teacher(chosen: Chosen, device: torch.device) -> Model | None:
         return None
     if chosen.recipe.teacher is None:
         raise ConfigError("distil needs a teacher; name a trained model: --set teacher=FOLDER")
-    teacher = load(chosen.recipe.teacher, device=device)
+    teacher = load(of_run(chosen.recipe.teacher), device=device)
     if teacher.tokenizer is None:
         raise InputError(f"{chosen.recipe.teacher} has no tokenizer, which its student needs too")
     return teacher

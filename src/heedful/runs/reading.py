@@ -78,16 +78,32 @@ class Corpus:
             sources: list[Any] = [self.documents(self.files)]
             if self.valid:
                 sources.append(self.documents(self.valid))
-            elif part:
-                sources = list(parted(sources[0], part))
             inner = {n: v for n, v in options.items() if n not in ("unit", "encoding")}
-            made = [self.builder(source, tokenizer, **inner) for source in sources]
+            build = lambda source: self.builder(source, tokenizer, **inner)
+            if part and not self.valid:
+                return self.split(sources[0], part, build)
+            made = [build(source) for source in sources]
             return made[0], made[1] if len(made) > 1 else None
         first = self.builder(self.source(self.files), tokenizer, **options)
         if self.valid:
             same = {"labels": first.labels} if first.labels else {}
             return first, self.builder(self.source(self.valid), tokenizer, **options, **same)
         return held_out(first, part, self.seed) if part else (first, None)
+
+    def split(
+        self, documents: Documents, part: float, build: Callable[[Documents], Batches]
+    ) -> tuple[Batches, Batches | None]:
+        """All but the end of a text, and its end to validate on; of a text too short for both, all of it."""
+        first, last = parted(documents, part)
+        try:
+            return build(first), build(last)
+        except InputError:
+            whole = build(documents)  # what is wrong with the text itself is said here
+            note = (
+                f"{documents.name} is too short to hold {part:.0%} out: all of it is trained on and nothing "
+                "validated; --valid FILE validates on another"
+            )
+            return replace(whole, notes=(*whole.notes, note)), None
 
     def documents(self, files: Sequence[str]) -> Documents:
         """The running text of files."""

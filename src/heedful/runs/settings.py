@@ -74,11 +74,24 @@ def choose(source: str, given: Sequence[Given] = ()) -> Chosen:
 
 
 def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """A run made shorter than its recipe's warm-up gets a shorter one, unless somebody set it."""
-    steps, warmup = values["train"].get("steps"), values["train"].get("warmup")
-    ours = origins.get("train.warmup", "default").startswith(("recipe", "default"))
-    if ours and isinstance(steps, int) and isinstance(warmup, int) and warmup > steps > 0:
-        values["train"]["warmup"], origins["train.warmup"] = steps // 10, "a tenth of train.steps"
+    """Shorten a warm-up that the number of steps, said later than it, leaves no room for; a decay likewise.
+
+    Defaults, a recipe and a file are older than the environment and flags. Who sets both sees them refused.
+    """
+    train = values["train"]
+    steps, said = train.get("steps"), lambda name: rank_origin(origins.get(f"train.{name}", "default"))
+    for name in ("warmup", "decay"):
+        value = train.get(name)
+        fits = not (isinstance(steps, int) and isinstance(value, int) and value > steps > 0)
+        if not fits and said(name) < said("steps"):
+            train[name], origins[f"train.{name}"] = max(1, steps // 10), "a tenth of train.steps"
+
+
+def rank_origin(origin: str) -> int:
+    """Return how late a value was said: 0 by a default or a recipe, 1 by a file, 2 by somebody just now."""
+    if origin.startswith(("recipe", "default")):
+        return 0
+    return 1 if re.search(r"\.ya?ml:\d+$", origin) else 2
 
 
 def located(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
@@ -88,7 +101,9 @@ def located(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
         named = re.search(rf"\b{re.escape(path.rpartition('.')[2])}\b ?=|{re.escape(path)}", str(error))
         if named and re.search(r"\.ya?ml:\d+$", origin):
             found.append((named.start(), origin))
-    return type(error)(f"{min(found)[1]}: {error}") if found else error
+    if not found:
+        return error
+    return type(error)(f"{min(found)[1]}: {error.message}", error.hint, shell=error.shell)
 
 
 def from_family(name: str) -> Recipe:
@@ -109,7 +124,7 @@ def from_family(name: str) -> Recipe:
     given: set[str] = family.tiny.__dict__["given"]
     sizes = sorted((given | find(name)[1].__dict__["given"]) - {"vocab", "source_vocab", "labels"})
     model = {n: getattr(family.tiny, n) if n in given else None for n in sizes}  # None: derived anew
-    reach = int(model.get("context", 64))
+    reach = int(model.get("context") or 64)
     kinds = {
         "masked": "wordpiece",
         "masked_and_next": "wordpiece",

@@ -57,3 +57,12 @@ def test_an_encoder_cannot_be_checked(family: str) -> None:
 def test_a_published_checkpoint_writes_the_same_in_every_mode() -> None:
     report = heedful.check(smollm())
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
+def test_a_quantised_model_is_checked_as_such_whatever_its_first_tensor_is(family: str, kind: str) -> None:
+    model = heedful.quantize(tiny(family), kind)
+    report = heedful.check(model, tokens=6, fast=heedful.fast(model))
+    assert report.dtype == kind
+    assert report.ok, str(report)

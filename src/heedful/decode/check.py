@@ -39,7 +39,8 @@ class Comparison:
 class Report:
     """What `check` found. `ok`: every token the same and no logit further off than `tolerance`.
 
-    Below float32 rounding decides between tokens that are nearly as likely: nine in ten must agree.
+    Below float32, and where weights are whole numbers, rounding decides between tokens that are nearly as
+    likely: nine in ten must agree.
     """
 
     model: str
@@ -88,7 +89,8 @@ def check(
     if fast is not None:
         rows = [forced(fast, [row], new[None])[0] for row, new in zip(ids, written, strict=True)]
         found.append(compare("compiled", torch.stack(rows), logits))
-    name = str(next(model.parameters()).dtype).removeprefix("torch.")
+    quantised = model.published.get("quantization", {}).get("kind")  # whatever its first tensor is
+    name = quantised or str(next(model.parameters()).dtype).removeprefix("torch.")
     return Report(model.family.name, name, tokens, tolerance, tuple(found))
 
 
@@ -125,7 +127,9 @@ def forced(stepper: Stepper, ids: list[list[int]], written: Tensor, pad: str = "
     return torch.stack(logits, 1).float()
 
 
-def compared(plain: EagerStepper, ids: list[list[int]], written: Tensor, logits: Tensor) -> Iterator[Comparison]:
+def compared(
+    plain: EagerStepper, ids: list[list[int]], written: Tensor, logits: Tensor
+) -> Iterator[Comparison]:
     """Every mode a plain model has."""
     model, count = plain.model, written.shape[1]
     whole = []

@@ -21,11 +21,13 @@ from heedful.adapters import (
     merge,
     save_adapter,
 )
-from heedful.errors import CorruptFile, InputError, NotFound, WrongShape
+from heedful.errors import ConfigError, InputError, NotFound, WrongShape
+from heedful.files import read_json
 from heedful.models import FAMILIES, by_model_type, find, presets
 from heedful.models.base import LM, Config, Family, Model
 from heedful.models.memory import check_memory, parameter_count
-from heedful.models.published import config_from, config_to, read_gguf_rope, unstated
+from heedful.models.published import config_from, config_from_gguf, config_to, unstated
+from heedful.models.published_checks import check_sizes, read_quantization
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, swap_in
 from heedful.pooling import Pooling, read_pooling, write_pooling
@@ -101,8 +103,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     family = by_model_type(str(published.get("model_type")))
     source = open_folder(where)
     config = config_from(family, published, source.entries)
-    with outline():
-        model = assemble(family, config)
+    check_sizes(config, family.keys, source.entries)
+    model = _outlined(family, config)
     if "quantization" in published:
         _fill_quantised(model, source, published, dtype)
     else:
@@ -123,6 +125,19 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     if has_adapter(where):
         load_adapter(model, where)
     return model.to(device).eval()
+
+
+def _outlined(family: Family, config: Config) -> Model:
+    """A model without values, of a config that a file brought along."""
+    try:
+        with outline():
+            return assemble(family, config)
+    except (OverflowError, RuntimeError) as error:
+        sizes = ", ".join(f"{f.name}={getattr(config, f.name)}" for f in fields(config) if f.type == "int")
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"no {family.name} can be made of {sizes:.200} ({reason:.100})", hint="fetch config.json again"
+        ) from None
 
 
 def _resolve(path: str | Path) -> Path:
@@ -197,8 +212,7 @@ def _fill_quantised(
     model: Model, source: Source, published: dict[str, Any], dtype: torch.dtype | None
 ) -> None:
     """Weights that `quantize` rounded are kept under our own names and in their own types."""
-    how = published["quantization"]
-    swap_in(model, how["kind"], how["group"], how.get("tables", False))
+    swap_in(model, **read_quantization(published))
     fill(model, source, own_rows(model), as_stored=True)
     model.tie()  # a head that was not rounded still shares the embedding's table
     model.requires_grad_(False)
@@ -219,17 +233,15 @@ def _open_gguf(path: Path) -> tuple[GGUFFile, Family, Config]:
     if source.architecture not in known:
         raise NotFound(f"{path} holds a {source.architecture!r}; GGUF is read here for {', '.join(known)}")
     family = known[source.architecture]
-    values = source.config(family.gguf_keys)
-    scaling = read_gguf_rope(*source.rope(), values.get("rope_base", 10000.0), values.get("context", 2048))
-    values |= {} if scaling is None else {"rope_scaling": scaling}
-    return source, family, family.config.strict(**values)
+    config = config_from_gguf(family, source)
+    check_sizes(config, family.gguf_keys, source.entries, str(path))
+    return source, family, config
 
 
 def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
     source, family, config = _open_gguf(path)
     assert family.gguf_names is not None
-    with outline():
-        model = assemble(family, config)
+    model = _outlined(family, config)
     rows = family.gguf_names(config)
     fill(model, source, rows, copies=family.copies, drop=family.dropped(config), dtype=dtype)
     model.tie()
@@ -257,9 +269,11 @@ def skeleton(name: str | Path) -> Model:
         published = read_config(where)
         family = by_model_type(str(published.get("model_type")))
         weights = any(where.glob("model*.safetensors*")) or any(where.glob("pytorch_model*.bin*"))
-        config = config_from(family, published, open_folder(where).entries if weights else ())
-    with outline():
-        model = assemble(family, config)
+        entries = open_folder(where).entries if weights else {}
+        config = config_from(family, published, entries)
+        if weights:
+            check_sizes(config, family.keys, entries)
+    model = _outlined(family, config)
     model.published = published
     return model
 
@@ -276,12 +290,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
                 f"{folder.name} are word vectors, no model; open them with Word2Vec.load({folder.name!r})"
             )
         raise NotFound(f"{folder} has no {name}; is it the folder of a model?")
-    try:
-        published = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CorruptFile(f"{path} is no JSON ({error}); fetch it again") from None
-    if not isinstance(published, dict):
-        raise CorruptFile(f"{path} holds a {type(published).__name__}, not a table of settings")
+    published: dict[str, Any] = read_json(path)
     return published
 
 

@@ -75,11 +75,17 @@ def test_a_window_wider_than_the_text_sees_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "rope",
-    [{"rope_type": "llama3", "factor": 8.0}, {"rope_type": "linear", "factor": "big"}, "linear", [1]],
+    ("rope", "told"),
+    [
+        ({"rope_type": "llama3", "factor": 8.0}, "config.json has no 'low_freq_factor', which a llama needs"),
+        ({"rope_type": "linear", "factor": "big"}, "rope_scaling factor='big' .* a number"),
+        ({"rope_type": "linear", "factor": 0}, "rope_scaling factor=0 must be above 0"),
+        ("linear", "rope_scaling='linear' .* a table"),
+        ([1], r"rope_scaling=\[1\] .* a table"),
+    ],
 )
-def test_rotary_settings_that_cannot_be_read_are_said(rope: object) -> None:
-    with pytest.raises(ConfigError, match=r"config\.json does not describe a llama"):
+def test_rotary_settings_that_cannot_be_read_are_said(rope: object, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
         config_from(FAMILIES["llama"], {"rope_scaling": rope})
 
 

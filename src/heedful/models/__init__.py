@@ -102,7 +102,7 @@ def by_model_type(model_type: str) -> Family:
         )
     if model_type not in table:
         raise NotFound(
-            f"config.json has model_type={model_type!r}, which is not known here",
+            f"config.json has model_type={model_type!r:.80}, which is not known here",
             hint=nearest(model_type, table) or f"known: {', '.join(sorted(table))}",
         )
     return table[model_type]

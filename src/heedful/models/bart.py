@@ -172,6 +172,7 @@ MARIAN = replace(
         "static_position_embeddings": (True,), "add_final_layer_norm": (False,),
     },
     read=read_vocabularies, write=write_vocabularies, usual=usual_padding,
+    reads={"vocab_size": "int", "decoder_vocab_size": "int", "share_encoder_decoder_embeddings": "bool"},
     drop=("*embed_positions.weight",),  # tables of sines, computed here
     paper="Junczys-Dowmunt et al. 2018, arXiv 1804.00344",
 )  # fmt: skip

@@ -283,6 +283,7 @@ ROBERTA = Family(
         "tag": "RobertaForTokenClassification", "span": "RobertaForQuestionAnswering", "none": "RobertaModel",
     },
     require=REQUIRE, read=read_offset, write=write_offset, infer=infer_pooler,
+    reads={"pad_token_id": "int"},
     copies={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

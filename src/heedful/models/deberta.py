@@ -219,12 +219,16 @@ HEADS = {
 }  # fmt: skip
 # The released files keep an unused table of positions, and v3's the discriminator that trained it.
 DROP = ("*position_ids", "*embeddings.position_embeddings.weight", "mask_predictions.*")
+READS = {
+    "pos_att_type": "str | tuple[str, ...]", "max_relative_positions": "int", "norm_rel_ebd": "str",
+    "position_buckets": "int",
+}  # fmt: skip
 
 DEBERTA = Family(
     "deberta", DebertaConfig, deberta, deberta_names, DEBERTA_KEYS, presets={"deberta-base": DebertaConfig()},
     tiny=DebertaConfig(**TINY, far=6), objective="masked", prefix="deberta", model_types=("deberta",),
     heads=HEADS, require={"talking_head": (False,)}, read=read, write=write, infer=infer, copies=COPIES,
-    drop=DROP, paper="He et al. 2021, arXiv 2006.03654",
+    drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
 )  # fmt: skip
 
 DEBERTA_V2 = Family(
@@ -232,6 +236,6 @@ DEBERTA_V2 = Family(
     presets={"deberta-v3-base": DebertaV2Config()},
     tiny=DebertaV2Config(**TINY, buckets=8, conv=3), objective="masked", prefix="deberta",
     model_types=("deberta-v2",), heads={k: v.replace("Deberta", "DebertaV2") for k, v in HEADS.items()},
-    read=read_v2, write=write_v2, infer=infer, copies=COPIES, drop=DROP,
+    read=read_v2, write=write_v2, infer=infer, copies=COPIES, drop=DROP, reads=READS,
     paper="He et al. 2023, arXiv 2111.09543",
 )  # fmt: skip

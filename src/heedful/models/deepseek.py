@@ -257,6 +257,7 @@ DEEPSEEK_V2 = Family(
         "moe_layer_freq": (1,),
     },
     read=read_v2, write=write_v2, infer=refuse_fp8, drop=drop,
+    reads={"q_lora_rank": "int | None", "num_key_value_heads": "int", "n_group": "int", "topk_group": "int"},
     copies={"lm_head.weight": "model.embed_tokens.weight"},
     paper="DeepSeek-AI 2024, arXiv 2405.04434",
 )  # fmt: skip

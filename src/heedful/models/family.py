@@ -32,6 +32,9 @@ def from_zero(default: int) -> Any:
     return field(default=default, metadata={"least": 0})
 
 
+MAX_WHOLE, MAX_NUMBER, MAX_LAYERS = 2**28, 1e18, 10_000  # no model has a size, a number or a depth over these
+
+
 def fits(value: Any, kind: str) -> bool:
     """Whether a value is what an annotation says. A whole number may stand for a fraction, True for none.
 
@@ -54,7 +57,29 @@ def wanted(kind: str) -> str:
     """What an annotation asks for, in words."""
     words = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a name in quotes"}
     words |= {"tuple[int, ...]": "a list of whole numbers", "tuple[str, ...]": "a list of names"}
+    words |= {"dict": "a table"}
     return " or ".join(words.get(one, one) for one in kind.split(" | "))
+
+
+def check_value(name: str, value: Any, kind: str, least: int = 1, most: int = MAX_WHOLE) -> None:
+    """Raise ConfigError for a value that is not of the kind an annotation says, or out of bounds.
+
+    A whole number lies between `least` and `most`, any other number between 0 and MAX_NUMBER.
+    """
+    if not fits(value, kind):
+        raise ConfigError(f"{name}={value!r:.80} is not what it should be: {wanted(kind)}")
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if "float" in kind:
+            if number < 0:
+                raise ConfigError(f"{name}={number} must not be below 0")
+            if number > MAX_NUMBER:
+                raise ConfigError(f"{name}={number!s:.40} must be at most {MAX_NUMBER:g}")
+        elif number > most:
+            raise ConfigError(f"{name}={number!s:.40} must be at most {most:,}")
+        elif number < least and number is value:
+            raise ConfigError(f"{name}={number!s:.40} must be at least {least}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,23 +97,20 @@ class Config:
         object.__setattr__(self, "given", given)
         for f in fields(self):
             if f.name in given or "derive" not in f.metadata:
-                self._fit(f.name, str(f.type), f.metadata.get("least", 1))
+                self.check_field(f.name, getattr(self, f.name))
         for f in fields(self):
             if "derive" in f.metadata and f.name not in given:
                 object.__setattr__(self, f.name, f.metadata["derive"](self))
         self.check()
 
-    def _fit(self, name: str, kind: str, least: int) -> None:
-        """Of the kind its annotation says; a whole number at least `least`, a fraction not below 0."""
-        value = getattr(self, name)
-        if not fits(value, kind):
-            raise ConfigError(f"{name}={value!r} is not what it should be: {wanted(kind)}")
-        if kind == "float" and value < 0:
-            raise ConfigError(f"{name}={value} must not be below 0")
-        if kind != "float" and isinstance(value, int) and not isinstance(value, bool) and value < least:
-            raise ConfigError(f"{name}={value} must be at least {least}")
+    @classmethod
+    def check_field(cls, name: str, value: Any, label: str | None = None) -> None:
+        """Raise ConfigError for a value that the field `name` cannot have; errors call it `label`."""
+        kind, least = next((str(f.type), f.metadata.get("least", 1)) for f in fields(cls) if f.name == name)
+        most = MAX_LAYERS if name.endswith("layers") else MAX_WHOLE
+        check_value(label or name, value, kind, least, most)
         if name == "dropout" and value >= 1:
-            raise ConfigError(f"dropout={value} would leave nothing; it is a share: below 1")
+            raise ConfigError(f"{label or name}={value} would leave nothing; it is a share: below 1")
 
     def check(self) -> None:
         """Raise ConfigError for values that do not go together."""
@@ -135,6 +157,7 @@ class Family:
     usual: Callable[[Any], dict[str, Any]] | None = None  # published keys of a model that came with none
     fixed: Mapping[str, Any] = field(default_factory=dict)  # published keys that are always written so
     read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # further fields from a published config
+    reads: Mapping[str, str] = field(default_factory=dict)  # keys that `read` needs → their kinds
     write: Callable[[Any], dict[str, Any]] | None = None  # and back
     infer: Callable[[set[str], Any], dict[str, Any]] | None = (
         None  # further fields from the names in the file

@@ -156,7 +156,7 @@ TINY: dict[str, Any] = dict(vocab=128, dim=32, layers=2, heads=4, context=64)
 GPT = Family(
     "gpt", GPTConfig, gpt, GPT_NAMES, KEYS,
     presets={"gpt": GPTConfig()}, tiny=GPTConfig(**TINY), objective="next_token", prefix="transformer",
-    model_types=("openai-gpt",), read=read_act, write=write_act,
+    model_types=("openai-gpt",), read=read_act, write=write_act, reads={"afn": "str"},
     paper="Radford et al. 2018, Improving Language Understanding by Generative Pre-Training",
     heads={
         "lm": "OpenAIGPTLMHeadModel", "classify": "OpenAIGPTForSequenceClassification",

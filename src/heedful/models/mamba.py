@@ -100,5 +100,6 @@ MAMBA = Family(
     objective="next_token", prefix="backbone", model_types=("mamba",),
     heads={"lm": "MambaForCausalLM", "none": "MambaModel"},
     require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"}, read=read, write=write,
+    reads={"expand": "int", "time_step_rank": "int | str"},
     copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
 )  # fmt: skip

@@ -10,12 +10,17 @@ import torch
 
 from heedful.errors import ConfigError, HeedfulError, WeightsError
 from heedful.models.base import Config, Family
+from heedful.models.published_checks import check_kinds, check_published, check_rope
 from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, YarnScaling, frequencies
+from heedful.weights.gguf import GGUFFile
 
 
 def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling | None]:
     """Base and scaling of rotary positions: `rope_parameters`, or the older `rope_theta`, `rope_scaling`."""
+    check_kinds("config.json:", published, {"rope_scaling": "dict", "rope_parameters": "dict"})
+    check_rope("", {"rope_theta": published.get("rope_theta")})
     rope = dict(published.get("rope_scaling") or {}) | dict(published.get("rope_parameters") or {})
+    check_rope("rope_scaling", rope)
     base = float(rope.get("rope_theta", published.get("rope_theta", 10000.0)))
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default" or not rope:
@@ -38,7 +43,8 @@ def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling |
             factor, trained, float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
         )
     raise ConfigError(
-        f"rope_type={kind!r} is unknown; this version builds default, linear, dynamic, yarn, llama3"
+        f"rope_type={kind!r:.80} is unknown",
+        hint="this version builds default, linear, dynamic, yarn, llama3",
     )
 
 
@@ -73,6 +79,22 @@ def read_gguf_rope(
     return read_rope({"rope_scaling": rope}, context)[1]
 
 
+def config_from_gguf(family: Family, source: GGUFFile) -> Config:
+    """Our config from the metadata of a GGUF file."""
+    for theirs, ours in family.gguf_keys.items():
+        if theirs in source.metadata:
+            family.config.check_field(ours, source.metadata[theirs], f"{source.path}: {theirs}")
+    values = source.config(family.gguf_keys)
+    told, divisors = source.rope()
+    check_kinds(f"{source.path}: rope scaling", told, GGUF_ROPE, least=1)
+    scaling = read_gguf_rope(told, divisors, values.get("rope_base", 10000.0), values.get("context", 2048))
+    values |= {} if scaling is None else {"rope_scaling": scaling}
+    return family.config.strict(**values)
+
+
+GGUF_ROPE = {"type": "str", "factor": "float", "original_context_length": "int", "finetuned": "bool"}
+
+
 def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
     """The `rope_parameters` that `read_rope` reads back."""
     out: dict[str, Any] = {"rope_theta": base, "rope_type": "default"}
@@ -100,28 +122,31 @@ def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
 
 def config_from(family: Family, published: dict[str, Any], names: Iterable[str] = ()) -> Config:
     """Our config from a published one; `names` are those of the file's tensors, for what only they tell."""
-    for key, allowed in family.require.items():
-        if key in published and published[key] not in allowed:
-            raise ConfigError(
-                f"config.json has {key}={published[key]!r}; {family.name} is built here for "
-                f"{' or '.join(repr(a) for a in allowed)} only"
-            )
+    check_published(family, published)
     values: dict[str, Any] = {}
     for theirs, ours in family.keys.items():
         if published.get(theirs) is not None:
             values.setdefault(ours, published[theirs])
+    # null is silence, but for keys that say otherwise
+    stated = {k: v for k, v in published.items() if v is not None or "None" in family.reads.get(k, "")}
     try:
-        values |= family.read(published) if family.read else {}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        values |= family.read(stated) if family.read else {}
+    except KeyError as error:
+        raise ConfigError(
+            f"config.json has no {error.args[0]!r:.80}, which a {family.name} needs", hint="fetch it again"
+        ) from None
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         if isinstance(error, HeedfulError):
             raise
         said = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"config.json does not describe a {family.name} ({said}); fetch it again") from None
+        raise ConfigError(
+            f"config.json does not describe a {family.name} ({said:.160})", hint="fetch it again"
+        ) from None
     values["head"] = head_kind(family, published)
     if published.get("id2label"):
         values["labels"] = len(published["id2label"])
     elif published.get("num_labels"):
-        values["labels"] = int(published["num_labels"])
+        values["labels"] = published["num_labels"]
     known = set(family.config.known())
     wrong = {n: v for n, v in values.items() if n not in known}
     if wrong:
@@ -156,7 +181,9 @@ def head_kind(family: Family, published: dict[str, Any]) -> str:
         if architecture == named[0]:
             return kind
     known = ", ".join(family.heads.values())
-    raise ConfigError(f"config.json has architectures={named}; {family.name} is built here as {known}")
+    raise ConfigError(
+        f"config.json has architectures={named!r:.80}", hint=f"{family.name} is built here as {known}"
+    )
 
 
 def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict[str, Any]:

@@ -162,6 +162,7 @@ T5 = Family(
     tiny=T5Config(vocab=128, dim=32, layers=2, heads=4, hidden=48, buckets=8, far=16), objective="spans",
     model_types=("t5",), heads={"lm": "T5ForConditionalGeneration", "none": "T5EncoderModel"},
     read=read, write=write, infer=infer,
+    reads={"feed_forward_proj": "str", "tie_word_embeddings": "bool", "scale_decoder_outputs": "bool"},
     copies={f"{name}.weight": "shared.weight" for name in REPEATED},
     drop=("*.EncDecAttention.relative_attention_bias.weight",),  # cross-attention has no positions
     paper="Raffel et al. 2020, arXiv 1910.10683",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -27,7 +28,8 @@ def join_heads(x: Tensor) -> Tensor:
 def head_size(dim: int, heads: int) -> int:
     """dim / heads, or an error that names the head counts that would do."""
     if heads < 1 or dim % heads:
-        near = sorted((n for n in range(1, dim + 1) if dim % n == 0), key=lambda n: (abs(n - heads), n))[:3]
+        small = [n for n in range(1, math.isqrt(dim) + 1) if dim % n == 0]
+        near = sorted({*small, *(dim // n for n in small)}, key=lambda n: (abs(n - heads), n))[:3]
         raise ConfigError(
             f"heads={heads} does not divide dim={dim}", hint=f"nearest that do: {', '.join(map(str, near))}"
         )

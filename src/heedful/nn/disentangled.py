@@ -91,7 +91,7 @@ class DisentangledAttention(Part):
         unknown = sorted(set(terms) - set(TERMS))
         if unknown:
             raise ConfigError(
-                f"terms has {unknown[0]!r}, which is unknown", hint=f"choose among {', '.join(TERMS)}"
+                f"terms has {unknown[0]!r:.80}, which is unknown", hint=f"choose among {', '.join(TERMS)}"
             )
         self.heads, self.dropout = heads, dropout
         self.scale = 1 / math.sqrt(head_size(dim, heads) * (1 + len(terms)))

@@ -1,0 +1,96 @@
+"""What a published config says, looked at before it is believed: kinds of values, sizes against the weights.
+
+Kinds come from the fields of the family's config (`Config.check_field`); what only `read` looks at, from the
+family's `reads`; and what is the same for all families stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heedful.errors import ConfigError
+from heedful.models.family import Config, Family, check_value
+from heedful.weights.files import Entry
+
+IDS = "int | tuple[int, ...]"
+COMMON = {
+    "architectures": "tuple[str, ...]", "id2label": "dict", "label2id": "dict", "num_labels": "int",
+    "bos_token_id": IDS, "eos_token_id": IDS, "pad_token_id": IDS, "decoder_start_token_id": IDS,
+    "quantization": "dict", "task_specific_params": "dict", "task_prompt": "str", "problem_type": "str",
+}  # fmt: skip
+ROPE = {
+    "rope_theta": "float", "rope_type": "str", "type": "str", "factor": "float", "truncate": "bool",
+    "original_max_position_embeddings": "int", "low_freq_factor": "float", "high_freq_factor": "float",
+    "beta_fast": "float", "beta_slow": "float", "mscale": "float", "mscale_all_dim": "float",
+    "attention_factor": "float",
+}  # fmt: skip
+QUANTIZATION = {"kind": "str", "group": "int", "tables": "bool", "fields": "dict"}
+LENGTHS = {"context", "window", "far", "start_token", "labels"}  # which no tensor need be as long as
+FEW = 1000  # of anything, however small the file: it costs nothing
+
+
+def check_kinds(where: str, values: Mapping[str, Any], kinds: Mapping[str, str], least: int = -1) -> None:
+    """Raise ConfigError for the first value that is not of its kind. What is null or missing is silence."""
+    for name, kind in kinds.items():
+        if values.get(name) is not None:
+            check_value(f"{where} {name}", values[name], kind, least)
+
+
+def check_published(family: Family, published: Mapping[str, Any]) -> None:
+    """Raise ConfigError for the first value of a config.json that its field cannot have."""
+    for key, allowed in family.require.items():
+        if key in published and published[key] not in allowed:
+            raise ConfigError(
+                f"config.json has {key}={published[key]!r:.80}",
+                hint=f"{family.name} is built here for {' or '.join(repr(a) for a in allowed)} only",
+            )
+    for theirs, ours in family.keys.items():
+        if published.get(theirs) is not None and theirs not in family.reads:
+            family.config.check_field(ours, published[theirs], f"config.json: {theirs}")
+    check_kinds("config.json:", published, {**COMMON, **family.reads})
+    for key in published.get("id2label") or {}:
+        if not key.isdecimal():
+            raise ConfigError(f"config.json: id2label has {key!r:.80}, which is no number of a label")
+
+
+def check_rope(where: str, rope: Mapping[str, Any]) -> None:
+    """Raise ConfigError for the first setting of rotary positions that is none."""
+    check_kinds(f"config.json: {where}", rope, ROPE, least=1)
+    for name in ("factor", "rope_theta"):
+        if rope.get(name) == 0:
+            raise ConfigError(f"config.json: {where} {name}=0 must be above 0")
+
+
+def read_quantization(published: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the matrices of a model in whole numbers were rounded: `kind`, `group`, `tables`."""
+    told = published["quantization"]
+    check_kinds("config.json: quantization", told, QUANTIZATION)
+    if "kind" not in told or not isinstance(group := told.get("group"), int) or group < 2 or group % 2:
+        raise ConfigError(
+            f"config.json has quantization={told!r:.80}",
+            hint='it should be like {"kind": "int4", "group": 32}, the group even',
+        )
+    return {"kind": told["kind"], "group": group, "tables": told.get("tables", False)}
+
+
+def check_sizes(
+    config: Config, keys: Mapping[str, str], entries: Mapping[str, Entry], where: str = "config.json"
+) -> None:
+    """Raise ConfigError for a size that the weights cannot have, before a model of that size is made.
+
+    No layer is without a tensor and no size without a side of one; a byte may hold two numbers.
+    """
+    side = max((max(entry.shape, default=0) for entry in entries.values()), default=0)
+    theirs = {ours: name for name, ours in keys.items()}
+    for name, value in vars(config).items():
+        if isinstance(value, bool) or not isinstance(value, int) or name in LENGTHS:
+            continue
+        counted = name.endswith("layers")
+        most = max(FEW, len(entries) if counted else 2 * side)
+        if value > most:
+            held = f"{len(entries):,} tensors" if counted else f"no tensor with a side over {side:,}"
+            raise ConfigError(
+                f"{where} has {theirs.get(name, name)}={value:,}, and the file has {held}",
+                hint="does it belong to these weights?",
+            )

@@ -92,3 +92,18 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         raise HeedfulError("stopped")
     assert (path / "a").read_text() == "second"
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_lines_come_with_their_ends_if_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\r\n\r\ntwo")
+    assert list(read_lines(tmp_path / "a.txt", keep_ends=True)) == ["one\n", "\n", "two"]
+
+
+def test_of_two_who_make_the_same_folder_the_first_to_finish_wins(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with make_folder_atomically(path, replace=False) as slow:
+        (slow / "a").write_text("slow")
+        with make_folder_atomically(path, replace=False) as quick:
+            (quick / "a").write_text("quick")
+    assert (path / "a").read_text() == "quick"
+    assert [p.name for p in tmp_path.iterdir()] == ["cache"]

@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -115,20 +116,20 @@ def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, line: 
     )
 
 
-def split_lines(blocks: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text that comes in blocks, without their ends."""
-    tail = ""
+def split_lines(blocks: Iterable[str], keep_ends: bool = False) -> Iterator[str]:
+    """Yield the lines of a text that comes in blocks, with or without the \\n at their ends."""
+    tail, end = "", "\n" if keep_ends else ""
     for block in blocks:
         lines = (tail + block).split("\n")
         tail = lines.pop()
-        yield from lines
+        yield from (line + end for line in lines) if end else lines
     if tail:
         yield tail
 
 
-def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a file without their ends."""
-    return split_lines(read_blocks(path, encoding))
+def read_lines(path: Path, encoding: str = "utf-8", keep_ends: bool = False) -> Iterator[str]:
+    """Yield the lines of a file, with or without the \\n at their ends."""
+    return split_lines(read_blocks(path, encoding), keep_ends)
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
@@ -192,22 +193,31 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def make_folder_atomically(path: Path) -> Iterator[Path]:
+def make_folder_atomically(path: Path, replace: bool = True) -> Iterator[Path]:
     """Give a new neighbour of `path` to be filled and rename it at the end, in the place of an older folder.
 
-    What goes wrong before the end leaves `path` as it was.
+    What goes wrong before the end leaves `path` as it was. Without `replace` several processes may make the
+    same folder at once: the first to finish wins, and the work of the others is dropped.
     """
     partial, old = path.with_name(path.name + ".part"), path.with_name(path.name + ".old")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    if replace:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".making-", dir=path.parent))
     try:
         yield partial
         for inside in [*partial.rglob("*"), partial]:
             sync(inside)
         shutil.rmtree(old, ignore_errors=True)
-        if path.exists():
+        if replace and path.exists():
             path.replace(old)
-        partial.replace(path)
+        try:  # a folder that holds files is never replaced by renaming another
+            partial.replace(path)
+        except OSError:
+            if replace or not path.exists():
+                raise
         sync(path.parent)
         shutil.rmtree(old, ignore_errors=True)
     finally:

@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful import data
+from heedful import data, files
 from heedful.data import readers, shards
-from heedful.data.readers import documents, read_blocks, read_lines
+from heedful.data.readers import documents
 from heedful.data.shards import tokenise
 from heedful.data.tables import Table
 from heedful.errors import InputError, MissingPackage, NotFound
+from heedful.files import read_blocks, read_lines
 from tests.data.toy import Letters, Words
 
 
@@ -58,7 +59,7 @@ def test_a_document_is_a_file_a_paragraph_or_a_line(tmp_path: Path, unit: reader
 def test_line_ends_and_characters_may_fall_between_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 3)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 3)
     (tmp_path / "t.txt").write_bytes("aé\r\n€uro\r\nlast".encode())
     assert "".join(read_blocks(tmp_path / "t.txt")) == "aé\n€uro\nlast"
     assert list(read_lines(tmp_path / "t.txt")) == ["aé", "€uro", "last"]
@@ -75,7 +76,7 @@ def test_other_encodings_can_be_asked_for(tmp_path: Path) -> None:
 def test_a_wrong_encoding_is_named_by_line(
     tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "BLOCK", block)
+    monkeypatch.setattr(files, "BLOCK_BYTES", block)
     (tmp_path / "t.txt").write_bytes(b"fine\r\nfine too\r\nna\xefve\n")
     with pytest.raises(InputError, match=r"t\.txt, line 3: byte 0xef is no utf-8; pass encoding="):
         data.text(tmp_path / "t.txt", Words())
@@ -224,7 +225,7 @@ def test_a_cache_lies_beside_the_file_or_where_it_can(tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_cache_that_could_not_be_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 8)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 8)
     (tmp_path / "t.txt").write_bytes(b"abc\n" * 10 + b"\xff")
     with pytest.raises(InputError, match="line 11"):
         tokenise(documents(tmp_path / "t.txt", "line"), Letters(), cache=tmp_path / "cache")
@@ -236,7 +237,7 @@ def test_long_documents_are_encoded_in_pieces_and_come_out_whole(
 ) -> None:
     monkeypatch.setattr(shards, "PIECE", 16)
     monkeypatch.setattr(shards, "ROUND", 50)
-    monkeypatch.setattr(readers, "BLOCK", 37)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 37)
     rng = np.random.default_rng(0)
     text = lambda: "".join(rng.choice(list("abcdef \n."), rng.integers(1, 300)))
     docs = [text() for _ in range(20)]

@@ -9,11 +9,11 @@ import numpy as np
 from heedful.data.batch import IGNORE, Row
 from heedful.data.batches import Batches, Bucketed, check_counts, fingerprint_of, join
 from heedful.data.labelled import CHUNK
-from heedful.data.readers import Paths, file_name
 from heedful.data.shards import ragged
 from heedful.data.tables import Column, Table, table
 from heedful.data.tokens import Tokenizer, encode_many, ended, facts, frame, pad_id
 from heedful.data.windows import Drawn, fitted
+from heedful.files import Paths, name_files
 
 
 def joined(prompt: str, answer: str) -> str:
@@ -50,7 +50,7 @@ def completion(
                 held = []
         yield from encode_many(tokenizer, held)
 
-    found = ragged(encoded(), name=file_name(rows.files))
+    found = ragged(encoded(), name=name_files(rows.files))
     lengths = found.lengths.reshape(-1, 2).sum(1) + len(before) + len(around.after) - 1
     check_counts(len(lengths), batch, seed, found.name)
     notes = fitted(lengths, length, truncate, "rows", "raise length", found.name)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heedful.data.readers import Paths, expand, file_name, paragraphs, read_lines
+from heedful.data.readers import paragraphs
 from heedful.errors import InputError
+from heedful.files import Paths, expand_paths, name_files, read_lines
 
 START = "-DOCSTART-"
 
@@ -41,13 +42,13 @@ def conll(
     white space part columns. Lines of -DOCSTART- are dropped, IOB1 becomes BIO.
     """
     empty = True
-    files = expand(paths)
+    files = expand_paths(paths)
     for path in files:
         for sentence in _sentences(path, word, tag, encoding):
             empty = False
             yield sentence
     if empty:
-        raise InputError(f"{file_name(files)} is empty: it has no sentence")
+        raise InputError(f"{name_files(files)} is empty: it has no sentence")
 
 
 def _sentences(path: Path, word: int | None, tag: int | None, encoding: str) -> Iterator[Sentence]:

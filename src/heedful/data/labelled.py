@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from heedful.data.batch import Row
 from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts, fingerprint_of, join
-from heedful.data.readers import Paths, file_name
 from heedful.data.shards import Ragged, ragged
 from heedful.data.tables import Column, Table, table
 from heedful.data.tokens import Frame, Ids, Tokenizer, encode_many, frame, pad_id
 from heedful.data.windows import Drawn, fitted
 from heedful.errors import InputError, nearest
+from heedful.files import Paths, name_files
 
 CHUNK = 1000  # texts encoded at once
 
@@ -74,7 +74,7 @@ def read_texts(
                 held = []
         yield from encode_many(tokenizer, held)
 
-    return ragged(encoded(), name=file_name(rows.files))
+    return ragged(encoded(), name=name_files(rows.files))
 
 
 def shortened(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:

@@ -9,11 +9,12 @@ import numpy as np
 
 from heedful.data.batch import Row
 from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts
-from heedful.data.readers import OPENERS, Documents, Paths, Unit, documents, expand
+from heedful.data.readers import Documents, Unit, documents
 from heedful.data.shards import Ragged, tokenise
 from heedful.data.tables import Table
 from heedful.data.tokens import Tokenizer, ended, facts, frame, pad_id
 from heedful.data.windows import Drawn, NextTokens, Windows, fitted
+from heedful.files import Paths, expand_paths, stem_path
 
 Source = Paths | Documents
 
@@ -22,10 +23,7 @@ def as_documents(source: Source, unit: Unit, encoding: str) -> Documents:
     """What was passed as the text, opened. JSON Lines are known by their name; they have a field "text"."""
     if isinstance(source, Documents):
         return source
-    if all(
-        path.name.removesuffix(path.suffix * (path.suffix in OPENERS)).endswith(".jsonl")
-        for path in expand(source)
-    ):
+    if all(stem_path(path).suffix.lower() == ".jsonl" for path in expand_paths(source)):
         return Table(source, encoding=encoding).column("text")
     return documents(source, unit, encoding)
 

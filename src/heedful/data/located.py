@@ -13,12 +13,12 @@ from heedful.data.batch import IGNORE, Row
 from heedful.data.batches import Batches, Bucketed, check_counts, fingerprint_of, join
 from heedful.data.conll import Sentence, conll
 from heedful.data.labelled import Names, named
-from heedful.data.readers import Paths
 from heedful.data.shards import Ragged, ragged
 from heedful.data.squad import Question, locate, squad
 from heedful.data.tokens import Frame, Locates, Tokenizer, encode_many, frame, pad_id
 from heedful.data.windows import Drawn, fitted
 from heedful.errors import InputError
+from heedful.files import Paths
 
 
 def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], NDArray[np.int64]]:

@@ -15,11 +15,12 @@ from heedful.data.batch import Row
 from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts, generator
 from heedful.data.corrupt import Masking
 from heedful.data.language import Source, as_documents
-from heedful.data.readers import Documents, Unit, lines_of, paragraphs
+from heedful.data.readers import Documents, Unit, paragraphs
 from heedful.data.shards import Ragged, tokenise
 from heedful.data.tokens import Frame, Ids, Tokenizer, ended, facts, frame, need, pad_id
 from heedful.data.windows import Drawn, Windows, pieces
 from heedful.errors import InputError
+from heedful.files import split_lines
 
 FIXED = 0x57A71C  # tells draws that are the same every epoch from others
 
@@ -188,7 +189,7 @@ def sentences(
 
     def read() -> Iterator[list[str]]:
         for document in whole:
-            yield from paragraphs(lines_of(document))
+            yield from paragraphs(split_lines(document))
 
     settings = (*whole.settings, "sentences")
     each = Documents(lambda: ([s] for lines in read() for s in lines), whole.files, settings, whole.name)

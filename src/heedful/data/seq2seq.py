@@ -17,12 +17,13 @@ from heedful.data.batches import Batches, Bucketed, Rows, Shuffled, check_counts
 from heedful.data.corrupt import Noise
 from heedful.data.language import Source, as_documents
 from heedful.data.paired import Pairs
-from heedful.data.readers import Documents, Paths, Unit
+from heedful.data.readers import Documents, Unit
 from heedful.data.shards import tokenise
 from heedful.data.tables import Column, Table, two_sides
 from heedful.data.tokens import Ids, Tokenizer, ended, facts, frame, names, need, pad_id, special_ids
 from heedful.data.windows import Drawn, Rounded, Windows, fitted, pieces, upwards
 from heedful.errors import InputError, nearest
+from heedful.files import Paths
 
 
 def shifted(labels: Ids, start: int) -> dict[str, Ids]:

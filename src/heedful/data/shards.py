@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from heedful.data.batches import fingerprint_of, join
 from heedful.data.readers import Documents
 from heedful.data.tokens import Tokenizer, encode_many, fingerprint
 from heedful.errors import InputError
+from heedful.files import make_folder_atomically
 
 VERSION = 1
 PIECE = 1 << 16  # characters encoded as one text
@@ -142,10 +142,9 @@ def _write(folder: Path, name: str, rounds: Iterable[tuple[list[int], list[int]]
     """Write a cache folder whole. Two processes may do so at once: the first to finish wins."""
     # Some vocabularies have holes, so ids may go a little beyond their number.
     dtype = np.dtype(np.uint16 if vocab <= 60_000 else np.uint32)
-    made = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
-    try:
-        digest = hashlib.sha256(dtype.str.encode())
-        total = count = 0
+    digest = hashlib.sha256(dtype.str.encode())
+    total = count = 0
+    with make_folder_atomically(folder, replace=False) as made:
         with (made / "tokens.bin").open("wb") as tokens, (made / "offsets.bin").open("wb") as offsets:
             for ids, starts in rounds:
                 data, places = np.array(ids, dtype).tobytes(), np.array(starts, np.int64)
@@ -154,26 +153,10 @@ def _write(folder: Path, name: str, rounds: Iterable[tuple[list[int], list[int]]
                 digest.update(data + places.tobytes())
                 total, count = total + len(ids), count + len(starts)
             offsets.write(np.array([total], np.int64).tobytes())
-            _sync(tokens)
-            _sync(offsets)
         if total == 0:
             raise InputError(f"{name} holds no text", hint="is it the right file?")
         header = {"version": VERSION, "dtype": dtype.name, "tokens": total, "documents": count}
-        with (made / "header.json").open("wb") as file:
-            file.write(json.dumps(header | {"data": digest.hexdigest()}, indent=1).encode())
-            _sync(file)
-        try:
-            made.rename(folder)
-        except OSError:
-            if not (folder / "header.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _sync(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+        (made / "header.json").write_text(json.dumps(header | {"data": digest.hexdigest()}, indent=1))
 
 
 def _rounds(

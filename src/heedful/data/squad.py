@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.data.readers import Paths, expand
 from heedful.data.tables import read_json
 from heedful.errors import InputError
+from heedful.files import Paths, expand_paths
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Question:
 
 def squad(paths: Paths, encoding: str = "utf-8") -> list[Question]:
     """The questions of SQuAD files, version 1 or 2, in their order."""
-    found = [question for path in expand(paths) for question in _questions(path, encoding)]
+    found = [question for path in expand_paths(paths) for question in _questions(path, encoding)]
     if not found:
-        raise InputError(f"{expand(paths)[0]} has no questions")
+        raise InputError(f"{expand_paths(paths)[0]} has no questions")
     return found
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.data.readers import OPENERS, Documents, Paths, expand, file_name, read_blocks, read_lines
+from heedful.data.readers import Documents
 from heedful.errors import InputError, nearest
+from heedful.files import Paths, expand_paths, name_files, read_blocks, read_lines, stem_path
 
 Column = str | int
 KINDS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
@@ -33,7 +34,7 @@ class Table:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return tuple(expand(self.paths))
+        return tuple(expand_paths(self.paths))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,7 +59,7 @@ class Table:
                 yield row
         if empty:
             some = any(path.stat().st_size for path in self.files)
-            raise InputError(f"{file_name(self.files)} {'has no rows' if some else 'is empty'}")
+            raise InputError(f"{name_files(self.files)} {'has no rows' if some else 'is empty'}")
 
     def column(self, name: Column) -> Documents:
         """One column as documents."""
@@ -67,7 +68,7 @@ class Table:
             lambda: ([values[0]] for _, values in self.rows(name)),
             self.files,
             settings,
-            file_name(self.files),
+            name_files(self.files),
         )
 
     def _quoted(self, delimiter: str) -> bool:
@@ -137,7 +138,7 @@ def parsed(path: Path, line: int, text: Any) -> dict[Any, Any]:
 
 def objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
     """The rows of a JSON file: one a line, or one list of all."""
-    if path.name.removesuffix(path.suffix if path.suffix in OPENERS else "").endswith(".json"):
+    if stem_path(path).suffix.lower() == ".json":
         whole = read_json(path, encoding)
         if isinstance(whole, list):
             for i, row in enumerate(whole, 1):
@@ -164,10 +165,12 @@ def read_json(path: Path, encoding: str = "utf-8") -> Any:
 
 def kind_of(path: Path) -> str:
     """The delimiter of a table, or "json", by the end of its name."""
-    stem = path.with_suffix("") if path.suffix in OPENERS else path
-    if stem.suffix.lower() not in KINDS:
-        raise InputError(f"cannot tell what {path} is: name it .csv, .tsv or .jsonl, or pass delimiter=")
-    return KINDS[stem.suffix.lower()]
+    suffix = stem_path(path).suffix.lower()
+    if suffix not in KINDS:
+        raise InputError(
+            f"cannot tell what {path} is", hint="name it .csv, .tsv or .jsonl, or pass delimiter="
+        )
+    return KINDS[suffix]
 
 
 def find(path: Path, column: Column, names: Sequence[str] | None, width: int) -> int:
@@ -206,7 +209,7 @@ def two_sides(
         return whole.column(first), whole.column(second)
     if len(paths) != 2:
         raise InputError("a parallel corpus is two files or one table", hint=f"got {len(paths)} paths")
-    files = [expand(p)[0] for p in paths]
+    files = [expand_paths(p)[0] for p in paths]
     counts = [sum(1 for _ in read_lines(f, encoding)) for f in files]
     for file, count in zip(files, counts, strict=True):
         if not count:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heedful.data.readers import expand
 from heedful.data.tables import kind_of, two_sides
 from heedful.data.tokens import frame
 from heedful.decode.loop import generate
 from heedful.decode.request import context_length, encode_prompt
 from heedful.errors import ConfigError, InputError
+from heedful.files import expand_paths
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.runs.evaluate import Asked
 from heedful.runs.finetune.guessing import ROLES, columns_of
@@ -105,7 +105,7 @@ def table_of(
 def kind_or_way_out(path: str, task: str) -> str:
     """The delimiter of a table, or "json"; one line for a file that is none."""
     try:
-        return kind_of(expand(path)[0])
+        return kind_of(expand_paths(path)[0])
     except InputError:
         raise InputError(
             f"{task} needs texts and what is expected of them: one .csv, .tsv or .jsonl file with both, "

@@ -16,9 +16,10 @@ from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, Bucketed, Indices, Rows, Shuffled, generator
 from heedful.data.language import as_documents
-from heedful.data.readers import OPENERS, Documents, expand, lines_of
+from heedful.data.readers import Documents
 from heedful.data.tables import Table, table, two_sides
 from heedful.errors import ConfigError, InputError, nearest
+from heedful.files import expand_paths, split_lines, stem_path
 
 TASKS: dict[str, Callable[..., Batches]] = {
     "translate": data.parallel,
@@ -119,8 +120,8 @@ class Corpus:
     @contextmanager
     def vocabulary_files(self) -> Iterator[list[Path]]:
         """Plain text to learn a vocabulary from: the data's own files, or what its columns say."""
-        paths = expand([Path(f) for f in self.files])
-        known = lambda p: p.name.removesuffix(p.suffix * (p.suffix in OPENERS)).endswith(".jsonl")
+        paths = expand_paths([Path(f) for f in self.files])
+        known = lambda p: stem_path(p).suffix.lower() == ".jsonl"
         if self.plain and not any(map(known, paths)) and sum(p.stat().st_size for p in paths) <= ENOUGH:
             yield paths
             return
@@ -168,7 +169,7 @@ def marked(documents: Documents, mark: str) -> Documents:
 
     def read() -> Iterator[Iterator[str]]:
         for document in documents:
-            yield (f"{line} {mark}\n" for line in lines_of(document))
+            yield (f"{line} {mark}\n" for line in split_lines(document))
 
     return Documents(read, documents.files, (*documents.settings, "line end", mark), documents.name)
 

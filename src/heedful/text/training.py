@@ -9,23 +9,19 @@ char        single characters
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import json
-import lzma
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from heedful.errors import InputError, NotFound, nearest
+from heedful.errors import InputError, nearest
+from heedful.files import Paths, expand_paths, name_files, read_lines
 from heedful.text.tokenizer import ROLES, Tokenizer
 from heedful.text.vocabularies import frame
 
-Files = str | Path | Sequence[str | Path]
 Lines = Callable[[], Iterator[str]]
 Specials = Mapping[str, str]
 
@@ -49,7 +45,7 @@ USUAL: dict[str, tuple[str, ...]] = {
 
 def train_tokenizer(
     kind: str,
-    files: Files,
+    files: Paths,
     vocab: int = 8000,
     *,
     special: Sequence[str] | None = None,
@@ -70,10 +66,10 @@ def train_tokenizer(
     if type(vocab) is not int or type(sentinels) is not int or sentinels < 0:
         raise InputError(f"vocab={vocab!r} and sentinels={sentinels!r} must be whole numbers")
     extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
-    paths = expand(files)
-    lines = lambda: (line for path in paths for line in read_lines(path, encoding))
+    paths = expand_paths(files)
+    lines = lambda: (line for path in paths for line in read_lines(path, encoding, keep_ends=True))
     if not any(line.strip() for line in lines()):
-        raise InputError(f"{', '.join(map(str, paths[:3]))} holds no text to learn a vocabulary from")
+        raise InputError(f"{name_files(paths)} holds no text to learn a vocabulary from")
     room = vocab - len(set(roles.values())) - len(extra)
     if room < 1:
         raise InputError(f"vocab={vocab} is too small: special tokens alone are {vocab - room}")
@@ -99,38 +95,6 @@ def specials(kind: str, wanted: Sequence[str] | None) -> dict[str, str]:
     if kind != "bpe" and "unk" not in roles:
         roles = ("unk", *roles)
     return {role: TOKENS[kind][role] for role in roles}
-
-
-def expand(files: Files) -> list[Path]:
-    """The files meant; a folder stands for those in it, in the order of their names."""
-    found: list[Path] = []
-    for one in [files] if isinstance(files, str | Path) else files:
-        path = Path(one)
-        if not path.exists():
-            raise NotFound(f"no file or folder {path}; check the path")
-        inside = (p for p in path.rglob("*") if p.is_file() and p.name[0] != ".")
-        found += sorted(inside) if path.is_dir() else [path]
-    if not found:
-        raise InputError("no files were given to learn a vocabulary from")
-    return found
-
-
-def read_lines(path: Path, encoding: str) -> Iterator[str]:
-    """The lines of a text, their ends included; .gz, .bz2 and .xz are opened. A bad byte is named by line."""
-    opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(path.suffix, open)
-    number = 0
-    try:
-        with opener(path, "rb") as file:
-            for raw in file:
-                number += 1
-                text = raw.decode(encoding).replace("\r\n", "\n")
-                yield text.removeprefix("\ufeff") if number == 1 else text  # a byte order mark is no letter
-    except LookupError:
-        raise InputError(f"encoding={encoding!r} is unknown; utf-8 and latin-1 are usual") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}:{number}: not {encoding} ({error.reason}); pass encoding=…") from None
-    except (gzip.BadGzipFile, lzma.LZMAError, EOFError) as error:
-        raise InputError(f"{path} is damaged ({error}); fetch it again") from None
 
 
 def _bpe(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizers.Tokenizer:

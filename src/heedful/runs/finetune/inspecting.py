@@ -13,9 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from heedful.data.readers import DAMAGED, OPENERS, Documents, expand, read_blocks, read_lines
+from heedful.data.readers import Documents
 from heedful.data.tables import KINDS, Column, Table, known, objects, parsed, plain
 from heedful.errors import ConfigError, InputError, nearest
+from heedful.files import DECOMPRESSION_ERRORS, expand_paths, open_bytes, read_blocks, read_lines, stem_path
 
 Kind = Literal["table", "conll", "squad", "text"]
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
@@ -81,7 +82,7 @@ def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Sourc
         codecs.lookup(encoding)
     except LookupError:
         raise ConfigError(f"no encoding is called {encoding!r}; utf-8, cp1252, latin-1, utf-16 …") from None
-    file = expand(path)[0]
+    file = expand_paths(path)[0]
     if not file.stat().st_size:
         raise InputError(f"{file} is empty")
     if encoding.lower() in ("utf-8", "utf8") and marked_utf16(file):
@@ -100,26 +101,21 @@ def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Sourc
 
 def marked_utf16(path: Path) -> bool:
     """Whether a file begins with the byte order mark of UTF-16, as spreadsheets write "Unicode text"."""
-    with OPENERS.get(path.suffix, open)(path, "rb") as file:
+    with open_bytes(path) as file:
         try:
             return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        except DAMAGED:
+        except DECOMPRESSION_ERRORS:
             return False  # which reading it will tell
-
-
-def stem_of(path: Path) -> Path:
-    """The name without .gz and its like."""
-    return path.with_suffix("") if path.suffix in OPENERS else path
 
 
 def is_json(path: Path) -> bool:
     """Whether the rows of a table are JSON objects."""
-    return KINDS[stem_of(path).suffix.lower()] == "json"
+    return KINDS[stem_path(path).suffix.lower()] == "json"
 
 
 def kind_of(path: Path, encoding: str) -> Kind:
     """By the end of its name, and by a look inside where that leaves a choice."""
-    suffix = stem_of(path).suffix.lower()
+    suffix = stem_path(path).suffix.lower()
     if suffix in CONLL:
         return "conll"
     if suffix == ".json":

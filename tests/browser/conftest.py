@@ -45,6 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heedful.save(made("gpt2", bpe, heads=12, layers=12, dim=48, context=160), root / "large")
     heedful.save(made("transformer", bpe, heads=2), root / "encoder-decoder")
     heedful.save(made("rnnsearch", bpe, layers=1), root / "rnn")
+    heedful.save(made("mamba", bpe, state=4), root / "mamba")
     save_vectors(root / "vectors")
     return root
 

@@ -18,7 +18,8 @@ from heedful.cli import main
 from heedful.decode.quantize import quantize
 from heedful.errors import InputError
 from heedful.inspect.attention import attention, head_scores, rollout
-from heedful.inspect.change import ablate, causal_trace, head_effects, patch, prune
+from heedful.inspect.change import ablate, causal_trace, patch, prune
+from heedful.inspect.effects import head_effects
 from heedful.inspect.gradients import attribution, gradient_by_distance
 from heedful.inspect.inputs import part_at, reading, token_id
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
@@ -63,7 +64,7 @@ def test_head_scores_are_those_of_the_definition() -> None:
     text = reading(model, ids(model, 1, 5))
     p = attention(model, text)["blocks.1.attn"].values[2].double()
     found = next(s for s in head_scores(model, text) if s.name == "blocks.1.attn.pattern" and s.head == 2)
-    assert found.entropy == pytest.approx(float(-(p * p.log()).sum(-1).mean()), abs=1e-6)
+    assert found.entropy == pytest.approx(float(-(p * p.log2()).sum(-1).mean()), abs=1e-6)
     far = sum(float(p[i, j]) * abs(i - j) for i in range(5) for j in range(5)) / 5
     assert found.distance == pytest.approx(far, abs=1e-6)
     assert found.previous == pytest.approx(sum(float(p[i, i - 1]) for i in range(1, 5)) / 4, abs=1e-6)

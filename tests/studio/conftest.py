@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heedful.save(made("transformer", bpe, heads=2), root / "encoder-decoder")
     heedful.save(made("rnnsearch", bpe, layers=1, table_dim=12), root / "rnn")
     heedful.save(made("lstm", bpe), root / "lstm")
+    heedful.save(made("mamba", bpe, state=4), root / "mamba")
     save_vectors(root / "vectors")
     return root
 
@@ -67,6 +69,16 @@ def get(client: TestClient, path: str, **query: Any) -> Any:
     answer = client.get(path, params=query or None)
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def events(answer: Any) -> list[tuple[str, Any]]:
+    """The events of a stream, each with its name and its data."""
+    out = []
+    for block in answer.text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if fields:
+            out.append((fields["event"], json.loads(fields["data"])))
+    return out
 
 
 def tensor(client: TestClient, path: str, **query: Any) -> np.ndarray:

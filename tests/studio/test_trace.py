@@ -12,13 +12,14 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.inspect.attention import attention, head_scores, rollout
-from heedful.inspect.change import ablate, head_effects
+from heedful.inspect.change import ablate
+from heedful.inspect.effects import head_effects
 from heedful.inspect.gradients import attribution, gradient_by_distance
 from heedful.inspect.inputs import reading
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
 from heedful.models.base import Model
 from heedful.studio.state import Studio
-from tests.studio.conftest import SEQUENCES, TEXT, get, tensor, traced
+from tests.studio.conftest import SEQUENCES, TEXT, events, get, tensor, traced
 
 
 def same_input(models: Path, found: dict[str, Any]) -> tuple[Model, Any]:
@@ -84,6 +85,14 @@ def test_a_tensor_may_be_kept_for_ever(client: TestClient) -> None:
     assert answer.headers["etag"] != other.headers["etag"]
 
 
+def effects_of(client: TestClient, found: dict[str, Any], group: str, **more: Any) -> dict[str, list[float]]:
+    answer = client.get(f"/api/trace/{found['id']}/effects", params={"group": group, **more})
+    name, done = events(answer)[-1]
+    assert name == "done"
+    effects: dict[str, list[float]] = done["effects"]
+    return effects
+
+
 @pytest.mark.parametrize("kind", SEQUENCES)
 def test_scores_of_heads_effects_and_rollout_are_the_librarys(
     client: TestClient, models: Path, kind: str
@@ -95,8 +104,11 @@ def test_scores_of_heads_effects_and_rollout_are_the_librarys(
     assert [{k: g[k] for k in w} for g, w in zip(got, want, strict=True)] == want
     effects = {}
     for group in found["groups"]:
-        effects |= get(client, f"/api/trace/{found['id']}/effects", group=group["name"])["effects"]
-    assert effects == head_effects(model, given)
+        effects |= effects_of(client, found, group["name"])
+    wanted = head_effects(model, given)
+    assert effects.keys() == wanted.keys()
+    for path, row in wanted.items():
+        assert effects[path] == pytest.approx(row, rel=1e-3, abs=1e-9)
     if any(not g["cross"] for g in found["groups"]):
         got_rollout = tensor(client, f"/api/trace/{found['id']}/rollout")
         np.testing.assert_allclose(got_rollout, rollout(model, given).numpy(), atol=1e-6)
@@ -295,7 +307,7 @@ def test_a_head_at_its_mean_is_that_of_the_library(
     exec(compile(found["python"], "snippet", "exec"), names)
     assert names["changed"].change.tolist() == pytest.approx(want.change.tolist(), abs=1e-6)
     group = plain["groups"][-1]["name"]
-    effects = get(client, f"/api/trace/{plain['id']}/effects", group=group, mean=True)["effects"]
+    effects = effects_of(client, plain, group, mean=True)
     assert effects[layer][0] == pytest.approx(
         float(ablate(model, given, heads={layer: [0]}, mean=given).change.mean()), abs=1e-7
     )

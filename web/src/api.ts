@@ -10,13 +10,17 @@ export type ModelRow = {
 export type Group = {
   name: string; layers: string[]; heads: number[]; kind: "softmax" | "effective"; causal: boolean; cross: boolean; title: string;
 };
-export type TraceGroup = Group & { shape: number[]; queries: "tokens" | "target"; keys: "tokens" | "target" };
+/** Whose tokens name rows or columns: the source's or only ones, those a target reads, or the words it writes. */
+export type Side = "tokens" | "target" | "written";
+export type TraceGroup = Group & { shape: number[]; queries: Side; keys: Side; windows: (number | null)[] };
+/** How tokens reach each other in a stack: by attention, recurrence … */
+export type Mixer = { stack: string; by: string; window: number | null; paths: string[] };
 export type Recurrent = {
   path: string; cell: string; gates: string[]; states: string[]; hidden: number; side: string; reverse: boolean;
 };
 export type Caps = {
   id: string; source: string; family: string; kind: string; params: number; dim: number; vocab: number;
-  context: Record<string, number | null>; attention: Group[]; position: { type: string }; recurrent: Recurrent[];
+  context: Record<string, number | null>; attention: Group[]; position: { type: string }; recurrent: Recurrent[]; mixing: Mixer[];
   head: string; predicts: string | null; labels: string[] | null; embeddings: string[]; norm: string | null; kv_cache: boolean;
   chat: boolean; mask_token: string | null; tasks: string[]; topics: string[]; stacks: string[]; layers: number;
   tokenizer: { kind: string; size: number; merges: boolean; special: Record<string, string> } | null;
@@ -29,10 +33,10 @@ export type PredictionAt = {
   tags?: { token: number; label: string; p: number }[]; start?: number[]; end?: number[];
 };
 export type Trace = {
-  id: string; model: string; tokens: Token[]; target: Token[] | null; second?: number | null; prompt: number; warnings: string[]; cut: number;
+  id: string; model: string; tokens: Token[]; target: Token[] | null; written: Token[] | null; second?: number | null; prompt: number; warnings: string[]; cut: number;
   groups: TraceGroup[]; shapes: Record<string, number[]>; note: string; prediction: PredictionAt;
   generated: { text: string; logprobs: number[] } | null;
-  change: { kl: number[]; kl_last: number; before: Top[]; after: Top[] } | null; edited: boolean; ms: number; python: string;
+  change: { kl: number[]; kl_last: number; position: number; token: string; before: Top[]; after: Top[] } | null; edited: boolean; ms: number; python: string;
 };
 export type Scores = {
   name: string; head: number; entropy: number | null; distance: number | null; previous: number | null; first: number | null;

@@ -49,8 +49,11 @@ export function points(names: string[], xy: Float32Array, axes: string[]): Json 
   return { kind: "embeddings", data: { names, points: { array: xy, shape: [names.length, 2] }, axes, words: [], near: none, cosines: none, selected: null } };
 }
 
+/** A number, or nothing where a mask hides it. */
+const number = (value: number) => (Number.isNaN(value) ? null : value);
+
 export function matrixCsv(rows: string[], columns: string[], values: ArrayLike<number>): Rows {
-  return [["", ...columns], ...rows.map((name, i) => [name, ...columns.map((_, j) => values[i * columns.length + j])])];
+  return [["", ...columns], ...rows.map((name, i) => [name, ...columns.map((_, j) => number(values[i * columns.length + j]))])];
 }
 
 /** Text as it may stand in HTML. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -118,7 +119,7 @@ class HeadScore:
 
     name: str
     head: int
-    entropy: float  # in nats, the mean over queries
+    entropy: float  # in bits, the mean over queries
     distance: float | None  # Σ_j p_ij |i − j|, the mean over queries
     previous: float | None  # mean p(i, i−1)
     first: float | None  # mean p(i, 0), i > 0: where heads look that look nowhere
@@ -146,7 +147,7 @@ def head_scores(
     out = []
     for name, pattern in seen.patterns.items():
         p = shares(pattern.values)
-        entropy = torch.special.entr(p).sum(-1).mean(-1)
+        entropy = torch.special.entr(p).sum(-1).mean(-1) / math.log(2)
         distance, previous, first = (None, None, None) if pattern.cross else _order(p)
         for head in range(pattern.heads):
             at = lambda scores, h=head: None if scores is None else float(scores[h])

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import InputError
-from heedful.inspect.attention import attention
 from heedful.inspect.inputs import Input, Text, answer_id, choices, floats, part_at, reading, stack_of
 from heedful.models.base import Model
 from heedful.nn.adapt import KeptHeads
@@ -124,21 +123,6 @@ def ablate(
     return Ablation(given.run(model, without(model, heads, layers, mean=mean)), given.run(model))
 
 
-def head_effects(
-    model: Model, text: Text | Input, target: Text | None = None, *, mean: Text | Input | None = None
-) -> dict[str, list[float]]:
-    """How much the predictions move, in nats, when each head alone is switched off, or says its mean."""
-    given = reading(model, text, target)
-    effects = {}
-    for name, pattern in attention(model, given).patterns.items():
-        path = name.removesuffix(".pattern")
-        effects[path] = [
-            float(ablate(model, given, heads={path: [h]}, mean=mean).change.mean())
-            for h in range(pattern.heads)
-        ]
-    return effects
-
-
 @torch.no_grad()
 def carry(
     model: Model, clean: Text | Input, names: Sequence[str], positions: Sequence[int] | None = None,
@@ -154,10 +138,10 @@ def carry(
     for name in names:
         if name not in seen.met:  # a wildcard that matched nothing
             raise seen.missing(name)
-    return Watch(edit={name: _put(name, seen, positions) for name in seen})
+    return Watch(edit={name: _replace_positions(name, seen, positions) for name in seen})
 
 
-def _put(name: str, seen: Watch, positions: Sequence[int] | None) -> Edit:
+def _replace_positions(name: str, seen: Watch, positions: Sequence[int] | None) -> Edit:
     value, axis = seen[name], seen.positions[name]
     where = None if positions is None else _indices(name, value, axis, positions)
 
@@ -243,7 +227,7 @@ def causal_trace(
     first.run(model, seen)
     found: dict[str, list[float]] = {name: [] for name in names}
     for name, t in itertools.product(names, range(first.read.shape[1])):
-        patched = second.run(model, Watch(edit={name: _put(name, seen, [t])}))
+        patched = second.run(model, Watch(edit={name: _replace_positions(name, seen, [t])}))
         found[name].append((gap(choices(model, patched, -1)) - worst) / (best - worst))
     return found
 
@@ -287,7 +271,7 @@ def _is(model: Model, path: str, part: nn.Module) -> bool:
 
 def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
     plain = type(part) in (Attention, KeptHeads, CrossAttention)
-    found = {n: _plain(getattr(part, n)) for n in "qkvo"} if plain else {}
+    found = {n: _dequantised_linear(getattr(part, n)) for n in "qkvo"} if plain else {}
     matrices = {n: m for n, m in found.items() if m is not None}
     if len(matrices) < 4:
         raise InputError(
@@ -302,7 +286,7 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
         raise InputError(f"{path} would keep no head; leave one, or switch the layer off with ablate")
     cross = isinstance(part, CrossAttention)
     groups = _groups(left, part.heads, part.heads if cross else part.kv_heads, path)
-    new = _emptied(part)
+    new = _without_matrices(part)
     new.heads = len(left)
     if not cross:
         new.kv_heads = len(groups)
@@ -314,7 +298,7 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
     return new
 
 
-def _emptied(part: Attention) -> Attention:
+def _without_matrices(part: Attention) -> Attention:
     """The part without its matrices, and able to pick its heads out of a shared bias."""
     new = copy.copy(part)
     new._modules = {n: m for n, m in part._modules.items() if n not in ("q", "k", "v", "o")}
@@ -337,20 +321,20 @@ def _groups(left: Sequence[int], heads: int, kv_heads: int, path: str) -> list[i
     return [g for g, n in enumerate(asked) if n]
 
 
-def _plain(layer: nn.Module) -> nn.Linear | None:
+def _dequantised_linear(layer: nn.Module) -> nn.Linear | None:
     """A matrix that rows can be taken from: whole numbers become what they stand for."""
     if isinstance(layer, Quantised):
         return _linear(layer.wide(layer.scale.dtype), layer.bias)
     return layer if type(layer) is nn.Linear else None
 
 
-def _rows(linear: nn.Linear, kept: Sequence[int], size: int) -> nn.Linear:
-    index = torch.cat([torch.arange(h * size, (h + 1) * size) for h in kept])
+def _rows(linear: nn.Linear, heads: Sequence[int], size: int) -> nn.Linear:
+    index = torch.cat([torch.arange(h * size, (h + 1) * size) for h in heads])
     return _linear(linear.weight[index], None if linear.bias is None else linear.bias[index])
 
 
-def _columns(linear: nn.Linear, kept: Sequence[int], size: int) -> nn.Linear:
-    index = torch.cat([torch.arange(h * size, (h + 1) * size) for h in kept])
+def _columns(linear: nn.Linear, heads: Sequence[int], size: int) -> nn.Linear:
+    index = torch.cat([torch.arange(h * size, (h + 1) * size) for h in heads])
     return _linear(linear.weight[:, index], linear.bias)
 
 

@@ -82,11 +82,11 @@ def attribution(
         logits = choices(model, given.run(model), position)[0]
     chosen = int(logits.argmax()) if answer is None else answer_id(model, answer, len(logits))
     plain = _vectors(model, given, names)
-    ask = _Asked(model, given, position, chosen)
+    ask = _Target(model, given, position, chosen)
     if method == "gradient":
         grads = ask.gradients({n: x[None] for n, x in plain.items()})
         return _result(method, chosen, given, {n: (plain[n] * g[0]).sum(-1) for n, g in grads.items()})
-    return _integrated(model, ask, plain, steps)
+    return _integrate(model, ask, plain, steps)
 
 
 def _instead(value: Tensor, _: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def _instead(value: Tensor, _: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Target:
     """F: the logit of one answer at one position, as a function of the token vectors."""
 
     model: Model
@@ -119,17 +119,17 @@ class _Asked:
 
 
 @torch.no_grad()
-def _vectors(model: Model, given: Input, names: list[str]) -> dict[str, Tensor]:
+def _vectors(model: Model, inputs: Input, names: list[str]) -> dict[str, Tensor]:
     watch = Watch(*names)
-    given.run(model, watch)
+    inputs.run(model, watch)
     return {name: watch[name][0] for name in names}
 
 
-def _integrated(model: Model, ask: _Asked, plain: dict[str, Tensor], steps: int) -> Attribution:
+def _integrate(model: Model, target: _Target, baseline: dict[str, Tensor], steps: int) -> Attribution:
     tables = {"embed.token": "tokens", "target_embed.token": "target"}
     mean = lambda name: token_vectors(model.tables[tables[name]]).detach().mean(0)
-    base = {name: mean(name).expand_as(x) for name, x in plain.items()}
-    whole = _piece(ask, plain, base, 0.0, 1.0)
+    base = {name: mean(name).expand_as(x) for name, x in baseline.items()}
+    whole = _piece(target, baseline, base, 0.0, 1.0)
     pieces, used, total = [whole], POINTS, whole.rise
     while used + 2 * POINTS <= steps:
         if abs(sum(p.gap for p in pieces)) <= 1e-3 * max(1.0, abs(total)):
@@ -137,10 +137,10 @@ def _integrated(model: Model, ask: _Asked, plain: dict[str, Tensor], steps: int)
         worst = max(pieces, key=lambda p: abs(p.gap))
         middle = (worst.start + worst.end) / 2
         pieces.remove(worst)
-        pieces += [_piece(ask, plain, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))]
+        pieces += [_piece(target, baseline, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))]
         used += 2 * POINTS
-    scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in plain}
-    return _result("integrated", ask.answer, ask.given, scores, total, sum(p.gap for p in pieces))
+    scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in baseline}
+    return _result("integrated", target.answer, target.given, scores, total, sum(p.gap for p in pieces))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,32 +159,32 @@ class _Piece:
 
 
 def _piece(
-    ask: _Asked, plain: dict[str, Tensor], base: dict[str, Tensor], start: float, end: float
+    target: _Target, baseline: dict[str, Tensor], base: dict[str, Tensor], start: float, end: float
 ) -> _Piece:
     """Gauss-Legendre quadrature between two places of the straight path from base to input."""
     u, w = (torch.tensor(t, dtype=torch.float64) for t in np.polynomial.legendre.leggauss(POINTS))
     alpha, w = start + (end - start) * (u + 1) / 2, w * (end - start) / 2
-    line = lambda at: {n: base[n] + at.to(x)[:, None, None] * (x - base[n]) for n, x in plain.items()}
-    grads = ask.gradients(line(alpha))
-    shares = {n: (g * (plain[n] - base[n])).sum(-1).double().cpu() for n, g in grads.items()}  # (N, T)
+    line = lambda at: {n: base[n] + at.to(x)[:, None, None] * (x - base[n]) for n, x in baseline.items()}
+    grads = target.gradients(line(alpha))
+    shares = {n: (g * (baseline[n] - base[n])).sum(-1).double().cpu() for n, g in grads.items()}  # (N, T)
     with torch.no_grad():
-        low, high = ask.value(line(torch.tensor([start, end]))).tolist()
+        low, high = target.value(line(torch.tensor([start, end]))).tolist()
     return _Piece(start, end, {n: (w[:, None] * s).sum(0) for n, s in shares.items()}, high - low)
 
 
 def _result(
-    method: str, answer: int, given: Input, scores: dict[str, Tensor], total: float | None = None,
+    method: str, answer: int, inputs: Input, scores: dict[str, Tensor], total: float | None = None,
     gap: float | None = None,
 ) -> Attribution:  # fmt: skip
     other = scores.get("target_embed.token")
     return Attribution(
-        method, answer, given.tokens, scores["embed.token"].detach(), given.target_tokens,
+        method, answer, inputs.tokens, scores["embed.token"].detach(), inputs.target_tokens,
         None if other is None else other.detach(), total, gap,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Reach:
+class GradientByDistance:
     """How large the gradient is that the last state sends to the input `distance` tokens before it."""
 
     distances: tuple[int, ...]
@@ -192,7 +192,7 @@ class Reach:
 
     @property
     def relative(self) -> tuple[float, ...]:
-        """The norms as shares of that at distance 0: models whose vectors differ in length can be compared."""
+        """The norms divided by that at distance 0, so that models with vectors of other lengths compare."""
         return tuple(norm / (self.norms[0] or 1.0) for norm in self.norms)
 
     def to_dict(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class Reach:
 
 def gradient_by_distance(
     model: Model, text: Text | Input | None = None, *, length: int = 32, samples: int = 8, seed: int = 0
-) -> Reach:
+) -> GradientByDistance:
     """‖∂(u·h_T)/∂x_{T−d}‖ for d = 0 … T−1, the root mean square over random unit vectors u
 
     h_T is the last hidden state, x the embedding. In a recurrence it is a product of d Jacobians, which fades
@@ -237,4 +237,4 @@ def gradient_by_distance(
             (grad,) = torch.autograd.grad(last @ (u / u.norm()), held, retain_graph=True)
             total += grad[0].double().square().sum(-1).cpu()
     norms = (total / samples).sqrt().flip(0)
-    return Reach(tuple(range(len(norms))), tuple(norms.tolist()))
+    return GradientByDistance(tuple(range(len(norms))), tuple(norms.tolist()))

@@ -74,8 +74,8 @@ def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = 
     if temperature != 1.0:
         z = sheet.line("cooled" if temperature < 1 else "heated", "z / T", op("/", z, temperature))
     weights = softmax_lines(sheet, z, "all")
-    logs = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
-    sheet.line("entropy", "−Σ w ln w, in nats", op("-", 0.0, op("·", weights, logs)))
+    logs = np.log2(weights, where=weights > 0, out=np.zeros_like(weights))
+    sheet.line("entropy", "−Σ w log₂ w, in bits", op("-", 0.0, op("·", weights, logs)))
     return sheet.done(f"softmax at temperature {temperature:g}")
 
 

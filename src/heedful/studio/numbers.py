@@ -31,7 +31,15 @@ def span(text: str | None, size: int) -> slice:
 
 
 def cut(value: Tensor, head: int | None, rows: str | None, cols: str | None, over: str) -> Tensor:
-    """One head of (H, T, S) or something over all of them; then some rows and columns."""
+    """One head of (H, T, S) or something over all of them; then some rows and columns. `over` "norm" is the
+    length of the vectors along the last axis: of a state (T, F, N) one number for each channel.
+    """
+    if over == "norm":
+        if value.dim() < 2 or head is not None:
+            raise InputError(
+                f"this value has the shape {tuple(value.shape)} and no vectors", hint="leave over out"
+            )
+        value, over = value.float().norm(dim=-1), "none"
     if head is not None or over != "none":
         if value.dim() < 3:
             raise InputError(

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.errors import InputError
+from heedful.inspect.mixing import order_note, parts_of, position_type, stacks_of
 from heedful.models.base import Model
 from heedful.nn.attention import Attention
 from heedful.nn.context import Context, Mask
 from heedful.nn.latent import LatentAttention
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
-from heedful.studio.record import parts_of, position_type, stacks_of
 
 FORMULAS = {
     "sinusoidal": "p(t, 2i) = sin(t / base^(2i/D)), p(t, 2i+1) = cos(t / base^(2i/D))",
@@ -22,12 +22,6 @@ FORMULAS = {
     "rotary": "q_t → R_t q_t, k_s → R_s k_s; pair i turns by t · base^(−2i/K)",
     "alibi": "b_h(i, j) = −m_h (i − j)",
     "buckets": "b_h(i, j) = table[bucket(j − i), h]",
-}
-NOTES = {
-    "recurrence": "order comes from recurrence: each state is made from the one before; shuffle and see",
-    "convolution": "order comes from the window of the convolution: it knows its neighbours, not its place",
-    "none": "no order: the same words in any order are the same",
-    "disentangled": "content and distance are scored apart: no vector is added to a token",
 }
 
 
@@ -99,5 +93,5 @@ def describe(model: Model, length: int) -> dict[str, Any]:
         "slopes": bias.slopes(torch.device("cpu")).tolist() if isinstance(bias, ALiBi) else None,
         "buckets": buckets,
         "frequencies": None if rotary is None else _frequencies(rotary, length).tolist(),
-        "base": base, "note": NOTES.get(kind, ""), "formula": FORMULAS.get(kind, ""),
+        "base": base, "note": order_note(model), "formula": FORMULAS.get(kind, ""),
     }  # fmt: skip

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.inspect.inputs import Input, names_of
+from heedful.inspect.row_labels import written_names
 from heedful.models.base import LM, Model
 from heedful.studio import tokens
 from heedful.studio.record import PREDICTS, labels_of
@@ -28,6 +29,17 @@ def default_position(model: Model, given: Input) -> int:
         return ids.index(model.tokenizer.mask)
     special = tokens.special_ids(model)
     return max((i for i, token in enumerate(ids) if token not in special), default=len(ids) - 1)
+
+
+def telling_position(model: Model, given: Input, moved: Tensor, output: Tensor) -> tuple[int, str]:
+    """Where to look at a change, and the token there. An encoder-decoder, whose last prediction is the end of
+    the text whatever was changed, is asked where it moved most, and the token is the one it writes.
+    """
+    if given.target is None or predicts(model) != "words":
+        at = default_position(model, given)
+        return at, tokens.shown(model, given.names[at])
+    at = int(moved.argmax())
+    return at, tokens.shown(model, written_names(model, given, output[None])[at])
 
 
 def words_at(model: Model, output: Tensor, position: int) -> Tensor:

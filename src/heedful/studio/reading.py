@@ -16,13 +16,14 @@ from heedful.decode.loop import stream
 from heedful.errors import InputError
 from heedful.inspect.change import Ablation
 from heedful.inspect.inputs import Input, names_of, reading, token_id
+from heedful.inspect.row_labels import OPEN, written_ids
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.studio import predictions, snippets, tokens
 from heedful.studio.record import context, describe, groups_of, heads_of
 from heedful.studio.shelf import Held
 from heedful.studio.trace import Edits, Recorder, Trace
 from heedful.studio.work import Ticket
-from heedful.view.words import labels
+from heedful.view.words import readable
 from heedful.view.wordwise import marks_of, words
 from heedful.word2vec import Word2Vec
 
@@ -54,13 +55,14 @@ def _words(held: Held, asked: Asked, id: str) -> Trace:
     value = torch.from_numpy(np.array(vectors.input[known], dtype=np.float32))
     given = Input(torch.tensor([known]), tuple(w["text"] for w in words))
     trace = Trace(
-        id, held.entry, text, given, Edits(), words, None, [], {"vectors": tuple(value.shape)},
+        id, held.entry, text, given, Edits(), words, None, None, [], {"vectors": tuple(value.shape)},
         {"vectors": value}, None,
     )  # fmt: skip
     lines = f"print([vectors[word] for word in {[w['text'] for w in words]!r}])"
     trace.answer = {
-        "id": id, "model": held.id, "tokens": words, "target": None, "prompt": len(words), "cut": 0,
-        "warnings": warnings, "groups": [], "shapes": {"vectors": list(value.shape)}, "edited": False,
+        "id": id, "model": held.id, "tokens": words, "target": None, "written": None,
+        "prompt": len(words), "cut": 0, "warnings": warnings, "groups": [],
+        "shapes": {"vectors": list(value.shape)}, "edited": False,
         "note": "word vectors attend to nothing: one vector for each word, whatever stands beside it",
         "prediction": {"kind": "vectors", "position": 0, "top": []}, "generated": None, "change": None,
         "python": snippets.script(held.entry, lines),
@@ -101,9 +103,10 @@ class Reader:
             output = given.run(model, recorder)[0]
         read = self.texts() if exact and ids == plain else None
         text = read[0] if read is not None and len(read) == 1 else read
+        spoken = None if target is None else self.worded(self.written(given, output))
         source, target = self.worded(source), None if target is None else self.worded(target)
         trace = Trace(
-            id, self.held.entry, text, given, edits, source, target, groups, recorder.shapes,
+            id, self.held.entry, text, given, edits, source, target, spoken, groups, recorder.shapes,
             dict(recorder.values), output,
         )  # fmt: skip
         trace.values.pop("head.logits", None)  # it is the output
@@ -134,8 +137,15 @@ class Reader:
         memo = self.held.memo
         if "mark" not in memo:
             memo["mark"] = marks_of(self.model)
-        of = words(labels(self.model, [t["id"] for t in found]), memo["mark"])
+        of = words(readable(self.model, [t["text"] for t in found]), memo["mark"])
         return [token | {"word": word} for token, word in zip(found, of, strict=True)]
+
+    def written(self, given: Input, output: Tensor) -> list[dict[str, Any]]:
+        """The word that each position of the target writes; its rows over the source carry it."""
+        ids = written_ids(self.model, given, output[None])
+        found = tokens.named(self.model, [i for i in ids if i is not None])
+        blank = {"id": -1, "text": OPEN, "shown": OPEN, "start": None, "end": None, "special": True}
+        return found if ids[-1] is not None else [*found, blank]
 
     def heads(self) -> dict[str, int]:
         memo = self.held.memo  # already in the model's thread
@@ -266,12 +276,12 @@ class Reader:
         """How the predictions moved: against the model with everything on, on the tokens as they were."""
         with torch.no_grad():
             before = replace(given, ids=given.ids.new_tensor([plain])).run(self.model)[0]
-        moved = Ablation(output[None], before[None]).change
-        at = predictions.default_position(self.model, given)
-        kl = moved.reshape(-1).tolist()
+        moved = Ablation(output[None], before[None]).change.reshape(-1)
+        last = predictions.default_position(self.model, given)
+        at, token = predictions.telling_position(self.model, given, moved, output)
         return {
-            "kl": kl, "kl_last": kl[at if len(kl) > 1 else 0],
-            **predictions.beside(self.model, before, output, at, 10),
+            "kl": moved.tolist(), "kl_last": float(moved[last if len(moved) > 1 else 0]),
+            "position": at, "token": token, **predictions.beside(self.model, before, output, at, 10),
         }  # fmt: skip
 
     def answer(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
@@ -288,7 +298,7 @@ class Reader:
             view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})
         return {
             "id": trace.id, "model": self.held.id, "tokens": trace.tokens, "target": trace.target,
-            "second": trace.given.second,
+            "written": trace.written, "second": trace.given.second,
             "prompt": prompt, "warnings": self.warnings, "cut": self.cut, "groups": groups,
             "shapes": {name: list(shape) for name, shape in trace.shapes.items()}, "note": note,
             "prediction": predictions.at(model, output, at, 10), "generated": self.generated,

@@ -14,17 +14,14 @@ from heedful.decode.request import context_length
 from heedful.errors import HeedfulError
 from heedful.inspect.from_model import TOPICS, Subject
 from heedful.inspect.inputs import Input, names_of
+from heedful.inspect.mixing import mixers_of, parts_of, position_type, stacks_of, window_of
+from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.nn.attention import Attention, CrossAttention
-from heedful.nn.attentive import Decoding
-from heedful.nn.block import Stack
 from heedful.nn.context import Part, Watch
-from heedful.nn.disentangled import DisentangledAttention
 from heedful.nn.head import NoHead
-from heedful.nn.latent import LatentAttention
 from heedful.nn.norm import RMSNorm
-from heedful.nn.position import ALiBi, BucketBias, Learned, Sinusoidal
 from heedful.nn.recurrent import Recurrence
+from heedful.nn.ssm import S4, Mamba
 from heedful.studio.shelf import Entry, Held
 from heedful.tasks.common import Pipeline
 from heedful.word2vec import Word2Vec
@@ -44,23 +41,6 @@ def kind_of(model: Model | Word2Vec) -> str:
     return "decoder" if isinstance(model, LM) and model.causal else "encoder"
 
 
-def stacks_of(model: Model) -> dict[str, Stack]:
-    """The stacks by name, in the order they run."""
-    if isinstance(model, Seq2Seq):
-        return {"encoder": model.encoder, "decoder": model.decoder}
-    assert isinstance(model, LM)
-    return {"blocks": model.blocks}
-
-
-def parts_of(model: Model) -> Iterator[tuple[str, Part]]:
-    """Every part with the path it shows its values under; a part at several depths comes once for each."""
-    for name, stack in stacks_of(model).items():
-        for layer in range(len(stack)):
-            for inner, module in stack[layer].named_modules():
-                if isinstance(module, Part):
-                    yield f"{name}.{layer}{'.' if inner else ''}{inner}", module
-
-
 @dataclass(frozen=True)
 class Group:
     """Layers that attend alike: one row of thumbnails each."""
@@ -71,15 +51,9 @@ class Group:
     kind: str
     causal: bool
     cross: bool
-
-    @property
-    def queries(self) -> str:
-        """Whose tokens label the rows: `target` only where there is one."""
-        return "target" if self.stack == "decoder" else "tokens"
-
-    @property
-    def keys(self) -> str:
-        return "tokens" if self.cross else self.queries
+    queries: Side  # whose tokens label the rows: those read, or the words written
+    keys: Side
+    windows: tuple[int | None, ...] = ()  # of each layer: how many tokens it sees at most
 
     @property
     def title(self) -> str:
@@ -96,55 +70,37 @@ def groups_of(model: Model) -> list[Group]:
             found.setdefault((stack, ".".join(rest) or "look"), []).append((path, part))
     out = []
     for (stack, word), parts in found.items():
-        cross = isinstance(parts[0][1], CrossAttention | Decoding)
+        path, part = parts[0]
+        cross, has_target = attends_to_source(part), isinstance(model, Seq2Seq)
         causal = not cross and (stack == "decoder" or (isinstance(model, LM) and model.causal))
-        kind = parts[0][1].pattern_kind or "effective"
-        out.append(Group(f"{stack}.{word}", stack, tuple(p for p, _ in parts), kind, causal, cross))
+        rows, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
+        layers, windows = tuple(p for p, _ in parts), tuple(window_of(p) for _, p in parts)
+        kind = part.pattern_kind or "effective"
+        out.append(Group(f"{stack}.{word}", stack, layers, kind, causal, cross, rows, keys, windows))
     return out
 
 
 def recurrent_of(model: Model) -> list[dict[str, Any]]:
-    """Every recurrent cell: its gates and states, which side it reads, whether backwards."""
+    """Every part that shows a state which it carries from token to token, recurrent cells and state spaces:
+    their gates and states, which side they read, whether backwards.
+    """
     out = []
     for path, part in parts_of(model):
         if isinstance(part, Recurrence):
-            states = [name for name in part.shown if name in ("h", "c")]
-            side = (
-                "source"
-                if path.startswith("encoder")
-                else "target"
-                if path.startswith("decoder")
-                else "tokens"
-            )
-            out.append({
-                "path": path, "cell": type(part).__name__,
-                "gates": [g for g in part.shown if g not in states],
-                "states": states, "words": list(part.shown), "hidden": part.hidden, "side": side,
-                "reverse": part.reverse,
-            })  # fmt: skip
+            states, words, hidden = [n for n in part.shown if n in ("h", "c")], list(part.shown), part.hidden
+        elif isinstance(part, Mamba):
+            states, words, hidden = ["h"], ["delta", "h"], part.A_log.numel()
+        elif isinstance(part, S4):
+            states, words, hidden = ["h"], ["h"], 2 * part.A_log.numel()
+        else:
+            continue
+        side = {"encoder": "source", "decoder": "target"}.get(path.partition(".")[0], "tokens")
+        gates = [g for g in words if g not in states] if isinstance(part, Recurrence) else []
+        out.append({
+            "path": path, "cell": type(part).__name__, "gates": gates, "states": states, "words": words,
+            "hidden": hidden, "side": side, "reverse": isinstance(part, Recurrence) and part.reverse,
+        })  # fmt: skip
     return out
-
-
-def position_type(model: Model) -> str:
-    """How the model knows where a token stands."""
-    for embed in model.tables.values():
-        if isinstance(embed.position, Sinusoidal | Learned):
-            return "sinusoidal" if isinstance(embed.position, Sinusoidal) else "learned"
-    for stack in stacks_of(model).values():
-        if isinstance(stack.bias, ALiBi | BucketBias):
-            return "alibi" if isinstance(stack.bias, ALiBi) else "buckets"
-    parts = [part for _, part in parts_of(model)]
-    if any(isinstance(p, DisentangledAttention) for p in parts):
-        return "disentangled"
-    if any(
-        isinstance(p, LatentAttention) or (isinstance(p, Attention) and p.rotary is not None) for p in parts
-    ):
-        return "rotary"
-    if any(isinstance(p, Recurrence) or p.pattern_kind == "effective" for p in parts):
-        return "recurrence"
-    if any(isinstance(m, nn.Conv1d) for m in model.modules()):
-        return "convolution"
-    return "none"
 
 
 def topics_of(model: Model) -> list[str]:
@@ -251,7 +207,7 @@ def record(held: Held, python: str) -> dict[str, Any]:
         size = model.input.size + (0 if model.output is None else model.output.size)
         return about | {
             "family": "word2vec", "params": int(size), "dim": model.dim, "vocab": len(model), "context": {},
-            "attention": [], "position": {"type": "none"}, "recurrent": [], "head": "none",
+            "attention": [], "position": {"type": "none"}, "recurrent": [], "mixing": [], "head": "none",
             "predicts": "vectors", "labels": None,
             "embeddings": ["input"] + ["output"] * (model.output is not None),
             "norm": None, "kv_cache": False, "chat": False, "mask_token": None, "topics": ["word2vec"],
@@ -271,6 +227,7 @@ def _sequence(model: Model) -> dict[str, Any]:
         "dim": model.config.dim, "vocab": model.config.vocab, "context": context(model),
         "attention": [describe(group, heads) for group in groups],
         "position": {"type": position_type(model)}, "recurrent": recurrent_of(model),
+        "mixing": mixers_of(model),
         "head": "none" if isinstance(model.head, NoHead) else model.config.head,
         "predicts": PREDICTS.get(model.config.head, "vectors"), "labels": labels_of(model),
         "embeddings": ["input"] + ["output"] * words, "norm": norm_of(model),
@@ -285,7 +242,7 @@ def describe(group: Group, heads: dict[str, int]) -> dict[str, Any]:
     return {
         "name": group.name, "stack": group.stack, "layers": list(group.layers), "kind": group.kind,
         "heads": [heads[layer] for layer in group.layers], "causal": group.causal, "cross": group.cross,
-        "title": group.title, "queries": group.queries, "keys": group.keys,
+        "title": group.title, "queries": group.queries, "keys": group.keys, "windows": list(group.windows),
     }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ VIEWS: dict[str, tuple[str, str]] = {
         "print(rollout(model, {given}, side={side!r}))",
     ),
     "effects": (
-        "from heedful.inspect.change import head_effects",
+        "from heedful.inspect.effects import head_effects",
         "print(head_effects(model, {given}{mean}))",
     ),
     "tensor": (
@@ -53,7 +53,7 @@ VIEWS: dict[str, tuple[str, str]] = {
     ),
     "reach": (
         "from heedful.inspect.gradients import gradient_by_distance",
-        "print(gradient_by_distance(model, {text}))",
+        "print(gradient_by_distance(model, {text}).relative)",
     ),
     "attribution": (
         "from heedful.inspect.gradients import attribution",

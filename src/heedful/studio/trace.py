@@ -101,12 +101,14 @@ class Trace:
     edits: Edits
     tokens: list[dict[str, Any]]
     target: list[dict[str, Any]] | None
+    written: list[dict[str, Any]] | None  # the word that each position of the target writes
     groups: list[Group]
     shapes: dict[str, tuple[int, ...]]
     values: dict[str, Tensor]
     output: Tensor | None  # the logits as the head gives them, without the batch axis; None of word vectors
     answer: dict[str, Any] = field(default_factory=dict)  # what POST /api/trace said
     scores: list[dict[str, Any]] | None = None
+    effects: dict[tuple[str, bool], dict[str, list[float]]] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:

@@ -73,7 +73,8 @@ def heads(
     keys: Sequence[str] | None = None, pattern: Any = None, tokenizer: Any = None, scale: str = "sqrt",
     palette: str = "blue", only: Sequence[str] = ("*",),
 ) -> Figure:  # fmt: skip
-    """Every head as a small picture, with its scores: entropy, distance, previous and first token, induction.
+    """Every head as a small picture, with its scores: entropy in bits, distance, share of the previous and of
+    the first token, induction.
 
     It takes what `attention` takes.
     """
@@ -261,7 +262,7 @@ def _scored(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for pattern in patterns:
         size = np.abs(pattern["values"].astype(np.float64))
         p = size / np.maximum(size.sum(-1, keepdims=True), 1e-30)
-        entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1).mean(-1)
+        entropy = -(p * np.log2(np.where(p > 0, p, 1.0))).sum(-1).mean(-1)
         T, S = p.shape[1:]
         ordered = not pattern["cross"] and T == S
         far = np.abs(np.arange(T)[:, None] - np.arange(S))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.errors import InputError
+from heedful.inspect.mixing import order_note
 from heedful.models.base import Model
 from heedful.nn.context import Context, Mask
 from heedful.nn.disentangled import Distances
@@ -50,8 +51,8 @@ def positions(model: Model, length: int = 64) -> Figure:
     name = model.family.name
     if not panels:
         raise InputError(
-            f"{name} has no positions: order comes from its recurrence or its convolution; "
-            "view.attention(model, text) shows what it carries along"
+            f"{name} has no positions: {order_note(model)}",
+            hint="view.attention(model, text) shows what it carries along",
         )
     title = f"Positions of {name}: {panels[0]['title']}"
     learned = [t.position.context for t in model.tables.values() if isinstance(t.position, Learned)]

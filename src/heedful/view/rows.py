@@ -79,7 +79,7 @@ SCORES = ("entropy", "distance", "previous", "first", "induction")
 
 def heads(data: Data) -> tuple[list[str], Rows]:
     rows = ([s["name"], s["head"], *(s.get(k) for k in SCORES)] for s in data["scores"])
-    return ["layer", "head", *SCORES], rows
+    return ["layer", "head", "entropy_bits", *SCORES[1:]], rows
 
 
 def panels(data: Data) -> tuple[list[str], Rows]:

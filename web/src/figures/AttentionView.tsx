@@ -7,7 +7,7 @@ import { HeadGrid } from "./HeadGrid";
 import { Lines } from "./Lines";
 import { Matrix } from "./Matrix";
 import { drawGrid, drawMatrix } from "./paint";
-import { arranged, greatestHead, groupNames, head, headCount, isCausal, mean, pool, SIDES } from "./patterns";
+import { arranged, greatestHead, groupNames, head, headCount, isCausal, maskOf, mean, pool, SIDES } from "./patterns";
 import { drawLines } from "./plots";
 import { say } from "./say";
 import { TextView } from "./TextView";
@@ -46,7 +46,8 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
   const queries = useMemo(() => groupNames(pattern.queries, shown.rows), [pattern, shown]);
   const keys = useMemo(() => groupNames(pattern.keys, shown.columns), [pattern, shown]);
   const signed = pattern.kind === "effective";
-  const causal = useMemo(() => isCausal(pattern), [pattern]) && !(pair && between);
+  const causal = useMemo(() => isCausal(pattern), [pattern]);
+  const masked = useMemo(() => maskOf(shown.rows, shown.columns, { causal, window: pattern.cross ? null : pattern.window }), [shown, causal]);
   const limit = greatest(values);
   const layers = useMemo(() => (view !== "grid" ? [] : patterns.filter((p) => p.values.length)).map((p): GridLayer => {
     const size = p.queries.length * p.keys.length;
@@ -57,7 +58,7 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
   }), [patterns, view === "grid"]);
   const lineHeads = useMemo(() => [{ label: title(which), values }], [values, which]);
   const said = [...(view === "grid" ? [say("grid")] : [pattern.name, title(which)]), signed ? "effective, signed" : "", view === "grid" ? "" : say(scale), hide ? say("hidden") : "", words && pieces ? say("byWords") : "", pair && between ? side(between) : ""].filter(Boolean).join(" · ");
-  const spec = { rows: queries, columns: keys, values, signed, scale, palette, limit, causal, firstKey: hide ? 1 : 0, rowTitle: say("query"), columnTitle: say("key") };
+  const spec = { rows: queries, columns: keys, values, signed, scale, palette, limit, masked, rowTitle: say(pattern.written ? "written" : "query"), columnTitle: say(pattern.written ? "source" : "key") };
   const heading = figure.about.model ? say("attentionOf", { model: figure.about.model }) : say("attention");
   const step = (by: number) => which !== "mean" && which !== "max" && setWhich((which + by + heads) % heads);
   const layer = (by: number) => setAt((at + by + patterns.length) % patterns.length);
@@ -103,7 +104,7 @@ export function AttentionView({ figure, data }: { figure: FigureJson; data: Atte
         {!raw.length && <p class="fig-note" role="status">{say("loading")}</p>}
         {view === "matrix" && raw.length > 0 && <Matrix {...spec} title={said} pinned={pinned} onPin={pin} />}
         {view === "lines" && raw.length > 0 && <Lines queries={queries} keys={keys} heads={lineHeads} title={said} pinned={pinned} onPin={pin} />}
-        {view === "text" && raw.length > 0 && <TextView queries={queries} keys={keys} values={values} title={said} signed={signed} scale={scale} palette={palette} pinned={pinned} onPin={pin} />}
+        {view === "text" && raw.length > 0 && <TextView queries={queries} keys={keys} values={values} masked={masked} title={said} signed={signed} scale={scale} palette={palette} pinned={pinned} onPin={pin} />}
       </Frame>
     </div>
   );

@@ -18,8 +18,7 @@ export interface MatrixProps {
   scale?: Scale;
   palette?: Palette;
   limit?: number;
-  causal?: boolean;
-  firstKey?: number;
+  masked?: Uint8Array; // 1 where a mask hides the cell: it is hatched and has no number
   rowTitle?: string;
   columnTitle?: string;
   compact?: boolean;
@@ -63,7 +62,7 @@ export function Matrix(props: MatrixProps) {
   const scroller = useRef<HTMLDivElement>(null);
   const drawing = useMemo(
     () => drawMatrix({ ...props, limit }, width),
-    [rows, columns, values, signed, scale, palette, limit, props.causal, props.firstKey, props.compact, width, props.rowTitle, props.columnTitle],
+    [rows, columns, values, signed, scale, palette, limit, props.masked, props.compact, width, props.rowTitle, props.columnTitle],
   );
   const legend = useMemo(() => drawLegend({ signed, scale, palette, limit }), [signed, scale, palette, limit]);
   const L = drawing.layout;
@@ -146,15 +145,15 @@ export function Matrix(props: MatrixProps) {
 }
 
 /** What is read out at a cell. */
-export function said(props: Pick<MatrixProps, "rows" | "columns" | "values" | "causal" | "firstKey">, at: Cell): string {
+export function said(props: Pick<MatrixProps, "rows" | "columns" | "values" | "masked">, at: Cell): string {
   const names = { row: shown(props.rows[at.row].slice(0, 80)), column: shown(props.columns[at.column].slice(0, 80)) };
-  if (props.causal && at.column + (props.firstKey ?? 0) > at.row) return say("masked", names);
   const S = props.columns.length;
   const value = props.values[at.row * S + at.column];
+  if (props.masked?.[at.row * S + at.column] || Number.isNaN(value)) return say("masked", names);
   return say("cell", { ...names, value: number(value, 4), rank: rank(props.values, S, at) });
 }
 
-function Table({ rows, columns, values, title, causal, firstKey = 0 }: MatrixProps) {
+function Table({ rows, columns, values, title, masked }: MatrixProps) {
   const S = columns.length;
   const [T, W] = [Math.min(rows.length, CLIP), Math.min(S, CLIP)];
   const cut = T < rows.length || W < S;
@@ -173,7 +172,7 @@ function Table({ rows, columns, values, title, causal, firstKey = 0 }: MatrixPro
           {rows.slice(0, T).map((name, t) => (
             <tr>
               <th scope="row" dir="auto">{shown(name.slice(0, 80))}</th>
-              {Array.from({ length: W }, (_, s) => <td>{causal && s + firstKey > t ? "–" : number(values[t * S + s], 4)}</td>)}
+              {Array.from({ length: W }, (_, s) => <td>{masked?.[t * S + s] || Number.isNaN(values[t * S + s]) ? "–" : number(values[t * S + s], 4)}</td>)}
             </tr>
           ))}
         </tbody>

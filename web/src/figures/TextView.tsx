@@ -12,6 +12,7 @@ export interface TextViewProps {
   keys: string[];
   values: Numbers;
   title: string;
+  masked?: Uint8Array; // 1 where a mask hides the key
   signed?: boolean;
   scale?: Scale;
   palette?: Palette;
@@ -55,8 +56,9 @@ export function TextView(props: TextViewProps) {
       <div class="fig-tokens" role="list" aria-label={props.title}>
         {keys.map((k, s) => {
           const colour = cssOf(colours, s);
+          const weight = props.masked?.[pinned * S + s] ? say("hiddenByMask") : number(row[s], 4);
           return (
-            <span role="listitem" class="fig-token fig-shade" dir="auto" title={number(row[s], 4)} aria-label={`${shown(k.slice(0, 80))} ${number(row[s], 4)}`} style={{ background: colour, color: ink(rgb(colour)) }}>
+            <span role="listitem" class="fig-token fig-shade" dir="auto" title={weight} aria-label={`${shown(k.slice(0, 80))} ${weight}`} style={{ background: colour, color: ink(rgb(colour)) }}>
               {shown(k.slice(0, 200))}
             </span>
           );

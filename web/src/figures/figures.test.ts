@@ -150,7 +150,7 @@ describe("the matrix", () => {
   it("says where one is", () => {
     const props = { rows: ["it", "b"], columns: ["cat", "d"], values: new Float32Array([0.40625, 0.1, 0.5, 0.5]) };
     expect(said(props, { row: 0, column: 0 })).toBe("row 'it', column 'cat', 0.4063, rank 1");
-    expect(said({ ...props, causal: true }, { row: 0, column: 1 })).toBe("row 'it', column 'd', hidden by the mask");
+    expect(said({ ...props, masked: Uint8Array.of(0, 1) }, { row: 0, column: 1 })).toBe("row 'it', column 'd', hidden by the mask");
   });
   it("finds the cell under a point", () => {
     const { layout } = drawMatrix({ rows: ["a", "b"], columns: ["c", "d"], values: [0, 1, 1, 0] }, 400);
@@ -184,7 +184,7 @@ describe("SVG", () => {
   const parsed = (text: string) => new DOMParser().parseFromString(text, "image/svg+xml");
   it("is XML whatever the tokens are", () => {
     const hostile = ["<script>alert(1)</script>", 'a"b&c\u0007', "\u202eabc"];
-    const file = svg(drawMatrix({ rows: hostile, columns: hostile, values: [1, 0, 0, 0, 1, 0, 0, 0, 1], causal: true }), LIGHT, "<t>", "d & e");
+    const file = svg(drawMatrix({ rows: hostile, columns: hostile, values: [1, 0, 0, 0, 1, 0, 0, 0, 1], masked: Uint8Array.of(0, 1, 1, 0, 0, 1, 0, 0, 0) }), LIGHT, "<t>", "d & e");
     const page = parsed(file);
     expect(page.querySelector("parsererror")).toBeNull();
     expect(page.querySelector("script")).toBeNull();

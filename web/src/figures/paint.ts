@@ -29,8 +29,7 @@ export interface MatrixSpec extends Colouring {
   rows: readonly string[];
   columns: readonly string[];
   values: ArrayLike<number>;
-  causal?: boolean;
-  firstKey?: number; // the position of the first column, where the first token is hidden
+  masked?: Uint8Array; // 1 where a mask hides the cell
   rowTitle?: string;
   columnTitle?: string;
   compact?: boolean; // rows as low as they may be: states over time, positions over dimensions
@@ -75,7 +74,7 @@ function paintMatrix(pen: Pen, theme: Theme, spec: MatrixSpec, L: MatrixLayout):
   const S = spec.columns.length;
   const colours = coloured(spec.values, spec, theme.dark);
   cells(pen, L.left, L.top, S * L.cellWidth, T * L.cellHeight, T, S, colours, theme.background);
-  if (spec.causal) hatch(pen, theme, L, T, S, spec.firstKey ?? 0);
+  if (spec.masked) hatch(pen, theme, L, T, S, spec.masked);
   pen.strokeStyle = theme.faint;
   pen.lineWidth = 1;
   pen.setLineDash([]);
@@ -113,7 +112,7 @@ function columnLabel(pen: Pen, L: MatrixLayout, name: string, s: number): void {
 }
 
 /** What a mask hides is hatched: it is no weight of 0, it was never asked. */
-function hatch(pen: Pen, theme: Theme, L: MatrixLayout, T: number, S: number, firstKey: number): void {
+function hatch(pen: Pen, theme: Theme, L: MatrixLayout, T: number, S: number, masked: Uint8Array): void {
   const w = L.cellWidth;
   pen.strokeStyle = theme.faint;
   pen.fillStyle = theme.faint;
@@ -122,12 +121,15 @@ function hatch(pen: Pen, theme: Theme, L: MatrixLayout, T: number, S: number, fi
   pen.beginPath();
   for (let t = 0; t < T; t++) {
     const y = L.top + t * L.cellHeight;
-    const from = t + 1 - firstKey;
-    if (w < 8) {
-      if (from < S) pen.fillRect(L.left + from * w, y, (S - from) * w, L.cellHeight / 2);
-      continue;
-    }
-    for (let s = from; s < S; s++) {
+    for (let s = 0; s < S; s++) {
+      if (!masked[t * S + s]) continue;
+      if (w < 8) {
+        let end = s;
+        while (end < S && masked[t * S + end]) end++;
+        pen.fillRect(L.left + s * w, y, (end - s) * w, L.cellHeight / 2);
+        s = end;
+        continue;
+      }
       pen.moveTo(L.left + s * w, y + L.cellHeight);
       pen.lineTo(L.left + (s + 1) * w, y);
     }
@@ -144,7 +146,7 @@ function cellNumbers(pen: Pen, spec: MatrixSpec, L: MatrixLayout, colours: Uint8
   for (let i = 0; i < spec.values.length; i++) {
     const row = Math.floor(i / S);
     const column = i % S;
-    if (spec.causal && column + (spec.firstKey ?? 0) > row) continue;
+    if (spec.masked?.[i] || Number.isNaN(spec.values[i])) continue;
     const colour: RGB = [colours[3 * i], colours[3 * i + 1], colours[3 * i + 2]];
     pen.fillStyle = ink(colour);
     const said = Math.abs(spec.values[i]) < 0.005 ? "0" : spec.values[i].toFixed(2).replace(/^(-?)0\./, "$1.").replace("-", "−");

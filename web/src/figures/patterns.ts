@@ -162,6 +162,31 @@ export function pool(values: ArrayLike<number>, T: number, S: number, size: numb
   return { rows, columns, values: out };
 }
 
+/** Who may not look at whom: keys that come later, and keys outside a window of so many positions. */
+export interface Mask {
+  causal: boolean;
+  window?: number | null;
+}
+
+/** The cells that a mask hides, 1 each: all pairs of the tokens that a row and a column stand for. */
+export function maskOf(rows: readonly number[][], columns: readonly number[][], { causal, window }: Mask): Uint8Array | undefined {
+  if (!causal && window == null) return undefined;
+  const hides = (i: number, j: number) => (causal && j > i) || (window != null && Math.abs(i - j) >= window);
+  const out = new Uint8Array(rows.length * columns.length);
+  rows.forEach((row, r) => columns.forEach((column, c) => {
+    out[r * columns.length + c] = row.every((i) => column.every((j) => hides(i, j))) ? 1 : 0;
+  }));
+  return out;
+}
+
+/** Values with nothing (NaN) where a mask hides them: a score that was never used is no number to show. */
+export function unmasked(values: Numbers, masked: Uint8Array | undefined): Numbers {
+  if (!masked) return values;
+  const out = Float32Array.from(values);
+  masked.forEach((hidden, i) => hidden && (out[i] = NaN));
+  return out;
+}
+
 /** Whether nothing after the diagonal has weight: what a causal mask leaves. */
 export function isCausal(pattern: Pattern): boolean {
   const T = pattern.queries.length;

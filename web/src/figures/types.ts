@@ -50,6 +50,8 @@ export interface Pattern {
   query_words?: number[]; // the word each token is a piece of
   key_words?: number[];
   second?: number | null; // where the second of two texts begins
+  written?: boolean; // the rows are the words written, not those read
+  window?: number | null; // how many positions a query sees, its own included
 }
 
 /** A head drawn as lines; several are told apart by colour and dash. */

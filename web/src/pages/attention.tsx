@@ -1,12 +1,13 @@
 // Attention: who looks at whom. One pass feeds the grid, the matrix, the lines and the text.
 import { useMemo, useState } from "preact/hooks";
-import { aligns, asked, topicsOf, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Tensor, type Trace, type TraceGroup } from "../api";
-import { arranged, drawGrid, drawLines, drawMatrix, groupNames, HeadGrid, Lines, Matrix, rank, SIDES, TextView, type Arranged, type Cell, type GridLayer, type Palette, type Scale, type ScoreName } from "../figures";
+import { aligns, asked, topicsOf, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Side, type Tensor, type Trace, type TraceGroup } from "../api";
+import { arranged, drawGrid, drawLines, drawMatrix, groupNames, HeadGrid, Lines, maskOf, Matrix, rank, SIDES, TextView, unmasked, type Arranged, type Cell, type GridLayer, type Mask, type Palette, type Scale, type ScoreName } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
 import { say } from "../live";
 import { t } from "../strings";
-import { Ask, Await, Check, CopyPython, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, useDraft, Warnings, Scroll } from "../ui";
+import { Ask, Await, Check, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, useDraft, Warnings } from "../ui";
 import { choice, formatOff, formatSub, parseOff, parseSub, place, set, str, whole } from "../url";
+import { Effects } from "./effects";
 
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
 
@@ -18,8 +19,10 @@ export function located(trace: Trace): At {
   return { group, layer, head, path: group.layers[layer] };
 }
 
-const side = (trace: Trace, which: "tokens" | "target") => (which === "target" ? (trace.target ?? []) : trace.tokens);
-export const names = (trace: Trace, which: "tokens" | "target") => side(trace, which).map((x) => x.shown);
+export const side = (trace: Trace, which: Side) => (which === "tokens" ? trace.tokens : trace[which] ?? []);
+export const names = (trace: Trace, which: Side) => side(trace, which).map((x) => x.shown);
+/** What rows and columns are called: over a source the rows are the words written. */
+const axes = (group: TraceGroup) => (group.queries === "written" ? [t("attention.writtenWord"), t("attention.sourceWord")] : [t("attention.query"), t("attention.key")]);
 
 export function AttentionPage({ caps }: { caps: Caps }) {
   const question = asked(caps);
@@ -61,6 +64,7 @@ function Views({ caps, trace }: { caps: Caps; trace: Trace }) {
   return (
     <>
       <Controls at={at} trace={trace} view={view} />
+      {at.group.kind === "effective" ? <p class="muted">{t("attention.effective", { by: mixed(caps, at.path) })}</p> : null}
       {byWords(at, trace) || between(at, trace) ? null : <Scrubber at={at} trace={trace} />}
       {view === "grid" ? <Grid at={at} trace={trace} /> : <OneHead key={view} caps={caps} at={at} trace={trace} view={view} />}
     </>
@@ -106,6 +110,9 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
   );
 }
 
+/** What the part at a path mixes tokens by. */
+const mixed = (caps: Caps, path: string) => caps.mixing.find((m) => m.paths.includes(path))?.by ?? "";
+
 const NUMBERS = ["pattern", "scores", "effect"];
 const SCALES: Scale[] = ["linear", "sqrt", "log"];
 const PALETTES: Palette[] = ["blue", "cividis"];
@@ -113,7 +120,7 @@ const scaleOf = () => choice("scale", SCALES);
 const paletteOf = () => choice("palette", PALETTES);
 const rollable = (group: TraceGroup) => group.kind === "softmax" && !group.cross && group.queries === group.keys;
 
-const wordsOf = (trace: Trace, which: "tokens" | "target") => side(trace, which).map((x, i) => x.word ?? i);
+const wordsOf = (trace: Trace, which: Side) => side(trace, which).map((x, i) => x.word ?? i);
 
 /** Whether any word is in pieces, so that there is something to put together. */
 function pieces(at: At, trace: Trace): boolean {
@@ -130,11 +137,12 @@ function over(at: At): string {
   return value === "rollout" && !rollable(at.group) ? "head" : value;
 }
 
-/** Step through what the model wrote: each token is one new row. */
+/** Step through what the model wrote: each token is one new row; over a source, the row that wrote it. */
 function Scrubber({ at, trace }: { at: At; trace: Trace }) {
-  const rows = at.group.queries === "target" ? (trace.target ?? []) : trace.tokens;
-  const first = at.group.queries === "target" || trace.target === null ? trace.prompt : rows.length;
-  if (first >= rows.length) return null;
+  const rows = side(trace, at.group.queries);
+  const own = trace.target === null ? "tokens" : "target";
+  const first = at.group.queries === "written" ? trace.prompt - 1 : at.group.queries === own ? trace.prompt : rows.length;
+  if (!trace.generated || first >= rows.length) return null;
   const row = whole("q", first, 0, rows.length - 1);
   const move = (q: number) => {
     set({ q }, "replace");
@@ -176,7 +184,7 @@ function Grid({ at, trace }: { at: At; trace: Trace }) {
             <HeadGrid layers={layers} scores={named} sort={sort} onSort={(v) => set({ sort: v }, "replace")} scale={scaleOf()} palette={paletteOf()} selected={{ layer: at.layer, head: at.head }}
               onSelect={({ layer, head }) => set({ l: layer, h: head }, "replace")} onOpen={({ layer, head }) => set({ l: layer, h: head, view: "matrix" })} />
           </Figure>
-          <Effects at={at} trace={trace} />
+          <Effects group={at.group.name} trace={trace} />
         </Panel>
       );
     }}</Await>
@@ -185,31 +193,7 @@ function Grid({ at, trace }: { at: At; trace: Trace }) {
 
 function scoreTable(scores: Scores[]): (string | number | null)[][] {
   const columns = ["entropy", "distance", "previous", "first", "induction", "diagonal", "special"] as const;
-  return [["name", "head", ...columns], ...scores.map((s) => [s.name, s.head, ...columns.map((c) => s[c])])];
-}
-
-/** Which heads the prediction leans on: each switched off alone. Asked for, since it is one run per head. */
-function Effects({ at, trace }: { at: At; trace: Trace }) {
-  const wanted = str("fx") === "1";
-  const effects = useOf<{ effects: Record<string, number[]>; python: string }>(trace, wanted ? "effects" : null, { group: at.group.name, mean: str("abl") === "mean" ? "true" : undefined });
-  if (!wanted) return <div class="row"><button type="button" onClick={() => set({ fx: true })}>{t("attention.effects")}</button><span class="muted small">{t("attention.effectsCost")}</span></div>;
-  return (
-    <Await of={effects}>{({ effects, python }) => {
-      const rows = Object.entries(effects).flatMap(([path, values]) => values.map((kl, head) => ({ path, head, kl }))).sort((a, b) => b.kl - a.kl);
-      return (
-        <div class="stack tight">
-          <h3>{t("attention.effectsTitle")}{str("abl") === "mean" ? ` · ${t("attention.insteads.mean")}` : ""}</h3>
-          <Scroll label={t("attention.effectsTitle")}><table>
-            <thead><tr><th>{t("attention.layer")}</th><th class="n">{t("attention.head")}</th><th class="n">KL</th></tr></thead>
-            <tbody>{rows.slice(0, 8).map((r) => (
-              <tr key={`${r.path}${r.head}`}><td>{r.path}</td><td class="n">{r.head}</td><td class="n">{figure(r.kl)}</td></tr>
-            ))}</tbody>
-          </table></Scroll>
-          <CopyPython python={python} />
-        </div>
-      );
-    }}</Await>
-  );
+  return [["name", "head", "entropy (bits)", ...columns.slice(1)], ...scores.map((s) => [s.name, s.head, ...columns.map((c) => s[c])])];
 }
 
 const WHOLE = 2_000_000; // entries of a layer that are fetched at once, so that another head is there without asking
@@ -233,9 +217,14 @@ function useHead(at: At, trace: Trace): { data?: Float32Array; error?: ReturnTyp
   return { data: data.length === size ? data : undefined, loading: found.loading };
 }
 
-/** Which numbers are shown: scores and effects are of pieces, not of words. */
+/** Which numbers are shown: scores and effects are of pieces, not of words, and stand in a matrix. */
 function numbersOf(at: At, trace: Trace): string {
-  return over(at) === "head" && !byWords(at, trace) ? choice("of", NUMBERS) : "pattern";
+  return over(at) === "head" && !byWords(at, trace) && choice("view", VIEWS, "matrix") === "matrix" ? choice("of", NUMBERS) : "pattern";
+}
+
+/** Whom the layer's mask hides; a rollout goes over all layers. */
+function maskAt(at: At): Mask {
+  return { causal: at.group.causal && !at.group.cross, window: at.group.cross || over(at) === "rollout" ? null : at.group.windows[at.layer] };
 }
 
 function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; view: string }) {
@@ -244,12 +233,14 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
   const what = numbersOf(at, trace);
   const hidden = str("hide") === "first" && what === "pattern" && allKeys.length > 1;
   const [words, ab] = [byWords(at, trace), between(at, trace)];
-  const shown = useMemo(
-    () => head.data && arranged(clean(head.data), all.length, allKeys.length, {
+  const shown = useMemo(() => {
+    if (!head.data) return undefined;
+    const found = arranged(clean(head.data), all.length, allKeys.length, {
       hideFirst: hidden, between: ab, second: trace.second, words, queryWords: wordsOf(trace, at.group.queries), keyWords: wordsOf(trace, at.group.keys),
-    }),
-    [head.data, hidden, ab, words, trace, at.group.name],
-  );
+    });
+    const masked = maskOf(found.rows, found.columns, maskAt(at));
+    return { ...found, masked, values: what === "pattern" ? found.values : unmasked(found.values, masked) };
+  }, [head.data, hidden, ab, words, what, trace, at.path, over(at)]);
   const one = { name: `${at.path}.pattern`, head: at.head };
   const python = useOf<{ python: string }>(trace, "python", over(at) === "rollout" ? { view: "rollout" } : words || ab ? { view: "words", ...one, words: String(words), between: ab } : { view: "attention", ...one });
   const [cell, setCell] = useState<Cell | null>(null);
@@ -259,20 +250,20 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
   return (
     <div class="cols side">
       <Panel>
-        <Await of={{ ...head, data: shown }}>{({ values, rows, columns }) => {
+        <Await of={{ ...head, data: shown }}>{({ values, rows, columns, masked }) => {
           const [queries, keys] = [groupNames(all, rows), groupNames(allKeys, columns)];
           const signed = at.group.kind === "effective" || what === "scores";
-          const causal = at.group.causal && !at.group.cross && !hidden && !ab;
+          const [rowTitle, columnTitle] = axes(at.group);
           const title = titleOf(at, trace, hidden, what);
           const look = { scale: signed ? undefined : scaleOf(), palette: paletteOf(), signed };
           const lines = [{ label: t("attention.headName", { head: at.head }), values }];
-          const drawing = () => view === "lines" ? drawLines({ queries, keys, heads: lines, pinned }) : drawMatrix({ rows: queries, columns: keys, values, causal, ...look });
+          const drawing = () => view === "lines" ? drawLines({ queries, keys, heads: lines, pinned }) : drawMatrix({ rows: queries, columns: keys, values, masked, rowTitle, columnTitle, ...look });
           return (
             <Figure title={title} name={`attention-${at.path}-${at.head}`} model={trace.model} drawing={drawing} python={python.data?.python} csv={() => matrixCsv(queries, keys, values)}
-              html={what === "pattern" ? saved(at, queries, keys, Float32Array.from(values), view) : heat(title, queries, keys, Float32Array.from(values), signed, t("attention.query"), t("attention.key"))}>
+              html={what === "pattern" ? saved(at, queries, keys, Float32Array.from(values), view) : heat(title, queries, keys, Float32Array.from(values), signed, rowTitle, columnTitle)}>
               {view === "lines" ? <Lines queries={queries} keys={keys} heads={lines} title={title} pinned={pinned} onPin={pin} />
-                : view === "text" ? <TextView queries={queries} keys={keys} values={values} title={title} {...look} pinned={pinned ?? 0} onPin={pin} />
-                : <Matrix rows={queries} columns={keys} values={values} title={title} {...look} causal={causal} rowTitle={t("attention.query")} columnTitle={t("attention.key")}
+                : view === "text" ? <TextView queries={queries} keys={keys} values={values} masked={masked} title={title} {...look} pinned={pinned ?? 0} onPin={pin} />
+                : <Matrix rows={queries} columns={keys} values={values} title={title} {...look} masked={masked} rowTitle={rowTitle} columnTitle={columnTitle}
                     cell={cell} onCell={setCell} pinned={pinned} onPin={pin} />}
             </Figure>
           );
@@ -289,11 +280,12 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
 
 /** This head as the widget takes it. */
 function saved(at: At, queries: string[], keys: string[], values: Float32Array, view: string) {
-  const pattern = { name: at.path, kind: at.group.kind, cross: at.group.cross, queries, keys, values: { array: values, shape: [1, queries.length, keys.length] } };
+  const window = at.group.windows[at.layer];
+  const pattern = { name: at.path, kind: at.group.kind, cross: at.group.cross, written: at.group.queries === "written", window, queries, keys, values: { array: values, shape: [1, queries.length, keys.length] } };
   return { kind: "attention", data: { patterns: [pattern], scores: [], pattern: 0, head: 0, view, scale: scaleOf(), hide_first: false, palette: paletteOf() } };
 }
 
-/** A score that a mask hides is −∞: nothing to draw. */
+/** Numbers that are not finite draw nothing. */
 function clean(values: Float32Array): Float32Array {
   return values.some((v) => !Number.isFinite(v)) ? values.map((v) => (Number.isFinite(v) ? v : 0)) : values;
 }
@@ -306,7 +298,7 @@ function titleOf(at: At, trace: Trace, hidden: boolean, what: string): string {
 }
 
 /** The chosen pair in numbers. */
-function Inspector(props: { at: At; trace: Trace; shown: Arranged; what: string; cell: Cell | null; pinned: number | null; keys: string[]; queries: string[]; caps: Caps }) {
+function Inspector(props: { at: At; trace: Trace; shown: Arranged & { masked?: Uint8Array }; what: string; cell: Cell | null; pinned: number | null; keys: string[]; queries: string[]; caps: Caps }) {
   const { at, trace, cell } = props;
   const { values, rows, columns } = props.shown;
   const softmax = over(at) === "head" && at.group.kind === "softmax";
@@ -322,12 +314,14 @@ function Inspector(props: { at: At; trace: Trace; shown: Arranged; what: string;
   return (
     <Panel title={t("attention.pair")}>
       <p><span class="mono" dir="auto">{groupNames(props.queries, [rows[row]])[0]}</span> → <span class="mono" dir="auto">{groupNames(props.keys, [columns[column]])[0]}</span></p>
-      <dl class="facts">
-        <dt>{t(`attention.of.${props.what}`)}</dt><dd>{figure(values[row * S + column])}</dd>
-        <dt>{t("attention.rank")}</dt><dd>{rank(values, S, { row, column })}</dd>
-        {scores.data && more ? (<><dt>{t("attention.of.scores")}</dt><dd>{figure(scores.data.values[i])}</dd></>) : null}
-        {effect.data && more ? (<><dt>{t("attention.of.effect")}</dt><dd>{figure(effect.data.values[i])}</dd></>) : null}
-      </dl>
+      {props.shown.masked?.[row * S + column] ? <p class="muted">{t("attention.masked")}</p> : (
+        <dl class="facts">
+          <dt>{t(`attention.of.${props.what}`)}</dt><dd>{figure(values[row * S + column])}</dd>
+          <dt>{t("attention.rank")}</dt><dd>{rank(values, S, { row, column })}</dd>
+          {scores.data && more && props.what !== "scores" ? (<><dt>{t("attention.of.scores")}</dt><dd>{figure(scores.data.values[i])}</dd></>) : null}
+          {effect.data && more && props.what !== "effect" ? (<><dt>{t("attention.of.effect")}</dt><dd>{figure(effect.data.values[i])}</dd></>) : null}
+        </dl>
+      )}
       {topicsOf(props.caps).includes(topic) ? (
         <Go to="steps" with={{ topic, g: at.group.name, l: at.layer, h: at.head, q: rows[row][0] }}>{t("attention.work")}</Go>
       ) : null}
@@ -360,7 +354,7 @@ function Switch({ at, trace }: { at: At; trace: Trace }) {
       {Object.entries(off).length ? <ul class="small">{Object.entries(off).map(([path, heads]) => <li key={path}>{path}: {heads.join(", ")}</li>)}</ul> : <p class="muted small">{t("attention.switchLede")}</p>}
       {trace.change ? (
         <>
-          <p>{t("attention.kl", { kl: figure(trace.change.kl_last) })}</p>
+          <p>{t(trace.target ? "attention.klAt" : "attention.kl", { kl: figure(trace.change.kl[trace.change.position] ?? trace.change.kl_last), token: trace.change.token })}</p>
           <TopList before={trace.change.before} top={trace.change.after} />
         </>
       ) : trace.prediction.top?.length ? <><h3>{t("attention.predicts")}</h3><TopList top={trace.prediction.top.slice(0, 8)} /></> : null}

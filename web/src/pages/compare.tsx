@@ -1,6 +1,7 @@
 // Compare: two models, or one model at two moments, on one input: the same text, both answers, and the difference.
-import { asked, modelPath, startText, useCaps, useModels, useOf, useTensor, type Caps, type ModelRow, type Top, type Trace, type TraceGroup } from "../api";
-import { Curves, drawCurves, drawMatrix, Matrix } from "../figures";
+import { useMemo } from "preact/hooks";
+import { asked, modelPath, startText, useCaps, useModels, useOf, useTensor, type Caps, type Mixer, type ModelRow, type Top, type Trace, type TraceGroup } from "../api";
+import { Curves, drawCurves, drawMatrix, maskOf, Matrix } from "../figures";
 import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { get, post } from "../http";
 import { useResource, type Resource } from "../resource";
@@ -12,7 +13,7 @@ import { Other } from "./predict";
 
 type Compared = {
   a: Trace; b: Trace; same_tokens: boolean; kl: number[] | null; difference: { group_a: string; group_b: string }[];
-  shared_top: { id: number; text: string; shown: string; a: number; b: number }[] | null; note: string; python: string;
+  shared_top: { id: number; text: string; shown: string; a: number; b: number }[] | null; position: number; token: string; note: string; python: string;
 };
 
 export function ComparePage({ caps }: { caps: Caps | undefined }) {
@@ -63,8 +64,8 @@ function Both({ caps, second }: { caps: Caps; second: string }) {
             <Side trace={r.a} caps={caps} name="A" />
             <Side trace={r.b} caps={capsB.data} name="B" />
           </div>
-          {r.shared_top?.length ? <Shared rows={r.shared_top} kl={r.kl} /> : null}
-          {r.difference.length ? <Difference of={r} /> : null}
+          {r.shared_top?.length ? <Shared of={r} rows={r.shared_top} /> : null}
+          <Difference of={r} />
           {capsB.data && capsB.data.id === second ? <Losses a={caps} b={capsB.data} text={text} target={question.target} /> : null}
           <Speeds a={caps.id} b={second} />
           <Reaches a={r.a} b={r.b} />
@@ -81,41 +82,64 @@ function Side({ trace, caps, name }: { trace: Trace; caps: Caps | undefined; nam
       <dl class="facts">
         {caps && caps.id === trace.model ? (<><dt>{t("facts.family")}</dt><dd>{caps.family}</dd><dt>{t("facts.params")}</dt><dd>{count(caps.params)}</dd></>) : null}
         <dt>{t("compare.tokens")}</dt><dd>{trace.tokens.length + (trace.target?.length ?? 0)}</dd>
-        <dt>{t("compare.path")}</dt><dd>{t(trace.groups.some((g) => !g.cross) ? "compare.pathOne" : "compare.pathMany")}</dd>
+        {caps && caps.id === trace.model ? (<><dt>{t("compare.path")}</dt><dd>{caps.mixing.map((m) => <div key={`${m.stack} ${m.by} ${m.window}`}>{reaches(m)}</div>)}</dd></>) : null}
         <dt>{t("compare.time")}</dt><dd>{Math.round(trace.ms)} ms</dd>
       </dl>
       {trace.target ? <p class="answer" dir="auto">{trace.generated?.text ?? trace.target.map((x) => x.shown).join(" ")}</p> : null}
       {trace.prediction.top?.length ? <TopList top={trace.prediction.top.slice(0, 8) as Top[]} /> : <Other trace={trace} prediction={trace.prediction} />}
-      {trace.groups.length ? <Pattern trace={trace} group={pick(trace)} name={name} /> : <p class="muted">{trace.note}</p>}
+      {trace.groups.length ? <Pattern trace={trace} name={name as "A" | "B"} /> : <p class="muted">{trace.note}</p>}
     </Panel>
   );
 }
 
-/** The group drawn: alignment with a source where there is one, else the first. */
-const pick = (trace: Trace) => trace.groups.find((g) => g.cross) ?? trace.groups[0];
+/** How a token reaches another in a stack, in words. */
+function reaches({ stack, by, window }: Mixer): string {
+  const said = t(window === null ? `compare.paths.${by}` : `compare.windows.${by}`, { window: window ?? 0 });
+  const where = by === "cross-attention" || by === "alignment" ? t("compare.stacks.cross") : stack === "blocks" ? "" : t(`compare.stacks.${stack}`);
+  return where ? `${where}: ${said}` : said;
+}
 
-function Pattern({ trace, group, name }: { trace: Trace; group: TraceGroup; name: string }) {
-  const layer = whole("l", group.layers.length - 1, 0, group.layers.length - 1);
-  const path = group.layers[layer];
+/** The layer that is drawn of a side: alignment with a source where there is one, else the first group; its last layer, or the one chosen. */
+function drawnOf(trace: Trace, name: "A" | "B"): { group: TraceGroup; layer: number; path: string } | null {
+  const group = trace.groups.find((g) => g.cross) ?? trace.groups[0];
+  if (!group) return null;
+  const last = group.layers.length - 1;
+  const layer = whole(`l${name.toLowerCase()}`, whole("l", last, 0, last), 0, last);
+  return { group, layer, path: group.layers[layer] };
+}
+
+const alone = (names: string[]) => names.map((_, i) => [i]);
+
+function useMask(rows: string[], columns: string[], group: TraceGroup, window: number | null) {
+  return useMemo(() => maskOf(alone(rows), alone(columns), { causal: group.causal && !group.cross, window: group.cross ? null : window }), [rows.length, columns.length, group, window]);
+}
+
+function Pattern({ trace, name }: { trace: Trace; name: "A" | "B" }) {
+  const { group, layer, path } = drawnOf(trace, name)!;
   const found = useTensor(trace, { name: `${path}.pattern`, over: "mean" });
   const rows = names(trace, group.queries);
   const columns = names(trace, group.keys);
-  const title = t("compare.pattern", { name, path });
+  const masked = useMask(rows, columns, group, group.windows[layer]);
+  const title = t(group.kind === "effective" ? "compare.effective" : "compare.pattern", { name, path });
   const signed = group.kind === "effective";
-  const causal = group.causal && !group.cross;
   return (
-    <Await of={found}>{({ values }) => values.length === rows.length * columns.length ? (
-      <Figure title={title} name={`${trace.model}-${path}`} model={trace.model} python={trace.python} drawing={() => drawMatrix({ rows, columns, values, signed, causal })} html={heat(title, rows, columns, values, signed)} csv={() => matrixCsv(rows, columns, values)}>
-        <Matrix rows={rows} columns={columns} values={values} title={title} signed={signed} causal={causal} />
-      </Figure>
-    ) : null}</Await>
+    <>
+      {group.layers.length > 1 ? (
+        <Select label={t("compare.layerOf", { name })} value={String(layer)} onChange={(l) => set({ [`l${name.toLowerCase()}`]: l }, "replace")} choices={group.layers.map((p, i) => ({ value: String(i), label: `${i} · ${p}` }))} />
+      ) : null}
+      <Await of={found}>{({ values }) => values.length === rows.length * columns.length ? (
+        <Figure title={title} name={`${trace.model}-${path}`} model={trace.model} python={trace.python} drawing={() => drawMatrix({ rows, columns, values, signed, masked })} html={heat(title, rows, columns, values, signed)} csv={() => matrixCsv(rows, columns, values)}>
+          <Matrix rows={rows} columns={columns} values={values} title={title} signed={signed} masked={masked} />
+        </Figure>
+      ) : null}</Await>
+    </>
   );
 }
 
-function Shared({ rows, kl }: { rows: NonNullable<Compared["shared_top"]>; kl: number[] | null }) {
+function Shared({ of, rows }: { of: Compared; rows: NonNullable<Compared["shared_top"]> }) {
   return (
     <Panel title={t("compare.shared")}>
-      {kl?.length ? <p>{t("attention.kl", { kl: figure(kl[kl.length - 1]) })}</p> : null}
+      {of.kl?.length ? <p>{t("compare.sharedAt", { kl: figure(of.kl[of.position]), token: of.token })}</p> : null}
       <Scroll label={t("compare.shared")}><table>
         <thead><tr><th>{t("predict.token")}</th><th class="n">A</th><th class="n">B</th></tr></thead>
         <tbody>{rows.slice(0, 15).map((r) => <tr key={r.id}><th scope="row" class="mono" dir="auto">{r.shown}</th><td class="n">{percent(r.a)}</td><td class="n">{percent(r.b)}</td></tr>)}</tbody>
@@ -124,26 +148,31 @@ function Shared({ rows, kl }: { rows: NonNullable<Compared["shared_top"]>; kl: n
   );
 }
 
-/** A's mean pattern minus B's, where both speak of the same tokens. */
+/** The mean pattern that A shows minus the one that B shows, where both speak of the same tokens. */
 function Difference({ of }: { of: Compared }) {
-  const which = whole("d", 0, 0, of.difference.length - 1);
-  const pair = of.difference[which];
-  const a = of.a.groups.find((g) => g.name === pair.group_a)!;
-  const b = of.b.groups.find((g) => g.name === pair.group_b)!;
-  const layer = whole("l", Math.min(a.layers.length, b.layers.length) - 1);
-  const one = useTensor(of.a, { name: `${a.layers[Math.min(layer, a.layers.length - 1)]}.pattern`, over: "mean" });
-  const two = useTensor(of.b, { name: `${b.layers[Math.min(layer, b.layers.length - 1)]}.pattern`, over: "mean" });
-  const rows = names(of.a, a.queries);
-  const columns = names(of.a, a.keys);
-  const title = t("compare.difference");
+  const [a, b] = [drawnOf(of.a, "A"), drawnOf(of.b, "B")];
+  if (!a || !b) return null;
+  const can = of.difference.some((pair) => pair.group_a === a.group.name && pair.group_b === b.group.name);
+  if (can) return <Subtracted of={of} a={a} b={b} />;
+  return of.note ? null : <Panel title={t("compare.noDifference")}><p class="muted">{t("compare.noDifferenceNote")}</p></Panel>;
+}
+
+type Drawn = NonNullable<ReturnType<typeof drawnOf>>;
+
+function Subtracted({ of, a, b }: { of: Compared; a: Drawn; b: Drawn }) {
+  const one = useTensor(of.a, { name: `${a.path}.pattern`, over: "mean" });
+  const two = useTensor(of.b, { name: `${b.path}.pattern`, over: "mean" });
+  const rows = names(of.a, a.group.queries);
+  const columns = names(of.a, a.group.keys);
+  const masked = useMask(rows, columns, { ...a.group, causal: a.group.causal && b.group.causal }, null);
+  const title = t("compare.difference", { a: a.path, b: b.path });
   if (one.error || two.error) return null;
   if (!one.data || !two.data || one.data.values.length !== two.data.values.length || one.data.values.length !== rows.length * columns.length) return null;
   const values = one.data.values.map((v, i) => v - two.data!.values[i]);
   return (
     <Panel>
-      <Figure title={title} name="difference" python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed: true })} html={heat(title, rows, columns, values, true)} csv={() => matrixCsv(rows, columns, values)}>
-        <Select label={t("attention.layer")} value={String(layer)} onChange={(l) => set({ l }, "replace")} choices={Array.from({ length: Math.max(a.layers.length, b.layers.length) }, (_, i) => ({ value: String(i), label: String(i) }))} />
-        <Matrix rows={rows} columns={columns} values={values} title={title} signed />
+      <Figure title={title} name="difference" python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed: true, masked })} html={heat(title, rows, columns, values, true)} csv={() => matrixCsv(rows, columns, values)}>
+        <Matrix rows={rows} columns={columns} values={values} title={title} signed masked={masked} />
       </Figure>
     </Panel>
   );
@@ -229,19 +258,19 @@ function Rate({ what, speeds }: { what: "read" | "write"; speeds: Speed[] }) {
   );
 }
 
-type Reach = { distances: number[]; norms: number[]; python: string };
+type Reach = { distances: number[]; relative: number[]; python: string };
 
 /** How far back a gradient reaches in each: the reason attention replaced recurrence. */
 function Reaches({ a, b }: { a: Trace; b: Trace }) {
   const one = useOf<Reach>(a, "reach");
   const two = useOf<Reach>(b, "reach");
   if (!one.data || !two.data) return null;
-  const curves = [[a, one.data] as const, [b, two.data] as const].map(([trace, r], i) => ({ name: `${"AB"[i]}: ${trace.model}`, x: r.distances, y: r.norms }));
+  const curves = [[a, one.data] as const, [b, two.data] as const].map(([trace, r], i) => ({ name: `${"AB"[i]}: ${trace.model}`, x: r.distances, y: r.relative }));
   const title = t("states.reach");
-  const spec = { curves, xTitle: t("states.distance"), yTitle: t("states.gradient") };
+  const spec = { curves, xTitle: t("states.distance"), yTitle: t("states.gradient"), logY: true };
   return (
     <Panel>
-      <Figure title={title} note={t("states.reachNote")} name="reach" python={one.data.python} drawing={() => drawCurves(spec)} html={plotted(spec.yTitle, curves)} csv={() => [["name", "distance", "gradient"], ...curves.flatMap((c) => c.x.map((v, i) => [c.name, v, c.y[i]]))]}>
+      <Figure title={title} note={t("states.reachNote")} name="reach" python={`${one.data.python}\n\n${two.data.python}`} drawing={() => drawCurves(spec)} html={plotted(spec.yTitle, curves)} csv={() => [["name", "distance", t("states.gradient")], ...curves.flatMap((c) => c.x.map((v, i) => [c.name, v, c.y[i]]))]}>
         <Curves {...spec} title={title} controls={false} />
       </Figure>
     </Panel>

@@ -85,7 +85,7 @@ export function short(n: number): string {
 
 /** "What is in this model": the capability record in words. */
 function Inside({ caps }: { caps: Caps }) {
-  const heads = caps.attention.map((g) => t("home.group", { title: g.title, layers: g.layers.length, heads: [...new Set(g.heads)].join("/") }));
+  const heads = caps.attention.map((g) => t(g.kind === "effective" ? "home.effective" : "home.group", { title: g.title, layers: g.layers.length, heads: [...new Set(g.heads)].join("/") }));
   const rows: [string, string][] = [
     [t("facts.family"), caps.family],
     [t("facts.kind"), t(`kinds.${caps.kind}`)],

@@ -95,7 +95,9 @@ function TableOf({ rows }: { rows: { label: string; value: number }[] }) {
   return <table><tbody>{rows.map((r) => <tr key={r.label}><th scope="row">{r.label}</th><td class="n">{figure(r.value)}</td></tr>)}</tbody></table>;
 }
 
-type Order = { shuffled: string[]; before: { shown: string; p: number }[]; after: { shown: string; p: number }[]; kl: number | null; cosine: number | null; python: string };
+type Order = {
+  over: "next" | "token" | "target" | "labels" | "tags" | "spans" | null; positions: number; token: string; shuffled: string[]; before: { shown: string; p: number }[]; after: { shown: string; p: number }[]; kl: number | null; cosine: number | null; python: string;
+};
 
 /** The same tokens in another order: what changes is what the model knows of order. */
 function Shuffle({ caps }: { caps: Caps }) {
@@ -113,9 +115,10 @@ function Shuffle({ caps }: { caps: Caps }) {
           <Panel>
             <Chips tokens={o.shuffled.map((token) => ({ shown: token, special: false, id: 0 }))} label={t("positions.shuffled")} />
             <dl class="facts">
-              {o.kl === null || o.kl === undefined ? null : (<><dt>{t("positions.kl")}</dt><dd>{figure(o.kl)}</dd></>)}
+              {o.kl === null || o.over === null ? null : (<><dt>{t(`positions.kl.${o.over}`, { n: o.positions, token: o.token })}</dt><dd>{figure(o.kl)}</dd></>)}
               {o.cosine === null || o.cosine === undefined ? null : (<><dt>{t("positions.cosine")}</dt><dd>{figure(o.cosine)}</dd></>)}
             </dl>
+            {o.before?.length && o.over === "target" ? <p>{t("positions.most", { token: o.token })}</p> : null}
             {o.before?.length ? <TopList before={o.before} top={o.after} /> : null}
             <CopyPython python={o.python} />
           </Panel>

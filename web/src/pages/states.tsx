@@ -65,7 +65,8 @@ function Everything({ trace }: { trace: Trace }) {
 function Cells({ trace, states }: { trace: Trace; states: States }) {
   const part = states.parts.find((p) => p.path === str("part")) ?? states.parts[0];
   const word = choice("gate", part.words);
-  const tensor = useTensor(trace, { name: part.names[word] });
+  const deep = trace.shapes[part.names[word]]?.length === 3; // a state space: a few numbers in each channel
+  const tensor = useTensor(trace, { name: part.names[word], over: deep ? "norm" : undefined });
   const tokens = names(trace, part.side);
   return (
     <Panel title={t("states.cells")}>
@@ -80,7 +81,7 @@ function Cells({ trace, states }: { trace: Trace; states: States }) {
         const units = Array.from({ length: H }, (_, j) => String(j));
         const columns = Array.from({ length: T }, (_, i) => tokens[i] ?? String(i));
         const signed = values.some((v) => v < 0);
-        const title = t("states.title", { word, path: part.path });
+        const title = t(deep ? "states.titleNorm" : "states.title", { word, path: part.path });
         return (
           <Figure title={title} name={`${part.path}-${word}`} model={trace.model} python={states.python} drawing={() => drawMatrix({ rows: units, columns, values: turned, signed, compact: true })} csv={() => matrixCsv(units, columns, turned)}
             html={heat(title, units, columns, turned, signed, t("states.unit"), t("states.time"))}>
@@ -115,11 +116,11 @@ function Plot(props: { title: string; name: string; curves: Curve[]; trace: Trac
 }
 
 function Reach({ trace }: { trace: Trace }) {
-  const reach = useOf<{ distances: number[]; norms: number[]; python: string }>(trace, "reach");
+  const reach = useOf<{ distances: number[]; relative: number[]; python: string }>(trace, "reach");
   return (
     <Panel>
-      <Await of={reach}>{({ distances, norms, python }) => (
-        <Plot title={t("states.reach")} note={t("states.reachNote")} name="gradient-by-distance" curves={[{ name: t("states.gradient"), x: distances, y: norms }]} trace={trace} x={t("states.distance")} y={t("states.gradient")} python={python} />
+      <Await of={reach}>{({ distances, relative, python }) => (
+        <Plot title={t("states.reach")} note={t("states.reachNote")} name="gradient-by-distance" curves={[{ name: trace.model, x: distances, y: relative }]} trace={trace} x={t("states.distance")} y={t("states.gradient")} python={python} logY />
       )}</Await>
     </Panel>
   );

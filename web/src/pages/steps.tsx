@@ -9,7 +9,7 @@ import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, Chips, copy, figure, Panel, Segments, Select, TextField, Title, useDraft, Warnings } from "../ui";
 import { choice, set, str, whole } from "../url";
-import { located, names } from "./attention";
+import { located, names, side } from "./attention";
 
 type Checked = { difference: number; tolerance: number; ok: boolean };
 type Explained = Worked & { checked: Checked | null; text: string; latex: string; markdown: string; python: string };
@@ -95,8 +95,8 @@ function OfModel({ caps, topic }: { caps: Caps; topic: string }) {
 function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: string }) {
   const heads = topic === "attention" && trace.groups.length > 0;
   const at = heads ? located(trace) : null;
-  const side = at ? at.group.queries : trace.target ? "target" : "tokens";
-  const rows = names(trace, side);
+  const which = at ? at.group.queries : topic === "alignment" && trace.written ? "written" : trace.target ? "target" : "tokens";
+  const rows = names(trace, which);
   const token = whole("q", rows.length - 1, 0, rows.length - 1);
   const query = at ? { part: at.path, head: at.head } : str("part") ? { part: str("part") } : {};
   const path = `/api/trace/${encodeURIComponent(trace.id)}/explain${queried({ topic, ...query, token, wide: ALL })}`;
@@ -113,8 +113,8 @@ function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: strin
               choices={Array.from({ length: at.group.heads[at.layer] }, (_, i) => ({ value: String(i), label: String(i) }))} />
           </div>
         ) : null}
-        <p class="label">{t("steps.token")}</p>
-        <Chips tokens={side === "target" ? (trace.target ?? []) : trace.tokens} picked={token} onPick={(q) => set({ q }, "replace")} label={t("steps.token")} />
+        <p class="label">{t(which === "written" ? "steps.written" : "steps.token")}</p>
+        <Chips tokens={side(trace, which)} picked={token} onPick={(q) => set({ q }, "replace")} label={t(which === "written" ? "steps.written" : "steps.token")} />
       </Panel>
       <Steps of={worked} />
     </>

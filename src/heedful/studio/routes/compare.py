@@ -76,29 +76,25 @@ def _writes(model: Any) -> bool:
     return len(model.tables) > 1
 
 
-def _names(trace: Trace) -> tuple[list[str], list[str]]:
+def _names(trace: Trace) -> dict[str, list[str]]:
     words = lambda listed: [t["text"] for t in listed or []]
-    return words(trace.tokens), words(trace.target)
+    written = words(trace.written)[:-1]  # behind the last word each may go on in its own way
+    return {"tokens": words(trace.tokens), "target": words(trace.target), "written": written}
 
 
 def _beside(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
     """What can be set against each other: equal tokens give differences, equal vocabularies a divergence."""
-    (source_a, target_a), (source_b, target_b) = _names(a), _names(b)
-    same = (source_a, target_a) == (source_b, target_b)
-    pairs = []
-    for g in a.groups:
-        for h in b.groups:
-            rows = (
-                source_a if g.queries == "tokens" else target_a,
-                source_b if h.queries == "tokens" else target_b,
-            )
-            keys = (
-                source_a if g.keys == "tokens" else target_a,
-                source_b if h.keys == "tokens" else target_b,
-            )
-            if rows[0] == rows[1] and keys[0] == keys[1] and g.kind == h.kind:
-                pairs.append({"group_a": g.name, "group_b": h.name})
-    out: dict[str, Any] = {"same_tokens": same, "kl": None, "difference": pairs, "shared_top": [], "note": ""}
+    ours, theirs = _names(a), _names(b)
+    same = all(ours[side] == theirs[side] for side in ("tokens", "target"))
+    alike = lambda g, h: ours[g.queries] == theirs[h.queries] and ours[g.keys] == theirs[h.keys]
+    pairs = [
+        {"group_a": g.name, "group_b": h.name}
+        for g in a.groups
+        for h in b.groups
+        if g.kind == h.kind and alike(g, h)
+    ]
+    out: dict[str, Any] = {"same_tokens": same, "kl": None, "difference": pairs, "shared_top": []}
+    out |= {"position": 0, "token": "", "note": ""}
     if not same:
         out["note"] = (
             "the two cut the text differently: their pictures stand beside each other and are not subtracted"
@@ -109,8 +105,9 @@ def _beside(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
     comparable = predictions.predicts(model) == predictions.predicts(other) == "words"
     if not comparable or not same or a.output.shape != b.output.shape:
         return out
-    out["kl"] = Ablation(b.output[None].float(), a.output[None].float()).change.tolist()
-    at = predictions.default_position(model, a.given)
+    moved = Ablation(b.output[None].float(), a.output[None].float()).change
+    at, token = predictions.telling_position(model, a.given, moved, a.output)
+    out |= {"kl": moved.tolist(), "position": at, "token": token}
     p, q = (t.output[at].float().softmax(-1) for t in (a, b))  # type: ignore[index]
     best = list(dict.fromkeys([*p.topk(10).indices.tolist(), *q.topk(10).indices.tolist()]))
     out["shared_top"] = [predictions.entry(model, i) | {"a": float(p[i]), "b": float(q[i])} for i in best]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -15,13 +14,14 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.inspect.gradients import attribution, gradient_by_distance
-from heedful.inspect.inputs import names_of
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
+from heedful.inspect.mixing import state_note
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.studio import predictions, snippets, tokens
 from heedful.studio.answers import Json
 from heedful.studio.record import recurrent_of
 from heedful.studio.shelf import Held
+from heedful.studio.shuffling import shuffle_test
 from heedful.studio.state import Look, Seen
 from heedful.studio.trace import Trace
 
@@ -56,7 +56,7 @@ def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
     return {
         "layers": list(seen.layers), "tokens": names, "shown": list(map(tokens.speller(model), names)),
         "top": [[said(i, p) for i, p in zip(ids, ps, strict=True)] for ids, ps in rows],
-        "entropy": torch.special.entr(logp.exp()).sum(-1), "rank": (logp > at_final).sum(-1),
+        "entropy": torch.special.entr(logp.exp()).sum(-1) / math.log(2), "rank": (logp > at_final).sum(-1),
         "surprisal": [[*row, None] for row in bits.tolist()], **_residual(model, trace, seen.layers),
     }  # fmt: skip
 
@@ -108,7 +108,8 @@ def _states(held: Held, trace: Trace) -> dict[str, Any]:
         }
         if not names:
             continue
-        values = {word: _known(trace, model, name).float() for word, name in names.items()}
+        # A state space has a few numbers for each channel: (T, F, N).
+        values = {word: _known(trace, model, name).float().flatten(1) for word, name in names.items()}
         side = "target" if cell["side"] == "target" else "tokens"
         parts.append({
             "path": cell["path"], "cell": cell["cell"], "side": side, "reverse": cell["reverse"],
@@ -119,7 +120,7 @@ def _states(held: Held, trace: Trace) -> dict[str, Any]:
         })  # fmt: skip
     norms = _norms(trace, model)
     neurons = [{"name": n, "shape": list(s)} for n, s in trace.shapes.items() if n.endswith(".hidden")]
-    note = "" if parts else f"{model.family.name} has no recurrent cell: its layers and neurons are shown"
+    note = "" if parts else state_note(model)
     return {"parts": parts, "norms": norms, "neurons": neurons, "cache": _cache(trace, model), "note": note}
 
 
@@ -207,41 +208,14 @@ def order(look: Seen, seed: int = 0) -> Response:
     """The same tokens in another order: does the model notice?"""
     if look.trace.output is None:
         return Json(_unordered(look))
-    return Json(look.run(lambda held: _shuffled(held.sequence, look.trace, seed)))
+    return Json(look.run(lambda held: shuffle_test(held.sequence, look.trace, seed)))
 
 
 def _unordered(look: Look) -> dict[str, Any]:
     words = [t["text"] for t in look.trace.tokens]
     lines = f"words = {words!r}\nprint(vectors.sentence(words) - vectors.sentence(words[::-1]))"
     return {
-        "shuffled": words[::-1], "before": [], "after": [], "kl": 0.0, "cosine": 1.0,
+        "shuffled": words[::-1], "over": None, "positions": 0, "position": 0, "token": words[0],
+        "before": [], "after": [], "kl": 0.0, "cosine": 1.0,
         "python": snippets.script(look.trace.entry, lines),
-    }  # fmt: skip
-
-
-def _shuffled(model: Model, trace: Trace, seed: int) -> dict[str, Any]:
-    ids, special = trace.given.ids[0], {i for i, t in enumerate(trace.tokens) if t["special"]}
-    free = [i for i in range(len(ids)) if i not in special]
-    if len(free) < 2:
-        raise InputError("one token has only one order; take a longer text")
-    draw = torch.Generator().manual_seed(seed)
-    moved = [free[i] for i in torch.randperm(len(free), generator=draw).tolist()]
-    if moved == free:
-        moved = free[1:] + free[:1]
-    new = ids.clone()
-    new[free] = ids[moved]
-    given = replace(trace.given, ids=new[None], tokens=names_of(model, new))
-    with torch.no_grad():
-        before, after = trace.given.run(model)[0].float(), given.run(model)[0].float()
-        vectors = [model.encode(i)[0].float().mean(0) for i in (trace.given.ids, new[None])]  # type: ignore[operator]
-    at = predictions.default_position(model, given)
-    words = predictions.predicts(model) == "words"
-    p, q = (x[at].double().log_softmax(-1) if words else x.double().log_softmax(-1) for x in (before, after))
-    read = "reading(model, {}).run(model)"
-    lines = f"print({read.format(ids.tolist())} - {read.format(new.tolist())})"
-    return {
-        "shuffled": list(given.tokens), **predictions.beside(model, before, after, at, 10),
-        "kl": float((p.exp() * (p - q)).sum(-1).mean()),
-        "cosine": float(F.cosine_similarity(vectors[0], vectors[1], dim=0)),
-        "python": snippets.script(trace.entry, lines, "from heedful.inspect.inputs import reading"),
     }  # fmt: skip

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from heedful.errors import InputError, nearest
+from heedful.inspect.mixing import NOTES
 from heedful.studio import places, snippets
 from heedful.studio.answers import Json, octets
 from heedful.studio.state import Here
@@ -26,7 +27,7 @@ def positions(id: str, studio: Here, length: int = 64) -> Response:
     if isinstance(held.model, Word2Vec):
         found: dict[str, Any] = {
             "type": "none", "length": 0, "tensors": {}, "slopes": None, "buckets": None, "frequencies": None,
-            "base": None, "note": places.NOTES["none"], "formula": "",
+            "base": None, "note": NOTES["none"], "formula": "",
         }  # fmt: skip
         return Json(found | {"python": snippets.script(held.entry, "print(vectors.dim)")})
     found = held.run(lambda: places.describe(held.sequence, length))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ def chosen(model: Model, logits: Tensor, asked: Choice) -> dict[str, Any]:
     below = below / below[-1]
     rows = list(dict.fromkeys([*logits.topk(min(asked.count, len(logits))).indices.tolist(), token]))
     left = lambda name: int((chances[name] > 0).sum())
-    entropy = lambda p: float(torch.special.entr(p.double()).sum())
+    entropy = lambda p: float(torch.special.entr(p.double()).sum() / math.log(2))  # in bits
     return {
         "token": predictions.entry(model, token), "u": u, "greedy": how.greedy,
         "kept": left("final"),

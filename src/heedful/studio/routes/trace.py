@@ -13,12 +13,14 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.inspect.attention import attention, head_scores, rollout, shares
-from heedful.inspect.change import ablate
+from heedful.inspect.effects import each_head_effect
 from heedful.studio import numbers, predictions, snippets
 from heedful.studio.answers import Json, octets
 from heedful.studio.reading import trace_of
+from heedful.studio.record import Group
 from heedful.studio.shelf import Held
 from heedful.studio.state import Client, Here, Look, Seen, Studio
+from heedful.studio.streaming import Report, streamed
 from heedful.studio.trace import Trace
 from heedful.studio.work import Ticket
 
@@ -90,7 +92,7 @@ def again(look: Seen) -> Response:
 @router.get("/api/trace/{id}/tensor")
 def tensor(
     look: Seen, name: str, head: int | None = None, rows: str | None = None, cols: str | None = None,
-    dtype: Form = "f32", over: Literal["none", "mean", "max"] = "none",
+    dtype: Form = "f32", over: Literal["none", "mean", "max", "norm"] = "none",
 ) -> Response:  # fmt: skip
     """Numbers as bytes: all heads of a value, or one, or some rows."""
     value = _value(look, name)
@@ -164,20 +166,30 @@ def rolled(look: Seen, side: str = "") -> Response:
 
 
 @router.get("/api/trace/{id}/effects")
-def effects(look: Seen, group: str, mean: bool = False) -> Response:
-    """How far the predictions move when each head alone is switched off, or says its mean over this text."""
-    trace, layers = look.trace, look.trace.group(group).layers
+def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Client = None) -> Response:
+    """How far the predictions move when each head alone is switched off, or says its mean over this text: a
+    stream that tells how many heads are done, and stops within a pass when nobody listens any more.
+    """
+    trace, held, ticket = look.trace, look.held, studio.clients.ticket(client)
+    chosen = trace.group(group)
+    return streamed(held, lambda report: _effects(held, trace, chosen, mean, ticket, report), ticket)
 
-    def work(held: Held) -> dict[str, list[float]]:
-        model, out = held.sequence, {}
-        for path in layers:
-            heads = trace.shapes[f"{path}.pattern"][0]
-            usual = trace.given if mean else None
-            moved = [ablate(model, trace.given, heads={path: [h]}, mean=usual).change for h in range(heads)]
-            out[path] = [float(m.mean()) for m in moved]
-        return out
 
-    return Json({"effects": look.run(work), "python": snippets.of_trace(trace, "effects", mean=mean)})
+def _effects(
+    held: Held, trace: Trace, group: Group, mean: bool, ticket: Ticket, report: Report
+) -> dict[str, Any]:
+    key = (group.name, mean)
+    if key not in trace.effects:
+        heads = {path: trace.shapes[f"{path}.pattern"][0] for path in group.layers}
+        found: dict[str, list[float]] = {path: [] for path in heads}
+        of, usual = sum(heads.values()), trace.given if mean else None
+        each = each_head_effect(held.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check)
+        for done, effect in enumerate(each, 1):
+            found[effect.path].append(effect.change)
+            report({"event": "progress", "done": done, "of": of})
+        trace.effects[key] = found
+    python = snippets.of_trace(trace, "effects", mean=mean)
+    return {"event": "done", "effects": trace.effects[key], "python": python}
 
 
 @router.get("/api/trace/{id}/logits")

@@ -1,0 +1,134 @@
+"""How the tokens of a sequence reach each other, and where a model knows their order from: told by its parts.
+
+Captions of figures and pages come from here; no model is known by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attentive import Decoding
+from heedful.nn.block import Stack
+from heedful.nn.context import Part
+from heedful.nn.disentangled import DisentangledAttention, Neighbours
+from heedful.nn.latent import LatentAttention
+from heedful.nn.linear import GatedConv, GatedLinearAttention, LinearAttention
+from heedful.nn.position import ALiBi, BucketBias, Learned, Sinusoidal
+from heedful.nn.recurrent import Recurrence
+from heedful.nn.ssm import S4, Mamba
+
+# The first that fits names how a part mixes tokens.
+MIXERS: tuple[tuple[str, tuple[type[Part], ...]], ...] = (
+    ("cross-attention", (CrossAttention,)),
+    ("alignment", (Decoding,)),
+    ("recurrence", (Recurrence,)),
+    ("state space", (Mamba, S4)),
+    ("gated linear attention", (GatedLinearAttention,)),
+    ("linear attention", (LinearAttention,)),
+    ("convolution", (GatedConv, Neighbours)),
+    ("attention", (Attention, LatentAttention, DisentangledAttention)),
+)
+NOTES = {
+    "recurrence": "order comes from its recurrence: each state is made from the one before",
+    "state space": "order comes from its state: h_t is made from h_(t−1), linearly",
+    "decay": "order comes from forgetting: what was read before is multiplied by a forget gate at each token",
+    "convolution": "order comes from its convolution: a layer sees {window} tokens in their order",
+    "none": "no order: the same words in any order are the same",
+    "disentangled": "content and distance are scored apart: no vector is added to a token",
+}
+
+
+def stacks_of(model: Model) -> dict[str, Stack]:
+    """Return the stacks by name, in the order they run."""
+    if isinstance(model, Seq2Seq):
+        return {"encoder": model.encoder, "decoder": model.decoder}
+    assert isinstance(model, LM)
+    return {"blocks": model.blocks}
+
+
+def parts_of(model: Model) -> Iterator[tuple[str, Part]]:
+    """Every part with the path it shows its values under; a part at several depths comes once for each."""
+    for name, stack in stacks_of(model).items():
+        for layer in range(len(stack)):
+            for inner, module in stack[layer].named_modules():
+                if isinstance(module, Part):
+                    yield f"{name}.{layer}{'.' if inner else ''}{inner}", module
+
+
+def mixer_of(part: Part) -> str | None:
+    """Return how a part lets tokens reach each other; None if it looks at each alone."""
+    for name, kinds in MIXERS:
+        if isinstance(part, kinds):
+            return name
+    return {"softmax": "attention", "effective": "recurrence", None: None}[part.pattern_kind]
+
+
+def window_of(part: Part) -> int | None:
+    """Return how many tokens a part sees at most, its own included; None where there is no such bound."""
+    if isinstance(part, Neighbours):
+        return part.conv.kernel_size[0]
+    if isinstance(part, GatedConv):
+        return part.conv.width
+    return part.window if isinstance(part, Attention) else None
+
+
+def mixers_of(model: Model) -> list[dict[str, Any]]:
+    """One row for each stack, way of mixing and window, with the paths of the parts that mix so."""
+    rows: dict[tuple[str, str, int | None], list[str]] = {}
+    for path, part in parts_of(model):
+        by = mixer_of(part)
+        if by is not None:
+            rows.setdefault((path.partition(".")[0], by, window_of(part)), []).append(path)
+    return [{"stack": s, "by": by, "window": w, "paths": paths} for (s, by, w), paths in rows.items()]
+
+
+def position_type(model: Model) -> str:
+    """Return how the model knows where a token stands."""
+    for embed in model.tables.values():
+        if isinstance(embed.position, Sinusoidal | Learned):
+            return "sinusoidal" if isinstance(embed.position, Sinusoidal) else "learned"
+    for stack in stacks_of(model).values():
+        if isinstance(stack.bias, ALiBi | BucketBias):
+            return "alibi" if isinstance(stack.bias, ALiBi) else "buckets"
+    parts = [part for _, part in parts_of(model)]
+    if any(isinstance(p, DisentangledAttention) for p in parts):
+        return "disentangled"
+    if any(
+        isinstance(p, LatentAttention) or (isinstance(p, Attention) and p.rotary is not None) for p in parts
+    ):
+        return "rotary"
+    mixed = {mixer_of(part) for part in parts}
+    order = {
+        "recurrence": "recurrence", "state space": "state space", "gated linear attention": "decay",
+        "convolution": "convolution",
+    }  # fmt: skip
+    return next((kind for by, kind in order.items() if by in mixed), "none")
+
+
+def order_note(model: Model) -> str:
+    """Return one line that says where the order of tokens comes from; "" where a figure shows it."""
+    note = NOTES.get(position_type(model), "")
+    short = [part.conv.width for _, part in parts_of(model) if isinstance(part, Mamba)]
+    if short:
+        note += f", and from a convolution over the last {short[0]} tokens"
+    windows = [window_of(part) for _, part in parts_of(model) if mixer_of(part) == "convolution"]
+    return note.format(window=windows[0]) if windows else note
+
+
+def state_note(model: Model) -> str:
+    """Return one line about what a model without visible states carries from token to token."""
+    rows, name = mixers_of(model), model.family.name
+    kinds = {row["by"] for row in rows}
+    matrix = [by for by in ("linear attention", "gated linear attention") if by in kinds]
+    if matrix:
+        said = f"carries a matrix for each head from token to token ({matrix[0]}), which is not shown here"
+        return f"{name} {said}; what it amounts to is drawn as its attention"
+    if kinds == {"convolution"}:
+        return (
+            f"{name} carries no state: a layer sees {rows[0]['window']} tokens; layers and neurons are shown"
+        )
+    said = "carries no state from token to token: attention reads the others themselves"
+    return f"{name} {said}; layers and neurons are shown"

@@ -1,0 +1,55 @@
+"""Work that is told about while it is done, as server-sent events; who stops listening stops the work."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from anyio import to_thread
+from starlette.responses import StreamingResponse
+
+from heedful.studio.answers import Json
+from heedful.studio.faults import told
+from heedful.studio.shelf import Held
+from heedful.studio.work import Ticket
+
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+LISTEN_SECONDS = 0.5  # how often a silent stream writes a comment, which keeps it open
+
+Event = dict[str, Any]
+Report = Callable[[Event], None]
+
+
+def streamed(held: Held, work: Callable[[Report], Event], ticket: Ticket) -> StreamingResponse:
+    """Run `work` in the model's thread. It reports events, each with its name under "event", and returns the
+    last one, "done". When the client leaves, the ticket is cancelled: `work` checks it between steps.
+    """
+    return StreamingResponse(events(held, work, ticket), media_type="text/event-stream", headers=HEADERS)
+
+
+async def events(held: Held, work: Callable[[Report], Event], ticket: Ticket) -> AsyncIterator[str]:
+    """The model's thread writes into a line; this coroutine reads it until the client leaves."""
+    line: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def turn() -> None:
+        try:
+            ticket.check()
+            line.put(work(line.put))
+        except Exception as error:  # whatever it is, the page must hear of it: the answer has begun
+            line.put({"event": "error", **told(error)[1]})
+
+    held.worker.submit(turn)
+    take = lambda: line.get(timeout=LISTEN_SECONDS)
+    try:
+        while True:
+            try:
+                item = await to_thread.run_sync(take, abandon_on_cancel=True)
+            except queue.Empty:
+                yield ": still there\n\n"
+                continue
+            yield f"event: {item['event']}\ndata: {Json({}).render(item).decode()}\n\n"
+            if item["event"] in ("done", "error"):
+                return
+    finally:
+        ticket.cancel()

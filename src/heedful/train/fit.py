@@ -124,18 +124,19 @@ def fit(
     for step in fit(model, "next_token", batches, TrainConfig(steps=1000)): print(step.number, step.loss)
     """
     run = Run(model, objective(purpose), batches, config, processes or Processes())
-    run.resume()
-    before: Step | None = None
-    while run.number < config.steps:
-        step = run.step()
-        run.check(before)  # one step late: by now its loss has arrived and nobody waits
-        yield step
-        if config.save_every and step.number % config.save_every == 0 and step.number < config.steps:
-            run.save(step)
-        before = step
-    run.check(before)
-    if config.folder is not None and before is not None:
-        run.save(before)
+    with run.locked_folder():
+        run.resume()
+        before: Step | None = None
+        while run.number < config.steps:
+            step = run.step()
+            run.check(before)  # one step late: by now its loss has arrived and nobody waits
+            yield step
+            if config.save_every and step.number % config.save_every == 0 and step.number < config.steps:
+                run.save(step)
+            before = step
+        run.check(before)
+        if config.folder is not None and before is not None:
+            run.save(before)
 
 
 class Run:
@@ -192,9 +193,10 @@ class Run:
         """Forward, backward, clip, step: loss, norm of the gradient and terms, before the change."""
         c, losses, shown = self.config, [], []
         for part, by in self.processes.parts(batch, divide, c.accumulate):
-            with self.autocast(), kernels(self.device):
-                loss, terms = self.trained(part, by)
-            loss.backward()
+            with kernels(self.device):  # going back too: layers that are recomputed must find the same ones
+                with self.autocast():
+                    loss, terms = self.trained(part, by)
+                loss.backward()
             losses.append(loss.detach())
             shown.append(terms)
         norm = nn.utils.clip_grad_norm_(self.weights, math.inf if c.clip is None else c.clip)
@@ -223,7 +225,7 @@ class Run:
             }
             with self.autocast(), kernels(self.device):
                 loss, terms = self.trained(batch.to(self.device), divide)
-            answers = weight * batch.predicted
+            answers = weight * batch.label_count
             for name, value in {"answers": 1.0, "loss": loss, **(terms if len(terms) > 1 else {})}.items():
                 sums[name] = sums.get(name, 0.0) + value * answers
         self.model.train()
@@ -318,19 +320,33 @@ class Run:
             store.write_atomic(folder / "best.json", json.dumps(which))
         store.prune(folder, self.config.keep)
 
+    @contextlib.contextmanager
+    def locked_folder(self) -> Iterator[None]:
+        """Make the folder of the run, if it has one, and let no other run into it meanwhile."""
+        if self.config.folder is None:
+            yield
+            return
+        folder = Path(self.config.folder)
+        self.processes.run_on_first(lambda: store.make_room(folder))
+        lock = store.run_lock(folder)
+        self.processes.run_on_first(lock.acquire)
+        try:
+            yield
+        finally:
+            lock.release()
+
     def resume(self) -> None:
         """Go on from the newest checkpoint, if asked to and if there is one."""
         if self.config.folder is None:
             return
         path = store.newest(Path(self.config.folder))
         if path is None:
-            folder = Path(self.config.folder)
-            self.processes.run_on_first(lambda: store.make_room(folder))
             return
         if not self.config.resume:
             raise ConfigError(
                 f"{self.config.folder} holds a run already ({path.name})", hint="resume=True goes on with it"
             )
+        self.processes.run_on_first(lambda: store.verify_checksums(path))
         training = store.read_training(path)
         differs(training["config"], config_values(self.config), path)
         if training["data"] != self.batches.fingerprint:

@@ -14,9 +14,9 @@ import torch
 import heedful
 from heedful.decode.quantize import quantize
 from heedful.errors import InputError, NotFound
-from heedful.inspect.explain import examples, read, sentences
+from heedful.inspect.explain import examples, read_exercise, sentences
 from heedful.inspect.inputs import reading
-from heedful.inspect.worked import Worked
+from heedful.inspect.worked import Derivation
 from heedful.models.base import Seq2Seq
 from tests.inspect.parse import check_line
 from tests.properties.tiny import ids, source_ids, tiny
@@ -24,7 +24,7 @@ from tests.properties.tiny import ids, source_ids, tiny
 EXERCISES = list(examples())
 
 
-def digits(worked: Worked, label: str) -> list[float]:
+def digits(worked: Derivation, label: str) -> list[float]:
     return [round(float(x), 4) + 0.0 for x in np.atleast_1d(worked[label])]
 
 
@@ -188,7 +188,7 @@ def test_every_format_is_whole_and_safe() -> None:
 
 
 def test_hello_is_read_as_torchs_own_rnn_reads_it() -> None:
-    given = read("hello")
+    given = read_exercise("hello")
     rnn = torch.nn.RNN(4, 3, bias=False, dtype=torch.float64)
     with torch.no_grad():
         rnn.weight_ih_l0.copy_(torch.tensor(given["W"], dtype=torch.float64))
@@ -196,7 +196,7 @@ def test_hello_is_read_as_torchs_own_rnn_reads_it() -> None:
         letters = [given["letters"].index(letter) for letter in "hello"]
         states, _ = rnn(torch.eye(4, dtype=torch.float64)[letters[:-1]])
         chances = (states @ torch.tensor(given["V"], dtype=torch.float64).t()).softmax(-1)
-    steps = [step for step in heedful.explain(given).lines if isinstance(step, Worked)]
+    steps = [step for step in heedful.explain(given).lines if isinstance(step, Derivation)]
     for step, state, chance in zip(steps, states, chances, strict=True):
         np.testing.assert_allclose(step["state"], state, atol=1e-12)
         np.testing.assert_allclose(step.lines[-1].value, chance, atol=1e-12)  # type: ignore[union-attr]

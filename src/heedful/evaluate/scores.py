@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from heedful.errors import InputError
 
 
-def _paired(truth: Sequence[object], guess: Sequence[object]) -> None:
+def _check_pairs(truth: Sequence[object], guess: Sequence[object]) -> None:
     if len(truth) != len(guess):
         raise InputError(f"{len(truth)} answers are expected and {len(guess)} were given")
     if not truth:
@@ -18,18 +18,18 @@ def _paired(truth: Sequence[object], guess: Sequence[object]) -> None:
 
 def accuracy(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
     """The part that is right."""
-    _paired(truth, guess)
+    _check_pairs(truth, guess)
     return sum(t == g for t, g in zip(truth, guess, strict=True)) / len(truth)
 
 
-def f1_of(right: int, wanted: int, given: int) -> float:
+def f1_of(right: int, references: int, predictions: int) -> float:
     """2 P R / (P + R): the harmonic mean of precision right/given and recall right/wanted."""
-    return 2 * right / (wanted + given) if right else 0.0
+    return 2 * right / (references + predictions) if right else 0.0
 
 
 def f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> dict[Hashable, float]:
     """F1 of every class, of those in the truth or the guesses."""
-    _paired(truth, guess)
+    _check_pairs(truth, guess)
     right = Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
     wanted, given = Counter(truth), Counter(guess)
     return {c: f1_of(right[c], wanted[c], given[c]) for c in sorted(wanted | given, key=str)}
@@ -43,7 +43,7 @@ def macro_f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
 
 def matthews(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
     """The correlation of two labellings, 0 for chance   (Matthews 1975; several classes: Gorodkin 2004)"""
-    _paired(truth, guess)
+    _check_pairs(truth, guess)
     n, right = len(truth), sum(t == g for t, g in zip(truth, guess, strict=True))
     wanted, given = Counter(truth), Counter(guess)
     both = sum(wanted[c] * given[c] for c in wanted)
@@ -54,7 +54,7 @@ def matthews(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
     """Σ (x − x̄)(y − ȳ) / √(Σ (x − x̄)² Σ (y − ȳ)²)"""
-    _paired(x, y)
+    _check_pairs(x, y)
     mx, my = sum(x) / len(x), sum(y) / len(y)
     xy = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
     xx, yy = sum((a - mx) ** 2 for a in x), sum((b - my) ** 2 for b in y)

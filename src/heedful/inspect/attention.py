@@ -50,7 +50,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Attended:
+class AttentionResult:
     """All patterns of one pass. A model that has none says so in `note` and offers its states; of the others
     the note says what their patterns leave out, if anything.
     """
@@ -81,7 +81,7 @@ class Attended:
 @torch.no_grad()
 def attention(
     model: Model, text: Text | Input, target: Text | None = None, *, only: Sequence[str] = ("*",)
-) -> Attended:
+) -> AttentionResult:
     """Every pattern of one pass over `text`; `only` keeps some: ("blocks.0.*", "decoder.*.cross")."""
     given = reading(model, text, target)
     watch = Watch(*(n if n.endswith(".pattern") else f"{n}.pattern" for n in only))
@@ -93,14 +93,14 @@ def attention(
     if patterns:
         left_out = dict.fromkeys(p.leaves_out for p in patterns.values() if p.leaves_out)
         note = f"The patterns leave out {'; '.join(left_out)}." if left_out else ""
-        return Attended(given, patterns, {}, note)
+        return AttentionResult(given, patterns, {}, note)
     if tuple(only) != ("*",):
         raise InputError(f"nothing here is called {', '.join(only)}; leave `only` out to see every pattern")
     every = Watch("*")
     given.run(model, every)
     states = {name: every[name][0] for name in every if STATES.search(name)}
     note = f"{model.family.name} attends to nothing: it has no pattern; its states are {', '.join(states)}"
-    return Attended(given, {}, states, note)
+    return AttentionResult(given, {}, states, note)
 
 
 def _pattern(model: Model, name: str, value: Tensor, names: dict[Side, tuple[str, ...]]) -> Pattern:

@@ -15,7 +15,7 @@ from heedful.errors import InputError, NotFound, nearest
 from heedful.inspect import topics
 from heedful.inspect.from_model import explain_model
 from heedful.inspect.inputs import Input, Text, position_of
-from heedful.inspect.worked import Sheet, Worked
+from heedful.inspect.worked import Derivation, Sheet
 from heedful.models.base import Model
 
 COMMON = ("topic", "title", "note", "about")
@@ -26,7 +26,7 @@ def explain(
     text: Text | Input | None = None,
     target: Text | None = None,
     **options: Any,
-) -> Worked:
+) -> Derivation:
     """A worked calculation: every operand and every result.
 
     explain("cat-sat"): an exercise that is shipped; `heed explain --list` names them. explain("mine.yaml") or
@@ -42,7 +42,7 @@ def explain(
         return explain_model(subject, text, target, **options)
     if text is not None or target is not None or options:
         raise InputError("a file or an exercise says itself what to work out; leave out the rest")
-    return explain_values(subject if isinstance(subject, Mapping) else read(subject))
+    return explain_values(subject if isinstance(subject, Mapping) else read_exercise(subject))
 
 
 def examples() -> dict[str, str]:
@@ -50,29 +50,29 @@ def examples() -> dict[str, str]:
     folder = files("heedful.inspect") / "examples"
     found = (f.name for f in folder.iterdir() if f.name.endswith(".yaml"))
     names = sorted(name for name in found if name != "sentences.yaml")
-    return {name.removesuffix(".yaml"): str(_parsed(folder / name, name)["about"]) for name in names}
+    return {name.removesuffix(".yaml"): str(_parse_yaml(folder / name, name)["about"]) for name in names}
 
 
 def sentences() -> dict[str, dict[str, str]]:
     """Sentences worth reading with a model, by name: the text, and what to look for."""
-    return _parsed(files("heedful.inspect") / "examples" / "sentences.yaml", "sentences.yaml")
+    return _parse_yaml(files("heedful.inspect") / "examples" / "sentences.yaml", "sentences.yaml")
 
 
-def read(name: str | Path) -> dict[str, Any]:
+def read_exercise(name: str | Path) -> dict[str, Any]:
     """An exercise by its name, or a YAML or JSON file."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         if not path.is_file():
             raise NotFound(f"there is no file {path}")
-        return _parsed(path, str(path))
+        return _parse_yaml(path, str(path))
     known = examples()
     if str(name) not in known:
         close = nearest(str(name), known) or f"there are {', '.join(known)}"
         raise NotFound(f"no exercise {str(name)!r}; {close}")
-    return _parsed(files("heedful.inspect") / "examples" / f"{name}.yaml", str(name))
+    return _parse_yaml(files("heedful.inspect") / "examples" / f"{name}.yaml", str(name))
 
 
-def _parsed(path: Any, name: str) -> dict[str, Any]:
+def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
     import yaml
 
     class Plain(yaml.SafeLoader):
@@ -91,42 +91,42 @@ def _parsed(path: Any, name: str) -> dict[str, Any]:
     return found
 
 
-def explain_values(given: Mapping[str, Any]) -> Worked:
+def explain_values(values: Mapping[str, Any]) -> Derivation:
     """What a file or a mapping asks for; `parts` is a list of several."""
-    if "parts" in given:
+    if "parts" in values:
         sheet = Sheet()
-        for part in given["parts"]:
+        for part in values["parts"]:
             sheet.section(explain_values(part))
-        return sheet.done(str(given.get("title", "")), _note(given))
-    topic = str(given.get("topic"))
+        return sheet.done(str(values.get("title", "")), _note(values))
+    topic = str(values.get("topic"))
     if topic not in TOPICS:
         raise InputError(f"topic={topic!r} is unknown; choose {', '.join(TOPICS)}")
     make, needed, allowed = TOPICS[topic]
-    for key in given:
+    for key in values:
         if key not in (*needed, *allowed, *COMMON):
             close = nearest(key, (*needed, *allowed)) or f"it takes {', '.join((*needed, *allowed))}"
             raise InputError(f"a {topic} has no {key!r}; {close}")
-    missing = [key for key in needed if key not in given]
+    missing = [key for key in needed if key not in values]
     if missing:
         raise InputError(f"a {topic} needs {missing[0]!r} as well")
     try:
-        worked = make(given)
+        worked = make(values)
     except (ValueError, TypeError, IndexError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"the sizes or values of this {topic} do not fit: {error}") from None
-    title = str(given.get("title", worked.title))
-    return Worked(title, worked.lines, _note(given) or worked.note, worked.check)
+    title = str(values.get("title", worked.title))
+    return Derivation(title, worked.lines, _note(values) or worked.note, worked.check)
 
 
-def _note(given: Mapping[str, Any]) -> str:
-    return " ".join(str(given.get("note", "")).split())
+def _note(values: Mapping[str, Any]) -> str:
+    return " ".join(str(values.get("note", "")).split())
 
 
-def numbers(given: Mapping[str, Any], key: str, depth: int) -> np.ndarray:
+def check_numbers(values: Mapping[str, Any], key: str, depth: int) -> np.ndarray:
     """A number (0), vector (1) or matrix (2) of finite numbers."""
     try:
-        value = np.asarray(given[key], dtype=np.float64)
+        value = np.asarray(values[key], dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{key} is not made of numbers in rows of one length") from None
     kind = ("a number", "a vector", "a matrix")[depth]
@@ -135,34 +135,34 @@ def numbers(given: Mapping[str, Any], key: str, depth: int) -> np.ndarray:
     return value
 
 
-def maybe(given: Mapping[str, Any], key: str, depth: int) -> np.ndarray | None:
-    return numbers(given, key, depth) if given.get(key) is not None else None
+def maybe(values: Mapping[str, Any], key: str, depth: int) -> np.ndarray | None:
+    return check_numbers(values, key, depth) if values.get(key) is not None else None
 
 
-def _projected(given: Mapping[str, Any], letter: str) -> np.ndarray | None:
+def _project(values: Mapping[str, Any], letter: str) -> np.ndarray | None:
     """Q, K or V as given, or x W by its matrix."""
-    if letter in given:
-        return numbers(given, letter, 2)
-    if "X" in given and f"W_{letter}" in given:
-        return numbers(given, "X", 2) @ numbers(given, f"W_{letter}", 2)
+    if letter in values:
+        return check_numbers(values, letter, 2)
+    if "X" in values and f"W_{letter}" in values:
+        return check_numbers(values, "X", 2) @ check_numbers(values, f"W_{letter}", 2)
     if letter == "V":
         return None
     raise InputError(f"attention needs {letter}, or X and W_{letter}")
 
 
-def _attention(given: Mapping[str, Any]) -> Worked:
-    Q, K, V = (_projected(given, letter) for letter in "QKV")
+def _attention(values: Mapping[str, Any]) -> Derivation:
+    Q, K, V = (_project(values, letter) for letter in "QKV")
     assert Q is not None
     assert K is not None
-    names = [str(t) for t in given.get("tokens", range(len(Q)))]
-    keys = [str(t) for t in given.get("keys", names)]
+    names = [str(t) for t in values.get("tokens", range(len(Q)))]
+    keys = [str(t) for t in values.get("keys", names)]
     if len(names) != len(Q) or len(keys) != len(K) or (V is not None and len(V) != len(K)):
         sizes = f"{len(names)} tokens, {len(Q)} queries, {len(K)} keys"
         raise InputError(f"{sizes}: each query needs a name, each key a name and a value")
-    asked = given.get("query", names)
+    asked = values.get("query", names)
     asked = [asked] if isinstance(asked, str | int) else asked
-    scale = float(given["scale"]) if given.get("scale") is not None else None
-    mask, sheet = given.get("mask"), Sheet()
+    scale = float(values["scale"]) if values.get("scale") is not None else None
+    mask, sheet = values.get("mask"), Sheet()
     if mask not in (None, "causal"):
         raise InputError(f"mask={mask!r} is unknown; write causal, or leave it out")
     for word in asked:
@@ -173,31 +173,31 @@ def _attention(given: Mapping[str, Any]) -> Worked:
     return sheet.done("attention")
 
 
-def _positions(given: Mapping[str, Any]) -> Worked:
-    add = maybe(given, "add", 1)
+def _positions(values: Mapping[str, Any]) -> Derivation:
+    add = maybe(values, "add", 1)
     return topics.sinusoid(
-        [int(t) for t in given["positions"]], int(given["dim"]), base=float(given.get("base", 10000.0)),
-        add=add, tokens=[str(t) for t in given.get("tokens", ())],
+        [int(t) for t in values["positions"]], int(values["dim"]), base=float(values.get("base", 10000.0)),
+        add=add, tokens=[str(t) for t in values.get("tokens", ())],
     )  # fmt: skip
 
 
-def _norm(given: Mapping[str, Any]) -> Worked:
+def _norm(values: Mapping[str, Any]) -> Derivation:
     return topics.add_norm(
-        numbers(given, "x", 1), maybe(given, "add", 1), gamma=maybe(given, "gamma", 1),
-        beta=maybe(given, "beta", 1), eps=float(given.get("eps", 0.0)), rms=bool(given.get("rms", False)),
+        check_numbers(values, "x", 1), maybe(values, "add", 1), gamma=maybe(values, "gamma", 1),
+        beta=maybe(values, "beta", 1), eps=float(values.get("eps", 0.0)), rms=bool(values.get("rms", False)),
     )  # fmt: skip
 
 
-def _softmax(given: Mapping[str, Any]) -> Worked:
+def _softmax(values: Mapping[str, Any]) -> Derivation:
     return topics.softmax(
-        numbers(given, "logits", 1), temperature=float(given.get("temperature", 1.0)),
-        tokens=[str(t) for t in given.get("tokens", ())],
+        check_numbers(values, "logits", 1), temperature=float(values.get("temperature", 1.0)),
+        tokens=[str(t) for t in values.get("tokens", ())],
     )  # fmt: skip
 
 
-def _rnn(given: Mapping[str, Any]) -> Worked:
-    text, letters = str(given["text"]), [str(letter) for letter in given["letters"]]
-    W, U, V = (numbers(given, key, 2) for key in ("W", "U", "V"))
+def _rnn(values: Mapping[str, Any]) -> Derivation:
+    text, letters = str(values["text"]), [str(letter) for letter in values["letters"]]
+    W, U, V = (check_numbers(values, key, 2) for key in ("W", "U", "V"))
     if len(text) < 2 or (unknown := [letter for letter in text if letter not in letters]):
         said = f"{unknown[0]!r} is none of {', '.join(letters)}" if len(text) > 1 else "nothing follows"
         raise InputError(f"text={text!r}: {said}; give two letters or more, all of them in `letters`")
@@ -207,31 +207,33 @@ def _rnn(given: Mapping[str, Any]) -> Worked:
     return topics.rnn_steps(text, letters, W, U, V)
 
 
-def _lstm(given: Mapping[str, Any]) -> Worked:
-    x, h, c = (numbers(given, key, 1) for key in ("x", "h", "c"))
-    W, U = numbers(given, "W", 2), numbers(given, "U", 2)
+def _lstm(values: Mapping[str, Any]) -> Derivation:
+    x, h, c = (check_numbers(values, key, 1) for key in ("x", "h", "c"))
+    W, U = check_numbers(values, "W", 2), check_numbers(values, "U", 2)
     if W.shape != (4 * len(h), len(x)) or U.shape != (4 * len(h), len(h)):
         sizes = f"W must be {4 * len(h)} × {len(x)} and U {4 * len(h)} × {len(h)}"
         raise InputError(f"{sizes}: the rows of i, f, g, o in turn")
-    return topics.lstm_step(x, h, c, W, U, maybe(given, "b", 1))
+    return topics.lstm_step(x, h, c, W, U, maybe(values, "b", 1))
 
 
-def _alignment(given: Mapping[str, Any]) -> Worked:
-    keys = [str(t) for t in given.get("tokens", ())]
-    s, v = numbers(given, "s", 1), numbers(given, "v", 1)
-    memory, W, U = (numbers(given, key, 2) for key in ("memory", "W", "U"))
+def _alignment(values: Mapping[str, Any]) -> Derivation:
+    keys = [str(t) for t in values.get("tokens", ())]
+    s, v = check_numbers(values, "s", 1), check_numbers(values, "v", 1)
+    memory, W, U = (check_numbers(values, key, 2) for key in ("memory", "W", "U"))
     return topics.additive_step(s, memory, W, U, v, keys=keys)
 
 
-def _word2vec(given: Mapping[str, Any]) -> Worked:
+def _word2vec(values: Mapping[str, Any]) -> Derivation:
     outside: list[tuple[str, int, np.ndarray]] = []
     for label, key in ((1, "observed"), (0, "drawn")):
-        outside += [(str(word), label, numbers(given[key], word, 1)) for word in given[key]]
-    rate, centre = float(given.get("rate", 0.5)), str(given.get("centre", "centre"))
-    return topics.sgns(numbers(given, "vector", 1), outside, rate=rate, centre=centre)
+        outside += [(str(word), label, check_numbers(values[key], word, 1)) for word in values[key]]
+    rate, centre = float(values.get("rate", 0.5)), str(values.get("centre", "centre"))
+    return topics.sgns(check_numbers(values, "vector", 1), outside, rate=rate, centre=centre)
 
 
-Topic = tuple[Callable[[Mapping[str, Any]], Worked], Sequence[str], Sequence[str]]  # what it needs, may have
+Topic = tuple[
+    Callable[[Mapping[str, Any]], Derivation], Sequence[str], Sequence[str]
+]  # what it needs, may have
 QKV = ("Q", "K", "V", "X", "W_Q", "W_K", "W_V")
 TOPICS: dict[str, Topic] = {
     "attention": (_attention, (), (*QKV, "tokens", "keys", "query", "scale", "mask")),

@@ -16,7 +16,7 @@ from heedful.inspect import topics
 from heedful.inspect.change import KeptHeads
 from heedful.inspect.inputs import Input, Text, names_of, part_at, position_of, reading
 from heedful.inspect.row_labels import row_side, written_names
-from heedful.inspect.worked import Sheet, Worked, op
+from heedful.inspect.worked import Derivation, Sheet, op
 from heedful.models.base import Model
 from heedful.nn.additive import Additive, Concat
 from heedful.nn.attention import Attention, CrossAttention
@@ -109,18 +109,18 @@ class Subject:
         return other
 
 
-def located(subject: Subject, *kinds: type[nn.Module]) -> Subject:
+def find_part(subject: Subject, *kinds: type[nn.Module]) -> Subject:
     return subject.within(subject.first(*kinds), subject.head)
 
 
-def attention(subject: Subject) -> Worked:
+def attention(subject: Subject) -> Derivation:
     """One head's row: scores, scaling, bias, mask, softmax, weighted sum."""
     if not subject.path and any(m for m in subject.model.modules() if isinstance(m, Decoding)):
         return alignment(subject)
-    return head_row(located(subject, Attention, CrossAttention))
+    return head_row(find_part(subject, Attention, CrossAttention))
 
 
-def head_row(s: Subject) -> Worked:
+def head_row(s: Subject) -> Derivation:
     """The row of `pattern` and `heads` that belong to the token and the head asked for."""
     part = cast(Attention, part_at(s.model, s.path))
     if not 0 <= s.head < part.heads:
@@ -133,7 +133,7 @@ def head_row(s: Subject) -> Worked:
     pattern, scores = s.value("pattern")[s.head, s.at], array(s.value("scores")[s.head, s.at])
     name, what = s.names[s.at], "attention while writing" if cross else "attention of"
     worked = topics.attention_row(
-        *raw, query=name, keys=labels(keys), scale=part.scale, keep=kept(array(pattern), scores),
+        *raw, query=name, keys=labels(keys), scale=part.scale, keep=rows_kept(array(pattern), scores),
         bias=None if cross else shared_bias(s, part), title=f"{s.path}, head {s.head}: {what} “{name}”",
     )  # fmt: skip
     sheet = Sheet(list(worked.lines))
@@ -152,7 +152,7 @@ def shared_bias(s: Subject, part: Attention) -> Array | None:
     return array(bias[head if len(bias) > 1 else 0, s.at])
 
 
-def kept(pattern: Array, scores: Array) -> Array:
+def rows_kept(pattern: Array, scores: Array) -> Array:
     """Which keys are not hidden: those with a weight, and those whose weight is too small for the model."""
     seen = pattern > 0
     return seen | (scores < scores[seen].max() - 80.0) if seen.any() else seen
@@ -163,9 +163,9 @@ def labels(names: tuple[str, ...]) -> list[str]:
     return [f"{n}({i})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
-def alignment(subject: Subject) -> Worked:
+def alignment(subject: Subject) -> Derivation:
     """One step of a recurrent decoder: energies, alignment, context."""
-    s = located(subject, Decoding)
+    s = find_part(subject, Decoding)
     part = cast(Decoding, part_at(s.model, s.path))
     keys, values = array(s.value("k")[0]), array(s.value("v")[0])
     names = labels(s.given.tokens)
@@ -194,9 +194,9 @@ def norm_of(module: nn.Module) -> dict[str, Any]:
     raise InputError(f"a {type(module).__name__} is no norm that can be written out")
 
 
-def norm(subject: Subject) -> Worked:
+def norm(subject: Subject) -> Derivation:
     """The first norm a block takes: of its input, or of its input plus the sub-layer."""
-    s = located(subject, Block, ParallelBlock)
+    s = find_part(subject, Block, ParallelBlock)
     block = cast(Any, part_at(s.model, s.path))
     x = s.value("input")[s.at]
     if isinstance(block, ParallelBlock) or block.order == "pre":
@@ -218,9 +218,9 @@ def norm(subject: Subject) -> Worked:
     return sheet.done(worked.title)
 
 
-def block(subject: Subject) -> Worked:
+def block(subject: Subject) -> Derivation:
     """A whole block, from its input to its output, for one token."""
-    s = located(subject, Block, ParallelBlock)
+    s = find_part(subject, Block, ParallelBlock)
     this, sheet = cast(Any, part_at(s.model, s.path)), Sheet()
     if type(this) not in (Block, ParallelBlock):
         raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in a way of its own")
@@ -283,7 +283,7 @@ def _feed_forward(sheet: Sheet, part: MLP | GatedMLP, x: Array) -> Array:
     return topics.linear(sheet, "down", "W_down hidden", hidden, *parameters(part.down))
 
 
-def positions(subject: Subject) -> Worked:
+def positions(subject: Subject) -> Derivation:
     """What tells the model where the token stands: a sinusoid, a learned vector, or a rotation of q."""
     model = subject.model
     side = "target_embed" if subject.given.target is not None else "embed"
@@ -305,10 +305,10 @@ def positions(subject: Subject) -> Worked:
         if table.types is None and table.norm is None and table.project is None:
             sheet.compare("sum", both, subject.seen[f"{side}.output"][0, at])
         return sheet.done("a learned position")
-    return turned(located(subject, Attention))
+    return rotation(find_part(subject, Attention))
 
 
-def turned(s: Subject) -> Worked:
+def rotation(s: Subject) -> Derivation:
     """The query of one head before and after its rotation."""
     part = cast(Attention, part_at(s.model, s.path))
     above = part_at(s.model, s.path.rpartition(".")[0])
@@ -330,9 +330,9 @@ def turned(s: Subject) -> Worked:
     return sheet.done(f"{s.path}, head {s.head}: {worked.title}")
 
 
-def lstm(subject: Subject) -> Worked:
+def lstm(subject: Subject) -> Derivation:
     """One step of an LSTM: gates, candidate, cell, state."""
-    s = located(subject, LSTM)
+    s = find_part(subject, LSTM)
     part, at = cast(LSTM, part_at(s.model, s.path)), s.at
     before = at + 1 if part.reverse else at - 1
     started = 0 <= before < len(s.names)
@@ -350,7 +350,7 @@ def lstm(subject: Subject) -> Worked:
     return sheet.done(worked.title, worked.note)
 
 
-def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Worked:
+def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Derivation:
     """The softmax over the likeliest words after the token, at a temperature."""
     logits = subject.seen["head.logits"]
     if logits.dim() != 3:
@@ -365,7 +365,7 @@ def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Wo
     return sheet.done(worked.title, note)
 
 
-TOPICS: dict[str, Callable[..., Worked]] = {
+TOPICS: dict[str, Callable[..., Derivation]] = {
     "attention": attention,
     "block": block,
     "positions": positions,
@@ -379,7 +379,7 @@ TOPICS: dict[str, Callable[..., Worked]] = {
 def explain_model(
     model: Model, text: Text | Input, target: Text | None = None, *, topic: str = "attention", part: str = "",
     head: int = 0, token: int | str = -1, **more: Any,
-) -> Worked:  # fmt: skip
+) -> Derivation:  # fmt: skip
     """The arithmetic of `model` on `text`."""
     if topic not in TOPICS:
         raise InputError(f"topic={topic!r} is unknown for a model; choose {', '.join(TOPICS)}")

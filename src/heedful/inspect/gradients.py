@@ -137,7 +137,9 @@ def _integrate(model: Model, target: _Target, baseline: dict[str, Tensor], steps
         worst = max(pieces, key=lambda p: abs(p.gap))
         middle = (worst.start + worst.end) / 2
         pieces.remove(worst)
-        pieces += [_piece(target, baseline, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))]
+        pieces += [
+            _piece(target, baseline, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))
+        ]
         used += 2 * POINTS
     scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in baseline}
     return _result("integrated", target.answer, target.given, scores, total, sum(p.gap for p in pieces))

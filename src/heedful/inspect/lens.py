@@ -94,7 +94,7 @@ def surprisal(
     given = reading(model, text, target)
     word_head(model)  # an error where the head predicts no words
     if isinstance(model, LM) and not model.causal:
-        return _masked(model, given, mask)
+        return _mask_positions(model, given, mask)
     logp = F.log_softmax(given.run(model).float(), -1)[0]
     said = logp[:-1].gather(-1, given.read[0, 1:, None])[:, 0] / -math.log(2)
     return Surprisal(given.names, (None, *said.tolist()))
@@ -128,12 +128,12 @@ def loss_by_position(model: Model, texts: Sequence[Text | Input]) -> Losses:
     return Losses(tuple(map(mean, range(longest))), tuple(len(sums.get(t, ())) for t in range(longest)))
 
 
-def _masked(model: LM, given: Input, mask: int | None) -> Surprisal:
+def _mask_positions(model: LM, inputs: Input, mask: int | None) -> Surprisal:
     hide = getattr(model.tokenizer, "mask", None) if mask is None else mask
     if hide is None:
         raise InputError("an encoder is asked with each token hidden in turn: give mask=, the id that hides")
     special = {getattr(model.tokenizer, role, None) for role in ("cls", "sep", "bos", "eos", "pad")}
-    ids = given.ids[0]
+    ids = inputs.ids[0]
     bits: list[float | None] = []
     for t, token in enumerate(ids.tolist()):
         if token in special:
@@ -141,13 +141,13 @@ def _masked(model: LM, given: Input, mask: int | None) -> Surprisal:
             continue
         hidden = ids.clone()
         hidden[t] = hide
-        logits = replace(given, ids=hidden[None]).run(model).float()
+        logits = replace(inputs, ids=hidden[None]).run(model).float()
         bits.append(float(-F.log_softmax(logits[0, t], -1)[token] / math.log(2)))
-    return Surprisal(given.tokens, tuple(bits))
+    return Surprisal(inputs.tokens, tuple(bits))
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NearestTokens:
     """The nearest rows of the embedding table for each position, by the cosine."""
 
     name: str
@@ -162,7 +162,7 @@ class Neighbours:
 @torch.no_grad()
 def neighbours(
     model: Model, text: Text | Input, target: Text | None = None, *, name: str = "", count: int = 5
-) -> Neighbours:
+) -> NearestTokens:
     """The token vectors nearest to the states called `name` ("blocks.3.output"); the last layer's if ''."""
     given, (where, stack) = reading(model, text, target), stack_of(model)
     name = name or f"{where}.{len(stack) - 1}.output"
@@ -175,7 +175,7 @@ def neighbours(
         raise InputError(f"{name} has shape {tuple(x.shape)}; token vectors have {table.shape[-1]} entries")
     near = (F.normalize(x, dim=-1) @ F.normalize(table, dim=-1).T).topk(count, -1)
     rows = zip(near.indices.tolist(), near.values.tolist(), strict=True)
-    return Neighbours(
+    return NearestTokens(
         name, given.tokens if source else given.names,
         tuple(tuple(zip(names_of(model, i), c, strict=True)) for i, c in rows),
     )  # fmt: skip

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heedful.inspect.worked import INFIX, Line, Op, Tree, Value, Worked
+from heedful.inspect.worked import INFIX, Derivation, Line, Operation, Tree, Value
 
 STRENGTH = {"+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "^": 3}
 
@@ -51,7 +51,7 @@ class Style:
 
     def tree(self, tree: Tree, around: int = 0, first: bool = True) -> str:
         """An expression, with parentheses where the one around it binds more strongly."""
-        if not isinstance(tree, Op):
+        if not isinstance(tree, Operation):
             shown = self.value(tree)
             return f"({shown})" if shown.startswith("-") and not first else shown
         if tree.name not in INFIX:
@@ -63,37 +63,37 @@ class Style:
         return f"({shown})" if mine < around else shown
 
 
-def text(worked: Worked, digits: int = 4, wide: int | None = None, level: int = 0) -> str:
+def render_text(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 0) -> str:
     """Lines of `label: formula = numbers = result`; what is given has ≔ in place of the numbers."""
-    style, pad = Style(digits, wide), "  " * level
-    out = [f"{pad}{worked.title}", f"{pad}{'─' * len(worked.title)}"]
-    for before, line in zip((None, *worked.lines), worked.lines, strict=False):
-        if isinstance(line, Worked):
-            out += ["", text(line, digits, wide, level + 1)]
+    style, pad = Style(digits, width), "  " * level
+    out = [f"{pad}{derivation.title}", f"{pad}{'─' * len(derivation.title)}"]
+    for before, line in zip((None, *derivation.lines), derivation.lines, strict=False):
+        if isinstance(line, Derivation):
+            out += ["", render_text(line, digits, width, level + 1)]
             continue
-        out += [""] * isinstance(before, Worked)
+        out += [""] * isinstance(before, Derivation)
         if line.operands is None:
             out.append(f"{pad}{line.label}: {line.formula} ≔ {style.value(line.result)}")
         else:
             numbers, result = style.tree(line.operands), style.value(line.result)
             out.append(f"{pad}{line.label}: {line.formula} = {numbers} = {result}")
-    return "\n".join(out + _foot(worked, level, pad))
+    return "\n".join(out + _foot(derivation, level, pad))
 
 
-def _foot(worked: Worked, level: int, pad: str) -> list[str]:
-    out = ["", *(f"{pad}{line}" for line in worked.note.splitlines())] if worked.note else []
-    if worked.check is not None and level == 0:
-        out += ["", f"checked: at most {worked.check:.1e} from what the model computed"]
+def _foot(derivation: Derivation, level: int, pad: str) -> list[str]:
+    out = ["", *(f"{pad}{line}" for line in derivation.note.splitlines())] if derivation.note else []
+    if derivation.check is not None and level == 0:
+        out += ["", f"checked: at most {derivation.check:.1e} from what the model computed"]
     return out
 
 
-def markdown(worked: Worked, digits: int = 4, wide: int | None = None, level: int = 2) -> str:
+def render_markdown(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 2) -> str:
     """A heading, a table of steps, the note."""
-    style, out = Style(digits, wide), [f"{'#' * level} {_cell(worked.title)}", ""]
+    style, out = Style(digits, width), [f"{'#' * level} {_cell(derivation.title)}", ""]
     open_ = False
-    for line in worked.lines:
-        if isinstance(line, Worked):
-            out += ["", markdown(line, digits, wide, min(6, level + 1)), ""]
+    for line in derivation.lines:
+        if isinstance(line, Derivation):
+            out += ["", render_markdown(line, digits, width, min(6, level + 1)), ""]
             open_ = False
             continue
         if not open_:
@@ -102,15 +102,15 @@ def markdown(worked: Worked, digits: int = 4, wide: int | None = None, level: in
         numbers = "given" if line.operands is None else f"`{_cell(style.tree(line.operands))}`"
         result = _cell(style.value(line.result))
         out.append(f"| {_cell(line.label)} | {_cell(line.formula)} | {numbers} | `{result}` |")
-    if worked.note:
-        out += ["", worked.note]
-    if worked.check is not None and level == 2:
-        out += ["", f"*Checked: at most {worked.check:.1e} from what the model computed.*"]
+    if derivation.note:
+        out += ["", derivation.note]
+    if derivation.check is not None and level == 2:
+        out += ["", f"*Checked: at most {derivation.check:.1e} from what the model computed.*"]
     return "\n".join(out)
 
 
-def _cell(shown: str) -> str:
-    return shown.replace("|", "\\|").replace("\n", " ")
+def _cell(value: str) -> str:
+    return value.replace("|", "\\|").replace("\n", " ")
 
 
 ESCAPED = {letter: "\\" + letter for letter in "{}_%&#$"}
@@ -149,29 +149,29 @@ def _tex_join(sign: str, parts: list[str]) -> str:
     return TEX_SIGN[sign].join(parts)
 
 
-def _tex_scalar(shown: str) -> str:
-    mantissa, _, power = shown.replace("∞", r"\infty").partition("e")
+def _tex_scalar(value: str) -> str:
+    mantissa, _, power = value.replace("∞", r"\infty").partition("e")
     return rf"{mantissa} \cdot 10^{{{power}}}" if power else mantissa
 
 
-def latex(worked: Worked, digits: int = 4, wide: int | None = None, level: int = 0) -> str:
+def render_latex(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 0) -> str:
     """Headings and displayed equations; needs amsmath."""
-    style = Style(digits, wide, _tex_row, _tex_apply, _tex_join, _tex_scalar)
-    out = [rf"\{'sub' * min(level, 2)}section*{{{worked.title.translate(TEX)}}}"]
-    for line in worked.lines:
-        if isinstance(line, Worked):
-            out.append(latex(line, digits, wide, level + 1))
+    style = Style(digits, width, _tex_row, _tex_apply, _tex_join, _tex_scalar)
+    out = [rf"\{'sub' * min(level, 2)}section*{{{derivation.title.translate(TEX)}}}"]
+    for line in derivation.lines:
+        if isinstance(line, Derivation):
+            out.append(render_latex(line, digits, width, level + 1))
             continue
         said = rf"\text{{{line.label.translate(TEX)}: {line.formula.translate(TEX)}}}"
         middle = "" if line.operands is None else f" &= {style.tree(line.operands)} \\\\"
         out.append(rf"\begin{{align*}} {said}{middle} &= {style.value(line.result)} \end{{align*}}")
-    return "\n".join(out + ([worked.note.translate(TEX)] if worked.note else []))
+    return "\n".join(out + ([derivation.note.translate(TEX)] if derivation.note else []))
 
 
-def html(worked: Worked, digits: int = 4, wide: int | None = None, level: int = 3) -> str:
+def render_html(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 3) -> str:
     """A section with a table; no script and no style, so that a page may give it its own."""
-    style, said = Style(digits, wide), web.escape
-    out = [f'<section class="worked"><h{level}>{said(worked.title)}</h{level}>']
+    style, said = Style(digits, width), web.escape
+    out = [f'<section class="worked"><h{level}>{said(derivation.title)}</h{level}>']
     rows: list[str] = []
 
     def flush() -> None:
@@ -180,25 +180,25 @@ def html(worked: Worked, digits: int = 4, wide: int | None = None, level: int = 
             out.append(f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>")
             rows.clear()
 
-    for line in worked.lines:
+    for line in derivation.lines:
         if isinstance(line, Line):
             numbers = "given" if line.operands is None else style.tree(line.operands)
             cells = (line.label, line.formula, numbers, style.value(line.result))
             rows.append("<tr>" + "".join(f"<td>{said(cell)}</td>" for cell in cells) + "</tr>")
         else:
             flush()
-            out.append(html(line, digits, wide, min(6, level + 1)))
+            out.append(render_html(line, digits, width, min(6, level + 1)))
     flush()
-    if worked.note:
-        out.append(f"<p>{said(worked.note)}</p>")
-    if worked.check is not None and level == 3:
-        out.append(f"<p>Checked: at most {worked.check:.1e} from what the model computed.</p>")
+    if derivation.note:
+        out.append(f"<p>{said(derivation.note)}</p>")
+    if derivation.check is not None and level == 3:
+        out.append(f"<p>Checked: at most {derivation.check:.1e} from what the model computed.</p>")
     return "".join(out) + "</section>"
 
 
-FORMATS: dict[str, Callable[[Worked, int, int | None], str]] = {
-    "text": text,
-    "markdown": markdown,
-    "latex": latex,
-    "html": html,
+FORMATS: dict[str, Callable[[Derivation, int, int | None], str]] = {
+    "text": render_text,
+    "markdown": render_markdown,
+    "latex": render_latex,
+    "html": render_html,
 }

@@ -38,11 +38,11 @@ def key_side(path: str, part: nn.Module, *, has_target: bool) -> Side:
     return "tokens" if attends_to_source(part) else row_side(path, part, has_target=has_target)
 
 
-def written_ids(model: Model, given: Input, output: Tensor | None) -> list[int | None]:
+def written_ids(model: Model, inputs: Input, output: Tensor | None) -> list[int | None]:
     """Return the word each target position writes: the next one of the target, and at the last position the
     likeliest by `output`, the logits (1, T, V); None there if the head predicts no words.
     """
-    following: list[int | None] = given.read[0, 1:].tolist()
+    following: list[int | None] = inputs.read[0, 1:].tolist()
     try:
         word_head(model)
     except InputError:
@@ -50,6 +50,6 @@ def written_ids(model: Model, given: Input, output: Tensor | None) -> list[int |
     return [*following, None if output is None else int(output[0, -1].argmax())]
 
 
-def written_names(model: Model, given: Input, output: Tensor | None) -> tuple[str, ...]:
+def written_names(model: Model, inputs: Input, output: Tensor | None) -> tuple[str, ...]:
     """Return the names of `written_ids` in the vocabulary."""
-    return tuple(OPEN if i is None else names_of(model, [i])[0] for i in written_ids(model, given, output))
+    return tuple(OPEN if i is None else names_of(model, [i])[0] for i in written_ids(model, inputs, output))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import InputError
-from heedful.inspect.worked import Op, Sheet, Worked, op
+from heedful.inspect.worked import Derivation, Operation, Sheet, op
 
 Array = np.ndarray
 HUGE = 100_000  # entries of a matrix
@@ -28,7 +28,7 @@ def softmax_lines(sheet: Sheet, scores: Array, of: str) -> Array:
     return sheet.line(f"weights of {of}", "exp(s) / Σ exp(s)", op("/", powers, total))
 
 
-def weighted_sum(weights: Array, values: Array) -> Op:
+def weighted_sum(weights: Array, values: Array) -> Operation:
     """w_1 v_1 + w_2 v_2 + …, leaving out what has no weight."""
     terms = [op("×", w, v) for w, v in zip(weights, values, strict=True) if w != 0.0]
     return op("+", *terms) if terms else op("×", 0.0, values[0])
@@ -45,7 +45,7 @@ def attention_row(
     bias: Array | None = None,
     keep: Array | None = None,
     title: str = "",
-) -> Worked:
+) -> Derivation:
     """softmax(q Kᵀ · scale + bias, masked) V of one query   (Vaswani et al. 2017, eq. 1)"""
     sheet = Sheet()
     scores = np.array([
@@ -65,7 +65,7 @@ def attention_row(
     return sheet.done(title or f"attention of “{query}”")
 
 
-def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = ()) -> Worked:
+def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = ()) -> Derivation:
     """p = softmax(z / T): T below 1 sharpens, above 1 flattens"""
     if temperature <= 0:
         raise InputError(f"temperature={temperature} must be above 0; near 0 the largest takes all")
@@ -82,7 +82,7 @@ def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = 
 def sinusoid(
     positions: Sequence[int], dim: int, *, base: float = 10000.0, layout: str = "pairs", add: Any = None,
     tokens: Sequence[str] = (),
-) -> Worked:  # fmt: skip
+) -> Derivation:  # fmt: skip
     """p(t, 2i) = sin(t / base^(2i/d)), p(t, 2i+1) = cos of the same   (Vaswani et al. 2017 §3.5)"""
     sheet = Sheet()
     for n, t in enumerate(positions):
@@ -122,7 +122,7 @@ def norm_lines(
     return out
 
 
-def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more: Any) -> Worked:
+def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more: Any) -> Derivation:
     """norm(x + sublayer(x))   (Vaswani et al. 2017 §3.1)"""
     sheet = Sheet()
     x = sheet.given("x", "x", x)
@@ -142,7 +142,7 @@ def linear(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias
     return sheet.line(label, formula, product if bias is None else op("+", product, bias))
 
 
-def rnn_steps(text: str, letters: Sequence[str], W: Array, U: Array, V: Array) -> Worked:
+def rnn_steps(text: str, letters: Sequence[str], W: Array, U: Array, V: Array) -> Derivation:
     """h_t = tanh(U h_{t−1} + W x_t), p = softmax(V h_t): each letter, and which follows   (Elman 1990)
 
     x_t is one-hot over `letters`, and h_0 = 0.
@@ -162,7 +162,7 @@ def rnn_steps(text: str, letters: Sequence[str], W: Array, U: Array, V: Array) -
 
 def lstm_step(
     x: Array, h: Array, c: Array, W: Array, U: Array, b: Array | None = None, title: str = "one LSTM step"
-) -> Worked:
+) -> Derivation:
     """i, f, o = σ(W x + U h + b), g = tanh(…), c = f ⊙ c + i ⊙ g, h = o ⊙ tanh(c)
 
     The rows of W, U and b are those of i, f, g, o in turn.
@@ -186,7 +186,7 @@ def lstm_step(
 
 def additive_step(
     s: Array, memory: Array, W: Array, U: Array, v: Array, *, keys: Sequence[str] = ()
-) -> Worked:
+) -> Derivation:
     """e_j = vᵀ tanh(W s + U m_j), α = softmax(e), c = Σ α_j m_j   (Bahdanau et al. 2015, A.1.2)"""
     sheet = Sheet()
     s = sheet.given("decoder state", "s_{i−1}", s)
@@ -201,7 +201,7 @@ def additive_step(
     return sheet.done("one Bahdanau step")
 
 
-def scored_step(s: Array, keys: Array, memory: Array, names: Sequence[str]) -> Worked:
+def scored_step(s: Array, keys: Array, memory: Array, names: Sequence[str]) -> Derivation:
     """e_j = s·k_j, k_j = m_j (dot) or W m_j (general)   (Luong et al. 2015, eq. 8)"""
     sheet = Sheet()
     s = sheet.given("decoder state", "s_i", s)
@@ -214,7 +214,7 @@ def scored_step(s: Array, keys: Array, memory: Array, names: Sequence[str]) -> W
 
 def sgns(
     v: Array, outside: Sequence[tuple[str, int, Array]], *, rate: float = 0.5, centre: str = "centre"
-) -> Worked:
+) -> Derivation:
     """L = −Σ_o [y ln σ(u·v) + (1−y) ln(1−σ(u·v))], e = σ(u·v) − y, ∂L/∂u = e v, ∂L/∂v = Σ e u
 
     (Mikolov et al. 2013 §2.2; gradients: Goldberg and Levy 2014.) One step of size `rate` on all of them.
@@ -240,7 +240,7 @@ def sgns(
     return sheet.done(f"one step of skip-gram with negative sampling: “{centre}”")
 
 
-def rotary(x: Array, cos: Array, sin: Array, *, position: int, of: str) -> Worked:
+def rotary(x: Array, cos: Array, sin: Array, *, position: int, of: str) -> Derivation:
     """(a, b) → (a cos − b sin, b cos + a sin); a, b the two halves of what is turned   (Su et al. 2021)"""
     sheet, half = Sheet(), len(cos)
     a, b = sheet.given("first half", "a", x[:half]), sheet.given("second half", "b", x[half : 2 * half])

@@ -21,14 +21,14 @@ Value = Any  # a float, a tuple of floats (a vector) or a tuple of those (a matr
 
 
 @dataclass(frozen=True)
-class Op:
+class Operation:
     """One operation on numbers or on other operations."""
 
     name: str
     args: tuple[Tree, ...]
 
 
-Tree = Op | Value
+Tree = Operation | Value
 
 
 def _by_torch(fn: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[np.ndarray], np.ndarray]:
@@ -65,7 +65,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 def evaluate(tree: Tree) -> np.ndarray:
     """The value of an expression, in float64."""
-    if not isinstance(tree, Op):
+    if not isinstance(tree, Operation):
         return np.asarray(tree, dtype=np.float64)
     values = [evaluate(a) for a in tree.args]
     if tree.name in INFIX:
@@ -76,9 +76,9 @@ def evaluate(tree: Tree) -> np.ndarray:
     return np.asarray(FUNCTIONS[tree.name](values[0]))
 
 
-def op(name: str, *args: Tree | np.ndarray | torch.Tensor) -> Op:
+def op(name: str, *args: Tree | np.ndarray | torch.Tensor) -> Operation:
     """An operation on numbers, arrays or operations."""
-    return Op(name, tuple(a if isinstance(a, Op) else frozen(a) for a in args))
+    return Operation(name, tuple(a if isinstance(a, Operation) else frozen(a) for a in args))
 
 
 def frozen(value: Any) -> Value:
@@ -88,8 +88,8 @@ def frozen(value: Any) -> Value:
     return _tuples(np.asarray(value, dtype=np.float64).tolist())
 
 
-def _tuples(listed: Any) -> Value:
-    return tuple(map(_tuples, listed)) if isinstance(listed, list) else listed
+def _tuples(values: Any) -> Value:
+    return tuple(map(_tuples, values)) if isinstance(values, list) else values
 
 
 @dataclass(frozen=True)
@@ -107,38 +107,42 @@ class Line:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "label": self.label, "formula": self.formula, "result": _plain(self.result),
+            "label": self.label, "formula": self.formula, "result": _as_lists(self.result),
             "operands": None if self.operands is None else _tree(self.operands),
         }  # fmt: skip
 
 
-def _plain(value: Value) -> Any:
+def _as_lists(value: Value) -> Any:
     """Nested lists; an infinite number becomes its name, which JSON does not have."""
     if isinstance(value, tuple):
-        return [_plain(v) for v in value]
+        return [_as_lists(v) for v in value]
     return value if math.isfinite(value) else str(value)
 
 
 def _tree(tree: Tree) -> Any:
-    return {"op": tree.name, "of": [_tree(a) for a in tree.args]} if isinstance(tree, Op) else _plain(tree)
+    return (
+        {"op": tree.name, "of": [_tree(a) for a in tree.args]}
+        if isinstance(tree, Operation)
+        else _as_lists(tree)
+    )
 
 
 @dataclass(frozen=True)
-class Worked:
+class Derivation:
     """A calculation: lines, and sections that are calculations themselves.
 
     `check` is the greatest difference from what a model computed, where one did.
     """
 
     title: str
-    lines: tuple[Line | Worked, ...]
+    lines: tuple[Line | Derivation, ...]
     note: str = ""
     check: float | None = None
 
     def walk(self) -> Iterator[Line]:
         """Every line, those of sections included."""
         for line in self.lines:
-            yield from line.walk() if isinstance(line, Worked) else (line,)
+            yield from line.walk() if isinstance(line, Derivation) else (line,)
 
     def __getitem__(self, label: str) -> np.ndarray:
         """The result of the first line with this label."""
@@ -152,39 +156,39 @@ class Worked:
         lines = [line.to_dict() for line in self.lines]
         return {"title": self.title, "note": self.note, "check": self.check, "lines": lines}
 
-    def text(self, digits: int = 4, wide: int | None = None) -> str:
+    def text(self, digits: int = 4, width: int | None = None) -> str:
         """As plain text. `wide` shortens vectors with more entries than that."""
-        from heedful.inspect.render import text
+        from heedful.inspect.render import render_text
 
-        return text(self, digits, wide)
+        return render_text(self, digits, width)
 
-    def markdown(self, digits: int = 4, wide: int | None = None) -> str:
-        from heedful.inspect.render import markdown
+    def markdown(self, digits: int = 4, width: int | None = None) -> str:
+        from heedful.inspect.render import render_markdown
 
-        return markdown(self, digits, wide)
+        return render_markdown(self, digits, width)
 
-    def latex(self, digits: int = 4, wide: int | None = None) -> str:
-        from heedful.inspect.render import latex
+    def latex(self, digits: int = 4, width: int | None = None) -> str:
+        from heedful.inspect.render import render_latex
 
-        return latex(self, digits, wide)
+        return render_latex(self, digits, width)
 
-    def html(self, digits: int = 4, wide: int | None = None) -> str:
-        from heedful.inspect.render import html
+    def html(self, digits: int = 4, width: int | None = None) -> str:
+        from heedful.inspect.render import render_html
 
-        return html(self, digits, wide)
+        return render_html(self, digits, width)
 
     def __str__(self) -> str:
-        return self.text(wide=16)
+        return self.text(width=16)
 
     def _repr_html_(self) -> str:
-        return self.html(wide=16)
+        return self.html(width=16)
 
 
 @dataclass
 class Sheet:
     """Lines as they are worked out; what a line gives is an array for the next."""
 
-    lines: list[Line | Worked] = field(default_factory=list)
+    lines: list[Line | Derivation] = field(default_factory=list)
     worst: float | None = None
 
     def given(self, label: str, formula: str, value: Any) -> np.ndarray:
@@ -193,25 +197,27 @@ class Sheet:
         self.lines.append(line)
         return line.value
 
-    def line(self, label: str, formula: str, tree: Op) -> np.ndarray:
+    def line(self, label: str, formula: str, tree: Operation) -> np.ndarray:
         """Something that follows."""
         result = evaluate(tree)
         self.lines.append(Line(label, formula, tree, frozen(result)))
         return result
 
-    def section(self, worked: Worked) -> Worked:
-        self.lines.append(worked)
-        self.worst = worked.check if self.worst is None else max(self.worst, worked.check or 0.0)
-        return worked
+    def section(self, derivation: Derivation) -> Derivation:
+        self.lines.append(derivation)
+        self.worst = derivation.check if self.worst is None else max(self.worst, derivation.check or 0.0)
+        return derivation
 
-    def compare(self, what: str, mine: np.ndarray, theirs: torch.Tensor) -> None:
+    def compare(self, quantity: str, mine: np.ndarray, theirs: torch.Tensor) -> None:
         """Against what the model computed, to the precision it computes in; more is a fault of ours."""
         other = theirs.detach().cpu().double().numpy()
         gap = float(np.abs(mine - other).max())
         unit = {torch.float64: 1e-6, torch.float32: 1e-4}.get(theirs.dtype, 5e-2)
         if not gap <= unit * max(1.0, float(np.abs(other).max())):
-            raise HeedfulError(f"the worked {what} differs from the model's by {gap:.2g}; please report this")
+            raise HeedfulError(
+                f"the worked {quantity} differs from the model's by {gap:.2g}; please report this"
+            )
         self.worst = gap if self.worst is None else max(self.worst, gap)
 
-    def done(self, title: str, note: str = "") -> Worked:
-        return Worked(title, tuple(self.lines), note, self.worst)
+    def done(self, title: str, note: str = "") -> Derivation:
+        return Derivation(title, tuple(self.lines), note, self.worst)

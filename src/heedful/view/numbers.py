@@ -17,7 +17,7 @@ from heedful.errors import InputError
 from heedful.inspect.explain import explain
 from heedful.inspect.inputs import Input, position_of, token_id, word_head
 from heedful.inspect.render import Style
-from heedful.inspect.worked import Worked
+from heedful.inspect.worked import Derivation
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.view.figure import Figure
 from heedful.view.maps import placed
@@ -41,7 +41,7 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
     data = {
         "worked": worked.to_dict(),
         "rows": list(_rows(worked)),
-        "text": worked.text(wide=12).splitlines(),
+        "text": worked.text(width=12).splitlines(),
     }
     said = "".join(f", {k}={v!r}" for k, v in options.items())
     call = (
@@ -55,10 +55,10 @@ def _name(subject: Any) -> str:
     return str(subject) if isinstance(subject, str | Path) else "values"
 
 
-def _rows(worked: Worked) -> Iterator[tuple[str, ...]]:
+def _rows(worked: Derivation) -> Iterator[tuple[str, ...]]:
     style = Style(6, None)
     for line in worked.lines:
-        if isinstance(line, Worked):
+        if isinstance(line, Derivation):
             yield from _rows(line)
             continue
         operands = "" if line.operands is None else style.tree(line.operands)

@@ -143,27 +143,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("HEED_DEBUG") == "1":
             raise
-        sys.exit(report(error, as_json=programs))
+        sys.exit(report(error, given, as_json=programs))
 
 
-def report(error: Exception, *, as_json: bool) -> int:
+def report(error: Exception, arguments: Sequence[str], *, as_json: bool) -> int:
     """Say what went wrong and what to do; the exit code it stands for."""
     name = type(error).__name__
     code = 1
     if isinstance(error, USAGE):
-        way = f"{error.ctx.command_path} --help" if error.ctx is not None else "heed --help"
-        name, text, code = "UsageError", f"{error.format_message().rstrip('.')}; {way}", error.exit_code
+        hint = f"{error.ctx.command_path} --help" if error.ctx is not None else "heed --help"
+        name, message, code = "UsageError", error.format_message().rstrip("."), error.exit_code
     elif isinstance(error, HeedfulError):
-        text, code = " ".join(str(error).split()), error.exit_code
+        message, hint = explained(error, arguments)
+        code = error.exit_code
     elif is_out_of_memory(error):
-        text, code = "out of memory; take a smaller batch, a shorter text or a smaller model", 4
+        message, hint, code = "out of memory", "take a smaller batch, a shorter text or a smaller model", 4
     elif isinstance(error, OSError) and error.filename is not None:
         full = error.errno == errno.ENOSPC
-        way = "make room on the disk" if full else "check the path, and whether it may be written"
-        text, code = f"{error.filename}: {error.strerror}; {way}", 1 if full else 3
+        hint = "make room on the disk" if full else "check the path, and whether it may be written"
+        message, code = f"{error.filename}: {error.strerror}", 1 if full else 3
     else:
-        text = f"{name}: {' '.join(str(error).split())[:300]}; this is a fault of heedful's: please report it"
-    message, _, hint = text.partition("; ")
+        message = f"{name}: {' '.join(str(error).split())[:300]}"
+        hint = "this is a fault of heedful's: please report it"
     if as_json:
         word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
         told = {"code": word, "message": message, "hint": hint or None}
@@ -174,6 +175,22 @@ def report(error: Exception, *, as_json: bool) -> int:
         lines.append("hint: HEED_DEBUG=1 shows the traceback")
     print("\n".join(lines), file=sys.stderr)
     return code
+
+
+def explained(error: HeedfulError, arguments: Sequence[str]) -> tuple[str, str]:
+    """The message and the hint of an error, in the words of the command that was typed."""
+    message, _, rest = " ".join(error.message.split()).partition("; ")  # older errors have both in one
+    hint = "; ".join(text for text in (rest, " ".join((error.hint or "").split())) if text)
+    hint = error.shell if error.shell is not None else hint
+    name = next((word for word in arguments if word in COMMANDS), None)
+    if name is None:
+        return message, hint
+    from heedful.commands.shell import shell_words
+
+    command = load(name)
+    for word in arguments[arguments.index(name) + 1 :]:
+        command = getattr(command, "commands", {}).get(word, command)
+    return shell_words(message, hint, command, name)
 
 
 if __name__ == "__main__":

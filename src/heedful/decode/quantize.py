@@ -16,7 +16,8 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
     `save` and `load` keep it so, under our own names: `quantization` in config.json says what was done.
     """
     if "quantization" in model.published:
-        raise ConfigError(f"this model is quantised already: {model.published['quantization']}; load it anew")
+        kind = model.published["quantization"]["kind"]
+        raise ConfigError(f"this model is quantised already, to {kind}", hint="take the one it was made from")
     if next(adapted(model), None) is not None:
         raise ConfigError("this model has an adapter; call heedful.merge(model) first")
     if group < 2 or group % 2:

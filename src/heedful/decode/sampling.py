@@ -139,15 +139,11 @@ class Sampling:
                 f"temperature={T} must be 0 (the likeliest token) or above", hint="1 changes nothing"
             )
         if self.top_k is not None and self.top_k < 1:
-            raise InputError(
-                f"top_k={self.top_k} keeps no token", hint="give at least 1, or None to keep all"
-            )
+            raise InputError(f"top_k={self.top_k} keeps no token", hint="give at least 1, or leave it out")
         for name in ("top_p", "typical"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
-                raise InputError(
-                    f"{name}={value} must be above 0 and at most 1", hint="1 or None keeps every token"
-                )
+                raise InputError(f"{name}={value} must be above 0 and at most 1", hint="1 keeps every token")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise InputError(f"min_p={self.min_p} must lie between 0 (keeps every token) and 1")
         if not (self.repetition > 0 and math.isfinite(self.repetition)):

@@ -169,7 +169,7 @@ def place(device: int | str | torch.device | None) -> torch.device:
         ) from None
     lacks = wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count()
     if lacks or (wanted.type == "mps" and not torch.backends.mps.is_available()):
-        raise InputError(f"device={device!r} asks for a GPU and torch sees none there; leave device out")
+        raise InputError(f"device={device!r} asks for a GPU and torch sees none there; leave it out")
     return wanted
 
 

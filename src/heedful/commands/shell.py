@@ -1,0 +1,103 @@
+"""Errors in the words of a command line: top_k=0 of Python is --top-k 0 for somebody who typed a command.
+
+An argument of Python becomes the option of the same name, if the command has one; in a hint of `heed train`
+or `heed eval` another one becomes a setting. What has no such form is said by the error itself (`shell=`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+# What Python and transformers call an option → what the commands call it.
+ALIASES = {
+    "aggregation_strategy": "aggregation",
+    "candidate_labels": "labels",
+    "handle_impossible_answer": "or_nothing",
+    "hypothesis_template": "template",
+    "max_new_tokens": "max_tokens",
+    "multi_label": "several",
+    "num_beams": "beams",
+    "num_return_sequences": "n",
+}
+ARGUMENT = re.compile(r"(?<![\w.\-/=])(?<!--set )([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^\s,;:()]*)")
+FLAG = "flag"
+
+# What to do where Python has an argument and the command no option.
+INSTEAD = {
+    "encoding": "convert the file to UTF-8: iconv -f latin1 -t utf-8 FILE",
+    "truncation": "shorten the text",
+}
+
+Say = Callable[[str, str], str | None]  # a name and its value → what stands for them, None: as they are
+
+
+def shell_words(message: str, hint: str, command: Any, path: str) -> tuple[str, str]:
+    """Return the message and the hint of an error as the command of this `path` ("train") would say them."""
+    options = options_of(command)
+    as_option = lambda name, value: _option(options, name, value)
+    as_either = lambda name, value: as_option(name, value) or _setting(path, name, value)
+    hint = _replace(hint, as_either)
+    left = [found[1] for found in ARGUMENT.finditer(hint) if found[1] in INSTEAD]
+    return _replace(message, as_option), INSTEAD[left[0]] if left else hint
+
+
+def options_of(command: Any) -> dict[str, tuple[str, str]]:
+    """Return the options of a command by the names Python would give them: the option, and whether a flag."""
+    found: dict[str, tuple[str, str]] = {}
+    for parameter in command.params:
+        kind = FLAG if getattr(parameter, "is_flag", False) else ""
+        longs = [option for option in parameter.opts if option.startswith("--")]
+        found |= {option[2:].replace("-", "_"): (longs[0], kind) for option in longs}
+    return found
+
+
+def _replace(text: str, say: Say) -> str:
+    return ARGUMENT.sub(lambda found: say(found[1], found[2].strip("'\"")) or found[0], text)
+
+
+def _option(options: Mapping[str, tuple[str, str]], name: str, value: str) -> str | None:
+    known = options.get(ALIASES.get(name, name))
+    if known is None:
+        return None
+    option, kind = known
+    return option if kind == FLAG or value in ("", "…") else f"{option} {value}"
+
+
+def _setting(path: str, name: str, value: str) -> str | None:
+    """Return `--set train.clip=1` for what is no option of `heed train`; `heed eval` has those of data."""
+    where = {"train": _train_section, "eval": _eval_section}.get(path)
+    section = None if where is None else where(name)
+    plain = {"True": "true", "False": "false", "None": "null", "": "…"}.get(value, value)
+    return None if section is None else f"--set {section}{name}={plain}"
+
+
+def _train_section(name: str) -> str | None:
+    from heedful.models import FAMILIES
+    from heedful.train.config import TrainConfig
+
+    if name in {f.name for f in fields(TrainConfig)}:
+        return "train."
+    if name in _data_options():
+        return "data."
+    return "model." if any(name in family.config.known() for family in FAMILIES.values()) else None
+
+
+def _eval_section(name: str) -> str | None:
+    return "" if name in _data_options() else None
+
+
+def _data_options() -> set[str]:
+    from heedful import data
+    from heedful.runs.reading import TASKS
+
+    builders = [*data.FROM_TEXT.values(), *TASKS.values()]
+    return {
+        n
+        for one in builders
+        for n, p in inspect.signature(one).parameters.items()
+        if p.kind is p.KEYWORD_ONLY
+    }

@@ -147,8 +147,11 @@ def _resolve(path: str | Path) -> Path:
     except NotFound:
         if path in presets() or path in FAMILIES:
             raise NotFound(
-                f"{path!r} has no weights here; build({path!r}) makes it with random ones, and load takes "
-                "a folder, a .gguf file or a hub id (owner/name)"
+                f"{path!r} has no weights here",
+                hint=f"build({path!r}) makes it with random ones, and load takes a folder, a .gguf file or a "
+                "hub id (owner/name)",
+                shell=f"heed train {path} FILE… trains it; heed ls lists models that have some; a folder, a "
+                ".gguf file or a hub id (owner/name) is another",
             ) from None
         raise
 
@@ -287,7 +290,9 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
     if not path.is_file():
         if folder in (file.parent for file in bundled_vectors().values()):
             raise NotFound(
-                f"{folder.name} are word vectors, no model; open them with Word2Vec.load({folder.name!r})"
+                f"{folder.name} are word vectors, no model",
+                hint=f"open them with Word2Vec.load({folder.name!r})",
+                shell=f"ask them: heed word2vec neighbours {folder.name} WORD",
             )
         raise NotFound(f"{folder} has no {name}; is it the folder of a model?")
     published: dict[str, Any] = read_json(path)

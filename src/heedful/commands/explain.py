@@ -11,7 +11,7 @@ from heedful.commands.output import Json, as_json, console, table
 from heedful.errors import InputError
 
 if TYPE_CHECKING:
-    from heedful.inspect.worked import Worked
+    from heedful.inspect.worked import Derivation
 
 
 def explain(
@@ -67,7 +67,7 @@ def explain(
     print(FORMATS[format](worked, digits, wide or None))
 
 
-def _worked(what: str, text: str | None, target: str | None, options: dict[str, Any]) -> Worked:
+def _worked(what: str, text: str | None, target: str | None, options: dict[str, Any]) -> Derivation:
     from heedful.inspect.explain import explain as worked
 
     if text is None and not _is_model(what):

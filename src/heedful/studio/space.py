@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from heedful.decode.request import context_of
+from heedful.decode.request import context_length
 from heedful.errors import InputError, NotFound
 from heedful.inspect.inputs import reading, word_head
 from heedful.models.base import Model, Seq2Seq
@@ -156,7 +156,7 @@ def contextual(model: Model, word: str, sentences: Sequence[str]) -> dict[str, A
     names = ["embed.output", *(f"{name}.{i}.output" for i in range(len(stack)))]
     for s, sentence in enumerate(sentences):
         text, _ = tokens.tidy(sentence)
-        placed, _ = tokens.placed(model, text, most=context_of(model, source=True))
+        placed, _ = tokens.placed(model, text, most=context_length(model, source=True))
         found = [i for i, t in enumerate(placed) if _is(t, text, word)]
         if not found:
             continue

@@ -29,14 +29,16 @@ def entry(
     *,
     cross: bool = False,
     written: bool = False,
+    window: int | None = None,
     kind: str = "",
     mark: str | None = None,
     second: int | None = None,
 ) -> dict[str, Any]:
     """One layer's pattern (H, T, S) as a figure holds it.
 
-    `written` says that the rows are the words written, not those read. `mark` is how the vocabulary marks
-    words, by default as these tokens do; `second` is where the second of two texts begins.
+    `written` says that the rows are the words written, not those read; `window` is how many positions a query
+    sees. `mark` is how the vocabulary marks words, by default as these tokens do; `second` is where the second
+    of two texts begins.
     """
     array = np.asarray(torch.as_tensor(values).detach().float().cpu().numpy())
     if array.ndim == 4 and len(array) == 1:
@@ -52,7 +54,7 @@ def entry(
     told = marks([*queries, *keys]) if mark is None else mark
     return {
         "name": name, "kind": kind, "cross": cross, "queries": list(queries), "keys": list(keys),
-        "written": written, "values": array, "second": None if cross else second,
+        "written": written, "window": window, "values": array, "second": None if cross else second,
         "query_words": words(queries, told), "key_words": words(keys, told),
     }  # fmt: skip
 

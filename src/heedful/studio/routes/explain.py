@@ -12,7 +12,7 @@ from heedful.errors import InputError
 from heedful.inspect.explain import explain, explain_values
 from heedful.inspect.from_model import explain_model
 from heedful.inspect.render import FORMATS, Style
-from heedful.inspect.worked import Line, Op, Tree, Value, Worked
+from heedful.inspect.worked import Line, Operation, Tree, Value, Derivation
 from heedful.studio import snippets
 from heedful.studio.answers import Json
 from heedful.studio.state import Here, Seen, Studio
@@ -37,7 +37,7 @@ def shortened(value: Value, wide: int) -> Any:
 
 
 def _tree(tree: Tree, wide: int) -> Any:
-    if isinstance(tree, Op):
+    if isinstance(tree, Operation):
         parts = tree.args
         most = 4 * min(wide, WIDEST)
         if len(parts) > most:  # a sum over very many keys
@@ -47,7 +47,7 @@ def _tree(tree: Tree, wide: int) -> Any:
     return shortened(tree, wide)
 
 
-def structured(worked: Worked, wide: int, digits: int) -> dict[str, Any]:
+def structured(worked: Derivation, wide: int, digits: int) -> dict[str, Any]:
     """`to_dict`, shortened, with each line as it is written beside its numbers."""
     style = Style(digits, min(wide, WIDEST))
     lines: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ def structured(worked: Worked, wide: int, digits: int) -> dict[str, Any]:
     return {"title": worked.title, "note": worked.note, "check": worked.check, "lines": lines}
 
 
-def answered(worked: Worked, wide: int, digits: int, python: str) -> Response:
+def answered(worked: Derivation, wide: int, digits: int, python: str) -> Response:
     wide, digits = max(2, min(wide, LONGEST)), max(1, min(digits, 15))
     written = {
         name: form(worked, digits, min(wide, WIDEST)) for name, form in FORMATS.items() if name != "html"

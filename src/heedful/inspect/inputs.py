@@ -117,7 +117,11 @@ def ids_of(model: Model, text: Text) -> Tensor:
     """The ids (1, T) of a text, or of ids in any form."""
     if isinstance(text, str):
         if model.tokenizer is None:
-            raise InputError("this model has no tokenizer, so it takes ids: attention(model, [5, 9, 2])")
+            raise InputError(
+                "this model has no tokenizer",
+                hint="it takes ids: attention(model, [5, 9, 2])",
+                shell="put its tokenizer.json or vocabulary into its folder",
+            )
         found = model.tokenizer.encode(text)
         if not found:
             raise InputError("the text is empty; give at least one token")

@@ -79,6 +79,7 @@ class NoHead(Head):
         raise InputError(
             "this model has no head and gives no logits",
             hint="call model.encode(tokens), or load one with a head",
+            shell="take one with a head, or ask for vectors with heed embed",
         )
 
 

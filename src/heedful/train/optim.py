@@ -48,7 +48,11 @@ def groups(model: nn.Module, c: TrainConfig) -> list[dict[str, object]]:
 def make_optimisers(model: nn.Module, c: TrainConfig) -> list[Optimizer]:
     """The optimisers of a run: one, or Muon for the blocks' matrices with AdamW for all the rest."""
     if not any(p.requires_grad for p in model.parameters()):
-        raise ConfigError("no weight of this model may learn", hint="call model.requires_grad_(True)")
+        raise ConfigError(
+            "no weight of this model may learn",
+            hint="call model.requires_grad_(True)",
+            shell="weights in 8 or 4 bits do not learn; begin with the model they were made from",
+        )
     if c.optimiser == "muon":
         named = [(n.split("."), m) for n, m in model.named_modules()]
         linear = [m for path, m in named if isinstance(m, nn.Linear) and "head" not in path]

@@ -28,6 +28,7 @@ from heedful.models.base import LM, Config, Family, Model
 from heedful.models.memory import check_memory, parameter_count
 from heedful.models.published import config_from, config_from_gguf, config_to, unstated
 from heedful.models.published_checks import check_sizes, read_quantization
+from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, swap_in
 from heedful.pooling import Pooling, read_pooling, write_pooling
@@ -83,8 +84,15 @@ def _check_size(name: str, family: Family, config: Config, device: torch.device)
 
 
 def assemble(family: Family, config: Config) -> Model:
-    """The family's parts, joined as its build function says."""
+    """The family's parts, joined as its build function says; a head of sentence vectors is alike in all."""
     model = family.build(config)
+    if config.classifier_pooling:
+        if config.head != "classify" or not isinstance(model, LM):
+            raise ConfigError(
+                f"classifier_pooling={config.classifier_pooling!r} is for a classifying head on one stack; "
+                f"this is a {family.name} with a {config.head!r} head"
+            )
+        model.head = SentenceHead(config.dim, config.labels, config.classifier_pooling)
     model.config, model.family = config, family
     return model
 
@@ -156,15 +164,23 @@ def _resolve(path: str | Path) -> Path:
         raise
 
 
-def with_head(model: Model, head: str, labels: Sequence[str] | None = None, *, seed: int = 0) -> Model:
+def with_head(
+    model: Model,
+    head: str,
+    labels: Sequence[str] | None = None,
+    *,
+    classifier_pooling: str = "",
+    seed: int = 0,
+) -> Model:
     """The same trained body under a new, untrained head, to be taught a task: "classify", "tag", "span" …
 
-    The body's tensors are shared, not copied; a pooler that the checkpoint kept goes on being one.
+    The body's tensors are shared, not copied; a pooler that the checkpoint kept goes on being one. With
+    `classifier_pooling` the head is linear on the sentence vector, of which no published class knows.
     """
     names = None if labels is None else {str(i): name for i, name in enumerate(labels)}
     spare = {f.name: None for f in fields(model.config) if f.name == "pooler" and "derive" in f.metadata}
     count = {} if names is None else {"labels": len(names)}
-    config = model.config.change(head=head, **spare, **count)
+    config = model.config.change(head=head, classifier_pooling=classifier_pooling, **spare, **count)
     made = _on_body(model, config, seed)
     made.published = {k: v for k, v in model.published.items() if k not in ("architectures", "id2label")}
     if names is not None:
@@ -303,7 +319,8 @@ def save(model: Model, folder: str | Path) -> Path:
     """Write a model as a folder in Hugging Face layout: config.json, model.safetensors, tokenizer.
 
     A checkpoint that was loaded gets back every tensor under its published name and dtype. An adapter is
-    written beside the weights it stands on; `merge` first to have one model.
+    written beside the weights it stands on; `merge` first to have one model. A classifier of sentence vectors
+    has no class in `transformers`: its model_type begins with heedful-, so that only heedful opens it.
     """
     folder = Path(folder)
     if folder.is_file():

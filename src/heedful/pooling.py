@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.errors import ConfigError, CorruptFile
+from heedful.nn.head import pool_tokens
 
 MODES = {
     "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first",
@@ -29,15 +30,7 @@ class Pooling:
 
 def pool(hidden: Tensor, valid: Tensor, how: Pooling) -> Tensor:
     """(B, T, D) → (B, D)"""
-    keep = valid[..., None]
-    if how.mode == "mean":
-        vector = (hidden * keep).sum(1) / keep.sum(1).clamp(min=1)
-    elif how.mode == "max":
-        vector = hidden.masked_fill(~keep, -float("inf")).amax(1)
-    elif how.mode == "first":
-        vector = hidden[range(len(hidden)), valid.int().argmax(1)]
-    else:
-        vector = hidden[range(len(hidden)), valid.shape[1] - 1 - valid.flip(1).int().argmax(1)]
+    vector = pool_tokens(hidden, valid, how.mode)
     return F.normalize(vector, dim=-1) if how.normalise else vector
 
 

@@ -95,7 +95,7 @@ def find(name: str) -> tuple[Family, Config]:
 
 def by_model_type(model_type: str) -> Family:
     """The family that a published `model_type` belongs to."""
-    table = {t: f for f in FAMILIES.values() for t in (f.model_types or (f"heedful-{f.name}",))}
+    table = {t: f for f in FAMILIES.values() for t in (*f.model_types, f"heedful-{f.name}")}
     if model_type == "None":
         raise NotFound(
             "config.json has no model_type, so what these weights are cannot be told", hint="add it"

@@ -91,6 +91,7 @@ class Config:
     layers: int
     head: str = "lm"
     labels: int = 2  # of a classifying head
+    classifier_pooling: str = ""  # of its sentence vector: mean, first, last, max; "": the family's head
 
     def __post_init__(self) -> None:
         given = {f.name for f in fields(self) if getattr(self, f.name) is not None}
@@ -173,7 +174,8 @@ class Family:
 
     def rows(self, config: Config) -> Sequence[Row]:
         """The table of names for a model of this config."""
-        return self.names(config) if callable(self.names) else self.names
+        rows = self.names(config) if callable(self.names) else self.names
+        return [*rows, ("head.linear", "head.linear")] if config.classifier_pooling else rows
 
     def dropped(self, config: Config) -> Sequence[str]:
         """Patterns of published tensors that a model of this config leaves out."""

@@ -147,6 +147,8 @@ def config_from(family: Family, published: dict[str, Any], names: Iterable[str] 
         values["labels"] = len(published["id2label"])
     elif published.get("num_labels"):
         values["labels"] = published["num_labels"]
+    if values["head"] == "classify" and published.get("classifier_pooling"):
+        values["classifier_pooling"] = published["classifier_pooling"]
     known = set(family.config.known())
     wrong = {n: v for n, v in values.items() if n not in known}
     if wrong:
@@ -178,12 +180,17 @@ def head_kind(family: Family, published: dict[str, Any]) -> str:
     if not named:
         return "none"
     for kind, architecture in family.heads.items():
-        if architecture == named[0]:
+        if named[0] in (architecture, own_architecture(family, kind)):
             return kind
     known = ", ".join(family.heads.values())
     raise ConfigError(
         f"config.json has architectures={named!r:.80}", hint=f"{family.name} is built here as {known}"
     )
+
+
+def own_architecture(family: Family, head: str) -> str:
+    """The name of a model that `transformers` has no class for."""
+    return f"heedful-{family.name}-{head}"
 
 
 def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict[str, Any]:
@@ -198,8 +205,12 @@ def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict
         done.add(ours)
     out |= family.write(config) if family.write else {}
     out |= family.fixed
-    out["architectures"] = [family.heads.get(config.head, f"heedful-{family.name}-{config.head}")]
-    types = family.model_types or (f"heedful-{family.name}",)
+    own, types = own_architecture(family, config.head), family.model_types or (f"heedful-{family.name}",)
+    out["architectures"] = [family.heads.get(config.head, own)]
+    out.pop("classifier_pooling", None)
+    if config.classifier_pooling:  # no other program may take the head for the family's own
+        out |= {"classifier_pooling": config.classifier_pooling, "architectures": [own]}
+        types = (f"heedful-{family.name}",)
     out["model_type"] = published.get("model_type") if published.get("model_type") in types else types[0]
     if config.head in ("classify", "tag") and len(out.get("id2label") or {}) != config.labels:
         out["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.labels)}

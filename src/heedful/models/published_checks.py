@@ -18,6 +18,7 @@ COMMON = {
     "architectures": "tuple[str, ...]", "id2label": "dict", "label2id": "dict", "num_labels": "int",
     "bos_token_id": IDS, "eos_token_id": IDS, "pad_token_id": IDS, "decoder_start_token_id": IDS,
     "quantization": "dict", "task_specific_params": "dict", "task_prompt": "str", "problem_type": "str",
+    "classifier_pooling": "str",
 }  # fmt: skip
 ROPE = {
     "rope_theta": "float", "rope_type": "str", "type": "str", "factor": "float", "truncate": "bool",

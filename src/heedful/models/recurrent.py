@@ -29,7 +29,9 @@ class RecurrentConfig(Config):
 
     def check(self) -> None:
         if self.tied and self.table_dim != self.dim:
-            raise ConfigError(f"tied=True needs table_dim={self.table_dim} to equal dim={self.dim}; it must")
+            raise ConfigError(
+                f"tied=True needs table_dim={self.table_dim} to equal dim={self.dim}", hint="it must"
+            )
 
 
 def head(c: RecurrentConfig) -> Head:
@@ -67,7 +69,7 @@ def own(*names: str) -> list[tuple[str, str]]:
 
 def own_keys(config: type[Config]) -> dict[str, str]:
     """The same for their config.json."""
-    return {name: name for name in config.known() if name not in ("head", "labels")}
+    return {name: name for name in config.known() if name not in ("head", "labels", "classifier_pooling")}
 
 
 NAMES = own("embed.token", "blocks.*.{x,h}", "head.{out,label,tag}")

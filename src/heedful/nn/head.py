@@ -16,6 +16,8 @@ from heedful.errors import ConfigError, InputError
 from heedful.nn.context import Context
 from heedful.nn.ffn import Activation
 
+POOLINGS = ("mean", "first", "last", "max")
+
 
 class Head(nn.Module):
     """logits = head(hidden, ctx). `kind` is the word a config uses for it.
@@ -223,6 +225,39 @@ class ClassifyHead(Head):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         logits: Tensor = self.label(F.dropout(self.pool(x, ctx), self.dropout, self.training))
+        return logits
+
+
+def pool_tokens(x: Tensor, valid: Tensor | None, mode: str) -> Tensor:
+    """Return the mean, first, last or max of x over the valid tokens, (B, T, D) → (B, D)."""
+    if valid is None:
+        valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    keep, rows = valid[..., None], torch.arange(len(x), device=x.device)
+    if mode == "mean":
+        return (x * keep).sum(1) / keep.sum(1).clamp(min=1)
+    if mode == "max":
+        return x.masked_fill(~keep, -float("inf")).amax(1)
+    if mode == "first":
+        return x[rows, valid.int().argmax(1)]
+    return x[rows, valid.shape[1] - 1 - valid.flip(1).int().argmax(1)]
+
+
+class SentenceHead(Head):
+    """(B, C): W v/‖v‖ + b, v = pool(x): a label for the sequence, read off its sentence vector"""
+
+    kind = "classify"
+    positions = None
+
+    def __init__(self, dim: int, labels: int, pooling: str = "mean") -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise ConfigError(f"classifier_pooling={pooling!r} is unknown; one of {', '.join(POOLINGS)}")
+        self.linear = nn.Linear(dim, labels)
+        self.pooling = pooling
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        vector = F.normalize(pool_tokens(x, ctx.new_valid, self.pooling), dim=-1)
+        logits: Tensor = self.linear(vector)
         return logits
 
 

@@ -29,10 +29,9 @@ from bundle import data_folder
 from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
-from heedful.data import vocabulary
 from heedful.data.batch import IGNORE, Batch
-from heedful.data.batches import Batches, Indices, Shuffled, generator
-from heedful.data.tokens import Ids
+from heedful.data.batches import Batches, Indices, ShuffledOrder, seeded_generator
+from heedful.data.tokenization import Ids, special_flags
 from heedful.loading import save_on_base, with_head
 from heedful.models.base import LM, Model
 from heedful.nn.head import PretrainHead
@@ -113,10 +112,10 @@ class Pairs:
     @cached_property
     def special(self) -> NDArray[np.bool_]:
         """(V) the ids that are never hidden."""
-        return vocabulary.special(self.tokenizer)
+        return special_flags(self.tokenizer)
 
     def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        rng, t = generator(self.seed, int(epochs[0]), int(rows[0])), self.tokenizer
+        rng, t = seeded_generator(self.seed, int(epochs[0]), int(rows[0])), self.tokenizer
         single = rng.random() < self.short
         length = min(self.length, SINGLE) if single else self.length
         tokens = np.full((len(rows), length), t.pad or 0, np.int64)
@@ -202,7 +201,7 @@ class Pairs:
 
 def batches(rows: Pairs, batch: int) -> Batches:
     """Every sentence begins a row once an epoch."""
-    return Batches(rows, Shuffled(len(rows), batch, rows.seed), str(len(rows.told.flat)))
+    return Batches(rows, ShuffledOrder(len(rows), batch, rows.seed), str(len(rows.told.flat)))
 
 
 def next_only(model: Model, batch: Batch) -> dict[str, Term]:

@@ -26,7 +26,7 @@ from bundle.cards import Card, hash_of, write_card
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
 from heedful.data.batch import Batch
-from heedful.data.batches import Indices, Shuffled, generator
+from heedful.data.batches import Indices, ShuffledOrder, seeded_generator
 from heedful.evaluate.perplexity import perplexity
 from heedful.evaluate.scores import spearman
 from heedful.models.base import LM, Model
@@ -66,7 +66,7 @@ class Windows:
         return (len(self.flat) - 1) // self.length - 1
 
     def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        shift = int(generator(self.seed, int(epochs[-1])).integers(self.length))
+        shift = int(seeded_generator(self.seed, int(epochs[-1])).integers(self.length))
         place = (rows * self.length + shift)[:, None] + np.arange(self.length + 1)
         ids = torch.from_numpy(self.flat[place].astype(np.int64))
         return Batch(ids[:, :-1].contiguous(), labels=ids[:, 1:].contiguous())
@@ -78,7 +78,7 @@ def windows(path: Path, tokenizer: Any, batch: int, seed: int) -> data.Batches:
     groups = ["\n".join(parts[i : i + 50]) + "\n" for i in range(0, len(parts), 50)]
     flat = np.concatenate([np.asarray(i, np.uint16) for i in tokenizer.encode_all(groups, special=False)])
     rows = Windows(flat, 256, seed)
-    return data.Batches(rows, Shuffled(len(rows), batch, seed), str(len(flat)))
+    return data.Batches(rows, ShuffledOrder(len(rows), batch, seed), str(len(flat)))
 
 
 def measured(model: LM, held: Path, most: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ import torch
 
 import heedful
 from heedful.data.batches import Batches
-from heedful.data.tokens import frame
+from heedful.data.tokenization import find_template
 from heedful.models.base import Model
 from heedful.runs.finetune.tasks import Examples, Reading
 from heedful.runs.finetune.written import Summarize
@@ -47,7 +47,7 @@ def written(
 ) -> list[str]:
     """A summary for each, `rows` at once, alike lengths together; `rules` are `generate`'s."""
     tokenizer: Any = model.tokenizer
-    before = list(frame(tokenizer).before)
+    before = list(find_template(tokenizer).before)
     prompts = task.prompts(Examples([(text, "") for text in texts], [""] * len(texts)), model, how)
     asked = [before + tokenizer.encode(text, special=False) for text in prompts]
     order, out = sorted(range(len(asked)), key=lambda i: len(asked[i])), [""] * len(asked)

@@ -18,7 +18,7 @@ import torch
 
 import heedful
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches, Indices, Shuffled
+from heedful.data.batches import Batches, Indices, ShuffledOrder
 from heedful.models.base import LM
 from heedful.runs.finetune.written import Summarize
 from heedful.tasks.write import Summarization
@@ -54,7 +54,7 @@ def test_the_learning_rate_falls_to_its_end_with_the_time(monkeypatch: pytest.Mo
     monkeypatch.setattr(by_clock, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     model = heedful.build("gpt2", vocab=32, dim=16, layers=1, heads=2, context=16, dropout=0.0, seed=0)
     config = heedful.TrainConfig(steps=20, lr=1e-3, schedule="linear", final=0.0, warmup=2)
-    batches = Batches(Fixed(), Shuffled(8, 4, 0), "made up")
+    batches = Batches(Fixed(), ShuffledOrder(8, 4, 0), "made up")
     rates = [step.lr for step in timed(model, "next_token", batches, config, 300.0)]
     assert len(rates) > 50
     assert rates[len(rates) // 4] > 5e-4
@@ -64,7 +64,7 @@ def test_the_learning_rate_falls_to_its_end_with_the_time(monkeypatch: pytest.Mo
 
 def test_one_step_is_taken_however_late_it_is() -> None:
     model = heedful.build("gpt2", vocab=32, dim=16, layers=1, heads=2, context=16, dropout=0.0, seed=0)
-    batches = Batches(Fixed(), Shuffled(8, 4, 0), "made up")
+    batches = Batches(Fixed(), ShuffledOrder(8, 4, 0), "made up")
     assert len(list(timed(model, "next_token", batches, heedful.TrainConfig(steps=5), 0.0))) == 1
 
 

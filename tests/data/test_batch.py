@@ -29,12 +29,12 @@ def test_rows_of_one_length_have_no_padding() -> None:
 
 
 def test_predicted_counts_labels_and_tokens_read_leaves_out_padding(batch: Batch) -> None:
-    assert batch.predicted == 2 + 4 + 3
+    assert batch.label_count == 2 + 4 + 3
     assert batch.tokens_read == 12
 
 
 def test_without_labels_every_row_counts_as_one_answer() -> None:
-    assert Batch(torch.zeros(4, 2)).predicted == 4
+    assert Batch(torch.zeros(4, 2)).label_count == 4
 
 
 def test_micro_batches_together_are_the_batch(batch: Batch) -> None:
@@ -43,7 +43,7 @@ def test_micro_batches_together_are_the_batch(batch: Batch) -> None:
         assert len(split) == min(parts, 3)
         assert torch.equal(torch.cat([p.tokens for p in split]), batch.tokens)
         assert torch.equal(torch.cat([p.extra["label"] for p in split]), batch.extra["label"])
-        assert sum(p.predicted for p in split) == batch.predicted
+        assert sum(p.label_count for p in split) == batch.label_count
 
 
 def test_one_row_stays_a_batch(batch: Batch) -> None:
@@ -54,7 +54,7 @@ def test_one_row_stays_a_batch(batch: Batch) -> None:
 
 
 def test_trimming_drops_columns_without_a_valid_token(batch: Batch) -> None:
-    small = batch.rows([0, 2]).trimmed()
+    small = batch.rows([0, 2]).trim()
     assert small.tokens.shape == small.labels.shape == small.valid.shape == (2, 4)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from heedful import data
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches, Bucketed, Shuffled
+from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder
 from heedful.errors import InputError
 from tests.data.toy import Letters
 
@@ -56,7 +56,7 @@ def test_other_text_gives_another_fingerprint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "size"), [(10, 3), (7, 7), (3, 8), (1, 2)])
 def test_a_stream_reads_every_row_once_an_epoch_and_fills_every_batch(count: int, size: int) -> None:
-    order = Shuffled(count, size, seed=5)
+    order = ShuffledOrder(count, size, seed=5)
     pairs = [p for step in range(3 * count) for p in zip(*order.rows(step), strict=True)]
     assert len(pairs) == 3 * count * size
     for epoch in range(3 * size - 1):
@@ -66,14 +66,14 @@ def test_a_stream_reads_every_row_once_an_epoch_and_fills_every_batch(count: int
 
 
 def test_epochs_differ_in_order() -> None:
-    order = Shuffled(64, 64, seed=0)
+    order = ShuffledOrder(64, 64, seed=0)
     assert order.rows(0)[0].tolist() != order.rows(1)[0].tolist()
 
 
 @pytest.mark.parametrize("tokens", [None, 120])
 def test_buckets_read_every_row_once_an_epoch_and_pad_little(tokens: int | None) -> None:
     lengths = np.random.default_rng(0).integers(1, 60, 200)
-    order = Bucketed(lengths, 16, seed=0, tokens=tokens)
+    order = BucketedOrder(lengths, 16, seed=0, tokens=tokens)
     for epoch in (0, 1):
         batches = [order.rows(epoch * len(order) + i)[0] for i in range(len(order))]
         assert sorted(np.concatenate(batches)) == list(range(200))
@@ -87,7 +87,7 @@ def test_buckets_read_every_row_once_an_epoch_and_pad_little(tokens: int | None)
 
 def test_a_row_longer_than_a_batch_of_tokens_is_refused() -> None:
     with pytest.raises(InputError, match="50 tokens, more than max_tokens=40"):
-        Bucketed(np.array([3, 50]), 4, 0, tokens=40)
+        BucketedOrder(np.array([3, 50]), 4, 0, tokens=40)
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from heedful.data import corrupt
+from heedful.data import corruption as corrupt
 from heedful.data.batch import IGNORE
-from heedful.data.corrupt import Masking, Noise
+from heedful.data.corruption import Masking, Noise
 from heedful.errors import ConfigError, InputError
 
 V, MASK = 1000, 3
@@ -37,7 +37,7 @@ def test_masking_hides_the_share_it_should_in_the_way_it_should() -> None:
     chosen = hidden = same = other = free = 0
     for seed in range(300):
         ids = text(seed=seed)
-        out, labels = corrupt.mask(ids, rng(seed), HOW)
+        out, labels = corrupt.mask_tokens(ids, rng(seed), HOW)
         picked = labels != IGNORE
         free += int((~SPECIAL[ids]).sum())
         chosen += int(picked.sum())
@@ -52,7 +52,7 @@ def test_masking_hides_the_share_it_should_in_the_way_it_should() -> None:
 
 def test_masking_labels_are_the_hidden_tokens_and_the_rest_is_untouched() -> None:
     ids = text()
-    out, labels = corrupt.mask(ids, rng(), HOW)
+    out, labels = corrupt.mask_tokens(ids, rng(), HOW)
     picked = labels != IGNORE
     assert (labels[picked] == ids[picked]).all()
     assert (out[~picked] == ids[~picked]).all()
@@ -61,15 +61,15 @@ def test_masking_labels_are_the_hidden_tokens_and_the_rest_is_untouched() -> Non
 def test_special_tokens_are_never_chosen_and_never_drawn() -> None:
     how = Masking(MASK, SPECIAL, rate=1.0, masked=0.0, random=1.0)
     for seed in range(50):
-        out, labels = corrupt.mask(text(seed=seed), rng(seed), how)
+        out, labels = corrupt.mask_tokens(text(seed=seed), rng(seed), how)
         assert (labels[SPECIAL[text(seed=seed)]] == IGNORE).all()
         assert not SPECIAL[out[labels != IGNORE]].any()
 
 
 def test_at_least_one_token_is_chosen_and_none_from_nothing() -> None:
-    assert corrupt.choose(np.array([4, 50, 5]), rng(), HOW).tolist() == [False, True, False]
-    assert not corrupt.choose(np.array([4, 5]), rng(), HOW).any()
-    assert corrupt.mask(np.array([], np.int64), rng(), HOW)[0].size == 0
+    assert corrupt.choose_tokens(np.array([4, 50, 5]), rng(), HOW).tolist() == [False, True, False]
+    assert not corrupt.choose_tokens(np.array([4, 5]), rng(), HOW).any()
+    assert corrupt.mask_tokens(np.array([], np.int64), rng(), HOW)[0].size == 0
 
 
 def test_whole_words_are_chosen_whole_and_at_the_same_rate() -> None:
@@ -78,7 +78,7 @@ def test_whole_words_are_chosen_whole_and_at_the_same_rate() -> None:
     chosen = free = 0
     for seed in range(200):
         ids = text(seed=seed)
-        picked = corrupt.choose(ids, rng(seed), how)
+        picked = corrupt.choose_tokens(ids, rng(seed), how)
         for i in range(1, len(ids)):
             if continues[ids[i]] and not SPECIAL[ids[i]] and not SPECIAL[ids[i - 1]]:
                 assert picked[i] == picked[i - 1]
@@ -96,7 +96,7 @@ def test_swapped_tokens_are_marked_where_they_differ() -> None:
     marked = free = 0
     for seed in range(200):
         ids = text(seed=seed)
-        out, flags = corrupt.swap(ids, rng(seed), HOW)
+        out, flags = corrupt.replace_tokens(ids, rng(seed), HOW)
         assert ((flags == 1) == (out != ids)).all()
         assert (flags[SPECIAL[ids]] == IGNORE).all()
         marked, free = marked + int((flags == 1).sum()), free + int((~SPECIAL[ids]).sum())
@@ -108,8 +108,8 @@ def test_swapped_tokens_are_marked_where_they_differ() -> None:
 def test_source_and_target_of_spans_together_are_the_text(sentinels: range, length: int) -> None:
     for seed in range(20):
         ids = rng(seed).integers(0, V, length)
-        source, target = corrupt.spans(ids, rng(seed), sentinels)
-        assert (corrupt.restore(source, target, sentinels) == ids).all()
+        source, target = corrupt.corrupt_spans(ids, rng(seed), sentinels)
+        assert (corrupt.restore_spans(source, target, sentinels) == ids).all()
         noise, count = corrupt.span_counts(length)
         assert len(source) == length - noise + count
         assert len(target) == noise + count
@@ -121,7 +121,7 @@ def test_span_lengths_are_those_of_t5() -> None:
     assert corrupt.span_lengths(512) == (568, 114)
     for length in (16, 100, 128, 256, 1024):
         raw, target = corrupt.span_lengths(length)
-        source, cut = corrupt.spans(np.arange(raw), rng(), range(2000, 3000))
+        source, cut = corrupt.corrupt_spans(np.arange(raw), rng(), range(2000, 3000))
         assert len(source) + 1 <= length
         assert len(cut) + 1 == target
 
@@ -135,14 +135,14 @@ def test_mean_span_and_density_are_as_set() -> None:
 
 def test_too_few_sentinels_are_an_error_and_one_token_has_no_span() -> None:
     with pytest.raises(InputError, match="28 spans and there are 5 sentinels"):
-        corrupt.spans(np.arange(568), rng(), range(600, 605))
-    source, target = corrupt.spans(np.array([5]), rng(), [9])
+        corrupt.corrupt_spans(np.arange(568), rng(), range(600, 605))
+    source, target = corrupt.corrupt_spans(np.array([5]), rng(), [9])
     assert source.tolist() == [5]
     assert target.tolist() == []
 
 
 def test_segments_are_positive_add_up_and_every_way_is_as_likely() -> None:
-    ways = Counter(tuple(corrupt.segments(5, 3, rng(seed)).tolist()) for seed in range(3000))
+    ways = Counter(tuple(corrupt.random_segments(5, 3, rng(seed)).tolist()) for seed in range(3000))
     assert len(ways) == 6
     assert all(sum(w) == 5 and min(w) > 0 for w in ways)
     assert all(within(n, 3000, 1 / 6) for n in ways.values())

@@ -12,9 +12,9 @@ import torch
 
 from heedful import data
 from heedful.data import IGNORE
-from heedful.data.conll import bio
-from heedful.data.located import word_pieces
-from heedful.data.squad import Question, locate
+from heedful.data.conll import to_bio
+from heedful.data.located import encode_words
+from heedful.data.squad import Question, locate_answer
 from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 
@@ -30,7 +30,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def by_row(batches: data.Batches) -> list[data.Batch]:
-    return [b.rows(i).trimmed() for b in batches.once() for i in range(len(b))]
+    return [b.rows(i).trim() for b in batches.once() for i in range(len(b))]
 
 
 def test_classes_are_named_in_order_and_kept_for_evaluation(tmp_path: Path, words: Words) -> None:
@@ -123,11 +123,11 @@ def test_the_first_piece_of_a_word_is_labelled_and_the_rest_ignored(tmp_path: Pa
     names = [batches.labels[i] if i != IGNORE else "-" for i in first.labels[0].tolist()]
     assert names == ["-", "B-LOC", "I-LOC", "-", "-", "B-LOC", "O", "-"]
     assert second.labels[0].tolist() == [IGNORE, 2, IGNORE]
-    assert batches[0].predicted % 5 == 0
+    assert batches[0].label_count % 5 == 0
 
 
 def test_words_encoded_one_by_one_where_offsets_are_unknown() -> None:
-    ids, first = word_pieces(["ab", "c"], Letters())
+    ids, first = encode_words(["ab", "c"], Letters())
     assert ids == [0, 1, 2]
     assert first.tolist() == [0, -1, 1]
 
@@ -150,7 +150,7 @@ def test_other_columns_and_conllu_files_can_be_read(tmp_path: Path, words: Words
     ],
 )
 def test_iob1_becomes_bio_and_bio_stays(old: str, new: str) -> None:
-    assert bio(old.split()) == new.split()
+    assert to_bio(old.split()) == new.split()
 
 
 def test_ragged_lines_and_unknown_tags_are_named_by_line(tmp_path: Path, words: Words) -> None:
@@ -209,9 +209,9 @@ def test_a_question_without_an_answer_points_at_the_first_token(tmp_path: Path, 
 
 def test_answers_off_by_a_little_are_found_and_others_left_out_openly(tmp_path: Path, words: Words) -> None:
     question = lambda text, at: Question("", "", "ab cd ab", ((text, at),))
-    assert locate(question("ab", 5)) == (6, 8)
-    assert locate(question(" cd ", 2)) == (3, 5)
-    assert locate(question("xy", 0)) is None
+    assert locate_answer(question("ab", 5)) == (6, 8)
+    assert locate_answer(question(" cd ", 2)) == (3, 5)
+    assert locate_answer(question("xy", 0)) is None
     asked = [
         Question("1", "what ?", CONTEXT, (("rome", 3),)),
         Question("2", "what ?", CONTEXT, (("film", 4),)),

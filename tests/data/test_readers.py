@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from heedful import data, files
-from heedful.data import readers, shards
+from heedful.data import readers
+from heedful.data import token_cache as shards
 from heedful.data.readers import documents
-from heedful.data.shards import tokenise
 from heedful.data.tables import Table
+from heedful.data.token_cache import tokenize_documents
 from heedful.errors import InputError, MissingPackage, NotFound
 from heedful.files import read_blocks, read_lines
 from tests.data.toy import Letters, Words
@@ -186,35 +187,35 @@ def test_a_cache_is_used_again_and_made_anew_when_text_or_tokenizer_change(tmp_p
             Counting.calls += len(text) > 5
             return super().encode(text, special)
 
-    first = tokenise(documents(file), Counting(), cache=cache)
+    first = tokenize_documents(documents(file), Counting(), cache=cache)
     calls = Counting.calls
-    again = tokenise(documents(file), Counting(), cache=cache)
+    again = tokenize_documents(documents(file), Counting(), cache=cache)
     assert Counting.calls - calls < calls  # only the sample that tells tokenizers apart
     assert first.fingerprint == again.fingerprint
     assert isinstance(again.flat.base, np.memmap)
     assert len(list(cache.iterdir())) == 1
     header = json.loads(next(cache.glob("*/header.json")).read_text())
     assert (header["tokens"], header["documents"], header["dtype"]) == (7, 1, "uint16")
-    tokenise(documents(file), Letters("dcba "), cache=cache)
+    tokenize_documents(documents(file), Letters("dcba "), cache=cache)
     file.write_text("abc abe")
-    assert tokenise(documents(file), Letters(), cache=cache).fingerprint != first.fingerprint
+    assert tokenize_documents(documents(file), Letters(), cache=cache).fingerprint != first.fingerprint
     assert len(list(cache.iterdir())) == 3
 
 
 def test_a_cache_lies_beside_the_file_or_where_it_can(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("abc")
-    tokenise(documents(tmp_path / "t.txt"), Letters())
+    tokenize_documents(documents(tmp_path / "t.txt"), Letters())
     assert list((tmp_path / ".heed-cache").glob("*/tokens.bin"))
     (tmp_path / "closed").mkdir()
     (tmp_path / "closed" / "t.txt").write_text("abc")
     (tmp_path / "closed").chmod(0o555)
-    held = tokenise(documents(tmp_path / "closed"), Letters())
+    held = tokenize_documents(documents(tmp_path / "closed"), Letters())
     assert [p.name for p in (tmp_path / "closed").iterdir()] == ["t.txt"]
     (tmp_path / "closed").chmod(0o755)
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="cache folder .* cannot be written"):
-        tokenise(documents(tmp_path / "t.txt"), Letters(), cache=tmp_path / "file" / "inside")
-    held = tokenise(data.texts(["abc", "", "de"]), Letters())
+        tokenize_documents(documents(tmp_path / "t.txt"), Letters(), cache=tmp_path / "file" / "inside")
+    held = tokenize_documents(data.texts(["abc", "", "de"]), Letters())
     folder = held.folder.path
     assert held[1].tolist() == [3, 4]
     assert folder.is_dir()
@@ -228,7 +229,7 @@ def test_nothing_is_left_of_a_cache_that_could_not_be_finished(
     monkeypatch.setattr(files, "BLOCK_BYTES", 8)
     (tmp_path / "t.txt").write_bytes(b"abc\n" * 10 + b"\xff")
     with pytest.raises(InputError, match="line 11"):
-        tokenise(documents(tmp_path / "t.txt", "line"), Letters(), cache=tmp_path / "cache")
+        tokenize_documents(documents(tmp_path / "t.txt", "line"), Letters(), cache=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -242,7 +243,7 @@ def test_long_documents_are_encoded_in_pieces_and_come_out_whole(
     text = lambda: "".join(rng.choice(list("abcdef \n."), rng.integers(1, 300)))
     docs = [text() for _ in range(20)]
     letters = Letters()
-    held = tokenise(data.texts(docs), letters, before=[5], after=[7])
+    held = tokenize_documents(data.texts(docs), letters, before=[5], after=[7])
     assert [row.tolist() for row in map(held.__getitem__, range(len(held)))] == [
         [5, *letters.encode(d), 7] for d in docs
     ]
@@ -252,15 +253,21 @@ def test_words_are_not_cut_when_a_document_is(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shards, "PIECE", 16)
     words = Words()
     text = "one two\nthree four five\nsix seven eight nine ten\n" * 20
-    held = tokenise(data.texts([text]), words)
+    held = tokenize_documents(data.texts([text]), words)
     assert held[0].tolist() == words.encode(text, special=False)
 
 
 def test_empty_documents_keep_their_places_only_when_asked() -> None:
     docs = data.texts(["", "ab", "", "c", ""])
-    assert [r.tolist() for r in rows(tokenise(docs, Letters()))] == [[0, 1], [2]]
-    assert [r.tolist() for r in rows(tokenise(docs, Letters(), empty=True))] == [[], [0, 1], [], [2], []]
+    assert [r.tolist() for r in rows(tokenize_documents(docs, Letters()))] == [[0, 1], [2]]
+    assert [r.tolist() for r in rows(tokenize_documents(docs, Letters(), empty=True))] == [
+        [],
+        [0, 1],
+        [],
+        [2],
+        [],
+    ]
 
 
-def rows(held: shards.Ragged) -> list[np.ndarray]:
+def rows(held: shards.RaggedArray) -> list[np.ndarray]:
     return [held[i] for i in range(len(held))]

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from heedful import data
-from heedful.data import IGNORE, corrupt
+from heedful.data import IGNORE
+from heedful.data import corruption as corrupt
 from heedful.data.batch import Row, collate
 from heedful.data.paired import Pairs
 from heedful.data.seq2seq import shifted
-from heedful.data.shards import ragged
-from heedful.data.tokens import Frame
+from heedful.data.token_cache import ragged_array
+from heedful.data.tokenization import Template
 from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 
@@ -45,8 +46,8 @@ def test_spans_and_the_rest_are_the_text_and_lengths_are_exact(path: Path, words
     assert batch.valid is None
     for source, labels in zip(batch.tokens, batch.labels, strict=True):
         assert source[-1] == labels[-1] == words.sep
-        assert len(corrupt.restore(source[:-1].numpy(), labels[:-1].numpy(), marks)) == raw
-    whole = corrupt.restore(batch.tokens[0, :-1].numpy(), batch.labels[0, :-1].numpy(), marks)
+        assert len(corrupt.restore_spans(source[:-1].numpy(), labels[:-1].numpy(), marks)) == raw
+    whole = corrupt.restore_spans(batch.tokens[0, :-1].numpy(), batch.labels[0, :-1].numpy(), marks)
     text = [words.ids[w] for w in path.read_text().split()]
     assert str(whole.tolist())[1:-1] in str(text)
 
@@ -196,14 +197,14 @@ def test_lengths_cannot_be_rounded_to_less_than_one(path: Path, words: Words) ->
 def test_a_batch_of_pairs_is_what_its_rows_are_one_by_one(before: tuple[int, ...], length: int) -> None:
     rng = np.random.default_rng(2)
     sources, targets = (
-        ragged([rng.integers(6, 9, rng.integers(1, 12)) for _ in range(40)]) for _ in range(2)
+        ragged_array([rng.integers(6, 9, rng.integers(1, 12)) for _ in range(40)]) for _ in range(2)
     )
-    around, beyond, start, kept = Frame((1, 2), (3,)), Frame(before, (3, 4)), 7, np.arange(5, 40)
+    around, beyond, start, kept = Template((1, 2), (3,)), Template(before, (3, 4)), 7, np.arange(5, 40)
     pairs = Pairs(sources, targets, kept, around, beyond, length, start, pad=0)
 
     def row(i: int) -> Row:
-        ids, answer = sources[i][: length - around.single], targets[i][: length - beyond.single]
-        return {"tokens": around.one(ids), **shifted(beyond.one(answer), start), "row": i}
+        ids, answer = sources[i][: length - around.single_count], targets[i][: length - beyond.single_count]
+        return {"tokens": around.wrap(ids), **shifted(beyond.wrap(answer), start), "row": i}
 
     for rows in (np.arange(35), np.array([3]), np.array([30, 2, 2, 17])):
         got, wanted = pairs.batch(rows, rows), collate([row(int(kept[i])) for i in rows], pad=0)

@@ -54,7 +54,7 @@ def test_parts_of_a_ragged_batch_have_the_gradient_of_the_whole(
     purpose = distil(toys.tiny("bert", head="mlm").double()) if name == "distil" else toys.purpose_of(name)
     whole = gradients(model, purpose, batch, [batch])
     # Each part is cut to its own longest row, so that it is padded otherwise than the whole was.
-    split = gradients(model, purpose, batch, [part.trimmed() for part in batch.split(parts)])
+    split = gradients(model, purpose, batch, [part.trim() for part in batch.split(parts)])
     assert whole.keys() == split.keys()
     for n in whole:
         torch.testing.assert_close(split[n], whole[n], rtol=1e-6, atol=1e-9, msg=lambda m, n=n: f"{n}: {m}")

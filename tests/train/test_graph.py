@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful import data
-from heedful.data.batch import Batch, rounded
+from heedful.data.batch import Batch, pad_batch
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.fit import Run
@@ -44,7 +44,7 @@ class Pretended:
     def record(self, work: StepFunction, batch: Batch, divide: dict[str, Tensor]) -> StepFunction:
         if self.fails:
             raise RuntimeError("operation not permitted when stream is capturing\nand more")
-        held, width = batch.copied(), batch.tokens.shape[1]
+        held, width = batch.clone(), batch.tokens.shape[1]
         self.recorded.append(width)
 
         def replay(batch: Batch, divide: dict[str, Tensor]) -> Result:
@@ -120,7 +120,7 @@ def test_values_are_put_where_a_graph_reads_them() -> None:
 def test_a_rounded_batch_has_the_same_loss_and_gradients(family: str, files: Files) -> None:
     model = toys.tiny(family, dropout=0.0).double()
     plain = toys.batches_of("translate", files, model=model)[0]
-    more = rounded(plain, rows=len(plain) + 3, multiple=7, pad=0)
+    more = pad_batch(plain, rows=len(plain) + 3, multiple=7, pad=0)
     assert more.tokens.shape[1] > plain.tokens.shape[1]
     found = []
     for batch in (plain, more):
@@ -128,7 +128,7 @@ def test_a_rounded_batch_has_the_same_loss_and_gradients(family: str, files: Fil
         loss = objective("translate")(model, batch)["translate"].total
         loss.backward()
         grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-        found.append((loss.detach(), grads, batch.predicted, batch.tokens_read))
+        found.append((loss.detach(), grads, batch.label_count, batch.tokens_read))
     (loss, grads, *counted), (again, others, *recounted) = found
     assert counted == recounted
     torch.testing.assert_close(again, loss, rtol=1e-12, atol=0)

@@ -137,7 +137,7 @@ def test_clipping_bounds_the_gradient_and_shows_what_it_was(files: dict[str, Pat
 def test_the_norm_is_that_of_all_gradients_together(files: dict[str, Path]) -> None:
     model = toys.tiny("gpt2", dropout=0.0)
     batch = toys.batches_of("next_token", files)[0]
-    (toys.purpose_of("next_token")(model, batch)["next_token"].total / batch.predicted).backward()
+    (toys.purpose_of("next_token")(model, batch)["next_token"].total / batch.label_count).backward()
     wanted = math.sqrt(sum(float(p.grad.pow(2).sum()) for p in model.parameters() if p.grad is not None))
     model = toys.tiny("gpt2", dropout=0.0)
     batches = toys.batches_of("next_token", files)

@@ -28,7 +28,7 @@ from heedful.data.readers import Documents, documents, from_hub, texts
 from heedful.data.seq2seq import denoise, parallel, spans
 from heedful.data.squad import squad
 from heedful.data.tables import Table, column
-from heedful.data.tokens import Tokenizer
+from heedful.data.tokenization import TokenizerProtocol as Tokenizer
 from heedful.errors import InputError, nearest
 
 __all__ = [

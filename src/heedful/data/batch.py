@@ -43,7 +43,7 @@ class Batch:
         return len(self.tokens)
 
     @property
-    def predicted(self) -> int:
+    def label_count(self) -> int:
         """How many answers count, which a loss is divided by: labels not ignored; rows if there are none."""
         return len(self) if self.labels is None else int((self.labels != IGNORE).sum())
 
@@ -69,7 +69,7 @@ class Batch:
             return self._each(lambda t: pinned(t).to(device, non_blocking=True))
         return self._each(lambda t: t.to(device))
 
-    def copied(self) -> Batch:
+    def clone(self) -> Batch:
         """The same values in memory of their own."""
         return self._each(lambda t: t.clone())
 
@@ -91,7 +91,7 @@ class Batch:
         bounds = np.linspace(0, len(self), min(parts, max(len(self), 1)) + 1).round().astype(int)
         return [self.rows(slice(int(a), int(b))) for a, b in pairwise(bounds)]
 
-    def trimmed(self) -> Batch:
+    def trim(self) -> Batch:
         """Without the columns that are padding in every row: of use after `split`."""
         out = self
         if self.valid is not None:
@@ -135,7 +135,7 @@ def collate(rows: Sequence[Row], pad: int, multiple: int = 1) -> Batch:
     return Batch(**known, extra={name: t for name, t in made.items() if name not in FIELDS})
 
 
-def rounded(batch: Batch, rows: int, multiple: int, pad: int) -> Batch:
+def pad_batch(batch: Batch, rows: int, multiple: int, pad: int) -> Batch:
     """The batch with lengths up to the next multiple and at least so many rows: few shapes, the same loss.
 
     What is added is padding without labels; `valid` is there even if nothing was padded.

@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 BLUR = 0.1  # by how much of its length a row may be sorted wrongly
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """The rows of a data set: how many, how long, and a batch of chosen ones."""
 
     def __len__(self) -> int: ...
@@ -47,7 +47,7 @@ class Order(Protocol):
         """Every row once, in order."""
 
 
-def generator(*seeds: int) -> np.random.Generator:
+def seeded_generator(*seeds: int) -> np.random.Generator:
     """The generator of one random choice: the same numbers wherever and whenever it is asked for."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
 
@@ -55,11 +55,11 @@ def generator(*seeds: int) -> np.random.Generator:
 def permutation(count: int, seed: int, epoch: int) -> NDArray[Any]:
     """The order of the rows in one epoch; four bytes a row while that is enough."""
     order = np.arange(count, dtype=np.uint32 if count < 2**32 else np.uint64)
-    generator(seed, epoch).shuffle(order)
+    seeded_generator(seed, epoch).shuffle(order)
     return order
 
 
-class Shuffled:
+class ShuffledOrder:
     """One endless stream of rows, each epoch in its own order, cut into batches of equal size.
 
     An epoch may end inside a batch, so every row is read once per epoch and every batch is full.
@@ -97,7 +97,7 @@ class Shuffled:
             yield np.arange(start, min(start + self.size, self.count), dtype=np.int64)
 
 
-class Bucketed:
+class BucketedOrder:
     """Rows of about the same length in one batch, so that little is padding; the batches in random order.
 
     `tokens` bounds rows × longest row beside the number of rows. Rows of equal length change places every
@@ -115,7 +115,7 @@ class Bucketed:
                 raise InputError(
                     f"a row has {longest} tokens, more than max_tokens={tokens} of a batch", hint="raise it"
                 )
-            self.cuts = cuts(np.sort(self.lengths), size, tokens)
+            self.cuts = cut_by_tokens(np.sort(self.lengths), size, tokens)
 
     def __len__(self) -> int:
         return len(self.cuts) - 1
@@ -126,7 +126,7 @@ class Bucketed:
     def rows(self, step: int) -> tuple[Indices, Indices]:
         epoch, within = divmod(step, len(self))
         if epoch not in self._plans:
-            rng = generator(self.seed, epoch)
+            rng = seeded_generator(self.seed, epoch)
             noise = rng.random(len(self.lengths), dtype=np.float32)
             # Without a bound on tokens lengths need not be exact, and rows meet more different neighbours.
             key = self.lengths if self.tokens is not None else self.lengths * (1 + BLUR * noise)
@@ -139,14 +139,14 @@ class Bucketed:
 
     def once(self) -> Iterator[Indices]:
         if self.tokens is None:
-            yield from Shuffled(len(self.lengths), self.size, 0, shuffle=False).once()
+            yield from ShuffledOrder(len(self.lengths), self.size, 0, shuffle=False).once()
             return
-        bounds = cuts(self.lengths, self.size, self.tokens)
+        bounds = cut_by_tokens(self.lengths, self.size, self.tokens)
         for a, b in pairwise(bounds):
             yield np.arange(a, b, dtype=np.int64)
 
 
-def cuts(lengths: NDArray[Any], size: int, tokens: int) -> Indices:
+def cut_by_tokens(lengths: NDArray[Any], size: int, tokens: int) -> Indices:
     """Where batches end if each takes as many rows as rows × longest ≤ tokens, and at most `size`, allow."""
     bounds, start, longest = [0], 0, 0
     for i, length in enumerate(lengths.tolist()):
@@ -164,7 +164,7 @@ class Batches:
     `labels` names the classes of a task, `notes` says what was cut or left out while reading: worth showing.
     """
 
-    source: Rows
+    source: RowSource
     order: Order
     data: str  # fingerprint of what was read
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -248,12 +248,12 @@ def check_counts(rows: int, batch: int, seed: int, where: str) -> None:
         raise InputError(f"{where} holds nothing to train on", hint=hint)
 
 
-def join(*parts: str) -> str:
+def join_fingerprints(*parts: str) -> str:
     """One fingerprint of several."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def fingerprint_of(arrays: Sequence[NDArray[Any]]) -> str:
+def fingerprint_arrays(arrays: Sequence[NDArray[Any]]) -> str:
     """sha256 of arrays: their kinds, shapes and contents."""
     digest = hashlib.sha256()
     for array in arrays:

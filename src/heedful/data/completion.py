@@ -7,12 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from heedful.data.batch import IGNORE, Row
-from heedful.data.batches import Batches, Bucketed, check_counts, fingerprint_of, join
+from heedful.data.batches import Batches, BucketedOrder, check_counts, fingerprint_arrays, join_fingerprints
 from heedful.data.labelled import CHUNK
-from heedful.data.shards import ragged
-from heedful.data.tables import Column, Table, table
-from heedful.data.tokens import Tokenizer, encode_many, ended, facts, frame, pad_id
-from heedful.data.windows import Drawn, fitted
+from heedful.data.tables import Column, Table, open_table
+from heedful.data.token_cache import ragged_array
+from heedful.data.tokenization import (
+    TokenizerProtocol,
+    encode_many,
+    find_template,
+    pad_id,
+    tokenizer_signature,
+)
+from heedful.data.windows import CollatedRows, fitted
 from heedful.files import Paths, name_files
 
 
@@ -23,7 +29,7 @@ def joined(prompt: str, answer: str) -> str:
 
 def completion(
     source: Paths | Table,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     prompt: Column = "prompt",
     completion: Column = "completion",
@@ -37,8 +43,8 @@ def completion(
     Each is tokenised by itself, as the prompt will be when the model is used. A row that is too long loses
     the beginning of its prompt, then the end of its answer.
     """
-    rows = table(source)
-    around = ended(tokenizer, frame(tokenizer))
+    rows = open_table(source)
+    around = find_template(tokenizer, end=True)
     before = around.before
 
     def encoded() -> Iterator[list[int]]:
@@ -50,7 +56,7 @@ def completion(
                 held = []
         yield from encode_many(tokenizer, held)
 
-    found = ragged(encoded(), name=name_files(rows.files))
+    found = ragged_array(encoded(), name=name_files(rows.files))
     lengths = found.lengths.reshape(-1, 2).sum(1) + len(before) + len(around.after) - 1
     check_counts(len(lengths), batch, seed, found.name)
     notes = fitted(lengths, length, truncate, "rows", "raise length", found.name)
@@ -66,11 +72,13 @@ def completion(
         labels[: len(ids) - len(answer) - 1] = IGNORE
         return {"tokens": ids[:-1], "labels": labels}
 
-    settings = dict(tokenizer=facts(tokenizer), kind="completion", length=length, batch=batch, seed=seed)
-    order = Bucketed(np.minimum(lengths, length), batch, seed)
-    data = join(found.fingerprint, fingerprint_of((lengths,)))
+    settings = dict(
+        tokenizer=tokenizer_signature(tokenizer), kind="completion", length=length, batch=batch, seed=seed
+    )
+    order = BucketedOrder(np.minimum(lengths, length), batch, seed)
+    data = join_fingerprints(found.fingerprint, fingerprint_arrays((lengths,)))
     return Batches(
-        Drawn(len(lengths), make, pad_id(tokenizer)),
+        CollatedRows(len(lengths), make, pad_id(tokenizer)),
         order,
         data,
         settings,

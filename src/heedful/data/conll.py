@@ -22,7 +22,7 @@ class Sentence:
     where: str
 
 
-def bio(tags: Sequence[str]) -> list[str]:
+def to_bio(tags: Sequence[str]) -> list[str]:
     """IOB1 as BIO: an entity always begins with B-. What is BIO already, or no entity tag, stays as it is."""
     out: list[str] = []
     before = "O"
@@ -80,4 +80,4 @@ def _sentences(path: Path, word: int | None, tag: int | None, encoding: str) -> 
             words.append(cells[word])
             tags.append(cells[tag])
         if words:
-            yield Sentence(tuple(words), tuple(bio(tags)), where)
+            yield Sentence(tuple(words), tuple(to_bio(tags)), where)

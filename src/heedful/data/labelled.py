@@ -10,11 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.batch import Row
-from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts, fingerprint_of, join
-from heedful.data.shards import Ragged, ragged
-from heedful.data.tables import Column, Table, table
-from heedful.data.tokens import Frame, Ids, Tokenizer, encode_many, frame, pad_id
-from heedful.data.windows import Drawn, fitted
+from heedful.data.batches import (
+    Batches,
+    BucketedOrder,
+    ShuffledOrder,
+    check_counts,
+    fingerprint_arrays,
+    join_fingerprints,
+)
+from heedful.data.tables import Column, Table, open_table
+from heedful.data.token_cache import RaggedArray, ragged_array
+from heedful.data.tokenization import Ids, Template, TokenizerProtocol, encode_many, find_template, pad_id
+from heedful.data.windows import CollatedRows, fitted
 from heedful.errors import InputError, nearest
 from heedful.files import Paths, name_files
 
@@ -59,9 +66,9 @@ def _numeric(text: str) -> bool:
 
 
 def read_texts(
-    rows: Table, texts: Sequence[Column], others: Sequence[Column], tokenizer: Tokenizer,
+    rows: Table, texts: Sequence[Column], others: Sequence[Column], tokenizer: TokenizerProtocol,
     take: Callable[[str, tuple[str, ...]], bool],
-) -> Ragged:  # fmt: skip
+) -> RaggedArray:  # fmt: skip
     """The ids of the text columns, row by row. `take` sees the other columns and may refuse the row."""
 
     def encoded() -> Iterator[list[int]]:
@@ -74,7 +81,7 @@ def read_texts(
                 held = []
         yield from encode_many(tokenizer, held)
 
-    return ragged(encoded(), name=name_files(rows.files))
+    return ragged_array(encoded(), name=name_files(rows.files))
 
 
 def shortened(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
@@ -87,24 +94,28 @@ def shortened(a: Ids, b: Ids, room: int) -> tuple[Ids, Ids]:
 
 
 def _texts(
-    found: Ragged, count: int, around: Frame, length: int, truncate: bool
+    found: RaggedArray, count: int, around: Template, length: int, truncate: bool
 ) -> tuple[Callable[[int], dict[str, Ids]], NDArray[np.int64], tuple[str, ...]]:
     """How one or two texts become the tokens of a row; the lengths of the rows; what was cut."""
-    lengths = found.lengths.reshape(-1, count).sum(1) + (around.single if count == 1 else around.double)
+    lengths = found.lengths.reshape(-1, count).sum(1) + (
+        around.single_count if count == 1 else around.pair_count
+    )
     notes = fitted(lengths, length, truncate, "texts" if count == 1 else "pairs", "raise length", found.name)
 
     def one(row: int) -> dict[str, Ids]:
-        return {"tokens": around.one(found[row][: length - around.single])}
+        return {"tokens": around.wrap(found[row][: length - around.single_count])}
 
     def two(row: int) -> dict[str, Ids]:
-        tokens, types = around.two(*shortened(found[2 * row], found[2 * row + 1], length - around.double))
-        return {"tokens": tokens, "types": types} if around.typed else {"tokens": tokens}
+        tokens, types = around.wrap_pair(
+            *shortened(found[2 * row], found[2 * row + 1], length - around.pair_count)
+        )
+        return {"tokens": tokens, "types": types} if around.has_types else {"tokens": tokens}
 
     return (one if count == 1 else two), np.minimum(lengths, length), notes
 
 
 def _task(
-    kind: str, source: Paths | Table, tokenizer: Tokenizer, text: Column, pair: Column | None, answer: Column,
+    kind: str, source: Paths | Table, tokenizer: TokenizerProtocol, text: Column, pair: Column | None, answer: Column,
     take: Callable[[str, str], None], answers: Callable[[], tuple[str, NDArray[Any]]],
     length: int, batch: int, seed: int, truncate: bool,
 ) -> Batches:  # fmt: skip
@@ -115,20 +126,20 @@ def _task(
         take(where, values[0].strip())
         return True
 
-    found = read_texts(table(source), columns, [answer], tokenizer, note)
-    around = frame(tokenizer)
+    found = read_texts(open_table(source), columns, [answer], tokenizer, note)
+    around = find_template(tokenizer)
     read, lengths, notes = _texts(found, len(columns), around, length, truncate)
     check_counts(len(lengths), batch, seed, found.name)
     name, values = answers()
-    rows = Drawn(len(lengths), lambda row, epoch: {**read(row), name: values[row]}, pad_id(tokenizer))
-    settings = dict(kind=kind, length=length, batch=batch, seed=seed, frame=repr(around))
-    data = join(found.fingerprint, fingerprint_of((values,)))
-    return Batches(rows, Bucketed(lengths, batch, seed), data, settings, notes=notes, pad=rows.pad)
+    rows = CollatedRows(len(lengths), lambda row, epoch: {**read(row), name: values[row]}, pad_id(tokenizer))
+    settings = dict(kind=kind, length=length, batch=batch, seed=seed, frame=around.signature)
+    data = join_fingerprints(found.fingerprint, fingerprint_arrays((values,)))
+    return Batches(rows, BucketedOrder(lengths, batch, seed), data, settings, notes=notes, pad=rows.pad)
 
 
 def classify(
     source: Paths | Table,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     text: Column = "text",
     label: Column = "label",
@@ -165,7 +176,7 @@ def named(batches: Batches, labels: tuple[str, ...]) -> Batches:
 
 def regress(
     source: Paths | Table,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     text: Column = "text",
     score: Column = "score",
@@ -191,7 +202,7 @@ def regress(
 
 def contrast(
     source: Paths | Table,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     columns: tuple[Column, Column] = ("sentence1", "sentence2"),
     where: tuple[Column, str] | None = None,
@@ -206,18 +217,18 @@ def contrast(
     """
     wanted = () if where is None else (where[0],)
     take = lambda place, values: where is None or values[0].strip() == str(where[1])
-    found = read_texts(table(source), columns, wanted, tokenizer, take)
-    around = frame(tokenizer)
-    lengths = found.lengths.reshape(-1, 2).max(1) + around.single
+    found = read_texts(open_table(source), columns, wanted, tokenizer, take)
+    around = find_template(tokenizer)
+    lengths = found.lengths.reshape(-1, 2).max(1) + around.single_count
     check_counts(len(lengths), batch, seed, found.name)
     notes = fitted(lengths, length, truncate, "pairs", "raise length", found.name)
-    room = length - around.single
+    room = length - around.single_count
 
     def make(row: int, epoch: int) -> Row:
-        a, b = (around.one(found[2 * row + i][:room]) for i in (0, 1))
+        a, b = (around.wrap(found[2 * row + i][:room]) for i in (0, 1))
         return {"tokens": a, "other_tokens": b}
 
-    rows = Drawn(len(lengths), make, pad_id(tokenizer))
-    settings = dict(kind="contrast", length=length, batch=batch, seed=seed, frame=repr(around))
-    order = Shuffled(len(lengths), batch, seed)  # not by length: that would give the wrong answers away
+    rows = CollatedRows(len(lengths), make, pad_id(tokenizer))
+    settings = dict(kind="contrast", length=length, batch=batch, seed=seed, frame=around.signature)
+    order = ShuffledOrder(len(lengths), batch, seed)  # not by length: that would give the wrong answers away
     return Batches(rows, order, found.fingerprint, settings, notes=notes, pad=rows.pad)

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from heedful.data.batch import Row
-from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts
+from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder, check_counts
 from heedful.data.readers import Documents, Unit, documents
-from heedful.data.shards import Ragged, tokenise
 from heedful.data.tables import Table
-from heedful.data.tokens import Tokenizer, ended, facts, frame, pad_id
-from heedful.data.windows import Drawn, NextTokens, Windows, fitted
+from heedful.data.token_cache import RaggedArray, tokenize_documents
+from heedful.data.tokenization import TokenizerProtocol, find_template, pad_id, tokenizer_signature
+from heedful.data.windows import CollatedRows, NextTokenRows, TokenWindows, fitted
 from heedful.files import Paths, expand_paths, stem_path
 
 Source = Paths | Documents
 
 
-def as_documents(source: Source, unit: Unit, encoding: str) -> Documents:
+def open_documents(source: Source, unit: Unit, encoding: str) -> Documents:
     """What was passed as the text, opened. JSON Lines are known by their name; they have a field "text"."""
     if isinstance(source, Documents):
         return source
@@ -30,7 +30,7 @@ def as_documents(source: Source, unit: Unit, encoding: str) -> Documents:
 
 def next_token(
     source: Source,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     length: int = 256,
     batch: int = 32,
@@ -48,13 +48,17 @@ def next_token(
     them from seeing and predicting each other (False: one stream, as GPT-2 was trained). Not packed: one
     document a row, padded, documents of like length together.
     """
-    around = ended(tokenizer, frame(tokenizer))
-    tokens = tokenise(
-        as_documents(source, unit, encoding), tokenizer, before=around.before, after=around.after, cache=cache
+    around = find_template(tokenizer, end=True)
+    tokens = tokenize_documents(
+        open_documents(source, unit, encoding),
+        tokenizer,
+        before=around.before,
+        after=around.after,
+        cache=cache,
     )
     pad = pad_id(tokenizer)
     settings = dict(
-        tokenizer=facts(tokenizer),
+        tokenizer=tokenizer_signature(tokenizer),
         kind="next_token",
         length=length,
         batch=batch,
@@ -63,14 +67,20 @@ def next_token(
         apart=apart,
     )
     if packed:
-        rows = NextTokens(Windows(tokens, length, seed, ahead=1), apart and len(tokens) > 1, pad)
+        rows = NextTokenRows(TokenWindows(tokens, length, seed, ahead=1), apart and len(tokens) > 1, pad)
         check_counts(len(rows), batch, seed, tokens.name)
-        return Batches(rows, Shuffled(len(rows), batch, seed), tokens.fingerprint, settings, pad=pad)
+        return Batches(rows, ShuffledOrder(len(rows), batch, seed), tokens.fingerprint, settings, pad=pad)
     return _padded(tokens, length, batch, seed, truncate, pad, settings)
 
 
 def _padded(
-    tokens: Ragged, length: int, batch: int, seed: int, truncate: bool, pad: int, settings: dict[str, Any]
+    tokens: RaggedArray,
+    length: int,
+    batch: int,
+    seed: int,
+    truncate: bool,
+    pad: int,
+    settings: dict[str, Any],
 ) -> Batches:
     lengths = tokens.lengths - 1
     kept = np.flatnonzero(lengths > 0)  # a single token predicts nothing
@@ -82,5 +92,7 @@ def _padded(
         ids = tokens[int(kept[row])][: length + 1]
         return {"tokens": ids[:-1], "labels": ids[1:]}
 
-    order = Bucketed(np.minimum(lengths[kept], length), batch, seed)
-    return Batches(Drawn(len(kept), make, pad), order, tokens.fingerprint, settings, notes=notes, pad=pad)
+    order = BucketedOrder(np.minimum(lengths[kept], length), batch, seed)
+    return Batches(
+        CollatedRows(len(kept), make, pad), order, tokens.fingerprint, settings, notes=notes, pad=pad
+    )

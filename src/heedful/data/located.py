@@ -10,23 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.batch import IGNORE, Row
-from heedful.data.batches import Batches, Bucketed, check_counts, fingerprint_of, join
+from heedful.data.batches import Batches, BucketedOrder, check_counts, fingerprint_arrays, join_fingerprints
 from heedful.data.conll import Sentence, conll
 from heedful.data.labelled import Names, named
-from heedful.data.shards import Ragged, ragged
-from heedful.data.squad import Question, locate, squad
-from heedful.data.tokens import Frame, Locates, Tokenizer, encode_many, frame, pad_id
-from heedful.data.windows import Drawn, fitted
+from heedful.data.squad import Question, locate_answer, squad
+from heedful.data.token_cache import RaggedArray, ragged_array
+from heedful.data.tokenization import (
+    LocatesTokens,
+    Template,
+    TokenizerProtocol,
+    encode_many,
+    find_template,
+    pad_id,
+)
+from heedful.data.windows import CollatedRows, fitted
 from heedful.errors import InputError
 from heedful.files import Paths
 
 
-def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], NDArray[np.int64]]:
+def encode_words(words: Sequence[str], tokenizer: TokenizerProtocol) -> tuple[list[int], NDArray[np.int64]]:
     """The ids of words joined by spaces, and for each the word it begins, or −1 if it begins none.
 
     A piece belongs to the word of its last character: some tokenizers count the space before as part of it.
     """
-    if not isinstance(tokenizer, Locates):
+    if not isinstance(tokenizer, LocatesTokens):
         parts = encode_many(tokenizer, words)
         first = [w if k == 0 else -1 for w, part in enumerate(parts) for k in range(len(part))]
         return [i for part in parts for i in part], np.array(first, np.int64)
@@ -40,8 +47,8 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[int], 
 
 
 def _tagged(
-    sentences: Iterable[Sentence], tokenizer: Tokenizer, names: Names, name: str
-) -> tuple[Ragged, NDArray[np.int64], int]:
+    sentences: Iterable[Sentence], tokenizer: TokenizerProtocol, names: Names, name: str
+) -> tuple[RaggedArray, NDArray[np.int64], int]:
     """The pieces of all sentences, a label or IGNORE for each, and how many words got none."""
     codes: list[NDArray[np.int64]] = []
     lost = 0
@@ -49,19 +56,19 @@ def _tagged(
     def encoded() -> Iterator[list[int]]:
         nonlocal lost
         for sentence in sentences:
-            ids, first = word_pieces(sentence.words, tokenizer)
+            ids, first = encode_words(sentence.words, tokenizer)
             numbers = np.array([names.number(t, sentence.where) for t in sentence.tags], np.int64)
             lost += len(numbers) - int((first >= 0).sum())
             codes.append(np.where(first >= 0, numbers[first], IGNORE))
             yield ids
 
-    found = ragged(encoded(), name=name)
+    found = ragged_array(encoded(), name=name)
     return found, np.concatenate(codes), lost
 
 
 def tag(
     source: Paths | Sequence[Sentence],
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     word: int | None = None,
     column: int | None = None,
@@ -78,23 +85,26 @@ def tag(
     """
     held = _held(source, Sentence)
     sentences = held or conll(source, word, column, encoding)  # type: ignore[arg-type]
-    names, around = Names(labels), frame(tokenizer)
+    names, around = Names(labels), find_template(tokenizer)
     found, codes, lost = _tagged(sentences, tokenizer, names, "the sentences" if held else str(source))
     flat, settled = names.settled(codes)
-    lengths, room = found.lengths + around.single, length - around.single
+    lengths, room = found.lengths + around.single_count, length - around.single_count
     check_counts(len(found), batch, seed, found.name)
     notes = fitted(lengths, length, truncate, "sentences", "raise length", found.name)
     if lost:
         notes += (
             f"{lost:,} words have no token of their own, so no label: the tokenizer drops or joins them",
         )
-    tags = Ragged(flat, found.offsets, "")
-    edge = Frame((IGNORE,) * len(around.before), (IGNORE,) * len(around.after))
-    make = lambda row, epoch: {"tokens": around.one(found[row][:room]), "labels": edge.one(tags[row][:room])}
-    rows = Drawn(len(found), make, pad_id(tokenizer))
-    settings = dict(kind="tag", length=length, batch=batch, seed=seed, frame=repr(around))
-    data = join(found.fingerprint, fingerprint_of((flat,)))
-    order = Bucketed(np.minimum(lengths, length), batch, seed)
+    tags = RaggedArray(flat, found.offsets, "")
+    edge = Template((IGNORE,) * len(around.before), (IGNORE,) * len(around.after))
+    make = lambda row, epoch: {
+        "tokens": around.wrap(found[row][:room]),
+        "labels": edge.wrap(tags[row][:room]),
+    }
+    rows = CollatedRows(len(found), make, pad_id(tokenizer))
+    settings = dict(kind="tag", length=length, batch=batch, seed=seed, frame=around.signature)
+    data = join_fingerprints(found.fingerprint, fingerprint_arrays((flat,)))
+    order = BucketedOrder(np.minimum(lengths, length), batch, seed)
     return named(Batches(rows, order, data, settings, notes=notes, pad=rows.pad), settled)
 
 
@@ -108,14 +118,14 @@ def _held(source: Any, kind: type) -> Any:
 class Texts:
     """Questions and contexts as ids, and the characters of every piece of the contexts."""
 
-    questions: Ragged
-    contexts: Ragged
+    questions: RaggedArray
+    contexts: RaggedArray
     spans: NDArray[np.int64]  # (pieces, 2), as flat as the contexts
     context_of: NDArray[np.int64]  # the context of each question
 
 
-def _read(questions: Sequence[Question], tokenizer: Tokenizer) -> Texts:
-    if not isinstance(tokenizer, Locates):
+def _read(questions: Sequence[Question], tokenizer: TokenizerProtocol) -> Texts:
+    if not isinstance(tokenizer, LocatesTokens):
         raise InputError(
             "answers are found by their characters and this tokenizer does not tell where its pieces stand"
         )
@@ -128,14 +138,14 @@ def _read(questions: Sequence[Question], tokenizer: Tokenizer) -> Texts:
             spans.append(np.array(tokenizer.offsets(context, special=False), np.int64).reshape(-1, 2))
             yield tokenizer.encode(context, special=False)
 
-    asked = ragged(tokenizer.encode(q.question.strip(), special=False) for q in questions)
-    held = ragged(contexts())
+    asked = ragged_array(tokenizer.encode(q.question.strip(), special=False) for q in questions)
+    held = ragged_array(contexts())
     return Texts(asked, held, np.concatenate(spans), np.array(context_of, np.int64))
 
 
 def answer(
     source: Paths | Sequence[Question],
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     length: int = 384,
     stride: int = 128,
@@ -153,40 +163,40 @@ def answer(
     """
     asked: Sequence[Question] = _held(source, Question) or squad(source, encoding)  # type: ignore[arg-type]
     name = "the questions" if asked is source else str(source)
-    texts, around = _read(asked, tokenizer), frame(tokenizer)
+    texts, around = _read(asked, tokenizer), find_template(tokenizer)
     notes = fitted(texts.questions.lengths, question, truncate, "questions", "raise question", name)
-    if length - around.double - question <= stride:
-        taken = f"{around.double} special tokens and question={question}"
+    if length - around.pair_count - question <= stride:
+        taken = f"{around.pair_count} special tokens and question={question}"
         raise InputError(f"length={length} less {taken} must exceed stride={stride}")
     plan, missing = _windows(asked, texts, around, length, stride, question)
     check_counts(len(plan), batch, seed, name)
     if missing:
         notes += (f"{missing:,} of {len(asked):,} questions are left out: their answer is not in the text",)
     make = lambda row, epoch: _row(plan[row], texts, around, question)
-    rows = Drawn(len(plan), make, pad_id(tokenizer))
+    rows = CollatedRows(len(plan), make, pad_id(tokenizer))
     settings = dict(kind="answer", length=length, stride=stride, question=question, batch=batch, seed=seed)
-    data = join(
-        texts.questions.fingerprint, texts.contexts.fingerprint, fingerprint_of((plan,)), repr(around)
+    data = join_fingerprints(
+        texts.questions.fingerprint, texts.contexts.fingerprint, fingerprint_arrays((plan,)), around.signature
     )
     lengths = np.minimum(texts.questions.lengths, question)[plan[:, 0]] + plan[:, 2] - plan[:, 1]
-    return Batches(rows, Bucketed(lengths, batch, seed), data, settings, notes=notes, pad=rows.pad)
+    return Batches(rows, BucketedOrder(lengths, batch, seed), data, settings, notes=notes, pad=rows.pad)
 
 
-def _row(window: NDArray[np.int64], texts: Texts, around: Frame, question: int) -> Row:
+def _row(window: NDArray[np.int64], texts: Texts, around: Template, question: int) -> Row:
     example, first, last, start, end = window.tolist()
     ids = texts.questions[example][:question]
     begin = int(texts.contexts.offsets[texts.context_of[example]])
-    tokens, types = around.two(ids, texts.contexts.flat[begin + first : begin + last].astype(np.int64))
+    tokens, types = around.wrap_pair(ids, texts.contexts.flat[begin + first : begin + last].astype(np.int64))
     lead = len(around.before) + len(ids) + len(around.between)
     offsets = np.full((len(tokens), 2), -1, np.int64)
     offsets[lead : lead + last - first] = texts.spans[begin + first : begin + last]
     place = lambda piece: piece - first + lead if piece >= 0 else 0
     made: dict[str, Any] = {"tokens": tokens, "start": place(start), "end": place(end), "example": example}
-    return {**made, "offsets": offsets, **({"types": types} if around.typed else {})}
+    return {**made, "offsets": offsets, **({"types": types} if around.has_types else {})}
 
 
 def _windows(
-    asked: Sequence[Question], texts: Texts, around: Frame, length: int, stride: int, question: int
+    asked: Sequence[Question], texts: Texts, around: Template, length: int, stride: int, question: int
 ) -> tuple[NDArray[np.int64], int]:
     """(rows, 5): question, first and last piece of the window, first and last piece of the answer or −1."""
     plan: list[tuple[int, int, int, int, int]] = []
@@ -199,13 +209,13 @@ def _windows(
         spans, size = texts.spans[begin:stop], int(stop - begin)
         start = end = -1
         if one.answers:
-            place = locate(one)
+            place = locate_answer(one)
             inside = np.zeros(0) if place is None else (spans[:, 1] > place[0]) & (spans[:, 0] < place[1])
             if not inside.any():
                 missing += 1
                 continue
             start, end = (int(np.flatnonzero(inside)[k]) for k in (0, -1))
-        room = length - around.double - min(int(texts.questions.lengths[i]), question)
+        room = length - around.pair_count - min(int(texts.questions.lengths[i]), question)
         first = 0
         while True:
             last = min(first + room, size)

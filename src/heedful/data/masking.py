@@ -10,15 +10,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data import corrupt, vocabulary
+from heedful.data import corruption as corrupt
 from heedful.data.batch import Row
-from heedful.data.batches import Batches, Bucketed, Shuffled, check_counts, generator
-from heedful.data.corrupt import Masking
-from heedful.data.language import Source, as_documents
+from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder, check_counts, seeded_generator
+from heedful.data.corruption import Masking
+from heedful.data.language import Source, open_documents
 from heedful.data.readers import Documents, Unit, paragraphs
-from heedful.data.shards import Ragged, tokenise
-from heedful.data.tokens import Frame, Ids, Tokenizer, ended, facts, frame, need, pad_id
-from heedful.data.windows import Drawn, Windows, pieces
+from heedful.data.token_cache import RaggedArray, tokenize_documents
+from heedful.data.tokenization import (
+    Ids,
+    Template,
+    TokenizerProtocol,
+    continuation_flags,
+    find_template,
+    pad_id,
+    require_special_token,
+    special_flags,
+    tokenizer_signature,
+)
+from heedful.data.windows import CollatedRows, TokenWindows, split_documents
 from heedful.errors import InputError
 from heedful.files import split_lines
 
@@ -32,17 +42,17 @@ def draws(seed: int, static: int) -> Callable[[int, int], np.random.Generator]:
             f"static={static}: how many fixed maskings a row has", hint="0 draws anew every epoch"
         )
     if static:
-        return lambda row, epoch: generator(seed, epoch % static, row, FIXED)
-    return lambda row, epoch: generator(seed, epoch, row)
+        return lambda row, epoch: seeded_generator(seed, epoch % static, row, FIXED)
+    return lambda row, epoch: seeded_generator(seed, epoch, row)
 
 
 def masking(
-    tokenizer: Tokenizer, rate: float, whole: bool, masked: float = 0.8, random: float = 0.1
+    tokenizer: TokenizerProtocol, rate: float, whole: bool, masked: float = 0.8, random: float = 0.1
 ) -> Masking:
     """The settings of masking for a vocabulary."""
-    hide = need(tokenizer, "mask", "masking")
-    words = vocabulary.continues(tokenizer) if whole else None
-    return Masking(hide, vocabulary.special(tokenizer), words, rate, masked, random)
+    hide = require_special_token(tokenizer, "mask", "masking")
+    words = continuation_flags(tokenizer) if whole else None
+    return Masking(hide, special_flags(tokenizer), words, rate, masked, random)
 
 
 @dataclass(frozen=True)
@@ -50,48 +60,50 @@ class Framed:
     """Text between its special tokens, by row and epoch; `settings` and `fingerprint` say which."""
 
     read: Callable[[int, int], tuple[Ids, Ids | None]]  # tokens and, of packed rows, their documents
-    order: Bucketed | Shuffled
+    order: BucketedOrder | ShuffledOrder
     count: int
     fingerprint: str
 
 
 def framed(
-    source: Documents, tokenizer: Tokenizer, length: int, batch: int, seed: int, packed: bool, turn: bool,
+    source: Documents, tokenizer: TokenizerProtocol, length: int, batch: int, seed: int, packed: bool, turn: bool,
     cache: str | Path | None,
 ) -> Framed:  # fmt: skip
     """Rows for an encoder: windows over all documents, or pieces of one each; never longer than `length`."""
-    around = frame(tokenizer)
-    room = length - around.single
+    around = find_template(tokenizer)
+    room = length - around.single_count
     if room < 1:
-        raise InputError(f"length={length} leaves no room beside {around.single} special tokens")
+        raise InputError(f"length={length} leaves no room beside {around.single_count} special tokens")
     if not packed:
-        tokens = tokenise(source, tokenizer, cache=cache)
-        parts = pieces(tokens, room)
+        tokens = tokenize_documents(source, tokenizer, cache=cache)
+        parts = split_documents(tokens, room)
         check_counts(len(parts), batch, seed, tokens.name)
-        order = Bucketed(parts.lengths, batch, seed)
+        order = BucketedOrder(parts.lengths, batch, seed)
         return Framed(
-            lambda row, epoch: (around.one(parts[row]), None), order, len(parts), tokens.fingerprint
+            lambda row, epoch: (around.wrap(parts[row]), None), order, len(parts), tokens.fingerprint
         )
-    tokens = tokenise(source, tokenizer, after=ended(tokenizer, around).after, cache=cache)
-    windows = Windows(tokens, room, seed, turn=turn)
+    tokens = tokenize_documents(
+        source, tokenizer, after=find_template(tokenizer, end=True).after, cache=cache
+    )
+    windows = TokenWindows(tokens, room, seed, turn=turn)
     check_counts(len(windows), batch, seed, tokens.name)
     several = len(tokens) > 1
 
     def read(row: int, epoch: int) -> tuple[Ids, Ids | None]:
         place, _ = windows.place(row, epoch)
-        ids = around.one(tokens.flat[place])
+        ids = around.wrap(tokens.flat[place])
         if not several:
             return ids, None
         inside = windows.documents(place)
         left, right = [inside[0]] * len(around.before), [inside[-1]] * len(around.after)
         return ids, np.concatenate((left, inside, right)).astype(np.int64)
 
-    return Framed(read, Shuffled(len(windows), batch, seed), len(windows), tokens.fingerprint)
+    return Framed(read, ShuffledOrder(len(windows), batch, seed), len(windows), tokens.fingerprint)
 
 
 def masked(
     source: Source,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     length: int = 256,
     batch: int = 32,
@@ -113,28 +125,28 @@ def masked(
     """
     how = masking(tokenizer, rate, whole, 1 - keep - random, random)
     rows = framed(
-        as_documents(source, unit, encoding), tokenizer, length, batch, seed, packed, not static, cache
+        open_documents(source, unit, encoding), tokenizer, length, batch, seed, packed, not static, cache
     )
     rng = draws(seed, static)
 
     def make(row: int, epoch: int) -> Row:
         ids, inside = rows.read(row, epoch)
-        tokens, labels = corrupt.mask(ids, rng(row, epoch), how)
+        tokens, labels = corrupt.mask_tokens(ids, rng(row, epoch), how)
         made: dict[str, Any] = {"tokens": tokens, "labels": labels}
         return made if inside is None or not apart else {**made, "documents": inside}
 
     settings = dict(
-        tokenizer=facts(tokenizer),
+        tokenizer=tokenizer_signature(tokenizer),
         kind="masked", length=length, batch=batch, seed=seed, packed=packed, apart=apart, rate=rate,
         keep=keep, random=random, whole=whole, static=static,
     )  # fmt: skip
     pad = pad_id(tokenizer)
-    return Batches(Drawn(rows.count, make, pad), rows.order, rows.fingerprint, settings, pad=pad)
+    return Batches(CollatedRows(rows.count, make, pad), rows.order, rows.fingerprint, settings, pad=pad)
 
 
 def replaced(
     source: Source,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     length: int = 256,
     batch: int = 32,
@@ -152,19 +164,19 @@ def replaced(
     extra["original"] the whole text.
     """
     how = masking(tokenizer, rate, False, 1.0, 0.0) if generated else _swapping(tokenizer, rate)
-    rows = framed(as_documents(source, unit, encoding), tokenizer, length, batch, seed, packed, True, cache)
+    rows = framed(open_documents(source, unit, encoding), tokenizer, length, batch, seed, packed, True, cache)
 
     def make(row: int, epoch: int) -> Row:
         ids, _ = rows.read(row, epoch)
-        rng = generator(seed, epoch, row)
+        rng = seeded_generator(seed, epoch, row)
         if generated:
-            tokens, labels = corrupt.mask(ids, rng, how)
+            tokens, labels = corrupt.mask_tokens(ids, rng, how)
             return {"tokens": tokens, "labels": labels, "original": ids}
-        tokens, flags = corrupt.swap(ids, rng, how)
+        tokens, flags = corrupt.replace_tokens(ids, rng, how)
         return {"tokens": tokens, "replaced": flags}
 
     settings = dict(
-        tokenizer=facts(tokenizer),
+        tokenizer=tokenizer_signature(tokenizer),
         kind="replaced",
         length=length,
         batch=batch,
@@ -174,18 +186,18 @@ def replaced(
         generated=generated,
     )
     pad = pad_id(tokenizer)
-    return Batches(Drawn(rows.count, make, pad), rows.order, rows.fingerprint, settings, pad=pad)
+    return Batches(CollatedRows(rows.count, make, pad), rows.order, rows.fingerprint, settings, pad=pad)
 
 
-def _swapping(tokenizer: Tokenizer, rate: float) -> Masking:
-    return Masking(0, vocabulary.special(tokenizer), None, rate, 0.0, 1.0)
+def _swapping(tokenizer: TokenizerProtocol, rate: float) -> Masking:
+    return Masking(0, special_flags(tokenizer), None, rate, 0.0, 1.0)
 
 
 def sentences(
-    source: Source, tokenizer: Tokenizer, encoding: str, cache: str | Path | None
-) -> tuple[Ragged, Ragged]:
+    source: Source, tokenizer: TokenizerProtocol, encoding: str, cache: str | Path | None
+) -> tuple[RaggedArray, RaggedArray]:
     """One sentence a line, blank lines between documents (BERT's own form): by sentences, by documents."""
-    whole = as_documents(source, "file", encoding)
+    whole = open_documents(source, "file", encoding)
 
     def read() -> Iterator[list[str]]:
         for document in whole:
@@ -193,9 +205,9 @@ def sentences(
 
     settings = (*whole.settings, "sentences")
     each = Documents(lambda: ([s] for lines in read() for s in lines), whole.files, settings, whole.name)
-    lines = tokenise(each, tokenizer, empty=True, cache=cache)
+    lines = tokenize_documents(each, tokenizer, empty=True, cache=cache)
     first = np.fromiter((len(held) for held in read()), np.int64).cumsum()
-    documents = Ragged(
+    documents = RaggedArray(
         lines.flat, lines.offsets[np.concatenate(([0], first))], lines.fingerprint, lines.name, lines
     )
     return lines, documents
@@ -203,7 +215,7 @@ def sentences(
 
 def pairs(
     source: Source,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     length: int = 256,
     batch: int = 32,
@@ -221,14 +233,14 @@ def pairs(
     kinds apart.
     """
     around = _pairing(tokenizer, length)
-    room = length - around.double
+    room = length - around.pair_count
     how = masking(tokenizer, rate, whole)
     lines, documents = sentences(source, tokenizer, encoding, cache)
     if (documents.lengths > 0).sum() < 2:
         raise InputError(
             f"{lines.name} has one document and pairs need two", hint="put blank lines between them"
         )
-    parts = pieces(documents, room)
+    parts = split_documents(documents, room)
     kept = np.flatnonzero(parts.lengths > 1)
     check_counts(len(kept), batch, seed, lines.name)
     rng = draws(seed, static)
@@ -236,12 +248,12 @@ def pairs(
     def make(row: int, epoch: int) -> Row:
         drawn = rng(row, epoch)
         a, b, follows = _pair(lines, documents, parts.bounds(int(kept[row])), room, drawn)
-        ids, types = around.two(a, b)
-        tokens, labels = corrupt.mask(ids, drawn, how)
+        ids, types = around.wrap_pair(a, b)
+        tokens, labels = corrupt.mask_tokens(ids, drawn, how)
         return {"tokens": tokens, "labels": labels, "types": types, "follows": follows}
 
     settings = dict(
-        tokenizer=facts(tokenizer),
+        tokenizer=tokenizer_signature(tokenizer),
         kind="pairs",
         length=length,
         batch=batch,
@@ -251,26 +263,26 @@ def pairs(
         draws=static,
     )
     pad = pad_id(tokenizer)
-    order = Bucketed(parts.lengths[kept], batch, seed)
-    return Batches(Drawn(len(kept), make, pad), order, lines.fingerprint, settings, pad=pad)
+    order = BucketedOrder(parts.lengths[kept], batch, seed)
+    return Batches(CollatedRows(len(kept), make, pad), order, lines.fingerprint, settings, pad=pad)
 
 
-def _pairing(tokenizer: Tokenizer, length: int) -> Frame:
+def _pairing(tokenizer: TokenizerProtocol, length: int) -> Template:
     """What goes around two sentences; an error if nothing parts them or they do not fit."""
-    around = frame(tokenizer)
+    around = find_template(tokenizer)
     if not around.between:
         raise InputError(
             "sentence pairs need a token between the two and this tokenizer has none", hint="give it [SEP]"
         )
-    if length - around.double < 2:
+    if length - around.pair_count < 2:
         raise InputError(
-            f"length={length} leaves no room for two sentences and {around.double} special tokens"
+            f"length={length} leaves no room for two sentences and {around.pair_count} special tokens"
         )
     return around
 
 
 def _pair(
-    lines: Ragged, documents: Ragged, bounds: tuple[int, int], room: int, rng: np.random.Generator
+    lines: RaggedArray, documents: RaggedArray, bounds: tuple[int, int], room: int, rng: np.random.Generator
 ) -> tuple[Ids, Ids, bool]:
     """The first part of a stretch, and its second or as much of another document."""
     start, end = bounds
@@ -281,14 +293,14 @@ def _pair(
     return a, _elsewhere(lines, documents, start, room - len(a), rng).astype(np.int64), False
 
 
-def _parting(lines: Ragged, start: int, end: int, rng: np.random.Generator) -> int:
+def _parting(lines: RaggedArray, start: int, end: int, rng: np.random.Generator) -> int:
     """Where a stretch of text is parted in two: between two sentences, or in the middle of its only one."""
     low, high = np.searchsorted(lines.offsets, (start + 1, end))
     return int(lines.offsets[rng.integers(low, high)]) if high > low else int(rng.integers(start + 1, end))
 
 
 def _elsewhere(
-    lines: Ragged, documents: Ragged, start: int, room: int, rng: np.random.Generator
+    lines: RaggedArray, documents: RaggedArray, start: int, room: int, rng: np.random.Generator
 ) -> NDArray[Any]:
     """Up to `room` tokens of another document, from the beginning of one of its sentences."""
     own = int(np.searchsorted(documents.offsets, start, "right")) - 1

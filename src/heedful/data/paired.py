@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Indices
-from heedful.data.shards import Ragged
-from heedful.data.tokens import Frame
+from heedful.data.token_cache import RaggedArray
+from heedful.data.tokenization import Template
 
 Matrix = NDArray[np.int64]  # (B, T)
 
 
-def framed(texts: Ragged, rows: Indices, around: Frame, most: int, pad: int) -> tuple[Matrix, Indices]:
+def framed(
+    texts: RaggedArray, rows: Indices, around: Template, most: int, pad: int
+) -> tuple[Matrix, Indices]:
     """Texts between their special tokens, cut to `most` tokens in all; and how long each is."""
     before, after = len(around.before), len(around.after)
     starts = texts.offsets[rows]
-    lengths = np.minimum(texts.offsets[rows + 1] - starts, most - around.single)
+    lengths = np.minimum(texts.offsets[rows + 1] - starts, most - around.single_count)
     within = np.arange(int(lengths.max()))
     inside = within < lengths[:, None]
     out = np.full((len(rows), before + len(within) + after), pad, np.int64)
@@ -31,7 +33,7 @@ def framed(texts: Ragged, rows: Indices, around: Frame, most: int, pad: int) -> 
     out[:, before : before + len(within)][inside] = texts.flat[(starts[:, None] + within)[inside]]
     for i, token in enumerate(around.after):
         out[np.arange(len(rows)), before + lengths + i] = token
-    return out, lengths + around.single
+    return out, lengths + around.single_count
 
 
 def shifted(labels: Matrix, lengths: Indices, start: int, pad: int) -> tuple[Matrix, Matrix, Indices]:
@@ -55,11 +57,11 @@ def known(lengths: Indices, width: int) -> torch.Tensor | None:
 class Pairs:
     """The source to read, the target to write, for each pair that has both."""
 
-    sources: Ragged
-    targets: Ragged
+    sources: RaggedArray
+    targets: RaggedArray
     kept: Indices
-    around: Frame
-    beyond: Frame  # of the target
+    around: Template
+    beyond: Template  # of the target
     length: int
     start: int
     pad: int

@@ -11,17 +11,35 @@ from pathlib import Path
 
 import numpy as np
 
-from heedful.data import corrupt, vocabulary
+from heedful.data import corruption as corrupt
 from heedful.data.batch import Row
-from heedful.data.batches import Batches, Bucketed, Rows, Shuffled, check_counts, generator, join
-from heedful.data.corrupt import Noise
-from heedful.data.language import Source, as_documents
+from heedful.data.batches import (
+    Batches,
+    BucketedOrder,
+    RowSource,
+    ShuffledOrder,
+    check_counts,
+    join_fingerprints,
+    seeded_generator,
+)
+from heedful.data.corruption import Noise
+from heedful.data.language import Source, open_documents
 from heedful.data.paired import Pairs
 from heedful.data.readers import Documents, Unit
-from heedful.data.shards import tokenise
-from heedful.data.tables import Column, Table, two_sides
-from heedful.data.tokens import Ids, Tokenizer, ended, facts, frame, names, need, pad_id, special_ids
-from heedful.data.windows import Drawn, Rounded, Windows, fitted, pieces, upwards
+from heedful.data.tables import Column, Table, parallel_documents
+from heedful.data.token_cache import tokenize_documents
+from heedful.data.tokenization import (
+    Ids,
+    TokenizerProtocol,
+    find_template,
+    pad_id,
+    require_special_token,
+    sentence_end_flags,
+    special_token_ids,
+    token_names,
+    tokenizer_signature,
+)
+from heedful.data.windows import CollatedRows, FixedShapeRows, TokenWindows, fitted, round_up, split_documents
 from heedful.errors import InputError, nearest
 from heedful.files import Paths
 
@@ -32,9 +50,9 @@ def shifted(labels: Ids, start: int) -> dict[str, Ids]:
     return {"target": np.concatenate(([start], labels[:-1])).astype(np.int64), "labels": labels}
 
 
-def start_id(tokenizer: Tokenizer, start: int | None, roles: Sequence[str]) -> int:
+def start_id(tokenizer: TokenizerProtocol, start: int | None, roles: Sequence[str]) -> int:
     """The start token: what was passed, or the first of these that the tokenizer has."""
-    found = special_ids(tokenizer)
+    found = special_token_ids(tokenizer)
     usual = next((found[role] for role in roles if role in found), None)
     if start is None and usual is None:
         raise InputError(
@@ -43,11 +61,11 @@ def start_id(tokenizer: Tokenizer, start: int | None, roles: Sequence[str]) -> i
     return int(usual if start is None else start)  # type: ignore[arg-type]
 
 
-Stretch = tuple[Callable[[int, int], Ids], Bucketed | Shuffled, int, str]
+Stretch = tuple[Callable[[int, int], Ids], BucketedOrder | ShuffledOrder, int, str]
 
 
 def stretches(
-    source: Documents, tokenizer: Tokenizer, width: int, batch: int, seed: int, packed: bool,
+    source: Documents, tokenizer: TokenizerProtocol, width: int, batch: int, seed: int, packed: bool,
     cache: str | Path | None,
 ) -> Stretch:  # fmt: skip
     """Rows of at most `width` tokens: the reader of a row, their order, number and fingerprint.
@@ -55,22 +73,24 @@ def stretches(
     Packed rows run over the ends of documents; an end token stands between two.
     """
     if packed:
-        tokens = tokenise(source, tokenizer, after=ended(tokenizer, frame(tokenizer)).after, cache=cache)
-        windows = Windows(tokens, width, seed)
+        tokens = tokenize_documents(
+            source, tokenizer, after=find_template(tokenizer, end=True).after, cache=cache
+        )
+        windows = TokenWindows(tokens, width, seed)
         check_counts(len(windows), batch, seed, tokens.name)
         read = lambda row, epoch: tokens.flat[windows.place(row, epoch)[0]].astype(np.int64)
-        return read, Shuffled(len(windows), batch, seed), len(windows), tokens.fingerprint
-    tokens = tokenise(source, tokenizer, cache=cache)
-    parts = pieces(tokens, width)
+        return read, ShuffledOrder(len(windows), batch, seed), len(windows), tokens.fingerprint
+    tokens = tokenize_documents(source, tokenizer, cache=cache)
+    parts = split_documents(tokens, width)
     kept = np.flatnonzero(parts.lengths > 1)
     check_counts(len(kept), batch, seed, tokens.name)
-    order = Bucketed(parts.lengths[kept], batch, seed)
+    order = BucketedOrder(parts.lengths[kept], batch, seed)
     return lambda row, epoch: parts[int(kept[row])], order, len(kept), tokens.fingerprint
 
 
-def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
+def sentinel_ids(tokenizer: TokenizerProtocol) -> list[int]:
     """<extra_id_0>, <extra_id_1> … of the vocabulary; in T5 their ids descend."""
-    ids = {name: i for i, name in enumerate(names(tokenizer)) if name.startswith("<extra_id_")}
+    ids = {name: i for i, name in enumerate(token_names(tokenizer)) if name.startswith("<extra_id_")}
     found = [ids[f"<extra_id_{i}>"] for i in range(len(ids)) if f"<extra_id_{i}>" in ids]
     if not found:
         size = len(tokenizer)
@@ -80,13 +100,14 @@ def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
                 f"pass ids of your own: sentinels=range({size + 99}, {size - 1}, -1), with a model of "
                 f"vocab={size + 100}"
             ),
+            shell="--set tokenizer.sentinels=100 puts some into a vocabulary that is learnt",
         )
     return found
 
 
 def spans(
     source: Source,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     length: int = 256,
     batch: int = 32,
@@ -108,28 +129,30 @@ def spans(
         raise InputError(f"density={density} must lie between 0 and 1, mean={mean} be at least 1")
     marks = sentinel_ids(tokenizer) if sentinels is None else list(sentinels)
     first = start_id(tokenizer, start, ("pad", "bos", "eos"))
-    end = ended(tokenizer, frame(tokenizer)).after
+    end = find_template(tokenizer, end=True).after
     raw, _ = corrupt.span_lengths(length - len(end) + 1, density, mean)
-    texts = as_documents(source, unit, encoding)
+    texts = open_documents(source, unit, encoding)
     read, order, count, data = stretches(texts, tokenizer, raw, batch, seed, packed, cache)
 
     def make(row: int, epoch: int) -> Row:
-        kept, cut = corrupt.spans(read(row, epoch), generator(seed, epoch, row), marks, density, mean)
+        kept, cut = corrupt.corrupt_spans(
+            read(row, epoch), seeded_generator(seed, epoch, row), marks, density, mean
+        )
         closed = lambda ids: np.concatenate((ids, end)).astype(np.int64)
         return {"tokens": closed(kept), **shifted(closed(cut), first)}
 
     settings = dict(
-        tokenizer=facts(tokenizer),
+        tokenizer=tokenizer_signature(tokenizer),
         kind="spans", length=length, batch=batch, seed=seed, packed=packed, density=density, mean=mean,
         sentinels=marks, start=first,
     )  # fmt: skip
     pad = pad_id(tokenizer)
-    return Batches(Drawn(count, make, pad), order, data, settings, pad=pad)
+    return Batches(CollatedRows(count, make, pad), order, data, settings, pad=pad)
 
 
 def denoise(
     source: Source,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     length: int = 256,
     batch: int = 32,
@@ -148,29 +171,31 @@ def denoise(
     blank, delete, infill, permute, rotate; BART itself used sentence permutation and infilling.
     """
     _check_noises(noises, rate)
-    hide = need(tokenizer, "mask", "denoising") if {"blank", "infill"} & set(noises) else 0
-    how = Noise(hide, vocabulary.ends(tokenizer), rate, mean)
+    hide = require_special_token(tokenizer, "mask", "denoising") if {"blank", "infill"} & set(noises) else 0
+    how = Noise(hide, sentence_end_flags(tokenizer), rate, mean)
     first = start_id(tokenizer, start, ("eos", "bos", "pad"))
-    around = ended(tokenizer, frame(tokenizer))
-    if length <= around.single:
-        raise InputError(f"length={length} leaves no room beside {around.single} special tokens")
-    texts = as_documents(source, unit, encoding)
-    read, order, count, data = stretches(texts, tokenizer, length - around.single, batch, seed, packed, cache)
+    around = find_template(tokenizer, end=True)
+    if length <= around.single_count:
+        raise InputError(f"length={length} leaves no room beside {around.single_count} special tokens")
+    texts = open_documents(source, unit, encoding)
+    read, order, count, data = stretches(
+        texts, tokenizer, length - around.single_count, batch, seed, packed, cache
+    )
 
     def make(row: int, epoch: int) -> Row:
-        ids, rng = read(row, epoch), generator(seed, epoch, row)
+        ids, rng = read(row, epoch), seeded_generator(seed, epoch, row)
         noised = ids
         for name in noises:
             noised = corrupt.NOISES[name](noised, rng, how)
-        return {"tokens": around.one(noised), **shifted(around.one(ids), first)}
+        return {"tokens": around.wrap(noised), **shifted(around.wrap(ids), first)}
 
     settings = dict(
-        tokenizer=facts(tokenizer),
+        tokenizer=tokenizer_signature(tokenizer),
         kind="denoise", length=length, batch=batch, seed=seed, packed=packed, noises=list(noises), rate=rate,
         mean=mean, start=first,
     )  # fmt: skip
     pad = pad_id(tokenizer)
-    return Batches(Drawn(count, make, pad), order, data, settings, pad=pad)
+    return Batches(CollatedRows(count, make, pad), order, data, settings, pad=pad)
 
 
 def _check_noises(noises: Sequence[str], rate: float) -> None:
@@ -186,8 +211,8 @@ def _check_noises(noises: Sequence[str], rate: float) -> None:
 
 def parallel(
     paths: Paths | Table,
-    tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer | None = None,
+    tokenizer: TokenizerProtocol,
+    target_tokenizer: TokenizerProtocol | None = None,
     *,
     columns: tuple[Column, Column] | None = None,
     prefix: str = "",
@@ -210,22 +235,24 @@ def parallel(
     """
     if multiple < 1:
         raise InputError(f"multiple={multiple}: lengths are rounded up to a multiple of 1 or more")
-    sides = two_sides(paths, columns, encoding)
+    sides = parallel_documents(paths, columns, encoding)
     theirs = target_tokenizer or tokenizer
-    around, beyond = ended(tokenizer, frame(tokenizer)), ended(theirs, frame(theirs))
+    around, beyond = find_template(tokenizer, end=True), find_template(theirs, end=True)
     first = start_id(theirs, start, ("bos", "pad", "eos"))
-    sources = tokenise(_prefixed(sides[0], prefix), tokenizer, empty=True, cache=cache)
-    targets = tokenise(sides[1], theirs, empty=True, cache=cache)
+    sources = tokenize_documents(_prefixed(sides[0], prefix), tokenizer, empty=True, cache=cache)
+    targets = tokenize_documents(sides[1], theirs, empty=True, cache=cache)
     kept = np.flatnonzero((sources.lengths > 0) & (targets.lengths > 0))
     check_counts(len(kept), batch, seed, sources.name)
-    lengths = np.stack((sources.lengths[kept] + around.single, targets.lengths[kept] + beyond.single))
+    lengths = np.stack(
+        (sources.lengths[kept] + around.single_count, targets.lengths[kept] + beyond.single_count)
+    )
     notes = fitted(lengths.max(0), length, truncate, "pairs", "raise length", sources.name)
     if len(kept) < len(sources):
         gone = len(sources) - len(kept)
         notes += (f"{gone:,} of {len(sources):,} pairs have an empty side and are left out",)
 
     settings = dict(
-        tokenizer=facts(tokenizer),
+        tokenizer=tokenizer_signature(tokenizer),
         kind="parallel",
         length=length,
         batch=batch,
@@ -234,11 +261,13 @@ def parallel(
         start=first,
     ) | ({"multiple": multiple} if multiple > 1 else {})
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(theirs) else 0
-    order = Bucketed(upwards(np.minimum(lengths.max(0), length), multiple), batch, seed, max_tokens)
-    data = join(sources.fingerprint, targets.fingerprint, repr((around, beyond)))
-    rows: Rows = Pairs(sources, targets, kept, around, beyond, length, first, pad)
+    order = BucketedOrder(round_up(np.minimum(lengths.max(0), length), multiple), batch, seed, max_tokens)
+    data = join_fingerprints(
+        sources.fingerprint, targets.fingerprint, f"({around.signature}, {beyond.signature})"
+    )
+    rows: RowSource = Pairs(sources, targets, kept, around, beyond, length, first, pad)
     if multiple > 1:
-        rows = Rounded(rows, multiple, batch, max_tokens, pad)
+        rows = FixedShapeRows(rows, multiple, batch, max_tokens, pad)
     return Batches(rows, order, data, settings, notes=notes, pad=pad)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.data.tables import read_json
+from heedful.data.tables import read_json_data
 from heedful.errors import InputError
 from heedful.files import Paths, expand_paths
 
@@ -31,7 +31,7 @@ def squad(paths: Paths, encoding: str = "utf-8") -> list[Question]:
 
 
 def _questions(path: Path, encoding: str) -> Iterator[Question]:
-    whole = read_json(path, encoding)
+    whole = read_json_data(path, encoding)
     try:
         for article in whole["data"]:
             for paragraph in article["paragraphs"]:
@@ -49,7 +49,7 @@ def _answers(asked: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     return tuple((a["text"], int(a["answer_start"])) for a in asked["answers"])
 
 
-def locate(question: Question) -> tuple[int, int] | None:
+def locate_answer(question: Question) -> tuple[int, int] | None:
     """The characters of the first answer, white space left out; None if the text is not there.
 
     Some files are off by a few characters: then the nearest place with the same text counts.

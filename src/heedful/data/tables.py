@@ -15,7 +15,7 @@ from heedful.errors import InputError, nearest
 from heedful.files import Paths, expand_paths, name_files, read_blocks, read_lines, stem_path
 
 Column = str | int
-KINDS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+TABLE_KINDS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """What stands in the first line of the first file, or the fields of its first object."""
         path = self.files[0]
-        kind = self.delimiter or kind_of(path)
+        kind = self.delimiter or table_delimiter(path)
         if kind == "json":
-            first = next(objects(path, self.encoding), None)
-            row = None if first is None else parsed(path, *first)
+            first = next(read_objects(path, self.encoding), None)
+            row = None if first is None else parse_object(path, *first)
             return tuple(row or ())
         reader = self._reader(path, kind)
         return tuple(name.strip() for name in next((r for r in reader if any(map(str.strip, r))), ()))
@@ -52,7 +52,7 @@ class Table:
         """Where each row stands ("file, line 7"), and its values in these columns."""
         empty = True
         for path in self.files:
-            kind = self.delimiter or kind_of(path)
+            kind = self.delimiter or table_delimiter(path)
             made = self._objects(path, columns) if kind == "json" else self._records(path, kind, columns)
             for row in made:
                 empty = False
@@ -96,7 +96,7 @@ class Table:
                     width = len(record)
                     if self.header if self.header is not None else any(isinstance(c, str) for c in columns):
                         names = [name.strip() for name in record]
-                    wanted = [find(path, c, names, width) for c in columns]
+                    wanted = [column_index(path, c, names, width) for c in columns]
                     if names:
                         continue
                 if len(record) != width:
@@ -107,25 +107,25 @@ class Table:
             raise InputError(f"{path}, line {reader.line_num}: {error}") from None
 
     def _objects(self, path: Path, columns: Sequence[Column]) -> Iterator[Any]:
-        for line, text in objects(path, self.encoding):
+        for line, text in read_objects(path, self.encoding):
             where = f"{path}, line {line}"
-            row = parsed(path, line, text)
+            row = parse_object(path, line, text)
             for c in columns:
                 if c not in row:
-                    raise InputError(f"{where}: no field {c!r}", hint=known(str(c), list(row)))
+                    raise InputError(f"{where}: no field {c!r}", hint=column_hint(str(c), list(row)))
                 if row[c] is None:
                     raise InputError(f"{where}: field {c!r} is null")
-            yield where, tuple(plain(row[c]) for c in columns)
+            yield where, tuple(json_text(row[c]) for c in columns)
 
 
-def plain(value: Any) -> str:
+def json_text(value: Any) -> str:
     """A JSON value as text; lists of strings (tokens) are joined by spaces."""
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
         return " ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def parsed(path: Path, line: int, text: Any) -> dict[Any, Any]:
+def parse_object(path: Path, line: int, text: Any) -> dict[Any, Any]:
     """One row of a JSON file."""
     try:
         row = json.loads(text) if isinstance(text, str) else text
@@ -136,10 +136,10 @@ def parsed(path: Path, line: int, text: Any) -> dict[Any, Any]:
     return row
 
 
-def objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
+def read_objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
     """The rows of a JSON file: one a line, or one list of all."""
     if stem_path(path).suffix.lower() == ".json":
-        whole = read_json(path, encoding)
+        whole = read_json_data(path, encoding)
         if isinstance(whole, list):
             for i, row in enumerate(whole, 1):
                 if isinstance(row, str):  # which `parsed` would take for a line of the file
@@ -152,7 +152,7 @@ def objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
     yield from ((i, line) for i, line in enumerate(read_lines(path, encoding), 1) if line.strip())
 
 
-def read_json(path: Path, encoding: str = "utf-8") -> Any:
+def read_json_data(path: Path, encoding: str = "utf-8") -> Any:
     """A whole JSON file."""
     text = "".join(read_blocks(path, encoding))
     if not text.strip():
@@ -163,33 +163,35 @@ def read_json(path: Path, encoding: str = "utf-8") -> Any:
         raise InputError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
 
 
-def kind_of(path: Path) -> str:
+def table_delimiter(path: Path) -> str:
     """The delimiter of a table, or "json", by the end of its name."""
     suffix = stem_path(path).suffix.lower()
-    if suffix not in KINDS:
+    if suffix not in TABLE_KINDS:
         raise InputError(
-            f"cannot tell what {path} is", hint="name it .csv, .tsv or .jsonl, or pass delimiter="
+            f"cannot tell what {path} is",
+            hint="name it .csv, .tsv or .jsonl, or pass delimiter=",
+            shell="name it .csv, .tsv or .jsonl",
         )
-    return KINDS[suffix]
+    return TABLE_KINDS[suffix]
 
 
-def find(path: Path, column: Column, names: Sequence[str] | None, width: int) -> int:
+def column_index(path: Path, column: Column, names: Sequence[str] | None, width: int) -> int:
     """The place of a column, or an error that names the nearest."""
     if isinstance(column, int):
         if not -width <= column < width:
             raise InputError(f"{path} has no column {column}", hint=f"it has {width}, counted from 0")
         return column
     if names is None or column not in names:
-        raise InputError(f"{path} has no column {column!r}", hint=known(column, names or []))
+        raise InputError(f"{path} has no column {column!r}", hint=column_hint(column, names or []))
     return names.index(column)
 
 
-def known(name: str, names: Sequence[str]) -> str:
+def column_hint(name: str, names: Sequence[str]) -> str:
     """The end of an error about a name: the nearest one, or all."""
     return nearest(name, names) or f"it has {', '.join(map(repr, names[:12])) or 'none'}"
 
 
-def table(source: Paths | Table, **options: Any) -> Table:
+def open_table(source: Paths | Table, **options: Any) -> Table:
     """What was passed as a table, opened."""
     return source if isinstance(source, Table) else Table(source, **options)
 
@@ -199,12 +201,12 @@ def column(paths: Paths, name: Column, **options: Any) -> Documents:
     return Table(paths, **options).column(name)
 
 
-def two_sides(
+def parallel_documents(
     paths: Paths | Table, columns: tuple[Column, Column] | None, encoding: str = "utf-8"
 ) -> tuple[Documents, Documents]:
     """Source and target of a parallel corpus: two files of as many lines, or two columns of a table."""
     if isinstance(paths, Table | str | Path) or len(paths) == 1:
-        whole = table(paths, **({} if isinstance(paths, Table) else {"encoding": encoding}))
+        whole = open_table(paths, **({} if isinstance(paths, Table) else {"encoding": encoding}))
         first, second = columns or (0, 1)
         return whole.column(first), whole.column(second)
     if len(paths) != 2:

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.batch import IGNORE, Batch, Row, collate, rounded
-from heedful.data.batches import Indices, Rows, generator
-from heedful.data.shards import Ragged
-from heedful.data.tokens import Ids
+from heedful.data.batch import IGNORE, Batch, Row, collate, pad_batch
+from heedful.data.batches import Indices, RowSource, seeded_generator
+from heedful.data.token_cache import RaggedArray
+from heedful.data.tokenization import Ids
 from heedful.errors import InputError
 
 SHIFT = 0x5A1F7  # tells the draw of an epoch's shift from that of a row
 
 
 @dataclass(frozen=True)
-class Drawn:
+class CollatedRows:
     """Rows made one by one: make(row, epoch) is a row before padding."""
 
     count: int
@@ -35,13 +35,13 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class FixedShapeRows:
     """Rows in batches of few shapes: lengths are rounded up, and the same number of rows for each length.
 
     `tokens` bounds rows × longest row, as where the batches were cut.
     """
 
-    source: Rows
+    source: RowSource
     multiple: int
     size: int
     tokens: int | None
@@ -53,25 +53,25 @@ class Rounded:
     def batch(self, rows: Indices, epochs: Indices) -> Batch:
         batch = self.source.batch(rows, epochs)
         longest = max(batch.tokens.shape[1], 0 if batch.target is None else batch.target.shape[1])
-        width = upwards(longest, self.multiple)
+        width = round_up(longest, self.multiple)
         full = self.size if self.tokens is None else min(self.size, self.tokens // width)
-        return rounded(batch, full, self.multiple, self.pad)
+        return pad_batch(batch, full, self.multiple, self.pad)
 
 
-def upwards(length: Any, multiple: int) -> Any:
+def round_up(length: Any, multiple: int) -> Any:
     """The next multiple of a length, or of each of many."""
     return -(-length // multiple) * multiple
 
 
 @dataclass(frozen=True)
-class Windows:
+class TokenWindows:
     """All documents as one circle of tokens, cut into rows of equal width.
 
     Every position stands in exactly one row. The last row reaches back to be as wide as the others; `new`
     says from where on it is new. Later epochs turn the circle by less than a row, so the cuts fall elsewhere.
     """
 
-    tokens: Ragged
+    tokens: RaggedArray
     width: int
     seed: int
     ahead: int = 0  # how many tokens after a position it needs: 1 if it is to predict the next
@@ -88,7 +88,9 @@ class Windows:
         """Where the tokens of a row stand, and how many of its first ones an earlier row has."""
         start = max(min(row * self.width, self.positions - self.width), 0)
         new = row * self.width - start
-        shift = int(generator(self.seed, epoch, SHIFT).integers(self.width)) if epoch and self.turn else 0
+        shift = (
+            int(seeded_generator(self.seed, epoch, SHIFT).integers(self.width)) if epoch and self.turn else 0
+        )
         width = min(self.width, self.positions)
         return (np.arange(start + shift, start + shift + width) % self.positions), new
 
@@ -104,10 +106,10 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class NextTokens:
+class NextTokenRows:
     """Rows for next-token prediction: labels[t] = tokens[t + 1], inside one document if kept apart."""
 
-    windows: Windows
+    windows: TokenWindows
     apart: bool
     pad: int
 
@@ -139,10 +141,10 @@ class NextTokens:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class DocumentPieces:
     """Each document by itself, cut into as few equal pieces as fit into `width` tokens."""
 
-    tokens: Ragged
+    tokens: RaggedArray
     width: int
     firsts: NDArray[np.int64]  # (documents + 1) the number of the first piece of each
 
@@ -171,10 +173,10 @@ class Pieces:
         return lengths
 
 
-def pieces(tokens: Ragged, width: int) -> Pieces:
+def split_documents(tokens: RaggedArray, width: int) -> DocumentPieces:
     """The pieces of every document."""
     counts = -(-tokens.lengths // width)
-    return Pieces(tokens, width, np.concatenate(([0], counts.cumsum())))
+    return DocumentPieces(tokens, width, np.concatenate(([0], counts.cumsum())))
 
 
 def fitted(

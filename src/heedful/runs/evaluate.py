@@ -12,9 +12,9 @@ from torch import Tensor
 
 from heedful import data
 from heedful.data.batch import IGNORE, Batch
-from heedful.data.shards import tokenise
+from heedful.data.token_cache import tokenize_documents
 from heedful.data.squad import Question
-from heedful.data.tokens import ended, frame
+from heedful.data.tokenization import find_template
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.evaluate.entities import entity_f1
 from heedful.evaluate.generated import answers, bleu, rouge
@@ -80,9 +80,9 @@ def stream_perplexity(model: Model, asked: Asked) -> dict[str, Any]:
     """Of a text as one stream; per token, and per character whatever the vocabulary."""
     reading = {"length": 1, "batch": 1, "holdout": 0.0} | dict(asked.options)
     documents = Corpus("next_token", asked.files, (), reading).documents(asked.files)
-    around = ended(model.tokenizer, frame(model.tokenizer))
+    around = find_template(model.tokenizer, end=True)
     after = () if "line_end" in asked.options else around.after  # the last line has its end already
-    tokens = tokenise(documents, model.tokenizer, before=around.before, after=after)
+    tokens = tokenize_documents(documents, model.tokenizer, before=around.before, after=after)
     stream = tokens.flat[: asked.limit]
     if not isinstance(model, LM) or not model.causal or model.config.head != "lm":
         kind = f"this is a {model.family.name} with a {model.config.head!r} head"

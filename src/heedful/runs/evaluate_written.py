@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heedful.data.tables import kind_of, two_sides
-from heedful.data.tokens import frame
+from heedful.data.tables import table_delimiter, parallel_documents
+from heedful.data.tokenization import find_template
 from heedful.decode.loop import generate
 from heedful.decode.request import context_length, encode_prompt
 from heedful.errors import ConfigError, InputError
@@ -56,7 +56,7 @@ def pairs_of(asked: Asked, task: str, options: dict[str, Any]) -> tuple[list[Pai
     if len(asked.files) == 2:
         if any(given.values()):
             raise ConfigError("two files of lines have no columns; leave --text and --label out")
-        sides = two_sides(list(asked.files), None, encoding)
+        sides = parallel_documents(list(asked.files), None, encoding)
         texts, truths = (["".join(document).strip() for document in side] for side in sides)
         both = list(zip(texts, truths, strict=True))
         kept = [pair for pair in both if all(pair)]
@@ -105,7 +105,7 @@ def table_of(
 def kind_or_way_out(path: str, task: str) -> str:
     """The delimiter of a table, or "json"; one line for a file that is none."""
     try:
-        return kind_of(expand_paths(path)[0])
+        return table_delimiter(expand_paths(path)[0])
     except InputError:
         raise InputError(
             f"{task} needs texts and what is expected of them: one .csv, .tsv or .jsonl file with both, "
@@ -127,7 +127,7 @@ def prompts(model: Model, task: str, texts: Sequence[str], most: int) -> list[li
         room = None if reach is None else reach - len(whole("a"))
     else:
         asks = str(model.published.get("task_prompt") or request(model))
-        before = list(frame(tokenizer).before)
+        before = list(find_template(tokenizer).before)
         whole = lambda text: before + tokenizer.encode(asks.replace(BLANK, text), special=False)
         room = None if reach is None else reach - most - len(whole(""))
     if room is not None and room < 1:

@@ -14,10 +14,10 @@ import numpy as np
 
 from heedful import data
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches, Bucketed, Indices, Rows, Shuffled, generator
-from heedful.data.language import as_documents
+from heedful.data.batches import Batches, BucketedOrder, Indices, RowSource, ShuffledOrder, seeded_generator
+from heedful.data.language import open_documents
 from heedful.data.readers import Documents
-from heedful.data.tables import Table, table, two_sides
+from heedful.data.tables import Table, open_table, parallel_documents
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.files import expand_paths, split_lines, stem_path
 
@@ -109,7 +109,7 @@ class Corpus:
     def documents(self, files: Sequence[str]) -> Documents:
         """The running text of files."""
         unit = self.settings.get("unit", "file")
-        found = as_documents([Path(f) for f in files], unit, self.settings.get("encoding", "utf-8"))
+        found = open_documents([Path(f) for f in files], unit, self.settings.get("encoding", "utf-8"))
         mark = self.settings.get("line_end")
         return found if mark is None else marked(found, mark)
 
@@ -143,7 +143,7 @@ class Corpus:
                 yield from document
                 yield "\n"
         elif self.objective == "translate":
-            sides = two_sides(
+            sides = parallel_documents(
                 self.source(self.files), tuple(s["columns"]) if "columns" in s else None, encoding
             )
             yield from ("".join(document) + "\n" for side in sides for document in side)
@@ -160,7 +160,7 @@ class Corpus:
                 else (s.get("text", "text"),)
             )
             columns = [*columns, *([s["pair"]] if "pair" in s else [])]
-            rows: Table = table(self.source(self.files))
+            rows: Table = open_table(self.source(self.files))
             yield from (text + "\n" for _, values in rows.rows(*columns) for text in values)
 
 
@@ -211,7 +211,7 @@ def parted(documents: Documents, part: float) -> tuple[Documents, Documents]:
 class Some:
     """Some rows of others."""
 
-    rows: Rows
+    rows: RowSource
     index: Indices
 
     def __len__(self) -> int:
@@ -229,17 +229,17 @@ def held_out(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches
         raise InputError(
             f"{count} rows are too few to hold out {part:.0%}; give --valid FILE, or --set data.holdout=0"
         )
-    order = generator(seed, SPLIT).permutation(count).astype(np.int64)
+    order = seeded_generator(seed, SPLIT).permutation(count).astype(np.int64)
     return _some(batches, np.sort(order[held:]), "first"), _some(batches, np.sort(order[:held]), "last")
 
 
 def _some(batches: Batches, index: Indices, which: str) -> Batches:
     old = batches.order
-    order: Bucketed | Shuffled
-    if isinstance(old, Bucketed):
-        order = Bucketed(old.lengths[index], old.size, old.seed, old.tokens)
+    order: BucketedOrder | ShuffledOrder
+    if isinstance(old, BucketedOrder):
+        order = BucketedOrder(old.lengths[index], old.size, old.seed, old.tokens)
     else:
-        assert isinstance(old, Shuffled)
-        order = Shuffled(len(index), old.size, old.seed, old.shuffle)
+        assert isinstance(old, ShuffledOrder)
+        order = ShuffledOrder(len(index), old.size, old.seed, old.shuffle)
     settings = {**batches.settings, "part": which, "rows": len(index)}
     return replace(batches, source=Some(batches.source, index), order=order, settings=settings)

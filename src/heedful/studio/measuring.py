@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from heedful.data.tokens import frame
+from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.decode.request import context_length
 from heedful.errors import InputError
@@ -33,7 +33,7 @@ def windows(model: Model, text: str, length: int) -> list[Input]:
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer, so no text can be cut for it; choose another")
-    around, hides = frame(tokenizer), isinstance(model, LM) and not model.causal
+    around, hides = find_template(tokenizer), isinstance(model, LM) and not model.causal
     ids = tokenizer.encode(tokens.tidy(text)[0], special=False)[: HIDDEN if hides else READ]
     if len(ids) < 2:
         raise InputError("the text is too short; give at least two tokens")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.data.tokenization import ended, find_template
+from heedful.data.tokenization import find_template
 from heedful.decode.loop import stream
 from heedful.errors import InputError
 from heedful.inspect.change import Ablation
@@ -191,7 +191,7 @@ class Reader:
     def framed(self, found: list[dict[str, Any]], count: int, limit: int) -> tuple[list[dict[str, Any]], int]:
         """A source as an encoder-decoder read it in training: with its end, if need be put there."""
         tokenizer = self.model.tokenizer
-        end = ended(tokenizer, find_template(tokenizer)).after
+        end = find_template(tokenizer, end=True).after
         if not end or found[-1]["id"] == end[-1]:
             return found, count
         return found[: limit - len(end)] + tokens.named(self.model, end), count + len(end)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from heedful.data.tokens import pad_id
+from heedful.data.tokenization import pad_id
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.readings import Reading, read, room

@@ -17,8 +17,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from heedful.data.tokens import ended, frame
-from heedful.decode.fast import stepper_where_it_pays
+from heedful.data.tokenization import find_template
+from heedful.decode.fast import choose_stepper
 from heedful.decode.loop import Generation, generate
 from heedful.decode.request import context_length, eos_ids
 from heedful.decode.stepper import Stepper
@@ -167,7 +167,7 @@ def written(
             rules["seed"] += len(out)  # otherwise the first rows of all batches would draw the same
         by: Model | Stepper = model
         if least > 0 and "contrastive" not in rules:
-            inner = stepper_where_it_pays(model, len(some) * max(rules["n"], rules.get("beams", 1)), most)
+            inner = choose_stepper(model, len(some) * max(rules["n"], rules.get("beams", 1)), most)
             by = cast(Stepper, NotBefore(inner, sorted(eos_ids(model, rules.get("eos"))), least))
         out += generate(by, some, details=True, **rules)
     return out
@@ -235,8 +235,8 @@ class Writes(Pipeline):
         ids = self.tokenizer.encode(text, special=False)
         if not ids:
             raise InputError(f"{self.task} got {text!r:.40}, which has no token; leave it out")
-        around = ended(self.tokenizer, frame(self.tokenizer))
-        return fitting(self.model, around.one(ids).tolist(), truncation)
+        around = find_template(self.tokenizer, end=True)
+        return fitting(self.model, around.wrap(ids).tolist(), truncation)
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Messages as the prompt of an answer."""

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.data.tokens import ended, frame
+from heedful.data.tokenization import find_template
 from heedful.decode.request import Prompts, context_length
 from heedful.decode.stepper import evaluation_mode
 from heedful.errors import InputError
@@ -234,7 +234,7 @@ def read_ids(model: Model, text: str) -> list[int]:
     """A source as encoder-decoders read it in training: with its end."""
     is_masked(model)
     tokenizer = model.tokenizer
-    return ended(tokenizer, frame(tokenizer)).one(plain_ids(model)(text)).tolist()
+    return find_template(tokenizer, end=True).wrap(plain_ids(model)(text)).tolist()
 
 
 def written_ids(model: Seq2Seq, text: str) -> list[int]:
@@ -267,7 +267,7 @@ def begun(
 
     What they have in common costs all the same and is left out. With nothing before them they follow `first`.
     """
-    before = list(frame(model.tokenizer).before)
+    before = list(find_template(model.tokenizer).before)
     at = min(shared(texts) if at is None else at, min(map(len, texts)) - 1)
     if not before and at == 0:
         before = list(begins(model) if first is None else first)
@@ -280,7 +280,7 @@ def begun(
 
 def alone(model: Model, ids: Sequence[int]) -> Group:
     """A text from its first token on; from its second if there is nothing to predict the first from."""
-    first = list(frame(model.tokenizer).before) or begins(model)
+    first = list(find_template(model.tokenizer).before) or begins(model)
     if not first and len(ids) < 2:
         raise InputError("this model has no token that begins a text; one of a single token cannot be scored")
     return Group(first, [ids]) if first else Group(ids[:1], [ids[1:]])
@@ -370,11 +370,11 @@ def told(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) -> list[
 def pseudo(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[Scored]:
     """Σ log p(x_t | all others) over the places asked for: each is hidden in a copy of its own."""
     assert isinstance(model, LM)
-    mask, around = model.tokenizer.mask, frame(model.tokenizer)
+    mask, around = model.tokenizer.mask, find_template(model.tokenizer)
     if mask is None:
         raise InputError("this model reads both ways but its tokenizer has no mask token to hide a word with")
     lead = len(around.before)
-    whole = [around.one(ids).tolist() for ids, _ in texts]
+    whole = [around.wrap(ids).tolist() for ids, _ in texts]
     check_reach(model, max(map(len, whole)))
     places = [(i, t) for i, (_, asked) in enumerate(texts) for t in asked]
     found: dict[tuple[int, int], Scored] = {}

@@ -57,7 +57,7 @@ class CudaGraphRecorder:
     def record(self, step: StepFunction, batch: Batch, divide: dict[str, Tensor]) -> StepFunction:
         """Record the work without doing it: capturing runs nothing."""
         torch.cuda.synchronize()
-        held, by = batch.copied(), {name: value.clone() for name, value in divide.items()}
+        held, by = batch.clone(), {name: value.clone() for name, value in divide.items()}
         graph = torch.cuda.CUDAGraph()
         with capture_graph(graph, self.pool, self.stream):
             loss, norm, terms = step(held, by)

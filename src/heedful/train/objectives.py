@@ -43,7 +43,7 @@ Objective = Callable[[Model, Batch], dict[str, Term]]
 def counts(batch: Batch) -> dict[Per, int]:
     """What each kind of term is divided by, for this batch."""
     tokens = batch.tokens.numel() if batch.valid is None else int(batch.valid.sum())
-    return {"label": batch.predicted, "row": len(batch), "token": tokens}
+    return {"label": batch.label_count, "row": len(batch), "token": tokens}
 
 
 def hidden(model: Model, batch: Batch) -> Tensor:

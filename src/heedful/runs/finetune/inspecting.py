@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heedful.data.readers import Documents
-from heedful.data.tables import KINDS, Column, Table, known, objects, parsed, plain
+from heedful.data.tables import TABLE_KINDS, Column, Table, column_hint, read_objects, parse_object, json_text
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.files import DECOMPRESSION_ERRORS, expand_paths, open_bytes, read_blocks, read_lines, stem_path
 
@@ -110,7 +110,7 @@ def marked_utf16(path: Path) -> bool:
 
 def is_json(path: Path) -> bool:
     """Whether the rows of a table are JSON objects."""
-    return KINDS[stem_path(path).suffix.lower()] == "json"
+    return TABLE_KINDS[stem_path(path).suffix.lower()] == "json"
 
 
 def kind_of(path: Path, encoding: str) -> Kind:
@@ -121,11 +121,11 @@ def kind_of(path: Path, encoding: str) -> Kind:
     if suffix == ".json":
         start = next(read_blocks(path, encoding), "").lstrip()
         return "squad" if start.startswith("{") and not one_a_line(path, encoding) else "table"
-    if suffix in KINDS:
+    if suffix in TABLE_KINDS:
         return "table"
     if suffix in ("", ".txt", ".text", ".md"):
         return "conll" if looks_tagged(path, encoding) else "text"
-    hint = nearest(suffix, [*KINDS, *CONLL, ".txt"])
+    hint = nearest(suffix, [*TABLE_KINDS, *CONLL, ".txt"])
     raise InputError(
         f"cannot tell what {path} is by its name; {hint or 'use .csv, .tsv, .jsonl, .conll, .json or .txt'}"
     )
@@ -155,10 +155,10 @@ def looks_tagged(path: Path, encoding: str) -> bool:
 def objects_of(path: Path, encoding: str) -> Iterator[Row]:
     """Every object of a JSON file, one a line or in a list."""
     by_line = one_a_line(path, encoding)  # whatever its name says
-    pairs = enumerate(read_lines(path, encoding), 1) if by_line else objects(path, encoding)
+    pairs = enumerate(read_lines(path, encoding), 1) if by_line else read_objects(path, encoding)
     for line, text in pairs:
         if not isinstance(text, str) or text.strip():
-            yield Row(f"line {line}", parsed(path, line, text))
+            yield Row(f"line {line}", parse_object(path, line, text))
 
 
 def opened(path: Path, encoding: str) -> Table:
@@ -184,14 +184,14 @@ def chosen(source: Source, column: str, flag: str) -> str:
     """A column by the name somebody gave, or an error with the nearest."""
     if column not in source.columns:
         raise InputError(
-            f"{source.path} has no column {column!r} for {flag}; {known(column, source.columns)}"
+            f"{source.path} has no column {column!r} for {flag}; {column_hint(column, source.columns)}"
         )
     return column
 
 
 def text_of(value: Any) -> str:
     """A cell as text; nothing for what is not there."""
-    return "" if value is None else plain(value)
+    return "" if value is None else json_text(value)
 
 
 @dataclass(frozen=True)

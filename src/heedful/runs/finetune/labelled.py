@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
-from heedful.data.windows import Drawn
+from heedful.data.windows import CollatedRows
 from heedful.errors import InputError, nearest
 from heedful.evaluate.scores import pearson, spearman
 from heedful.loading import with_head
@@ -32,7 +32,7 @@ from heedful.runs.finetune.tasks import (
     in_proportion,
     shortened,
 )
-from heedful.train.objectives import Objective, Term, wide
+from heedful.train.objectives import Objective, Term, promote_float32
 
 MANY = 1000  # classes: so many in a small file are no classes
 FEW = 20  # rows of a class: with fewer, of ten classes or more, learning is faster and longer
@@ -175,8 +175,8 @@ class Similarity(Task):
         values = np.array([float(row[-1]) for row in examples.items])
         wanted = ((values - self.low) / (self.high - self.low)).astype(np.float32)
         inner = made.source
-        assert isinstance(inner, Drawn)
-        scored = Drawn(
+        assert isinstance(inner, CollatedRows)
+        scored = CollatedRows(
             inner.count, lambda row, epoch: {**inner.make(row, epoch), "score": wanted[row]}, inner.pad
         )
         return replace(made, source=scored)
@@ -223,7 +223,7 @@ def cosines(model: Model, batch: Batch) -> torch.Tensor:
     ):
         whole = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         sides.append(pool(model.encode(tokens, valid=valid), whole, how))
-    return F.cosine_similarity(wide(sides[0]), wide(sides[1]), dim=-1)
+    return F.cosine_similarity(promote_float32(sides[0]), promote_float32(sides[1]), dim=-1)
 
 
 def closeness(model: Model, batch: Batch) -> dict[str, Term]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from heedful import data
-from heedful.data.batches import Batches, generator
-from heedful.data.conll import Sentence, bio, conll
-from heedful.data.squad import Question, locate
-from heedful.data.tables import read_json
+from heedful.data.batches import Batches, seeded_generator
+from heedful.data.conll import Sentence, to_bio, conll
+from heedful.data.squad import Question, locate_answer
+from heedful.data.tables import read_json_data
 from heedful.errors import InputError, nearest
 from heedful.models.base import Model
 from heedful.runs.evaluate import answer_scores, tag_scores
@@ -48,7 +48,7 @@ class Tag(Task):
                 )
                 out.setdefault(reason, []).append(row.where)
                 continue
-            good.append(Sentence(tuple(words), tuple(bio(tags)), row.where))
+            good.append(Sentence(tuple(words), tuple(to_bio(tags)), row.where))
         if not good:
             reason = next(iter(out))
             want = "words and tags are lists, or texts with spaces"
@@ -164,7 +164,7 @@ class Answer(Task):
         articles = list(dict.fromkeys(examples.places))
         if len(articles) < 2:
             return super().held_out(examples, seed)
-        order = generator(seed, SPLIT).permutation(len(articles)).tolist()
+        order = seeded_generator(seed, SPLIT).permutation(len(articles)).tolist()
         held: set[str] = set()
         size, counts = 0, counted(examples.places)
         for i in order[:-1]:
@@ -214,7 +214,7 @@ class Answer(Task):
 
 def _articles(source: Source) -> list[str]:
     """The article of every question, in the order of `squad`."""
-    whole: dict[str, Any] = read_json(source.path, source.encoding)
+    whole: dict[str, Any] = read_json_data(source.path, source.encoding)
     return [
         f"{number}:{article.get('title', '')}"
         for number, article in enumerate(whole["data"])
@@ -254,4 +254,4 @@ def _unusable(one: Question) -> str:
         return "without a question"
     if not one.context.strip():
         return "without a text"
-    return "whose answer is not in the text" if one.answers and locate(one) is None else ""
+    return "whose answer is not in the text" if one.answers and locate_answer(one) is None else ""

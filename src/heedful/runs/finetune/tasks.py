@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from heedful.data.batches import Batches, generator
+from heedful.data.batches import Batches, seeded_generator
 from heedful.decode.request import context_length
 from heedful.errors import InputError
 from heedful.loading import with_head
@@ -86,7 +86,7 @@ class Task(ABC):
     def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
         """Training and validation examples, and how they were parted."""
         count = wanted(len(examples))
-        order = generator(seed, SPLIT).permutation(len(examples)).tolist()
+        order = seeded_generator(seed, SPLIT).permutation(len(examples)).tolist()
         held = sorted(order[:count])
         rest = sorted(order[count:])
         return examples.some(rest), examples.some(held), "drawn at random"
@@ -159,7 +159,7 @@ def wanted(count: int) -> int:
 def in_proportion(labels: Sequence[Hashable], seed: int) -> tuple[list[int], list[int]]:
     """Training and validation indices, every label held out in proportion; one that occurs once trains."""
     count = wanted(len(labels))
-    order = generator(seed, SPLIT).permutation(len(labels)).tolist()
+    order = seeded_generator(seed, SPLIT).permutation(len(labels)).tolist()
     total = Counter(labels)
     share = {label: count * n / len(labels) for label, n in total.items()}
     room = {

@@ -126,6 +126,6 @@ def mean_loss(model: Model, purpose: str | Objective, batches: Batches) -> float
     learn, total, answers = objective(purpose), 0.0, 0
     for batch in batches.once():
         divide = {per: max(n, 1) for per, n in counts(batch).items()}
-        total += float(combine(learn(model, batch.to(model.device)), divide)) * batch.predicted
-        answers += batch.predicted
+        total += float(combine(learn(model, batch.to(model.device)), divide)) * batch.label_count
+        answers += batch.label_count
     return total / max(answers, 1)

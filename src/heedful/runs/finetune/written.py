@@ -12,7 +12,7 @@ from heedful import data
 from heedful.data.batches import Batches
 from heedful.data.completion import completion
 from heedful.data.readers import Documents, documents, texts
-from heedful.data.tokens import ended, frame
+from heedful.data.tokenization import find_template
 from heedful.errors import InputError
 from heedful.evaluate.generated import bleu, rouge
 from heedful.models.base import LM, Model, Seq2Seq
@@ -81,8 +81,8 @@ class Written(Task):
     def prompts(self, examples: Examples, model: Model, how: Reading) -> list[str]:
         """What a decoder reads of every example: a long text loses its end, the prompt around it stays."""
         encode = model.tokenizer.encode_all
-        around = ended(model.tokenizer, frame(model.tokenizer))
-        extra = len(model.tokenizer.encode(self.prompt.replace(BLANK, ""), special=False)) + around.single + 2
+        around = find_template(model.tokenizer, end=True)
+        extra = len(model.tokenizer.encode(self.prompt.replace(BLANK, ""), special=False)) + around.single_count + 2
         answers = np.array(
             [
                 len(ids)
@@ -112,7 +112,7 @@ class Written(Task):
             lead = prefix(model, self.pipeline)
             asked = [tokenizer.encode(lead + within(row[0], how.length - 4, model)) for row in some.items]
         else:
-            before = list(frame(tokenizer).before)
+            before = list(find_template(tokenizer).before)
             asked = [
                 before + tokenizer.encode(text, special=False) for text in self.prompts(some, model, how)
             ]
@@ -234,7 +234,7 @@ def request(model: Model) -> str:
         return f"{BLANK}\nTL;DR:"  # Radford et al. 2019 §3.6
     said = f"Summarize the following text in one or two sentences.\n\n{BLANK}"
     text: str = tokenizer.chat([{"role": "user", "content": said}])
-    first = tokenizer.tokens(frame(tokenizer).before)  # which encoding will put there itself
+    first = tokenizer.tokens(find_template(tokenizer).before)  # which encoding will put there itself
     return text.removeprefix("".join(first))
 
 

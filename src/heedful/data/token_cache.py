@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.batches import fingerprint_of, join
+from heedful.data.batches import fingerprint_arrays, join_fingerprints
 from heedful.data.readers import Documents
-from heedful.data.tokens import Tokenizer, encode_many, fingerprint
+from heedful.data.tokenization import TokenizerProtocol, encode_many, tokenizer_fingerprint
 from heedful.errors import InputError
 from heedful.files import make_folder_atomically
 
@@ -35,7 +35,7 @@ SAFE = re.compile(r"(?<=\w)\n(?=\S)")
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedArray:
     """Rows of different lengths in one flat array: row i is flat[offsets[i] : offsets[i + 1]]."""
 
     flat: NDArray[Any]
@@ -57,9 +57,9 @@ class Ragged:
         return np.diff(self.offsets)
 
 
-def ragged(
+def ragged_array(
     rows: Iterable[Sequence[int] | NDArray[Any]], dtype: Any = np.uint32, name: str = "the data"
-) -> Ragged:
+) -> RaggedArray:
     """Rows of numbers in memory, without a Python object for each."""
     blocks: list[NDArray[Any]] = []
     held: list[int] = []
@@ -74,18 +74,18 @@ def ragged(
             held = []
     flat = np.concatenate([*blocks, np.array(held, dtype)])
     offsets = np.array(ends, np.int64)
-    return Ragged(flat, offsets, fingerprint_of((flat, offsets)), name)
+    return RaggedArray(flat, offsets, fingerprint_arrays((flat, offsets)), name)
 
 
-def tokenise(
+def tokenize_documents(
     source: Documents,
-    tokenizer: Tokenizer,
+    tokenizer: TokenizerProtocol,
     *,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
     empty: bool = False,
     cache: str | Path | None = None,
-) -> Ragged:
+) -> RaggedArray:
     """The ids of every document, each with `before` and `after` around it, from the cache if it is there.
 
     Documents without a token are left out unless `empty` keeps their places.
@@ -94,7 +94,9 @@ def tokenise(
     be written there.
     """
     facts = ("ids", VERSION, len(tokenizer), list(before), list(after), empty)
-    key = join(source.fingerprint(), fingerprint(tokenizer, _sample(source)), json.dumps(facts))[:20]
+    key = join_fingerprints(
+        source.fingerprint(), tokenizer_fingerprint(tokenizer, _sample(source)), json.dumps(facts)
+    )[:20]
     root, temporary = _root(source, cache)
     folder = root / key
     if not (folder / "header.json").is_file():
@@ -160,7 +162,7 @@ def _write(folder: Path, name: str, rounds: Iterable[tuple[list[int], list[int]]
 
 
 def _rounds(
-    source: Documents, tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int], empty: bool
+    source: Documents, tokenizer: TokenizerProtocol, before: Sequence[int], after: Sequence[int], empty: bool
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Ids in rounds of bounded size, and where in each of them documents start."""
     pending: list[tuple[str, bool]] = []  # a piece of text, and whether it begins a document
@@ -215,9 +217,9 @@ def _cut(text: str, start: int) -> int:
     return space if space > 0 else start + PIECE
 
 
-def _open(folder: Path, name: str, temporary: Any) -> Ragged:
+def _open(folder: Path, name: str, temporary: Any) -> RaggedArray:
     header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
     flat = np.memmap(folder / "tokens.bin", header["dtype"], mode="r", shape=(header["tokens"],))
     offsets = np.memmap(folder / "offsets.bin", np.int64, mode="r", shape=(header["documents"] + 1,))
     # Plain views of the maps: every small slice of a memmap object would pay for its class.
-    return Ragged(np.asarray(flat), np.asarray(offsets), header["data"], name, temporary)
+    return RaggedArray(np.asarray(flat), np.asarray(offsets), header["data"], name, temporary)

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heedful.data.batch import IGNORE
-from heedful.data.tokens import Ids
+from heedful.data.tokenization import Flags, Ids
 from heedful.errors import ConfigError, InputError
 
-Flags = NDArray[np.bool_]
 Random = np.random.Generator
 
 
@@ -55,16 +53,16 @@ class Masking:
         return self.regular[rng.integers(len(self.regular), size=count)]
 
 
-def budget(count: int, rate: float, rng: Random) -> int:
+def draw_count(count: int, rate: float, rng: Random) -> int:
     """rate · count, rounded at random so that its mean is exact, and at least one."""
     return min(max(int(count * rate + rng.random()), 1), count) if count else 0
 
 
-def choose(ids: Ids, rng: Random, how: Masking) -> Flags:
+def choose_tokens(ids: Ids, rng: Random, how: Masking) -> Flags:
     """Which tokens are to be predicted: a share `rate` of those not special, by tokens or by words."""
     chosen = np.zeros(len(ids), bool)
     free = np.flatnonzero(~how.special[ids])
-    left = budget(len(free), how.rate, rng)
+    left = draw_count(len(free), how.rate, rng)
     if how.continues is None:
         chosen[rng.permutation(free)[:left]] = True
         return chosen
@@ -81,9 +79,9 @@ def choose(ids: Ids, rng: Random, how: Masking) -> Flags:
     return chosen
 
 
-def mask(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
+def mask_tokens(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
     """The text with some tokens hidden, and labels: the hidden tokens at their places, IGNORE elsewhere."""
-    chosen = choose(ids, rng, how)
+    chosen = choose_tokens(ids, rng, how)
     u = rng.random(len(ids))
     hidden, changed = chosen & (u < how.masked), chosen & (u >= how.masked) & (u < how.masked + how.random)
     out = ids.copy()
@@ -92,18 +90,18 @@ def mask(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
     return out, np.where(chosen, ids, IGNORE)
 
 
-def swap(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
+def replace_tokens(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
     """The text with some tokens replaced at random, and 1 where a token is another now, IGNORE if special.
 
     A draw that hits the token itself counts as not replaced, as in ELECTRA.
     """
-    chosen = choose(ids, rng, how)
+    chosen = choose_tokens(ids, rng, how)
     out = ids.copy()
     out[chosen] = how.draw(int(chosen.sum()), rng)
     return out, np.where(how.special[ids], IGNORE, out != ids)
 
 
-def segments(total: int, count: int, rng: Random) -> Ids:
+def random_segments(total: int, count: int, rng: Random) -> Ids:
     """`total` as a sum of `count` positive numbers, all ways equally likely."""
     cuts = np.sort(rng.permutation(total - 1)[: count - 1]) + 1
     return np.diff(np.concatenate(([0], cuts, [total]))).astype(np.int64)
@@ -129,7 +127,7 @@ def span_lengths(length: int, density: float = 0.15, mean: float = 3.0) -> tuple
     return raw, sum(span_counts(raw, density, mean)) + 1
 
 
-def spans(
+def corrupt_spans(
     ids: Ids, rng: Random, sentinels: Sequence[int], density: float = 0.15, mean: float = 3.0
 ) -> tuple[Ids, Ids]:
     """a b c d e f g → (a b X e f Y, X c d Y g): spans replaced by sentinels, and what stood there.
@@ -144,7 +142,10 @@ def spans(
     if not count:
         return ids.copy(), ids[:0]
     sizes = np.empty(2 * count, np.int64)
-    sizes[0::2], sizes[1::2] = segments(len(ids) - noise, count, rng), segments(noise, count, rng)
+    sizes[0::2], sizes[1::2] = (
+        random_segments(len(ids) - noise, count, rng),
+        random_segments(noise, count, rng),
+    )
     parts = np.split(ids, sizes.cumsum()[:-1])
     kept: list[Ids | list[int]] = []
     cut: list[Ids | list[int]] = []
@@ -154,7 +155,7 @@ def spans(
     return np.concatenate(kept).astype(np.int64), np.concatenate(cut).astype(np.int64)
 
 
-def restore(source: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
+def restore_spans(source: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
     """The text `spans` took apart: each sentinel of the source replaced by what follows it in the target."""
     known = set(sentinels)
     fill: dict[int, list[int]] = {}
@@ -181,19 +182,19 @@ class Noise:
 def blank(ids: Ids, rng: Random, how: Noise) -> Ids:
     """Token masking: some tokens become the mask."""
     out = ids.copy()
-    out[rng.permutation(len(ids))[: budget(len(ids), how.rate, rng)]] = how.mask
+    out[rng.permutation(len(ids))[: draw_count(len(ids), how.rate, rng)]] = how.mask
     return out
 
 
 def delete(ids: Ids, rng: Random, how: Noise) -> Ids:
     """Token deletion: some tokens go, and nothing says where. One stays in any case."""
-    gone = rng.permutation(len(ids))[: min(budget(len(ids), how.rate, rng), len(ids) - 1)]
+    gone = rng.permutation(len(ids))[: min(draw_count(len(ids), how.rate, rng), len(ids) - 1)]
     return np.delete(ids, gone)
 
 
 def infill(ids: Ids, rng: Random, how: Noise) -> Ids:
     """Text infilling: spans of Poisson length become one mask each; a span of length 0 is a mask put in."""
-    left = budget(len(ids), how.rate, rng)
+    left = draw_count(len(ids), how.rate, rng)
     lengths: list[int] = []
     while left > 0:
         lengths.append(min(int(rng.poisson(how.mean)), left))

@@ -24,9 +24,10 @@ from typing import Any
 import torch
 
 import heedful
-from heedful.decode.fast_gpu import Launches
-from heedful.decode.gpu_matrices import CUBLAS, Attending
-from heedful.decode.graph import NAMES, OnGPU, record, seconds
+from heedful.decode.engines.merged_matrices import CUBLAS, AttentionPlan
+from heedful.decode.engines.recorded_step import StepKernels
+from heedful.decode.engines.recorded_stepper import RecordedStepper
+from heedful.decode.engines.tuning import PRODUCTS, median_seconds, record_graph
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
 
@@ -87,7 +88,7 @@ def read(a: argparse.Namespace) -> None:
     say(f"a plain read: {best:.2f} TB/s")
 
 
-def agreement(model: Any, stepper: OnGPU, rows: int, length: int, a: argparse.Namespace) -> str:
+def agreement(model: Any, stepper: RecordedStepper, rows: int, length: int, a: argparse.Namespace) -> str:
     """How far steps of the graph are from the plain ones. `length` is that of the measurements to come."""
     steps = 3 if a.tiny else 16
     prompt = torch.randint(model.config.vocab, (rows, 16), device=a.device)
@@ -102,7 +103,7 @@ def agreement(model: Any, stepper: OnGPU, rows: int, length: int, a: argparse.Na
     return f"same argmax {same} of {rows * steps}, largest difference {worst:.1e} of the largest logit"
 
 
-def same_reading(model: Any, stepper: OnGPU, prompt: torch.Tensor, length: int) -> str:
+def same_reading(model: Any, stepper: RecordedStepper, prompt: torch.Tensor, length: int) -> str:
     """How far the logits after whole prompts are from the plain ones."""
     want, got = EagerStepper(model).prefill(prompt), stepper.prefill(prompt, None, length)
     same = int((got.argmax(-1) == want.argmax(-1)).sum())
@@ -113,15 +114,15 @@ def same_reading(model: Any, stepper: OnGPU, prompt: torch.Tensor, length: int) 
 def one_row(key: str, model: Any, a: argparse.Namespace) -> None:
     """Batch 1: tuned kernels, tokens per second, where the time goes."""
     began = time.perf_counter()
-    stepper = OnGPU(model, tuned=a.device == "cuda")
-    if stepper.why:
-        raise RuntimeError(f"stepped plainly: {stepper.why}")
+    stepper = RecordedStepper(model, tune=a.device == "cuda")
+    if stepper.fallback_reason:
+        raise RuntimeError(f"stepped plainly: {stepper.fallback_reason}")
     count = 3 if a.tiny else 256
     prompt = torch.randint(model.config.vocab, (1, 32), device=a.device)
     agrees = agreement(model, stepper, 1, 32 + count, a)
     out: dict[str, Any] = {"tuning_s": round(time.perf_counter() - began, 1)}
     if a.device == "cuda":
-        for name in NAMES:
+        for name in PRODUCTS:
             rates = sorted(stepper.rates[name].items(), key=lambda r: -r[1])
             say(f"  {name:6}", "  ".join(f"{kernel} {rate:.2f}" for kernel, rate in rates), "TB/s")
         out["kernels"] = {name: str(kernel) for name, kernel in stepper.choice.items()}
@@ -138,18 +139,18 @@ def one_row(key: str, model: Any, a: argparse.Namespace) -> None:
         out["ms"] = where_time_goes(stepper, 1, 320, 160)
         stepper.step(stepper.prefill(prompt, None, 32 + count).argmax(-1))
         profile("a step", stepper.replay_fed, 4)
-        stepper.choice, stepper.launches = dict.fromkeys(NAMES, CUBLAS), None
+        stepper.choice, stepper.kernels = dict.fromkeys(PRODUCTS, CUBLAS), None
         if not any("int8" in str(p.dtype) for p in model.parameters()):
             out["all_cublas"] = round(rate(stepper, prompt, count), 1)
     say(" ", json.dumps(out))
 
 
-def say_attention(stepper: OnGPU, rows: int) -> None:
+def say_attention(stepper: RecordedStepper, rows: int) -> None:
     times = sorted(stepper.times.get(rows, {}).items(), key=lambda t: t[1])
     say("  attend", "  ".join(f"{how} {ms:.3f}" for how, ms in times), "ms")
 
 
-def rate(stepper: OnGPU, prompt: torch.Tensor, count: int) -> float:
+def rate(stepper: RecordedStepper, prompt: torch.Tensor, count: int) -> float:
     """Tokens per second of steps fed on the device; the prompt's reading is taken off."""
     stepper.greedy(prompt, count)
     whole = min(timed(lambda: stepper.greedy(prompt, count)) for _ in range(3))
@@ -157,7 +158,7 @@ def rate(stepper: OnGPU, prompt: torch.Tensor, count: int) -> float:
     return (count - 1) / (whole - reading)
 
 
-def by_host(stepper: OnGPU, prompt: torch.Tensor, count: int) -> float:
+def by_host(stepper: RecordedStepper, prompt: torch.Tensor, count: int) -> float:
     """The same with the host reading every token before the next step, as a stream to a person does."""
 
     def work() -> None:
@@ -171,17 +172,19 @@ def by_host(stepper: OnGPU, prompt: torch.Tensor, count: int) -> float:
     return count / timed(work)
 
 
-def where_time_goes(stepper: OnGPU, rows: int, room: int, past: int) -> dict[str, float]:
+def where_time_goes(stepper: RecordedStepper, rows: int, room: int, past: int) -> dict[str, float]:
     """Milliseconds of a step at position `past`, each kind of kernel alone and all together."""
     out = {}
-    how = stepper.attention.get(rows, Attending())
-    for name in ("", *NAMES, "attend"):
+    how = stepper.attention.get(rows, AttentionPlan())
+    for name in ("", *PRODUCTS, "attend"):
         # Products alone need no room for keys.
         space = room if name in ("", "attend") else 8
-        launches = Launches(stepper.matrices, rows, space, stepper.choice, how, stepper.kept, only=name)
-        launches.past.fill_(past if space == room else 1)
-        out[name or "whole"] = round(seconds(record(launches.run, launches.device)) * 1e3, 4)
-        del launches
+        kernels = StepKernels(
+            stepper.matrices, rows, space, stepper.choice, how, stepper.cache_dtype, only=name
+        )
+        kernels.past.fill_(past if space == room else 1)
+        out[name or "whole"] = round(median_seconds(record_graph(kernels.run, kernels.device)) * 1e3, 4)
+        del kernels
     out["rest"] = round(out["whole"] - sum(v for k, v in out.items() if k != "whole"), 4)
     return out
 
@@ -227,7 +230,7 @@ def many(key: str, kept: torch.dtype | None, a: argparse.Namespace) -> None:
     rows, length, count = (2, 16, 4) if a.tiny else (64, 512, 256)
     prompt = torch.randint(model.config.vocab, (rows, length), device=a.device)
     began = time.perf_counter()
-    stepper = OnGPU(model, tuned=a.device == "cuda", kept=kept)
+    stepper = RecordedStepper(model, tune=a.device == "cuda", cache_dtype=kept)
     agrees = agreement(model, stepper, rows, length + count, a)
     tuning = time.perf_counter() - began
     say_attention(stepper, rows)
@@ -252,7 +255,7 @@ def many(key: str, kept: torch.dtype | None, a: argparse.Namespace) -> None:
         profile("reading the prompts", lambda: stepper.prefill(prompt, None, length + count), 1)
         stepper.step(prompt[:, 0])
         profile("a step", stepper.replay_fed, 4)
-        stepper.launches = None  # its caches make room
+        stepper.kernels = None  # its caches make room
         RESULTS[key]["ms"] = where_time_goes(stepper, rows, 768, 640)
         say(" ", json.dumps(RESULTS[key]["ms"]))
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from heedful.adapters import lora
-from heedful.decode.fallback import TENSORS, fallback_reason, fingerprint
-from heedful.decode.fast import OnCPU
+from heedful.decode.engines.fallback import KNOWN_PARTS, find_fallback_reason, model_fingerprint
+from heedful.decode.fast import NumbaStepper
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
 from heedful.inspect.change import prune as prune_heads
@@ -37,7 +37,7 @@ def replace(module: nn.Module, name: str) -> None:
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_only_models_of_known_parts_need_no_plain_stepper(family: str) -> None:
-    reason = fallback_reason(tiny(family))
+    reason = find_fallback_reason(tiny(family))
     assert (reason is None) == (family in KNOWN), reason
 
 
@@ -48,9 +48,9 @@ def test_a_subclass_of_any_part_is_found(family: str) -> None:
         kind = type(module)
         module.__class__ = type(f"My{kind.__name__}", (kind,), {})
         where, mine = name or "the model", f"My{kind.__name__}"
-        assert fallback_reason(model) == f"{where} is a {mine}, a subclass of {kind.__name__}"
+        assert find_fallback_reason(model) == f"{where} is a {mine}, a subclass of {kind.__name__}"
         module.__class__ = kind
-    assert fallback_reason(model) is None
+    assert find_fallback_reason(model) is None
 
 
 @pytest.mark.parametrize("family", KNOWN)
@@ -59,12 +59,12 @@ def test_a_hook_and_a_replaced_method_of_any_part_are_found(family: str) -> None
     for module in model.modules():
         for register in (module.register_forward_hook, module.register_forward_pre_hook):
             handle = register(lambda *_: None)
-            assert "has a forward hook" in str(fallback_reason(model))
+            assert "has a forward hook" in str(find_fallback_reason(model))
             handle.remove()
         replace(module, "forward")
-        assert "has another forward" in str(fallback_reason(model))
+        assert "has another forward" in str(find_fallback_reason(model))
         del module.forward
-    assert fallback_reason(model) is None
+    assert find_fallback_reason(model) is None
 
 
 # A way to change a model that none of the names above says → a word of the reason.
@@ -93,7 +93,7 @@ OTHERS: dict[str, tuple[Callable[[LM], Any], str]] = {
 def test_what_else_changes_a_model_is_found(name: str) -> None:
     model, (change, word) = gpt2(), OTHERS[name]
     change(model)
-    assert word in str(fallback_reason(model))
+    assert word in str(find_fallback_reason(model))
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def patched(kind: type, name: str) -> Iterator[None]:
 
 
 # The known classes and their bases, as far as they have a forward of their own.
-CLASSES = {base for kind in TENSORS for base in kind.__mro__ if "forward" in vars(base)} - {nn.Module}
+CLASSES = {base for kind in KNOWN_PARTS for base in kind.__mro__ if "forward" in vars(base)} - {nn.Module}
 
 
 @pytest.mark.parametrize("kind", sorted(CLASSES, key=str))
@@ -119,19 +119,19 @@ def test_a_class_whose_forward_was_replaced_is_found(kind: type[nn.Module]) -> N
     assert having
     for model in having:
         with patched(kind, "forward"):
-            assert fallback_reason(model) == f"{kind.__name__}.forward was replaced"
-        assert fallback_reason(model) is None
+            assert find_fallback_reason(model) == f"{kind.__name__}.forward was replaced"
+        assert find_fallback_reason(model) is None
 
 
 def test_one_known_forward_in_the_place_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MLP, "forward", GatedMLP.forward)
-    assert fallback_reason(gpt2()) == "MLP.forward was replaced"
+    assert find_fallback_reason(gpt2()) == "MLP.forward was replaced"
 
 
 def test_a_step_or_call_replaced_for_all_models_is_found() -> None:
     for kind, name in ((LM, "step"), (LM, "_advance"), (nn.Module, "__call__")):
         with patched(kind, name):
-            assert f"{kind.__name__}.{name} was replaced" in str(fallback_reason(gpt2()))
+            assert f"{kind.__name__}.{name} was replaced" in str(find_fallback_reason(gpt2()))
 
 
 def test_hooks_for_all_modules_and_autocast_are_found() -> None:
@@ -140,50 +140,50 @@ def test_hooks_for_all_modules_and_autocast_are_found() -> None:
         nn.modules.module.register_module_forward_hook, nn.modules.module.register_module_forward_pre_hook,
     ):  # fmt: skip
         handle = register(lambda *_: None)
-        assert fallback_reason(model) == "a forward hook is registered for all modules"
+        assert find_fallback_reason(model) == "a forward hook is registered for all modules"
         handle.remove()
     with torch.autocast("cpu", torch.bfloat16):
-        assert fallback_reason(model) == "torch.autocast is on"
-    assert fallback_reason(model) is None
+        assert find_fallback_reason(model) == "torch.autocast is on"
+    assert find_fallback_reason(model) is None
 
 
 def test_hooks_for_gradients_change_no_step() -> None:
     model = gpt2()
     model.blocks[0].register_full_backward_hook(lambda *_: None)
-    assert fallback_reason(model) is None
+    assert find_fallback_reason(model) is None
 
 
 def test_a_hook_that_comes_and_goes_between_steps_is_called_and_then_forgotten() -> None:
     pytest.importorskip("numba")
     model, calls = gpt2(), list[int]()
-    quick, plain = OnCPU(model), EagerStepper(model)
+    quick, plain = NumbaStepper(model), EagerStepper(model)
     prompt, token = ids(model, 1, 5), torch.tensor([9])
     for stepper in (quick, plain):
         stepper.prefill(prompt, None, 12)
         stepper.step(token)
     handle = model.blocks[1].register_forward_hook(lambda *args: (calls.append(1), args[2] * 2)[1])
     assert torch.allclose(quick.step(token), plain.step(token), atol=1e-5)
-    assert quick.why == "blocks.1 has a forward hook"
+    assert quick.fallback_reason == "blocks.1 has a forward hook"
     assert len(calls) == 2
     handle.remove()
     for stepper in (quick, plain):
         stepper.prefill(prompt, None, 12)
     assert torch.allclose(quick.step(token), plain.step(token), atol=1e-5)
-    assert quick.why is None
+    assert quick.fallback_reason is None
     assert len(calls) == 2
 
 
 def test_a_pruned_model_with_slopes_steps_fast_and_as_it_computes() -> None:
     pytest.importorskip("numba")
     model = prune_heads(tiny("bloom"), {"blocks.0.attn": [0, 2], "blocks.1.attn": [1]})
-    quick, plain, prompt = OnCPU(model), EagerStepper(model), ids(model, 2, 5)
+    quick, plain, prompt = NumbaStepper(model), EagerStepper(model), ids(model, 2, 5)
     logits = plain.prefill(prompt, None, 12)
     quick.prefill(prompt, None, 12)
     for _ in range(4):
         tokens = logits.argmax(-1)
         logits = plain.step(tokens)
         assert torch.allclose(quick.step(tokens), logits, atol=1e-5)
-    assert quick.why is None
+    assert quick.fallback_reason is None
     assert quick.rows is not None
 
 
@@ -204,16 +204,16 @@ CHANGED: dict[str, Callable[[LM], Any]] = {
 @pytest.mark.parametrize("change", CHANGED)
 def test_a_changed_model_has_another_fingerprint(change: str) -> None:
     model = gpt2()
-    before = fingerprint(model)
-    assert fingerprint(model) == before
+    before = model_fingerprint(model)
+    assert model_fingerprint(model) == before
     CHANGED[change](model)
-    assert fingerprint(model) != before
+    assert model_fingerprint(model) != before
 
 
 def test_values_that_change_in_place_and_modes_leave_the_fingerprint() -> None:
     model = gpt2()
-    before = fingerprint(model)
+    before = model_fingerprint(model)
     model.load_state_dict({name: tensor * 2 for name, tensor in model.state_dict().items()})
     model.train()
     model.published["a"] = 1
-    assert fingerprint(model) == before
+    assert model_fingerprint(model) == before

@@ -9,7 +9,7 @@ import torch
 
 import heedful
 from heedful.decode import fast as choosing
-from heedful.decode.fast import OnCPU, fast, stepper_where_it_pays
+from heedful.decode.fast import NumbaStepper, choose_stepper, fast
 from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
 from heedful.errors import InputError
@@ -25,7 +25,7 @@ def worst_step(model: Model, rows: int = 1, pad: int = 0, steps: int = 8, length
     """The largest difference of any logit over some steps, fast against plain."""
     prompt = ids(model, rows, 6)
     valid = torch.arange(6).expand(rows, 6) >= torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
-    quick, plain = OnCPU(model), EagerStepper(model)
+    quick, plain = NumbaStepper(model), EagerStepper(model)
     quick.prefill(prompt, valid if pad else None, length)
     logits, worst = plain.prefill(prompt, valid if pad else None, length), 0.0
     for _ in range(steps):
@@ -33,7 +33,7 @@ def worst_step(model: Model, rows: int = 1, pad: int = 0, steps: int = 8, length
         got, logits = quick.step(tokens), plain.step(tokens)
         worst = max(worst, float((got - logits).abs().max()))
     assert quick.past == plain.past == 6 + steps
-    assert quick.why is None
+    assert quick.fallback_reason is None
     return worst
 
 
@@ -55,7 +55,7 @@ def test_a_window_rolls_over_rows_as_it_does_plainly(family: str, pad: int) -> N
 
 def test_what_rows_wrote_into_a_window_is_taken_back_and_continued_plainly() -> None:
     model = tiny("mistral")
-    quick, plain, prompt = OnCPU(model), EagerStepper(model), ids(model, 2, 17)
+    quick, plain, prompt = NumbaStepper(model), EagerStepper(model), ids(model, 2, 17)
     logits = quick.prefill(prompt)
     plain.prefill(prompt)
     for n in range(40):
@@ -66,7 +66,7 @@ def test_what_rows_wrote_into_a_window_is_taken_back_and_continued_plainly() -> 
             for stepper in (quick, plain):
                 stepper.crop(stepper.past - 3)
                 stepper.extend(tokens[:, None].expand(2, 2 + n % 4))
-    assert quick.why is None
+    assert quick.fallback_reason is None
     with pytest.raises(InputError, match="at most 6"):
         quick.crop(quick.past - 7)
 
@@ -88,16 +88,16 @@ def test_several_threads_give_what_one_gives() -> None:
 @pytest.mark.parametrize("family", sorted(set(DECODERS) - set(WRITTEN)))
 def test_a_model_with_other_parts_is_stepped_plainly(family: str) -> None:
     model = tiny(family)
-    quick, plain, prompt = OnCPU(model), EagerStepper(model), ids(tiny(family), 1, 5)
+    quick, plain, prompt = NumbaStepper(model), EagerStepper(model), ids(tiny(family), 1, 5)
     tokens = quick.prefill(prompt, None, 8).argmax(-1)
     plain.prefill(prompt, None, 8)
     assert torch.equal(quick.step(tokens), plain.step(tokens))
-    assert quick.why is not None
+    assert quick.fallback_reason is not None
 
 
 def test_the_cache_grows_and_rows_are_reordered_and_cropped_in_between() -> None:
     model = tiny("llama")
-    quick, plain, prompt = OnCPU(model), EagerStepper(model), ids(model, 2, 4)
+    quick, plain, prompt = NumbaStepper(model), EagerStepper(model), ids(model, 2, 4)
     logits = quick.prefill(prompt)  # no length said: no room is left after the prompt
     assert torch.equal(plain.prefill(prompt), logits)
     for n in range(9):
@@ -114,7 +114,7 @@ def test_the_cache_grows_and_rows_are_reordered_and_cropped_in_between() -> None
 
 def test_weights_that_moved_are_found_again() -> None:
     model, prompt = tiny("gpt2"), ids(tiny("gpt2"), 1, 4)
-    quick = OnCPU(model)
+    quick = NumbaStepper(model)
     quick.prefill(prompt, None, 9)
     before = quick.step(prompt[:, 0]).clone()
     model.embed.token.weight.data = model.embed.token.weight.data * 2  # type: ignore[union-attr, operator]
@@ -129,7 +129,7 @@ def test_weights_that_moved_are_found_again() -> None:
 
 def test_a_token_outside_the_vocabulary_or_beyond_the_positions_is_an_error() -> None:
     model = tiny("gpt2")
-    quick = OnCPU(model)
+    quick = NumbaStepper(model)
     quick.prefill(ids(model, 1, 62), None, 70)
     with pytest.raises(InputError, match="vocabulary"):
         quick.step(torch.tensor([128]))
@@ -147,7 +147,7 @@ def test_quantised_steps_differ_from_plain_ones_far_less_than_rounding_does(fami
 
 
 def test_the_fast_stepper_of_a_model_on_a_cpu_is_the_one_over_rows() -> None:
-    assert isinstance(fast(tiny("gpt2")), OnCPU)
+    assert isinstance(fast(tiny("gpt2")), NumbaStepper)
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"beams": 2}, {"temperature": 0.9, "seed": 3}])
@@ -159,8 +159,8 @@ def test_generate_writes_the_same_with_either_stepper(settings: dict[str, Any]) 
 
 def test_a_long_text_of_a_float32_decoder_is_stepped_fast_and_nothing_else() -> None:
     model, long = tiny("llama"), 10**7
-    chosen = lambda model, rows=1, tokens=long: type(stepper_where_it_pays(model, rows, tokens))
-    assert chosen(model) is OnCPU
+    chosen = lambda model, rows=1, tokens=long: type(choose_stepper(model, rows, tokens))
+    assert chosen(model) is NumbaStepper
     assert chosen(model, tokens=128) is EagerStepper
     assert chosen(model, rows=5) is EagerStepper
     assert chosen(tiny("llama").to(torch.bfloat16)) is EagerStepper
@@ -173,10 +173,10 @@ def test_a_long_text_of_a_float32_decoder_is_stepped_fast_and_nothing_else() -> 
 
 def test_code_that_must_be_compiled_first_needs_more_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama")
-    tokens = int(choosing.PAYS_READ * 2) // sum(p.numel() for p in model.parameters())
-    for before, kind in ((True, OnCPU), (False, EagerStepper)):
-        monkeypatch.setattr(choosing, "compiled_before", lambda before=before: before)
-        assert type(stepper_where_it_pays(model, 1, tokens)) is kind
+    tokens = int(choosing.MIN_WORK_CACHED * 2) // sum(p.numel() for p in model.parameters())
+    for before, kind in ((True, NumbaStepper), (False, EagerStepper)):
+        monkeypatch.setattr(choosing, "is_compiled", lambda before=before: before)
+        assert type(choose_stepper(model, 1, tokens)) is kind
 
 
 @pytest.mark.parametrize("settings", [{}, {"beams": 2}, {"top_p": 0.9, "seed": 3, "n": 2}, {"lookup": 1}])
@@ -185,10 +185,12 @@ def test_a_model_writes_the_same_whichever_stepper_is_chosen(
     family: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, steps = tiny(family), []
-    monkeypatch.setattr(choosing, "PAYS_READ", 0)
-    monkeypatch.setattr(choosing, "PAYS_COMPILED", 0)
-    whole = OnCPU.ready
-    monkeypatch.setattr(OnCPU, "ready", lambda self, rows: steps.append(done := whole(self, rows)) or done)
+    monkeypatch.setattr(choosing, "MIN_WORK_CACHED", 0)
+    monkeypatch.setattr(choosing, "MIN_WORK_COMPILED", 0)
+    prepare = NumbaStepper.prepare
+    monkeypatch.setattr(
+        NumbaStepper, "prepare", lambda self, rows: steps.append(done := prepare(self, rows)) or done
+    )
     expected = heedful.generate(EagerStepper(model), [5, 6, 7, 8], max_tokens=30, **settings)
     assert not steps
     assert heedful.generate(model, [5, 6, 7, 8], max_tokens=30, **settings) == expected

@@ -33,16 +33,16 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def worst_step(
     model: Model, rows: int = 1, pad: int = 0, cublas: bool = False, splits: int = 0, length: int = 6
 ) -> float:
-    from heedful.decode.gpu_matrices import Attending
-    from heedful.decode.graph import OnGPU
+    from heedful.decode.engines.merged_matrices import AttentionPlan
+    from heedful.decode.engines.recorded_stepper import RecordedStepper
 
     model = model.to(DEVICE)
     prompt = ids(model, rows, length).to(DEVICE)
     begin = torch.tensor([[pad if r == 0 else 0] for r in range(rows)])
     valid = torch.arange(length).expand(rows, length) >= begin
     known = valid.to(DEVICE) if pad else None
-    quick, plain = OnGPU(model, attending=Attending(16, splits=splits)), EagerStepper(model)
-    assert quick.why is None
+    quick, plain = RecordedStepper(model, attending=AttentionPlan(16, splits=splits)), EagerStepper(model)
+    assert quick.fallback_reason is None
     if cublas:
         quick.choice = {}
     quick.prefill(prompt, known, length + 14)
@@ -83,7 +83,7 @@ def test_int8_products_equal_the_plain_ones(rows: int) -> None:
 
 
 def test_tokens_fed_back_on_the_device_are_those_of_a_loop() -> None:
-    from heedful.decode.graph import OnGPU
+    from heedful.decode.engines.recorded_stepper import RecordedStepper
 
     model = tiny("llama").to(DEVICE)
     prompt = ids(model, 2, 5).to(DEVICE)
@@ -92,7 +92,7 @@ def test_tokens_fed_back_on_the_device_are_those_of_a_loop() -> None:
     for _ in range(9):
         written.append(logits.argmax(-1))
         logits = plain.step(written[-1])
-    quick = OnGPU(model)
+    quick = RecordedStepper(model)
     assert torch.equal(quick.greedy(prompt, 9), torch.stack(written, 1))
     assert quick.past == 5 + 8
     assert torch.equal(quick.greedy(prompt, 9), torch.stack(written, 1))
@@ -129,20 +129,20 @@ def test_attention_over_several_blocks_equals_the_plain_step(family: str) -> Non
 
 
 def test_keys_kept_in_eight_bits_are_the_plain_ones_rounded() -> None:
-    from heedful.decode.gpu_matrices import Attending
-    from heedful.decode.graph import OnGPU, growing
+    from heedful.decode.engines.merged_matrices import AttentionPlan
+    from heedful.decode.engines.recorded_stepper import RecordedStepper, full_length_state
     from heedful.models.base import LM
 
     model = tiny("llama").to(DEVICE)
     assert isinstance(model, LM)
     prompt = ids(model, 2, 21).to(DEVICE)
-    quick = OnGPU(model, attending=Attending(16, splits=1), kept=torch.float8_e4m3fn)
+    quick = RecordedStepper(model, attending=AttentionPlan(16, splits=1), cache_dtype=torch.float8_e4m3fn)
     plain, state = EagerStepper(model), model.new_state(2, 32)
-    state.parts = growing(state.parts, torch.float8_e4m3fn)
+    state.parts = full_length_state(state.parts, torch.float8_e4m3fn)
     plain.state = model.start(prompt, length=32, state=state)
     logits, exact = quick.prefill(prompt, None, 32), EagerStepper(model).prefill(prompt, None, 32)
-    assert quick.launches is not None
-    assert quick.launches.caches[0][0].dtype == torch.float8_e4m3fn
+    assert quick.kernels is not None
+    assert quick.kernels.caches[0][0].dtype == torch.float8_e4m3fn
     assert torch.equal(logits, plain.state.logits)
     assert 1e-4 < (logits - exact).abs().max() < 0.3
     # Triton 3.6's interpreter loses a carry when it rounds to 8 bits: 0.49 becomes 0.25.
@@ -158,9 +158,9 @@ def test_keys_kept_in_eight_bits_are_the_plain_ones_rounded() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
 def test_prompts_read_with_merged_matrices_are_read_as_the_plain_pass_reads_them(family: str) -> None:
-    from heedful.decode.gpu_matrices import Attending
-    from heedful.decode.gpu_reading import read, reads
-    from heedful.decode.graph import OnGPU
+    from heedful.decode.engines.merged_matrices import AttentionPlan
+    from heedful.decode.engines.recorded_prefill import can_prefill, prefill_prompt
+    from heedful.decode.engines.recorded_stepper import RecordedStepper
     from heedful.models.base import LM
     from heedful.nn.attention import Attention
 
@@ -169,29 +169,29 @@ def test_prompts_read_with_merged_matrices_are_read_as_the_plain_pass_reads_them
     for part in model.modules():
         if isinstance(part, Attention):
             part.window = None
-    assert reads(model) == (family != "gpt2")  # learned positions are for the plain pass
+    assert can_prefill(model) == (family != "gpt2")  # learned positions are for the plain pass
     if family == "gpt2":
         return
     prompt = ids(model, 2, 7).to(DEVICE)
-    quick = OnGPU(model, attending=Attending(16, splits=1))
+    quick = RecordedStepper(model, attending=AttentionPlan(16, splits=1))
     want = quick.prefill(prompt, None, 12)
-    assert quick.launches is not None
-    held = [(k.clone(), v.clone()) for k, v in quick.launches.caches]
-    for cache in quick.launches.caches:
+    assert quick.kernels is not None
+    held = [(k.clone(), v.clone()) for k, v in quick.kernels.caches]
+    for cache in quick.kernels.caches:
         for tensor in cache:
             tensor.zero_()
     with torch.no_grad():
-        assert (read(quick.launches, prompt) - want).abs().max() < 1e-4
-    for old, new in zip(held, quick.launches.caches, strict=True):
+        assert (prefill_prompt(quick.kernels, prompt) - want).abs().max() < 1e-4
+    for old, new in zip(held, quick.kernels.caches, strict=True):
         for a, b in zip(old, new, strict=True):
             assert (a - b)[:, :, :7].abs().max() < 1e-5
 
 
 def test_a_type_that_keys_are_not_kept_in_is_named() -> None:
-    from heedful.decode.graph import OnGPU
+    from heedful.decode.engines.recorded_stepper import RecordedStepper
 
     with pytest.raises(InputError, match="float8_e4m3fn"):
-        OnGPU(tiny("llama"), kept=torch.int8)
+        RecordedStepper(tiny("llama"), cache_dtype=torch.int8)
 
 
 def far_from_plain(quick: Any, model: Model, steps: int = 2) -> float:
@@ -207,17 +207,17 @@ def far_from_plain(quick: Any, model: Model, steps: int = 2) -> float:
 
 
 def quick_on(model: Model) -> Any:
-    from heedful.decode.gpu_matrices import Attending
-    from heedful.decode.graph import OnGPU
+    from heedful.decode.engines.merged_matrices import AttentionPlan
+    from heedful.decode.engines.recorded_stepper import RecordedStepper
 
-    return OnGPU(model, attending=Attending(16, splits=1))
+    return RecordedStepper(model, attending=AttentionPlan(16, splits=1))
 
 
 def test_a_pruned_model_with_slopes_has_a_recorded_step() -> None:
     model = prune(even("bloom"), {"blocks.0.attn": [0, 2], "blocks.1.attn": [1]}).to(DEVICE)
     quick = quick_on(model)
     assert far_from_plain(quick, model) < 1e-4
-    assert quick.why is None
+    assert quick.fallback_reason is None
 
 
 def test_a_model_changed_after_its_step_was_recorded_is_computed_as_it_is() -> None:
@@ -227,7 +227,7 @@ def test_a_model_changed_after_its_step_was_recorded_is_computed_as_it_is() -> N
     block, calls = model.get_submodule("blocks.0"), list[int]()
     handle = block.register_forward_hook(lambda *args: (calls.append(1), args[2] * 1.5)[1])
     assert far_from_plain(quick, model) < 1e-5
-    assert quick.why == "blocks.0 has a forward hook"
+    assert quick.fallback_reason == "blocks.0 has a forward hook"
     assert len(calls) == 6  # of both steppers
     handle.remove()
     block.forward = lambda *args: type(block).forward(block, *args) * 1.5  # type: ignore[assignment]
@@ -235,10 +235,10 @@ def test_a_model_changed_after_its_step_was_recorded_is_computed_as_it_is() -> N
     del block.forward
     lora(model, rank=2)
     assert far_from_plain(quick, model) < 1e-5
-    assert quick.why is not None
+    assert quick.fallback_reason is not None
     merge(model)
     assert far_from_plain(quick, model) < 1e-4
-    assert quick.why is None
+    assert quick.fallback_reason is None
 
 
 def test_a_hook_between_two_recorded_steps_is_called() -> None:
@@ -249,7 +249,7 @@ def test_a_hook_between_two_recorded_steps_is_called() -> None:
         stepper.step(prompt[:, 0])
     model.get_submodule("blocks.0").register_forward_hook(lambda *args: args[2] * 1.5)
     assert (quick.step(prompt[:, 1]) - plain.step(prompt[:, 1])).abs().max() < 1e-4
-    assert quick.why == "blocks.0 has a forward hook"
+    assert quick.fallback_reason == "blocks.0 has a forward hook"
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])
@@ -259,12 +259,12 @@ def test_weights_that_change_in_place_need_no_second_recording(kind: str) -> Non
     quick = quick_on(model)
     near = 1e-3 if kind == "int8" else 1e-4
     assert far_from_plain(quick, model) < near
-    launches = quick.launches
+    kernels = quick.kernels
     for parameter in model.parameters():  # biases and scales too
         if parameter.is_floating_point():
             parameter.data.mul_(1.2)
     assert far_from_plain(quick, model) < near
-    assert quick.launches is launches
+    assert quick.kernels is kernels
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -278,19 +278,19 @@ def test_weights_put_in_the_place_of_others_are_recorded_anew(family: str) -> No
     attention: Any = model.get_submodule("blocks.0.attn")
     attention.scale *= 2
     assert far_from_plain(quick, model, 1) < 1e-4
-    assert quick.why is None
+    assert quick.fallback_reason is None
 
 
 def test_two_steppers_of_one_model_share_its_merged_matrices() -> None:
     model = tiny("llama").to(DEVICE)
     first, second = quick_on(model), quick_on(model)
     assert far_from_plain(first, model, 1) < 1e-4
-    launches = first.launches
+    kernels = first.kernels
     for parameter in model.parameters():
         parameter.data.mul_(1.2)
     assert far_from_plain(second, model, 1) < 1e-4
     assert far_from_plain(first, model, 1) < 1e-4
-    assert first.launches is launches
+    assert first.kernels is kernels
 
 
 def test_matrices_that_cannot_be_one_are_stepped_plainly() -> None:
@@ -300,14 +300,14 @@ def test_matrices_that_cannot_be_one_are_stepped_plainly() -> None:
     half.blocks[0].attn.k.bias = None
     for model, word in ((shared, "share"), (half, "bias")):
         quick = quick_on(model)
-        assert word in quick.why
+        assert word in quick.fallback_reason
         assert far_from_plain(quick, model, 1) < 1e-5
 
 
 def test_a_prompt_read_with_merged_matrices_is_not_when_a_hook_would_miss_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from heedful.decode import graph
+    from heedful.decode.engines import recorded_stepper as graph
 
     monkeypatch.setattr(graph, "READ_FROM", 1)
     model = tiny("llama").to(DEVICE)

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 import heedful
-from heedful.decode.text import HALF, Text, overlap
+from heedful.decode.detokenizer import HALF, Detokenizer, overlap
 from heedful.text import load_tokenizer
 from heedful.text.tokenizer import Tokenizer
 from tests.decode.toy import letters, speller
@@ -58,7 +58,7 @@ MAKE = {
 def test_pieces_put_together_are_the_text(name: str) -> None:
     tokenizer = MAKE[name]()
     ids = tokenizer.encode(TEXT, special=False)
-    text = Text(tokenizer)
+    text = Detokenizer(tokenizer)
     shown = [*map(text.push, ids), text.finish()]
     assert "".join(shown) == tokenizer.decode(ids)
 
@@ -66,7 +66,7 @@ def test_pieces_put_together_are_the_text(name: str) -> None:
 @pytest.mark.parametrize("name", ["bytes", "pieces"])
 def test_a_character_is_never_cut_in_half(name: str) -> None:
     tokenizer = MAKE[name]()
-    text = Text(tokenizer)
+    text = Detokenizer(tokenizer)
     for token in tokenizer.encode(TEXT, special=False):
         assert HALF not in text.push(token)
 
@@ -74,28 +74,28 @@ def test_a_character_is_never_cut_in_half(name: str) -> None:
 def test_a_half_character_at_the_end_is_not_lost() -> None:
     tokenizer = letters()
     ids = tokenizer.encode("a日", special=False)[:-1]
-    text = Text(tokenizer)
+    text = Detokenizer(tokenizer)
     assert "".join([*map(text.push, ids), text.finish()]) == tokenizer.decode(ids)
 
 
 def test_a_character_that_the_prompt_began_is_shown() -> None:
     tokenizer = letters()
     ids = tokenizer.encode("a日", special=False)
-    text = Text(tokenizer, ids[:-1])
+    text = Detokenizer(tokenizer, ids[:-1])
     assert "".join([*map(text.push, ids[-1:]), text.finish()]) == "日"
 
 
 def test_a_space_after_the_prompt_is_kept() -> None:
     tokenizer = spaced()
     prompt, new = tokenizer.encode("a b"), [tokenizer.id("▁b")]
-    text = Text(tokenizer, prompt)
+    text = Detokenizer(tokenizer, prompt)
     assert "".join([*map(text.push, new), text.finish()]) == " b"
 
 
 @pytest.mark.parametrize("stop", [("END",), ("xEND", "END", "zz"), ("c E",)])
 def test_a_stop_string_is_found_across_tokens_and_never_shown(stop: tuple[str, ...]) -> None:
     tokenizer = letters()
-    text = Text(tokenizer, stop=stop)
+    text = Detokenizer(tokenizer, stop=stop)
     shown = []
     for token in tokenizer.encode("ab E EN c END after"):
         shown.append(text.push(token))
@@ -108,7 +108,7 @@ def test_a_stop_string_is_found_across_tokens_and_never_shown(stop: tuple[str, .
 
 def test_what_only_looked_like_a_stop_string_is_shown_in_the_end() -> None:
     tokenizer = letters()
-    text = Text(tokenizer, stop=("END",))
+    text = Detokenizer(tokenizer, stop=("END",))
     shown = [text.push(t) for t in tokenizer.encode("the EN")]
     assert "".join(shown) == "the "
     assert text.finish() == "EN"

@@ -174,8 +174,8 @@ def test_a_changed_model_steps_and_writes_as_it_does_plainly(
     family: str, change: Callable[[Model], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a stepper made before the change, by one made after it, and by the one that `generate` chooses."""
-    monkeypatch.setattr(choosing, "PAYS_READ", 0)
-    monkeypatch.setattr(choosing, "PAYS_COMPILED", 0)
+    monkeypatch.setattr(choosing, "MIN_WORK_CACHED", 0)
+    monkeypatch.setattr(choosing, "MIN_WORK_COMPILED", 0)
     model = tiny(family)
     prompt, tokens, quick = prompt_of(model), ids(model, 1, STEPS, seed=7)[0], fast(model)
     before = logits_of(quick, prompt, tokens)

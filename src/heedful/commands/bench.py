@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.commands.generate import Device, Dtype, Model, load_for_writing
+from heedful.commands.generate import Device, Dtype, Model, load_stepper
 from heedful.commands.output import Json, as_json, console, table
 
 
@@ -30,7 +30,7 @@ def bench(
     from heedful.decode.request import free_context
     from heedful.errors import InputError
 
-    stepper = load_for_writing(model, device, dtype)
+    stepper = load_stepper(model, device, dtype)
     fits = free_context(stepper.model, prompt)
     if fits is not None and tokens > fits:
         raise InputError(f"--prompt {prompt} and --tokens {tokens} exceed its context; ask for fewer")

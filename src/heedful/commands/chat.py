@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.commands.generate import Device, Dtype, Model, load_for_writing
+from heedful.commands.generate import Device, Dtype, Model, load_stepper
 
 HELP = """/system TEXT   what the model is told first     /set NAME VALUE   temperature, max_tokens, seed …
 /clear         forget the conversation          /save FILE        the conversation as JSON
@@ -37,7 +37,7 @@ def chat(
     """
     from heedful.errors import InputError
 
-    stepper = load_for_writing(model, device, dtype)
+    stepper = load_stepper(model, device, dtype, tokens=10 * max_tokens)  # a few answers
     tokenizer = stepper.model.tokenizer
     if tokenizer is None or tokenizer.chat_template is None:
         raise InputError(f"{model} has no chat template; use heed generate, or a model made for conversation")

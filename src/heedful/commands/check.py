@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.commands.generate import Device, Dtype, Model, load_for_writing
+from heedful.commands.generate import Device, Dtype, Model, load_stepper
 from heedful.commands.output import Json, as_json
 
 
@@ -27,7 +27,7 @@ def check(
     """
     from heedful.decode.check import check as checked
 
-    stepper = load_for_writing(model, device, dtype)
+    stepper = load_stepper(model, device, dtype)
     report = checked(stepper.model, tokens=tokens, fast=stepper)
     if json:
         as_json(asdict(report) | {"ok": report.ok})

@@ -32,11 +32,12 @@ def load_model(name: str, device: str, dtype: str | None) -> Any:
     return load(of_run(name), device=device_of(device), dtype=None if dtype is None else known[dtype])
 
 
-def load_for_writing(name: str, device: str, dtype: str | None) -> Any:
-    """A model in its fastest form."""
-    from heedful.decode.fast import fast
+def load_stepper(name: str, device: str, dtype: str | None, rows: int = 1, tokens: int | None = None) -> Any:
+    """Load a model and return the stepper that pays for so many rows and tokens, or else its fastest."""
+    from heedful.decode.fast import choose_stepper, fast
 
-    return fast(load_model(name, device, dtype))
+    model = load_model(name, device, dtype)
+    return fast(model) if tokens is None else choose_stepper(model, rows, tokens, exact=False)
 
 
 def generate(
@@ -72,7 +73,7 @@ def generate(
     from heedful.decode.loop import stream
 
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else one_text(prompt)
-    stepper = load_for_writing(model, device, dtype)
+    stepper = load_stepper(model, device, dtype, max(n or 1, beams or 1), max_tokens)
     seed = secrets.randbits(31) if seed is None else seed  # one that can be said, and given again
     rules: dict[str, Any] = {
         "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,

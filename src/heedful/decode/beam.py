@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.decode.request import Prompts, Request, prefix_ids, max_new_tokens
+from heedful.decode.request import Prompts, Request, max_new_tokens, prefix_ids
 from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
 from heedful.errors import InputError
 from heedful.models.base import Seq2Seq

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.decode.request import Prompts, Request, prefix_ids, max_new_tokens
+from heedful.decode.request import Prompts, Request, max_new_tokens, prefix_ids
 from heedful.decode.sampling import exhausted
 from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
 from heedful.errors import InputError

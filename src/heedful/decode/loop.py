@@ -20,22 +20,22 @@ from torch import Tensor
 
 from heedful.decode.beam import Beams, search
 from heedful.decode.contrastive import search_contrastively
-from heedful.decode.fast import stepper_where_it_pays
+from heedful.decode.detokenizer import Detokenizer
+from heedful.decode.fast import choose_stepper
 from heedful.decode.request import (
     Prompt,
     Prompts,
     Request,
     Settings,
-    prefix_ids,
     check_types,
-    max_new_tokens,
     encode_prompts,
     make_request,
+    max_new_tokens,
+    prefix_ids,
 )
 from heedful.decode.sampling import draw, exhausted, generator, uniforms
 from heedful.decode.speculative import speculate
 from heedful.decode.stepper import Stepper, stepper_for
-from heedful.decode.text import Text
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 
@@ -78,7 +78,7 @@ class GeneratedRow:
     def __init__(self, model: Model, request: Request, prompt: list[int], number: int, sample: int) -> None:
         self.request, self.prompt, self.number, self.sample = request, prompt, number, sample
         self.before, self.limit = prefix_ids(model, prompt), max_new_tokens(model, request, len(prompt))
-        self.text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, request.stop)
+        self.text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, request.stop)
         self.guided = None if request.guide is None else request.guide.start()
         self.random = generator(request.seed, number, sample)
         self.written = 0
@@ -233,18 +233,11 @@ def stream(
     """Text as it is written, token by token. `row` and `sample` tell several prompts and samples apart.
 
     A model is stepped by the fast path where that pays (see decode/fast.py). To choose oneself, give a
-    stepper in its place: Plain(model), fast(model).
+    stepper in its place: EagerStepper(model), fast(model).
     """
     known = stepper_for(model).model
     prompts, request = encode_prompts(known, prompt), make_request(known, settings, n=n)
-    return decode_pieces(choose_stepper(model, len(prompts.ids) * n, request), prompts, request)
-
-
-def choose_stepper(model: Model | Stepper, rows: int, request: Request) -> Stepper:
-    """The stepper itself, or the one of a model that writes so many rows soonest."""
-    if isinstance(model, Model):
-        return stepper_where_it_pays(model, rows, request.max_tokens)
-    return model
+    return decode_pieces(choose_stepper(model, len(prompts.ids) * n, request.max_tokens), prompts, request)
 
 
 def decode_pieces(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
@@ -284,7 +277,7 @@ def generate(
     searches = check_search(wide, beams, many, contrastive, settings)
     prompts = encode_prompts(known, prompt)
     request = make_request(known, settings, n=many, samples=not searches)
-    stepper = choose_stepper(model, len(prompts.ids) * max(many, wide.width), request)
+    stepper = choose_stepper(model, len(prompts.ids) * max(many, wide.width), request.max_tokens)
     if searches:
         found = run_search(stepper, prompts, request, wide, contrastive)
     else:
@@ -354,7 +347,7 @@ def run_search(
         for score, ids in best[: request.n]:
             ended = bool(ids) and ids[-1] in request.eos
             kept = ids[:-1] if ended else ids
-            text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
+            text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
             shown = "".join([*map(text.push, kept), text.finish()])
             full = len(ids) >= max_new_tokens(model, request, len(prompt))
             finish: Finish = "length" if len(ids) >= request.max_tokens else "context" if full else "end"

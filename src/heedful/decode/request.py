@@ -103,8 +103,8 @@ def make_request(model: Model, settings: Settings, *, n: int = 1, samples: bool 
     guide = constrain(model, eos, s.get("choices"), s.get("regex"), s.get("schema"))
     check_draft(model, guide, s.get("draft"), s.get("lookup"))
     return Request(
-        max_tokens, sampling, stop_strings(model, s.get("stop")), eos, s.get("seed", secrets.randbits(63)), logprobs,
-        guide, n, s.get("draft"), s.get("lookup"), propose,
+        max_tokens, sampling, stop_strings(model, s.get("stop")), eos, s.get("seed", secrets.randbits(63)),
+        logprobs, guide, n, s.get("draft"), s.get("lookup"), propose,
     )  # fmt: skip
 
 
@@ -136,7 +136,8 @@ def check_draft(model: Model, guide: Guide | None, draft: Model | Stepper | None
     smaller = model if draft is None else stepper_for(draft).model
     if vocab_size(smaller) != vocab_size(model):
         raise InputError(
-            f"the draft has {vocab_size(smaller)} tokens and the model {vocab_size(model)}: they must share them"
+            f"the draft has {vocab_size(smaller)} tokens and the model {vocab_size(model)}",
+            hint="they must share them",
         )
     if isinstance(smaller, Seq2Seq) != isinstance(model, Seq2Seq):
         raise InputError("the draft and the model must both be decoders, or both encoder-decoders")

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.decode.request import Request, prefix_ids, check_prompt, free_context, vocab_size
+from heedful.decode.request import Request, check_prompt, free_context, prefix_ids, vocab_size
 from heedful.decode.sampling import Sampling, draw, exhausted
 from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
 from heedful.models.base import State
 
 if TYPE_CHECKING:
-    from heedful.decode.loop import Piece, GeneratedRow
+    from heedful.decode.loop import GeneratedRow, Piece
 
 
 def accept(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ nothing else costs anything. So it is one call, the weights stay where they are,
     ROUND    y = x in whole numbers, for int8 products    LINEAR   y = act(W x + b), or added, or multiplied
     TURN     rotary q and k; k and v go to the cache      ATTEND   y = softmax(q kᵀ · scale + bias) v by heads
 
-The definition is the model itself: `decode/fast_cpu.py` writes the list from its parts, and a test compares.
+The definition is the model itself: `decode/engines/numba_program.py` writes the list from its parts, and a test compares.
 """
 
 from __future__ import annotations

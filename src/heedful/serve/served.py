@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from heedful.decode.fast import PAYS_COMPILED, fast
+from heedful.decode.fast import choose_stepper
 from heedful.decode.request import check_prompt, context_length, encode_prompt
-from heedful.decode.stepper import EagerStepper, Stepper
+from heedful.decode.stepper import Stepper
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.errors import cannot, invalid, too_long
@@ -155,10 +155,5 @@ def served(id: str, model: Model, *, ctx: int | None = None, template: str | Non
     stated = [far for far in (reach, source, ctx) if far is not None] or [FAR]
     own = None if model.tokenizer is None else model.tokenizer.chat_template
     writes = model.config.head == "lm" and (isinstance(model, Seq2Seq) or model.causal)
-    return Served(id, model, quick(model) if writes else None, min(stated), template or own)
-
-
-def quick(model: Model) -> Stepper:
-    """The fast stepper, unless a model is so small that getting it ready would never pay."""
-    small = sum(p.numel() for p in model.parameters()) * LIFETIME < PAYS_COMPILED
-    return EagerStepper(model) if small and model.device.type == "cpu" else fast(model)
+    stepper = choose_stepper(model, 1, LIFETIME, exact=False) if writes else None
+    return Served(id, model, stepper, min(stated), template or own)

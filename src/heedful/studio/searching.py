@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from heedful.decode.fast import stepper_where_it_pays
+from heedful.decode.fast import choose_stepper
 from heedful.decode.request import eos_ids
 from heedful.decode.stepper import Stepper
-from heedful.decode.text import Text
+from heedful.decode.detokenizer import Detokenizer
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets
@@ -81,14 +81,14 @@ def grown(model: Model, prompts: list[list[int]], how: Plan, ticket: Ticket) -> 
     ticket.check()
     most, least = how.lengths(1 if isinstance(model, Seq2Seq) else len(prompts[0]))  # a decoder reads one
     rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": most}
-    inner = stepper_where_it_pays(model, rules["beams"] * len(prompts), most)
+    inner = choose_stepper(model, rules["beams"] * len(prompts), most)
     ends = sorted(eos_ids(model, rules.get("eos")))
     return trees_of(Awaited(inner, ends, max(least, 0), ticket), prompts, **rules)
 
 
 def spelled(model: Model, prompt: list[int], ids: list[int], ends: Collection[int]) -> str:
     """What stands behind a prompt, as `heedful.generate` spells it."""
-    text = Text(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
+    text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
     kept = ids[:-1] if ids[-1] in ends else ids
     return "".join([*map(text.push, kept), text.finish()])
 

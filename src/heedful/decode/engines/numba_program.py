@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.decode.fallback import Unknown
+from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.kernels import rows as R
 from heedful.kernels.team import Team
 from heedful.models.base import LM
@@ -37,15 +37,15 @@ ACTS: dict[Activation, int] = {
 
 
 @dataclass
-class Listing:
+class Program:
     """The instructions of one model, and everything they point to."""
 
     model: LM
     capacity: int  # positions that tables reach
     code: list[list[int]] = field(default_factory=list)
     reals: list[float] = field(default_factory=list)
-    held: list[Tensor] = field(default_factory=list)  # what instructions point to
-    turned: dict[int, tuple[int, int]] = field(default_factory=dict)  # a rotary's tables, made once
+    tensors: list[Tensor] = field(default_factory=list)  # what instructions point to
+    rotary_tables: dict[int, tuple[int, int]] = field(default_factory=dict)  # a rotary's tables, made once
     size: int = 0  # of a row of the workspace
     slopes: Tensor | None = None  # the distances' weights, a head each
     rounded: int = -1  # place of the vector that was rounded last
@@ -58,22 +58,22 @@ class Listing:
         hidden = [p.up.out_features for p in parts if isinstance(p, (MLP, GatedMLP))]
         widths = [max((getattr(p, name).out_features for p in attentions), default=0) for name in "qkvq"]
         self.widest = max([model.config.dim, *hidden, *widths])
-        self.normed, self.hidden = self.place(model.config.dim), self.place(max(hidden, default=0))
+        self.normed, self.hidden = self.reserve(model.config.dim), self.reserve(max(hidden, default=0))
         self.group = max((p.group for p in parts if isinstance(p, Int4Linear)), default=0)
-        self.gain = self.place(1 + self.widest // self.group if self.group else 1)
-        self.q, self.k, self.v, self.heads = (self.place(width) for width in widths)
+        self.gain = self.reserve(1 + self.widest // self.group if self.group else 1)
+        self.q, self.k, self.v, self.heads = (self.reserve(width) for width in widths)
         x = self.embed(model.embed)
         if type(model.blocks.bias) is ALiBi:
             self.slopes = model.blocks.bias.slopes(torch.device("cpu"))
         elif model.blocks.bias is not None:
-            raise Unknown(type(model.blocks.bias).__name__)
+            raise UnsupportedPart(type(model.blocks.bias).__name__)
         for i in range(len(model.blocks)):
             self.block(model.blocks[i], x)
         if model.blocks.norm is not None:
             self.norm(model.blocks.norm, x, x)
         self.head(model.head, x)
 
-    def place(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         """Room in a row of the workspace, on a cache line of its own."""
         start = self.size
         self.size += -(-size // 16) * 16
@@ -82,8 +82,8 @@ class Listing:
     def address(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
         """Where a tensor is, if a kernel can read it there. It is kept while instructions point to it."""
         if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
-            raise Unknown(f"a {tensor.dtype} tensor on {tensor.device}")
-        self.held.append(tensor)
+            raise UnsupportedPart(f"a {tensor.dtype} tensor on {tensor.device}")
+        self.tensors.append(tensor)
         return tensor.data_ptr()
 
     def table(self, tensor: Tensor) -> int:
@@ -100,7 +100,7 @@ class Listing:
         self.reals.append(real)
 
     def embed(self, part: Embedding) -> int:
-        x, position = self.place(part.token.embedding_dim), part.position
+        x, position = self.reserve(part.token.embedding_dim), part.position
         reach = torch.arange(self.capacity)[None]
         where = 0
         if type(position) is Learned:
@@ -108,9 +108,9 @@ class Listing:
         elif type(position) is Sinusoidal:
             where = self.table(position(reach)[0])
         elif position is not None:
-            raise Unknown(type(position).__name__)
+            raise UnsupportedPart(type(position).__name__)
         if part.types is not None or part.project is not None:
-            raise Unknown("an embedding with types or a projection")
+            raise UnsupportedPart("an embedding with types or a projection")
         kind, scale = R.FLOAT32, 0
         if type(part.token) is Int8Embedding:
             kind, scale = R.INT8, self.address(part.token.scale)
@@ -127,7 +127,7 @@ class Listing:
         elif type(part) is RMSNorm:
             kind, size, bias = 1, part.weight.shape[0], None
         else:
-            raise Unknown(type(part).__name__)
+            raise UnsupportedPart(type(part).__name__)
         where = 0 if bias is None else self.address(bias)
         fields = {"from": source, "in": size, "weight": self.address(part.weight), "bias": where}
         self.emit(R.NORM, part.eps, to=to, kind=kind, **fields)
@@ -145,7 +145,7 @@ class Listing:
             fields |= {"scale": self.address(part.scale), "gain": self.round_off(source, part.in_features)}
             fields |= {"group": part.group} if isinstance(part, Int4Linear) else {}
         else:
-            raise Unknown(type(part).__name__)
+            raise UnsupportedPart(type(part).__name__)
         rows, columns, bias = part.out_features, part.in_features, part.bias
         chunks = max(1, min(rows // 8, 64 if rows < 8192 else 256))
         bias_at = 0 if bias is None else self.address(bias)
@@ -179,19 +179,19 @@ class Listing:
             return 0
         slopes = self.slopes[list(part.kept)] if type(part) is KeptHeads else self.slopes
         if len(slopes) != part.heads:
-            raise Unknown(f"{part.heads} heads with slopes for {len(slopes)}")
+            raise UnsupportedPart(f"{part.heads} heads with slopes for {len(slopes)}")
         return self.table(slopes)
 
     def turn(self, rotary: Rotary | None) -> dict[str, int]:
         if rotary is None:
             return {}
         if rotary.by_length:
-            raise Unknown("angles that change with the length")
-        if id(rotary) not in self.turned:
+            raise UnsupportedPart("angles that change with the length")
+        if id(rotary) not in self.rotary_tables:
             reach = torch.arange(self.capacity)[None]
             cos, sin = rotary.table(reach, torch.tensor([[self.capacity]]))
-            self.turned[id(rotary)] = self.table(cos[0, 0]), self.table(sin[0, 0])
-        cos_at, sin_at = self.turned[id(rotary)]
+            self.rotary_tables[id(rotary)] = self.table(cos[0, 0]), self.table(sin[0, 0])
+        cos_at, sin_at = self.rotary_tables[id(rotary)]
         return {"cos": cos_at, "sin": sin_at, "turned": rotary.dim}
 
     def part(self, part: Part, source: int, x: int) -> None:
@@ -199,14 +199,14 @@ class Listing:
         if type(part) is Attention or type(part) is KeptHeads:
             self.attend(part, source, x)
         elif type(part) is MLP:
-            self.linear(part.up, source, self.hidden, act=acts(part.act))
+            self.linear(part.up, source, self.hidden, act=act_code(part.act))
             self.linear(part.down, self.hidden, x, R.ADD)
         elif type(part) is GatedMLP:
-            self.linear(part.gate, source, self.hidden, act=acts(part.act))
+            self.linear(part.gate, source, self.hidden, act=act_code(part.act))
             self.linear(part.up, source, self.hidden, R.TIMES)
             self.linear(part.down, self.hidden, x, R.ADD)
         else:
-            raise Unknown(type(part).__name__)
+            raise UnsupportedPart(type(part).__name__)
 
     def block(self, block: Part, x: int) -> None:
         if type(block) is ParallelBlock:
@@ -223,29 +223,29 @@ class Listing:
                     self.part(block.part(name), x, x)
                     self.norm(norm, x, x)
         else:
-            raise Unknown(type(block).__name__)
+            raise UnsupportedPart(type(block).__name__)
 
     def head(self, head: nn.Module, x: int) -> None:
         """logits = scale · W x + b, or + shift"""
         if type(head) is not LMHead or (head.out.bias is not None and head.shift is not None):
-            raise Unknown(type(head).__name__)
-        self.logits = self.place(head.out.out_features)
+            raise UnsupportedPart(type(head).__name__)
+        self.logits = self.reserve(head.out.out_features)
         self.linear(head.out, x, self.logits, scale=head.scale)
         if head.shift is not None:
             self.code[-1][R.BIAS] = self.address(head.shift)
 
 
-def acts(act: Activation) -> int:
+def act_code(act: Activation) -> int:
     if act not in ACTS:
-        raise Unknown(f"the activation {act}")
+        raise UnsupportedPart(f"the activation {act}")
     return ACTS[act]
 
 
-class Rows:
+class RowProgram:
     """A listing at work: the workspace, the words that change with every step, the threads."""
 
     def __init__(self, model: LM, rows: int, capacity: int, team: Team) -> None:
-        self.listing, self.rows, self.team = Listing(model, capacity), rows, team
+        self.listing, self.rows, self.team = Program(model, capacity), rows, team
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
         self.workspace = torch.zeros(rows, listing.size)
@@ -255,25 +255,27 @@ class Rows:
         self.now[[R.ROWS, R.STRIDE, R.WORK]] = rows, listing.size, self.workspace.data_ptr()
         self.now[[R.SHORTS, R.SHORT_STRIDE]] = self.shorts.data_ptr(), self.shorts.shape[1]
         self.logits = self.workspace[:, listing.logits : listing.logits + model.config.vocab]
-        self.seen: list[Tensor] = []
+        self.bound_keys: list[Tensor] = []
         lines = [n for n, line in enumerate(listing.code) if line[R.OP] in (R.TURN, R.ATTEND)]
         self.attends = list(zip(lines[::2], lines[1::2], strict=True))
 
-    def bind(self, held: Sequence[KV | Rolling]) -> None:
+    def bind(self, caches: Sequence[KV | Rolling]) -> None:
         """Read and write these caches; nothing to do while they are the ones of the step before."""
-        if len(self.seen) == len(held) and all(kv.k is k for kv, k in zip(held, self.seen, strict=True)):
+        if len(self.bound_keys) == len(caches) and all(
+            kv.k is k for kv, k in zip(caches, self.bound_keys, strict=True)
+        ):
             return
-        self.seen = []
-        for kv, lines in zip(held, self.attends, strict=True):
+        self.bound_keys = []
+        for kv, lines in zip(caches, self.attends, strict=True):
             assert kv.k is not None
             assert kv.v is not None
             if kv.k.dtype != torch.float32 or not (kv.k.is_contiguous() and kv.v.is_contiguous()):
-                raise Unknown(f"a cache of {kv.k.dtype}")
+                raise UnsupportedPart(f"a cache of {kv.k.dtype}")
             self.code[lines, R.KEYS], self.code[lines, R.VALUES] = kv.k.data_ptr(), kv.v.data_ptr()
             self.code[lines, R.ROOM] = kv.k.shape[2]
             if isinstance(kv, Rolling) != bool(self.code[lines[0], R.WINDOW]):
-                raise Unknown(f"a {type(kv).__name__} of a layer with another window")
-            self.seen.append(kv.k)
+                raise UnsupportedPart(f"a {type(kv).__name__} of a layer with another window")
+            self.bound_keys.append(kv.k)
 
     def step(self, tokens: list[int], past: int, first: list[int]) -> Tensor:
         self.tokens[:], self.first[:], self.now[R.PAST] = tokens, first, past

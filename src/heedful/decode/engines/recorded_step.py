@@ -15,19 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.decode.fallback import Unknown
-from heedful.decode.gpu_matrices import (
+from heedful.decode.engines.fallback import UnsupportedPart
+from heedful.decode.engines.merged_matrices import (
     CUBLAS,
-    Attending,
-    Choice,
+    AttentionPlan,
     Digits,
     Kernel,
-    Matrices,
-    Matrix,
-    described,
+    KernelChoice,
+    MergedMatrices,
+    MergedMatrix,
+    compute_dtype,
     multiply,
-    power,
-    working,
+    norm_fields,
+    power_of_two,
     zeros,
 )
 from heedful.kernels import gpu_attend as A
@@ -49,30 +49,36 @@ ACTS: dict[Activation, int] = {
 }  # fmt: skip
 
 
-class Launches:
+class StepKernels:
     """The kernels of one step for `rows` rows, in order, over buffers that never move."""
 
     def __init__(
-        self, matrices: Matrices, rows: int, room: int, choice: Choice, attending: Attending,
-        kept: torch.dtype | None = None, only: str = "",
+        self, matrices: MergedMatrices, rows: int, capacity: int, choice: KernelChoice,
+        attending: AttentionPlan, cache_dtype: torch.dtype | None = None, only: str = "",
     ) -> None:  # fmt: skip
         model = matrices.model
-        self.model, self.matrices, self.rows, self.room, self.choice = model, matrices, rows, room, choice
-        self.device, self.dtype = model.device, working(model)
-        self.kept, self.attending = kept or self.dtype, attending
+        self.model, self.matrices, self.rows, self.capacity, self.choice = (
+            model,
+            matrices,
+            rows,
+            capacity,
+            choice,
+        )
+        self.device, self.dtype = model.device, compute_dtype(model)
+        self.cache_dtype, self.attending = cache_dtype or self.dtype, attending
         heads = max((m.kv_heads for m in model.modules() if isinstance(m, Attention)), default=1)
         self.splits = attending.splits or max(1, min(8, 132 // max(1, rows * heads)))
         self.tokens = torch.zeros(rows, dtype=torch.long, device=self.device)
         self.past = torch.zeros(1, dtype=torch.int32, device=self.device)
         self.first = torch.zeros(rows, dtype=torch.int32, device=self.device)
-        self.written = torch.zeros(rows, room + 1, dtype=torch.long, device=self.device)
+        self.written = torch.zeros(rows, capacity + 1, dtype=torch.long, device=self.device)
         self.none = torch.zeros(1, device=self.device)
         self.x = self.buffer(model.config.dim, torch.float32)
         self.pending: Tensor | None = None  # what is to be added to x
         self.only, self.current = only, ""  # to time one product alone
         self.logits = self.x  # until the head has its own
         self.caches: list[tuple[Tensor, Tensor]] = []
-        self.list: list[Callable[[], Any]] = []
+        self.launches: list[Callable[[], Any]] = []
         self.tables: dict[int, tuple[Tensor, Tensor]] = {}
         self.write()
 
@@ -82,12 +88,12 @@ class Launches:
         if type(model.blocks.bias) is ALiBi:
             self.slopes = model.blocks.bias.slopes(self.device)
         elif model.blocks.bias is not None:
-            raise Unknown(type(model.blocks.bias).__name__)
+            raise UnsupportedPart(type(model.blocks.bias).__name__)
         self.embed(model.embed)
         for i in range(len(model.blocks)):
             self.block(model.blocks[i])
         if type(model.head) is not LMHead or model.head.shift is not None:
-            raise Unknown(type(model.head).__name__)
+            raise UnsupportedPart(type(model.head).__name__)
         matrix = self.matrices[model.head]["head"]
         self.logits = self.buffer(
             model.head.out.out_features, torch.float32 if self.triton("head", matrix) else self.dtype
@@ -101,9 +107,9 @@ class Launches:
 
     def add(self, launch: Callable[[], Any]) -> None:
         if not self.only or self.only == self.current:
-            self.list.append(launch)
+            self.launches.append(launch)
 
-    def triton(self, name: str, w: Matrix) -> bool:
+    def triton(self, name: str, w: MergedMatrix) -> bool:
         known = w.scale is None or w.words
         return self.rows == 1 and known and self.choice.get(name, CUBLAS).rows > 0
 
@@ -115,14 +121,14 @@ class Launches:
 
     def embed(self, part: Embedding) -> None:
         if part.types is not None or part.project is not None:
-            raise Unknown("an embedding with types or a projection")
+            raise UnsupportedPart("an embedding with types or a projection")
         where, position = None, part.position
         if type(position) is Learned:
             where = position.weight[position.offset :]
         elif type(position) is Sinusoidal:
-            where = position(torch.arange(self.room, device=self.device)[None])[0]
+            where = position(torch.arange(self.capacity, device=self.device)[None])[0]
         elif position is not None:
-            raise Unknown(type(position).__name__)
+            raise UnsupportedPart(type(position).__name__)
         scale = part.token.scale if type(part.token) is Int8Embedding else None
         table, size = part.token.weight.detach(), self.x.shape[1]
         arguments = (
@@ -134,7 +140,7 @@ class Launches:
             self.first,
             self.x,
         )
-        kinds = {"INT8": scale is not None, "POSITION": where is not None, "BLOCK": power(size)}
+        kinds = {"INT8": scale is not None, "POSITION": where is not None, "BLOCK": power_of_two(size)}
         self.add(lambda: R.embed[(self.rows,)](*arguments, size, part.scale, **kinds, num_warps=4))
         if part.norm is not None:
             self.normalise(part.norm, self.x)
@@ -144,27 +150,27 @@ class Launches:
 
     def normalise(self, norm: nn.Module | None, to: Tensor | Digits) -> None:
         """x += what is pending; to = norm(x)"""
-        kind, gamma, beta, eps = described(norm)
+        kind, gamma, beta, eps = norm_fields(norm)
         added, size = self.pending, self.x.shape[1]
         self.pending = None
         n, gains = (to.bytes, to.gains) if isinstance(to, Digits) else (to, self.none)
         tensors = (self.x, self.or_none(added), n, gains, self.or_none(gamma), self.or_none(beta))
         kinds = {
-            "NORM": kind, "BETA": beta is not None, "ADDED": added is not None, "BLOCK": power(size),
+            "NORM": kind, "BETA": beta is not None, "ADDED": added is not None, "BLOCK": power_of_two(size),
             "DIGITS": isinstance(to, Digits),
         }  # fmt: skip
         warps = 8 if size >= 2048 else 4
         self.add(lambda: R.normalise[(self.rows,)](*tensors, size, eps, **kinds, num_warps=warps))
 
-    def normalised(self, norm: nn.Module | None) -> Tensor:
+    def normalise_to_buffer(self, norm: nn.Module | None) -> Tensor:
         """norm(x) in a buffer of its own"""
         n = self.buffer(self.x.shape[1])
         self.normalise(norm, n)
         return n
 
     def product(
-        self, name: str, w: Matrix, source: Tensor | Digits, norm: nn.Module | None, to: Tensor, mode: int,
-        act: int = R.NONE, factor: float = 1.0,
+        self, name: str, w: MergedMatrix, source: Tensor | Digits, norm: nn.Module | None, to: Tensor,
+        mode: int, act: int = R.NONE, factor: float = 1.0,
     ) -> None:  # fmt: skip
         """to = act(factor · W norm(source) + b): set, added, or gated. ADD goes to x."""
         self.current = name
@@ -184,8 +190,8 @@ class Launches:
         assert isinstance(source, Tensor)
         whole = kernel.block >= w.columns
         if source is self.x and (self.pending is not None or (norm is not None and not whole)):
-            source, norm = self.normalised(norm), None
-        kind, gamma, beta, eps = described(norm)
+            source, norm = self.normalise_to_buffer(norm), None
+        kind, gamma, beta, eps = norm_fields(norm)
         tensors = (source, w.weight, to, self.or_none(w.bias), self.or_none(gamma), self.or_none(beta))
         kinds |= {"NORM": kind, "BETA": beta is not None, "WHOLE": whole}
         rest = (w.columns, count, eps, factor)
@@ -194,7 +200,7 @@ class Launches:
         return None
 
     def by_digits(
-        self, kernel: Kernel, w: Matrix, source: Tensor | Digits, norm: nn.Module | None, to: Tensor,
+        self, kernel: Kernel, w: MergedMatrix, source: Tensor | Digits, norm: nn.Module | None, to: Tensor,
         factor: float, count: int, kinds: dict[str, Any],
     ) -> None:  # fmt: skip
         """The same with weights of 8 bits: the row becomes digits first, unless it is there so."""
@@ -215,7 +221,7 @@ class Launches:
 
     def by_cublas(
         self,
-        w: Matrix,
+        w: MergedMatrix,
         source: Tensor,
         norm: nn.Module | None,
         to: Tensor,
@@ -224,15 +230,15 @@ class Launches:
         factor: float,
     ) -> None:
         if source is self.x:
-            source = self.normalised(norm)
+            source = self.normalise_to_buffer(norm)
         out = to if mode == R.SET and not act else self.buffer(w.rows)
         self.add(lambda: multiply(source, w, out, factor))
         if mode == R.ADD:
             if self.pending is not None:
-                self.normalised(None)
+                self.normalise_to_buffer(None)
             self.pending = out
             if self.only:  # timed alone, a product pays for its own addition
-                self.normalised(None)
+                self.normalise_to_buffer(None)
         elif act or mode == R.GATED:
             gated, size = mode == R.GATED, to.shape[1]
             grid = (self.rows, -(-size // 1024))
@@ -243,24 +249,27 @@ class Launches:
         """x += o(softmax(q kᵀ · scale + bias) v)"""
         H, G, K = part.heads, part.kv_heads, part.head_dim
         if K % 2:
-            raise Unknown("heads of odd size")
+            raise UnsupportedPart("heads of odd size")
         qkv, o = self.buffer((H + 2 * G) * K), self.matrices[part]["o"]
         self.product("qkv", self.matrices[part]["qkv"], source, norm, qkv, R.SET)
-        k, v = (zeros(self.rows, G, self.room, K, dtype=self.kept, device=self.device) for _ in range(2))
+        k, v = (
+            zeros(self.rows, G, self.capacity, K, dtype=self.cache_dtype, device=self.device)
+            for _ in range(2)
+        )
         self.caches.append((k, v))
         cos, sin = self.turn(part.rotary, K)
         self.current, how, unit = "attend", self.attending, self.dtype
-        if self.kept != self.dtype:
+        if self.cache_dtype != self.dtype:
             unit = torch.float16  # 8-bit floats widen to it in one instruction, and exactly
         parts = torch.zeros(self.rows * H * self.splits * (K + 2), device=self.device)
         y = self.buffer(H * K)
         slopes = self.weigh(part)
         tensors = (qkv, k, v, y, parts, self.past, self.first, cos, sin, self.or_none(slopes))
-        numbers = (self.room, H, G, part.scale * math.log2(math.e), part.window or 0, self.splits)
+        numbers = (self.capacity, H, G, part.scale * math.log2(math.e), part.window or 0, self.splits)
         kinds = {
-            "SIZE": K, "WIDE": max(A.LEAST, power(K)), "SHARED": max(A.LEAST, power(H // G)),
+            "SIZE": K, "WIDE": max(A.LEAST, power_of_two(K)), "SHARED": max(A.LEAST, power_of_two(H // G)),
             "BLOCK": how.block, "STAGES": how.stages, "SPLIT": self.splits > 1, "UNIT": A.UNITS[unit],
-            "PAIRS": self.kept.itemsize == 1, "PACKED": self.device.type == "cuda",
+            "PAIRS": self.cache_dtype.itemsize == 1, "PACKED": self.device.type == "cuda",
             "ROTARY": part.rotary is not None, "ALIBI": slopes is not None,
             "WINDOW": part.window is not None,
         }  # fmt: skip
@@ -271,7 +280,11 @@ class Launches:
             if o.words and self.triton("o", o) and K % R.GROUP == 0:
                 mixed = self.digits(H * K)
             to = (mixed.bytes, mixed.gains) if isinstance(mixed, Digits) else (y, self.none)
-            blocks = {"SPLITS": power(self.splits), "BLOCK": power(K), "DIGITS": isinstance(mixed, Digits)}
+            blocks = {
+                "SPLITS": power_of_two(self.splits),
+                "BLOCK": power_of_two(K),
+                "DIGITS": isinstance(mixed, Digits),
+            }
             joined = (parts, *to, K, self.splits)
             self.add(lambda: A.combine[(self.rows * H,)](*joined, **blocks, num_warps=1))
         self.product("o", o, mixed, None, self.x, R.ADD)
@@ -282,7 +295,7 @@ class Launches:
         if slopes is not None and type(part) is KeptHeads:
             slopes = slopes[list(part.kept)]
         if slopes is not None and len(slopes) != part.heads:
-            raise Unknown(f"{part.heads} heads with slopes for {len(slopes)}")
+            raise UnsupportedPart(f"{part.heads} heads with slopes for {len(slopes)}")
         return slopes
 
     def turn(self, rotary: Rotary | None, size: int) -> tuple[Tensor, Tensor]:
@@ -290,9 +303,9 @@ class Launches:
         if rotary is None:
             return self.none, self.none
         if rotary.by_length or rotary.dim != size:
-            raise Unknown("angles that change with the length, or heads turned in part")
+            raise UnsupportedPart("angles that change with the length, or heads turned in part")
         if id(rotary) not in self.tables:
-            reach = torch.arange(self.room + 1, device=self.device)[None]
+            reach = torch.arange(self.capacity + 1, device=self.device)[None]
             cos, sin = rotary.table(reach, reach[:, -1:])
             self.tables[id(rotary)] = cos[0, 0].float().contiguous(), sin[0, 0].float().contiguous()
         return self.tables[id(rotary)]
@@ -302,7 +315,7 @@ class Launches:
         if type(part) is Attention or type(part) is KeptHeads:
             return self.attend(part, source, norm)
         if not (type(part) is MLP or type(part) is GatedMLP) or part.act not in ACTS:
-            raise Unknown(type(part).__name__)
+            raise UnsupportedPart(type(part).__name__)
         matrices, mode = self.matrices[part], R.GATED if type(part) is GatedMLP else R.SET
         hidden = self.buffer(part.up.out_features)
         self.product("up", matrices["up"], source, norm, hidden, mode, ACTS[part.act])
@@ -311,7 +324,7 @@ class Launches:
 
     def block(self, block: Part) -> None:
         if type(block) is ParallelBlock:  # both parts read the norm of what x was before
-            n = self.normalised(block.norm)
+            n = self.normalise_to_buffer(block.norm)
             for name in block.names:
                 self.part(block.part(name), n, None)
         elif type(block) is Block:
@@ -321,8 +334,8 @@ class Launches:
                 if block.order == "post":
                     self.normalise(norm, self.x)
         else:
-            raise Unknown(type(block).__name__)
+            raise UnsupportedPart(type(block).__name__)
 
     def run(self) -> None:
-        for launch in self.list:
+        for launch in self.launches:
             launch()

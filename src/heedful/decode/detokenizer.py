@@ -9,7 +9,7 @@ from heedful.models.base import Tokenizer
 HALF = "\ufffd"  # what decoders write for bytes that are no character yet
 
 
-class Text:
+class Detokenizer:
     """The text of one row, token by token.
 
     A token's text depends on its neighbours (bytes of one character, spaces between pieces), so the newest

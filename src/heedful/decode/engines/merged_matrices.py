@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from heedful.decode.fallback import Unknown
+from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.kernels import gpu_rows as R
 from heedful.models.base import LM
 from heedful.nn.attention import Attention
@@ -33,16 +33,16 @@ class Kernel:
 
 
 CUBLAS = Kernel()
-Choice = dict[str, Kernel]  # by the name of a product: qkv, o, up, down, head
+KernelChoice = dict[str, Kernel]  # by the name of a product: qkv, o, up, down, head
 
 
-def power(n: int) -> int:
+def power_of_two(n: int) -> int:
     """The next power of two."""
     return 1 << max(0, n - 1).bit_length()
 
 
 @dataclass(frozen=True)
-class Attending:
+class AttentionPlan:
     """How attention goes over the cache: keys a block, warps, blocks under way, pieces (0: by the rows)."""
 
     block: int = 64
@@ -54,32 +54,8 @@ class Attending:
         return f"{self.block}/{self.warps}/{self.stages}" + (f" in {self.splits}" if self.splits else "")
 
 
-def candidates(columns: int, int8: bool) -> list[Kernel]:
-    """Kernels worth trying for one row of so many columns. One that reads whole rows can normalise too.
-
-    With weights of 8 bits a block counts words, and digits are read whatever the block is.
-    """
-    if int8:
-        return [Kernel(4, 1024, 8), Kernel(8, 1024, 8), Kernel(2, 1024, 4), Kernel(4, 512, 4),
-                Kernel(8, 512, 4), Kernel(1, 1024, 4)]  # fmt: skip
-    whole = power(columns)
-    looped = [Kernel(4, 1024, 4), Kernel(8, 512, 4), Kernel(2, 2048, 4), Kernel(1, 4096, 4)]
-    if whole > 4096:
-        return [CUBLAS, *looped]
-    full = [Kernel(rows, whole, warps) for rows, warps in ((1, 4), (2, 4), (4, 8), (8, 8))]
-    return [CUBLAS, *full, *looped[:2]]
-
-
-def usual(columns: int, int8: bool) -> Kernel:
-    """A fair kernel without measuring."""
-    whole = power(columns)
-    if int8:
-        return Kernel(4, min(1024, max(16, whole // 4)), 8 if whole >= 4096 else 4)
-    return Kernel(2 if whole >= 2048 else 4, whole, 4) if whole <= 4096 else Kernel(4, 1024, 4)
-
-
 @dataclass
-class Matrix:
+class MergedMatrix:
     """W (rows, columns), float or int8 with a scale for each row, and its bias."""
 
     weight: Tensor
@@ -108,7 +84,7 @@ class Digits:
     gains: Tensor
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
+def concat_in_place(tensors: Sequence[Tensor]) -> Tensor:
     """Return one tensor with the rows of several, which become views of it: nothing is held twice.
 
     Tensors that already stand one after the other in memory stay where they are.
@@ -117,7 +93,7 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
     starts = [(t.untyped_storage().data_ptr(), t.data_ptr()) for t in tensors[1:]]
     first, rows = tensors[0].detach(), sum(len(t) for t in tensors)
     if any(t.dtype != first.dtype for t in tensors):
-        raise Unknown("layers that are multiplied as one, of different types")
+        raise UnsupportedPart("layers that are multiplied as one, of different types")
     if ends == starts:
         return first.as_strided((rows, *first.shape[1:]), first.stride())
     whole, start = torch.cat([t.detach() for t in tensors]), 0
@@ -127,64 +103,65 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
     return whole
 
 
-def merged(*layers: nn.Module) -> Matrix:
+def merge_layers(*layers: nn.Module) -> MergedMatrix:
     """The matrices of several layers as one. The layers keep views of it: what they learn is in it too."""
     if all(type(layer) is nn.Linear for layer in layers):
         scales: list[Tensor] = []
     elif all(type(layer) is Int8Linear or type(layer) is TiedLinear for layer in layers):
         scales = [cast(Tensor, layer.scale) for layer in layers]
     else:
-        raise Unknown(", ".join(type(layer).__name__ for layer in layers))
+        raise UnsupportedPart(", ".join(type(layer).__name__ for layer in layers))
     weights, biases = [cast(Tensor, layer.weight) for layer in layers], [layer.bias for layer in layers]
     added = [cast(Tensor, bias) for bias in biases if bias is not None]
     if len(added) not in (0, len(layers)):
-        raise Unknown("layers that are multiplied as one, some of them with a bias and some without")
-    return Matrix(joined(weights), joined(scales) if scales else None, joined(added) if added else None)
+        raise UnsupportedPart("layers that are multiplied as one, some of them with a bias and some without")
+    return MergedMatrix(
+        concat_in_place(weights),
+        concat_in_place(scales) if scales else None,
+        concat_in_place(added) if added else None,
+    )
 
 
 @dataclass
-class Matrices:
+class MergedMatrices:
     """The merged matrices of a model, made once and kept for every number of rows."""
 
     model: LM
-    made: dict[int, dict[str, Matrix]] = field(default_factory=dict)
+    by_part: dict[int, dict[str, MergedMatrix]] = field(default_factory=dict)
     owners: Counter[int] = field(default_factory=Counter)  # how many layers have each tensor, by its id
 
     def __post_init__(self) -> None:
         for part in self.model.modules():
             if isinstance(part, Attention):
-                self.made[id(part)] = {"qkv": merged(*self.own(part.q, part.k, part.v)), "o": merged(part.o)}
+                self.by_part[id(part)] = {
+                    "qkv": merge_layers(*self.check_unshared(part.q, part.k, part.v)),
+                    "o": merge_layers(part.o),
+                }
             elif isinstance(part, GatedMLP):
-                self.made[id(part)] = {"up": merged(*self.own(part.gate, part.up)), "down": merged(part.down)}
+                self.by_part[id(part)] = {
+                    "up": merge_layers(*self.check_unshared(part.gate, part.up)),
+                    "down": merge_layers(part.down),
+                }
             elif isinstance(part, MLP):
-                self.made[id(part)] = {"up": merged(part.up), "down": merged(part.down)}
+                self.by_part[id(part)] = {"up": merge_layers(part.up), "down": merge_layers(part.down)}
             elif isinstance(part, LMHead):
-                self.made[id(part)] = {"head": merged(part.out)}
+                self.by_part[id(part)] = {"head": merge_layers(part.out)}
 
-    def own(self, *layers: nn.Module) -> tuple[nn.Module, ...]:
+    def check_unshared(self, *layers: nn.Module) -> tuple[nn.Module, ...]:
         """The layers, if no other has one of their tensors: merging would leave that one's behind."""
         if not self.owners:
             self.owners.update(id(p) for m in self.model.modules() for p in m._parameters.values())
         if any(self.owners[id(p)] > 1 for layer in layers for p in layer.parameters()):
-            raise Unknown("a matrix that two layers share")
+            raise UnsupportedPart("a matrix that two layers share")
         return layers
 
-    def __getitem__(self, part: nn.Module) -> dict[str, Matrix]:
-        return self.made[id(part)]
+    def __getitem__(self, part: nn.Module) -> dict[str, MergedMatrix]:
+        return self.by_part[id(part)]
 
-    def named(self, name: str) -> list[tuple[nn.Module | None, Matrix]]:
+    def find(self, name: str) -> list[tuple[nn.Module | None, MergedMatrix]]:
         """All matrices called so, with the part they are of."""
         parts = {id(m): m for m in self.model.modules()}
-        return [(parts[i], matrices[name]) for i, matrices in self.made.items() if name in matrices]
-
-
-def attendings(matrices: Matrices, rows: int) -> list[Attending]:
-    """Ways over the cache worth trying: in pieces where rows and heads alone do not fill the device."""
-    heads = max((m.kv_heads for m in matrices.model.modules() if isinstance(m, Attention)), default=1)
-    if rows * heads >= 132:
-        sizes = ((64, 4, 3), (32, 4, 4), (64, 8, 3), (128, 4, 2), (128, 8, 2), (32, 2, 4))
-        return [Attending(*size, splits=1) for size in sizes]
-    return [Attending(block, 4, 2, splits) for block in (32, 64) for splits in (1, 2, 4, 8)]
+        return [(parts[i], matrices[name]) for i, matrices in self.by_part.items() if name in matrices]
 
 
 def zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -194,13 +171,13 @@ def zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.zeros(*shape, dtype=torch.uint8, device=device).view(dtype)
 
 
-def working(model: nn.Module) -> torch.dtype:
+def compute_dtype(model: nn.Module) -> torch.dtype:
     """What the model computes in: the type of its weights, scales of whole numbers apart."""
     found = (p for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale"))
     return next(found).dtype
 
 
-def described(norm: nn.Module | None) -> tuple[int, Tensor | None, Tensor | None, float]:
+def norm_fields(norm: nn.Module | None) -> tuple[int, Tensor | None, Tensor | None, float]:
     """Kind, γ, β and ε of a norm."""
     if norm is None:
         return R.PLAIN, None, None, 0.0
@@ -208,10 +185,10 @@ def described(norm: nn.Module | None) -> tuple[int, Tensor | None, Tensor | None
         return R.LAYER, norm.weight, norm.bias, norm.eps
     if type(norm) is RMSNorm:
         return R.RMS, norm.weight, None, norm.eps
-    raise Unknown(type(norm).__name__)
+    raise UnsupportedPart(type(norm).__name__)
 
 
-def multiply(x: Tensor, w: Matrix, out: Tensor, factor: float) -> None:
+def multiply(x: Tensor, w: MergedMatrix, out: Tensor, factor: float) -> None:
     """out = factor · x Wᵀ + b, by the vendor's library."""
     weight = w.weight if w.scale is None else w.weight.to(x.dtype)
     plain = w.scale is None and factor == 1.0

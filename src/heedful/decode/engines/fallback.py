@@ -31,7 +31,7 @@ from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLine
 from heedful.nn.rope import Scaling
 
 # The classes that fast steppers know, and the tensors each has. One may still lack a kernel (Unknown).
-TENSORS: dict[type[nn.Module], tuple[str, ...]] = {
+KNOWN_PARTS: dict[type[nn.Module], tuple[str, ...]] = {
     LM: (), Stack: (), Block: (), ParallelBlock: (),
     Attention: (), KeptHeads: (), MLP: (), GatedMLP: (),
     Embedding: (), Learned: ("weight",), Sinusoidal: (), Rotary: (), ALiBi: (),
@@ -40,13 +40,13 @@ TENSORS: dict[type[nn.Module], tuple[str, ...]] = {
     Int8Linear: ("weight", "scale", "bias"), Int4Linear: ("weight", "scale", "bias"),
     Int8Embedding: ("weight", "scale"), TiedLinear: (),
 }  # fmt: skip
-METHODS = {kind: frozenset(n for n in dir(kind) if callable(getattr(kind, n))) for kind in TENSORS}
+METHODS = {kind: frozenset(n for n in dir(kind) if callable(getattr(kind, n))) for kind in KNOWN_PARTS}
 NO_GRAD = torch.no_grad()(lambda: None).__code__  # of any function that torch.no_grad decorates
-LOOSE = frozenset({Tensor, nn.Parameter})
-NUMBERS = (int, float, str, tuple, Scaling, FunctionType, BuiltinFunctionType)
+TENSOR_TYPES = frozenset({Tensor, nn.Parameter})
+PLAIN_VALUES = (int, float, str, tuple, Scaling, FunctionType, BuiltinFunctionType)
 
 
-class Unknown(Exception):
+class UnsupportedPart(Exception):
     """A part or a tensor that no fast step computes: the reason. No error, the plain step does it."""
 
 
@@ -57,22 +57,22 @@ class FastStepper(EagerStepper):
     prefill and, for hooks, at every step: parts and weights may change between texts, hooks at any time.
     """
 
-    why: str | None = None
+    fallback_reason: str | None = None
     hooks = -1  # how many hooks there had ever been when the model was looked at
 
     def check_model(self) -> None:
         """Find out whether the fast way computes the model as it is now."""
         self.hooks = RemovableHandle.next_id
-        self.why = fallback_reason(self.model)
+        self.fallback_reason = find_fallback_reason(self.model)
 
-    def takes_fast_way(self, watch: Watch | None) -> bool:
+    def can_step_fast(self, watch: Watch | None) -> bool:
         """Whether the next step need not be plain, as far as the model is concerned."""
-        if self.why is None and self.hooks != RemovableHandle.next_id:
+        if self.fallback_reason is None and self.hooks != RemovableHandle.next_id:
             self.check_model()
-        return self.why is None and watch is None
+        return self.fallback_reason is None and watch is None
 
 
-def fallback_reason(model: Model) -> str | None:
+def find_fallback_reason(model: Model) -> str | None:
     """Return why only the plain stepper computes this model; None if all of it is known and unchanged.
 
     Costs some microseconds for each module, so that it can be asked before every text.
@@ -85,19 +85,19 @@ def fallback_reason(model: Model) -> str | None:
         return "torch.autocast is on"
     kinds, device = set[type](), model.device
     for module in model.modules():
-        reason = changed_part(module) or changed_tensor(module, device)
+        reason = part_change(module) or tensor_change(module, device)
         if reason is not None:
             name = next(name for name, found in model.named_modules() if found is module)
             return f"{name or 'the model'} {reason}"
         kinds.add(type(module))
-    return next((reason for kind in kinds if (reason := changed_class(kind)) is not None), None)
+    return next((reason for kind in kinds if (reason := class_change(kind)) is not None), None)
 
 
-def changed_part(module: nn.Module) -> str | None:
+def part_change(module: nn.Module) -> str | None:
     """Return how a module differs from what its class says it computes; None if it does not."""
     kind = type(module)
-    if kind not in TENSORS:
-        base = next((known for known in kind.__mro__ if known in TENSORS), None)
+    if kind not in KNOWN_PARTS:
+        base = next((known for known in kind.__mro__ if known in KNOWN_PARTS), None)
         return f"is a {kind.__name__}, " + (f"a subclass of {base.__name__}" if base else "no known part")
     if module._forward_hooks or module._forward_pre_hooks:
         return "has a forward hook"
@@ -107,11 +107,11 @@ def changed_part(module: nn.Module) -> str | None:
     return None
 
 
-def changed_tensor(module: nn.Module, device: torch.device) -> str | None:
+def tensor_change(module: nn.Module, device: torch.device) -> str | None:
     """Return which tensor of a module cannot be read by its address; None if all can."""
-    if not LOOSE.isdisjoint(map(type, module.__dict__.values())):
+    if not TENSOR_TYPES.isdisjoint(map(type, module.__dict__.values())):
         return "has a tensor that is neither a parameter nor a buffer"
-    known = TENSORS[type(module)]
+    known = KNOWN_PARTS[type(module)]
     for held, kind in ((module._parameters, nn.Parameter), (module._buffers, Tensor)):
         for name, tensor in held.items():
             if tensor is None:
@@ -125,7 +125,7 @@ def changed_tensor(module: nn.Module, device: torch.device) -> str | None:
     return None
 
 
-def changed_class(kind: type[nn.Module]) -> str | None:
+def class_change(kind: type[nn.Module]) -> str | None:
     """Return which method of a known class was replaced; None if all are those it was written with."""
     for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         for name, method in vars(base).items():
@@ -143,7 +143,7 @@ def is_original(kind: type, name: str, method: Any) -> bool:
     return method.__globals__ is home and bool(method.__code__.co_qualname == f"{kind.__name__}.{name}")
 
 
-def fingerprint(model: LM) -> list[object]:
+def model_fingerprint(model: LM) -> list[object]:
     """Return what a recorded step is written from: the parts, their numbers, and where their tensors are.
 
     It changes when a part is swapped, a number of one is set, or a tensor is put in the place of another; not
@@ -154,7 +154,7 @@ def fingerprint(model: LM) -> list[object]:
         found.append(module)
         if module is not model:
             values = [v for name, v in module.__dict__.items() if name[0] != "_" and name != "training"]
-            found += [value for value in values if isinstance(value, NUMBERS)]
+            found += [value for value in values if isinstance(value, PLAIN_VALUES)]
         for held in (module._parameters, module._buffers):
             found += [(t.data_ptr(), t.dtype, t.shape) for t in held.values() if t is not None]
     return found

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.decode.fast_gpu import ACTS, Launches
-from heedful.decode.gpu_matrices import Matrix, described, multiply, power
+from heedful.decode.engines.merged_matrices import MergedMatrix, multiply, norm_fields, power_of_two
+from heedful.decode.engines.recorded_step import ACTS, StepKernels
 from heedful.kernels import gpu_attend as A
 from heedful.kernels import gpu_rows as R
 from heedful.models.base import LM
@@ -20,10 +20,10 @@ from heedful.nn.block import Block
 from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.head import LMHead
 
-MANY = 16  # heads of a position that one program turns
+HEADS_PER_PROGRAM = 16  # heads of a position that one program turns
 
 
-def reads(model: LM) -> bool:
+def can_prefill(model: LM) -> bool:
     """Whether all parts are known: blocks of order "pre" without windows or biases, positions by rotation.
 
     It is asked of a model whose step is recorded: its parts are what their classes say (see `fallback`).
@@ -43,71 +43,80 @@ def reads(model: LM) -> bool:
     )  # fmt: skip
 
 
-def read(launches: Launches, prompt: Tensor) -> Tensor:
-    """Logits (B, V) after prompts (B, T) without padding. Keys and values go to the caches of `launches`."""
-    model, (rows, length) = launches.model, prompt.shape
+def prefill_prompt(kernels: StepKernels, prompt: Tensor) -> Tensor:
+    """Logits (B, V) after prompts (B, T) without padding. Keys and values go to the caches of `kernels`."""
+    model, (rows, length) = kernels.model, prompt.shape
     x = F.embedding(prompt.flatten(), model.embed.token.weight).float() * model.embed.scale  # (B T, D)
-    caches, pending = iter(launches.caches), None
+    caches, pending = iter(kernels.caches), None
     for number in range(len(model.blocks)):
         block = model.blocks[number]
         assert isinstance(block, Block)
         for name in block.names:
             part, norm = block.part(name), block.get_submodule(f"{name}_norm")
-            n = normalised(launches, x, pending, norm)
+            n = add_and_normalise(kernels, x, pending, norm)
             if isinstance(part, Attention):
-                pending = attended(launches, part, n, rows, next(caches))
+                pending = attend_prompt(kernels, part, n, rows, next(caches))
             else:
                 assert isinstance(part, (MLP, GatedMLP))
-                pending = fed(launches, part, n)
+                pending = feed_forward(kernels, part, n)
     assert pending is not None
     x, pending = (t.view(rows, length, -1)[:, -1].contiguous() for t in (x, pending))
     assert isinstance(model.head, LMHead)
-    head = launches.matrices[model.head]["head"]
-    return product(normalised(launches, x, pending, model.blocks.norm), head, model.head.scale)
+    head = kernels.matrices[model.head]["head"]
+    return multiply_rows(add_and_normalise(kernels, x, pending, model.blocks.norm), head, model.head.scale)
 
 
-def product(x: Tensor, w: Matrix, factor: float = 1.0) -> Tensor:
+def multiply_rows(x: Tensor, w: MergedMatrix, factor: float = 1.0) -> Tensor:
     """factor · x Wᵀ + b"""
     out = x.new_empty(len(x), w.rows)
     multiply(x, w, out, factor)
     return out
 
 
-def normalised(launches: Launches, x: Tensor, added: Tensor | None, norm: nn.Module | None) -> Tensor:
+def add_and_normalise(
+    kernels: StepKernels, x: Tensor, residual: Tensor | None, norm: nn.Module | None
+) -> Tensor:
     """x += added;  norm(x)"""
-    kind, gamma, beta, eps = described(norm)
-    size, none = x.shape[1], launches.none
-    n = torch.empty_like(x, dtype=launches.dtype)
-    tensors = (x, launches.or_none(added), n, none, launches.or_none(gamma), launches.or_none(beta))
-    kinds = {"NORM": kind, "BETA": beta is not None, "ADDED": added is not None, "DIGITS": False}
+    kind, gamma, beta, eps = norm_fields(norm)
+    size, none = x.shape[1], kernels.none
+    n = torch.empty_like(x, dtype=kernels.dtype)
+    tensors = (x, kernels.or_none(residual), n, none, kernels.or_none(gamma), kernels.or_none(beta))
+    kinds = {"NORM": kind, "BETA": beta is not None, "ADDED": residual is not None, "DIGITS": False}
     R.normalise[(len(x),)](
-        *tensors, size, eps, **kinds, BLOCK=power(size), num_warps=8 if size >= 2048 else 4
+        *tensors, size, eps, **kinds, BLOCK=power_of_two(size), num_warps=8 if size >= 2048 else 4
     )
     return n
 
 
-def attended(
-    launches: Launches, part: Attention, n: Tensor, rows: int, cache: tuple[Tensor, Tensor]
+def attend_prompt(
+    kernels: StepKernels, part: Attention, n: Tensor, rows: int, cache: tuple[Tensor, Tensor]
 ) -> Tensor:
     """o(softmax(q kᵀ · scale) v), causal"""
     H, G, K = part.heads, part.kv_heads, part.head_dim
-    matrices, (cos, sin) = launches.matrices[part], launches.turn(part.rotary, K)
-    qkv = product(n, matrices["qkv"])  # (B T, (H + 2G) K)
+    matrices, (cos, sin) = kernels.matrices[part], kernels.turn(part.rotary, K)
+    qkv = multiply_rows(n, matrices["qkv"])  # (B T, (H + 2G) K)
     whole, length = torch.empty_like(qkv), len(n) // rows
-    sizes = {"SIZE": K, "WIDE": power(K), "MANY": MANY, "ROTARY": part.rotary is not None}
-    grid = (len(n), -(-(H + 2 * G) // MANY))
-    A.launch_attention[grid](qkv, whole, *cache, cos, sin, length, launches.room, H, G, **sizes, num_warps=4)
+    sizes = {
+        "SIZE": K,
+        "WIDE": power_of_two(K),
+        "MANY": HEADS_PER_PROGRAM,
+        "ROTARY": part.rotary is not None,
+    }
+    grid = (len(n), -(-(H + 2 * G) // HEADS_PER_PROGRAM))
+    A.launch_attention[grid](
+        qkv, whole, *cache, cos, sin, length, kernels.capacity, H, G, **sizes, num_warps=4
+    )
     heads = whole.view(rows, length, H + 2 * G, K).transpose(1, 2)  # (B, H + 2G, T, K)
     q, k, v = heads.split((H, G, G), 1)
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=part.scale, enable_gqa=H != G)
-    return product(y.transpose(1, 2).reshape(len(n), H * K), matrices["o"])
+    return multiply_rows(y.transpose(1, 2).reshape(len(n), H * K), matrices["o"])
 
 
-def fed(launches: Launches, part: MLP | GatedMLP, n: Tensor) -> Tensor:
+def feed_forward(kernels: StepKernels, part: MLP | GatedMLP, n: Tensor) -> Tensor:
     """down(act(gate n) ⊙ up n), or down(act(up n))"""
-    matrices, gated, size = launches.matrices[part], isinstance(part, GatedMLP), part.up.out_features
-    up = product(n, matrices["up"])
+    matrices, gated, size = kernels.matrices[part], isinstance(part, GatedMLP), part.up.out_features
+    up = multiply_rows(n, matrices["up"])
     hidden = up.new_empty(len(n), size)
     kinds = {"ACT": ACTS[part.act], "GATED_": gated, "BLOCK": 1024}
     R.gate[(len(n), -(-size // 1024))](up, hidden, size, **kinds, num_warps=4)
-    return product(hidden, matrices["down"])
+    return multiply_rows(hidden, matrices["down"])

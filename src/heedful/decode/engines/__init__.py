@@ -1,0 +1,1 @@
+"""Fast steppers behind the `Stepper` protocol: machine code on a CPU, a recorded graph on a GPU."""

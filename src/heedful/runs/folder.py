@@ -5,6 +5,7 @@ metrics.jsonl    one line every few steps and per evaluation, under the names of
 samples.jsonl    texts a writing model made on its way
 env.json         the machine and its packages
 log.txt          what was said on the terminal
+run.lock         the process that trains here, while it does
 tokenizer/       the vocabulary
 checkpoints/     models with all that is needed to go on; best.json and last.json name two of them
 """
@@ -25,7 +26,7 @@ import torch
 import heedful
 from heedful.errors import ConfigError, CorruptFile, MissingPackage, NotFound
 from heedful.runs.settings import Chosen, differing, plain, read, write
-from heedful.train.checkpoint import newest, write_atomic
+from heedful.train.checkpoint import newest, run_lock, write_atomic
 
 
 class Folder:
@@ -33,21 +34,35 @@ class Folder:
 
     def __init__(self, path: Path, chosen: Chosen, resume: bool, tensorboard: bool = False) -> None:
         self.path, self.chosen = path, chosen
-        if newest(path) is not None and not resume:
-            raise ConfigError(
-                f"{path} holds a run already; --resume goes on with it, --folder names another place"
-            )
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
                 f"{path} cannot be made ({error.strerror}); --folder names another place"
             ) from None
-        if resume and (path / "config.yaml").is_file():
-            self._same(chosen)
-        if newest(path) is None:
-            self.begin()
-        self._board = board(path) if tensorboard else None
+        self._lock = run_lock(path)
+        self._lock.acquire()
+        try:
+            self._check(resume)
+            if newest(path) is None:
+                self.begin()
+            self._board = board(path) if tensorboard else None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let others into the folder."""
+        self._lock.release()
+
+    def _check(self, resume: bool) -> None:
+        """Raise ConfigError for a folder that holds a run which is not to go on, or not like this."""
+        if newest(self.path) is not None and not resume:
+            raise ConfigError(
+                f"{self.path} holds a run already; --resume goes on with it, --folder names another place"
+            )
+        if resume and (self.path / "config.yaml").is_file():
+            self._same(self.chosen)
 
     def begin(self) -> None:
         """Write down what runs, and where; of a run that goes on, once nothing speaks against it any more."""
@@ -103,6 +118,8 @@ class Nowhere:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def close(self) -> None: ...
 
     def begin(self) -> None: ...
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -116,16 +116,14 @@ def train(
     with processes(recipe.parallel, gpu=device.type == "cuda") as by:
         device = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
         files: Files = by.run_on_first(lambda: Folder(folder, chosen, resume, tensorboard)) or Nowhere(folder)
-        # The first process writes the vocabulary and the tokens, which the others then find.
-        ready = by.run_on_first(lambda: prepare(chosen, device, folder)) or prepare(chosen, device, folder)
-        config = replace(recipe.train, folder=folder, resume=resume)
-        chosen = replace(chosen, recipe=replace(recipe, train=config))
-        shown = progress(config.steps, quiet or by.rank > 0)
-        try:
-            with sharing(ready.model):
-                return Loop(chosen, ready, files, shown, by).run()
-        finally:
-            shown.close()
+        with closing(files):
+            # The first process writes the vocabulary and the tokens, which the others then find.
+            own = lambda: prepare(chosen, device, folder)
+            ready = by.run_on_first(own) or own()
+            config = replace(recipe.train, folder=folder, resume=resume)
+            settled = replace(chosen, recipe=replace(recipe, train=config))
+            with closing(progress(config.steps, quiet or by.rank > 0)) as shown, sharing(ready.model):
+                return Loop(settled, ready, files, shown, by).run()
 
 
 class Loop:

@@ -5,11 +5,14 @@ folder/
     training.json             step, loss, config, fingerprint of the data
     optimiser.safetensors     moments, under <optimiser>.<parameter>.<name>
     ema.safetensors           the averaged weights, if the run keeps them
+    checksums.json            the SHA-256 of each of these files
   last.json, best.json        which one
+  run.lock                    the process that trains here, while it does
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -24,11 +27,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from heedful.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
+from heedful.files import read_json
 from heedful.loading import load, save
+from heedful.locks import FileLock
 from heedful.models.base import Model
 from heedful.weights.files import SafeFile
 from heedful.weights.names import tensors
 
+CHECKSUMS = "checksums.json"
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
 
 
@@ -111,6 +117,8 @@ def write_checkpoint(
         (part / "training.json").write_text(
             json.dumps({"step": step, **training}, indent=2), encoding="utf-8"
         )
+        sums = {str(path.relative_to(part)): digest(path) for path in part.rglob("*") if path.is_file()}
+        (part / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
         sync_folder(part)
         shutil.rmtree(old, ignore_errors=True)
         if final.exists():  # of an earlier attempt at the same step
@@ -127,6 +135,39 @@ def write_checkpoint(
         reason = "no space left on the disk" if "No space left" in reason else reason
         raise HeedfulError(f"could not write {final}: {reason}; {kept}") from None
     return final
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify_checksums(checkpoint: Path) -> None:
+    """Raise CorruptFile for the first file of a checkpoint that is not as it was written.
+
+    A checkpoint without checksums was written before there were any.
+    """
+    table = checkpoint / CHECKSUMS
+    if not table.is_file():
+        return
+    try:
+        sums = read_json(table)
+    except CorruptFile as error:
+        raise CorruptFile(error.message, hint=instead(checkpoint)) from None
+    for name, expected in sums.items():
+        path = checkpoint / name
+        if "\0" in name or not path.is_file():
+            raise CorruptFile(f"{table} names {name!r:.80}, which is not there", hint=instead(checkpoint))
+        if digest(path) != expected:
+            raise CorruptFile(
+                f"{path} is damaged: its checksum is not the one in {CHECKSUMS}", hint=instead(checkpoint)
+            )
+
+
+def run_lock(folder: Path) -> FileLock:
+    """Return the lock of a run's folder."""
+    return FileLock(folder / "run.lock", str(folder), "wait for it to end, or use another folder")
 
 
 def make_room(folder: Path) -> None:

@@ -107,6 +107,7 @@ def train(
 ) -> None:
     """Train word vectors on text."""
     from heedful.word2vec.formats import guess
+    from heedful.word2vec.session import file_lock
     from heedful.word2vec.settings import Settings
 
     guess(output)  # a file that cannot be written is better known before the training
@@ -122,9 +123,10 @@ def train(
     # fmt: on
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint FILE, the run to go on from")
-    session = prepare(corpus, settings, lowercase, phrases, checkpoint if resume else None)
-    say(f"{session.vocabulary.total:,} words read, {len(session.vocabulary):,} in the vocabulary")
-    finish(session, output, follow(session, threads, checkpoint, device), as_json)
+    with file_lock(output):
+        session = prepare(corpus, settings, lowercase, phrases, checkpoint if resume else None)
+        say(f"{session.vocabulary.total:,} words read, {len(session.vocabulary):,} in the vocabulary")
+        finish(session, output, follow(session, threads, checkpoint, device), as_json)
 
 
 def prepare(

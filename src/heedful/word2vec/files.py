@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from heedful.errors import CorruptFile
+from heedful.errors import CorruptFile, HeedfulError
+from heedful.files import open_atomically
 from heedful.weights.layout import read_layout
 
 KINDS = {
@@ -50,20 +50,20 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 64)
     head = len(text).to_bytes(8, "little") + text
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial, digest = path.with_name(path.name + ".partial"), hashlib.sha256(head)
-    with partial.open("wb") as file:
-        file.write(head)
-        for tensor in tensors.values():
-            for start in range(0, len(tensor), ROWS):
-                rows = np.ascontiguousarray(tensor[start : start + ROWS]).tobytes()
-                digest.update(rows)
-                file.write(rows)
-        file.seek(head.index(BLANK.encode()))
-        file.write(digest.hexdigest().encode())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    digest = hashlib.sha256(head)
+    try:
+        with open_atomically(path) as file:
+            file.write(head)
+            for tensor in tensors.values():
+                for start in range(0, len(tensor), ROWS):
+                    rows = np.ascontiguousarray(tensor[start : start + ROWS]).tobytes()
+                    digest.update(rows)
+                    file.write(rows)
+            file.seek(head.index(BLANK.encode()))
+            file.write(digest.hexdigest().encode())
+    except OSError as error:
+        kept = "what was there before is whole" if path.is_file() else "nothing is left there"
+        raise HeedfulError(f"could not write {path}: {error.strerror or error}", hint=kept) from None
 
 
 def read(path: Path, mmap: bool = False) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -10,6 +10,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import ConfigError, CorruptFile, InputError, NotFound
+from heedful.locks import FileLock
 from heedful.word2vec import files
 from heedful.word2vec.corpus import Corpus
 from heedful.word2vec.encoding import Encoded, encode
@@ -94,6 +96,12 @@ class Session:
             raise ConfigError(
                 f"threads={threads} is below 1; give 1 for the bit-exact mode, or the number of cores"
             )
+        with file_lock(checkpoint) if checkpoint is not None else nullcontext():
+            yield from self._steps(threads, checkpoint, every, interval, device)
+
+    def _steps(
+        self, threads: int, checkpoint: Path | None, every: float, interval: float, device: str
+    ) -> Iterator[Progress]:
         encoded = self.encoded()
         if not encoded.paired:
             raise InputError(
@@ -155,6 +163,14 @@ class Session:
         tensors = all_tensors(self.vocabulary.words, self.vocabulary.counts, self.tables, self.settings.dim)
         tensors |= {"losses": self.cursor.losses, "examples": self.cursor.examples}
         files.write(path, tensors, {"format": KIND, "state": json.dumps(state)})
+
+
+def file_lock(path: Path) -> FileLock:
+    """Return the lock of a file that a run is to write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(
+        path.with_name(path.name + ".lock"), str(path), "wait for it to end, or name another file"
+    )
 
 
 def all_tensors(words: list[str], counts: np.ndarray, tables: Tables, dim: int) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from heedful.runs.finetune.labelled import Classify, Similarity
 from heedful.runs.finetune.located import Answer, Tag
 from heedful.runs.finetune.tasks import Examples, Reading, Task, measured, reach
 from heedful.runs.finetune.training import Loop, Trained
-from heedful.runs.finetune.writing import Asked, Outcome, place, write
+from heedful.runs.finetune.writing import Asked, Outcome, out_lock, place, write
 from heedful.runs.finetune.written import Complete, Summarize, Translate
 from heedful.runs.prepare import check_vocabulary
 from heedful.runs.progress import Lines, Progress, Silent, progress
@@ -76,8 +77,13 @@ class Ready:
 
 def finetune(asked: Asked, *, quiet: bool = False) -> Outcome:
     """Teach a trained model a file. Nothing is written unless it ends well, or is interrupted."""
-    say: Progress = Silent() if quiet else Lines()
     out = place(asked)
+    with out_lock(out):
+        return _finetune(asked, out, quiet)
+
+
+def _finetune(asked: Asked, out: Path, quiet: bool) -> Outcome:
+    say: Progress = Silent() if quiet else Lines()
     seen = look(asked, say)
     ready = make_ready(asked, seen, say)
     shown = progress(ready.config.steps, quiet)

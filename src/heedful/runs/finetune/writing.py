@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 
 from heedful.errors import ConfigError, HeedfulError
 from heedful.loading import save, save_on_base
+from heedful.locks import FileLock
 from heedful.models.base import Model
 from heedful.runs.cards import Card, card
 from heedful.runs.finetune.training import Trained
@@ -93,7 +94,14 @@ def place(asked: Asked) -> Path:
         return out
     name = f"{Path(asked.file).name.split('.')[0] or 'data'}-{Path(asked.model).name}"
     tries = (Path(f"{name}{suffix}") for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
-    return next(path for path in tries if not path.exists())
+    return next(path for path in tries if not path.exists() and out_lock(path).is_free())
+
+
+def out_lock(out: Path) -> FileLock:
+    """Return the lock of a folder that does not exist yet: a file in the nearest folder above that does."""
+    above = next(path for path in out.absolute().parents if path.exists())
+    name = ".".join(out.absolute().relative_to(above).parts)
+    return FileLock(above / f"{name}.lock", f"--out {out}", "take another name, or wait for it to end")
 
 
 def write(model: Model, outcome: Outcome, asked: Asked) -> None:

@@ -95,9 +95,9 @@ def test_a_vocabulary_of_another_model(heed: Heed, text: Path) -> None:
     ("change", "message"),
     [
         ("model.dim=32", "r was trained with model.dim = 16 and is to go on with 32"),
-        ("train.lr=0.5", "was trained with lr=0.003 and is to go on with 0.5"),
+        ("train.lr=0.5", "was trained with --lr 0.003 and is to go on with 0.5"),
         ("data.batch=4", "r was trained with data.batch = 2 and is to go on with 4"),
-        ("train.seed=1", "was trained with seed=0 and is to go on with 1"),
+        ("train.seed=1", "was trained with --seed 0 and is to go on with 1"),
     ],
 )
 def test_going_on_with_another_setting_names_it(change: str, message: str, heed: Heed, text: Path) -> None:

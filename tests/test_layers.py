@@ -55,7 +55,8 @@ ALLOWED = {
     },
     "view": {"inspect", "models", "loading", "nn", "word2vec", "decode", "runs"},
     "studio": {"*"},
-    "serve": {"decode", "loading", "models", "pooling", "text", "studio"},
+    "server": set(),
+    "serve": {"decode", "loading", "models", "pooling", "text", "server"},
     "__init__": {"*"},
 }
 

@@ -82,10 +82,10 @@ class Server:
     def start(self) -> Server:
         import uvicorn
 
+        from heedful.server.sockets import bind_socket
         from heedful.studio.app import create_app
-        from heedful.studio.serve import bound
 
-        sock = bound(self.port)
+        sock = bind_socket(self.port)
         self.port = sock.getsockname()[1]
         app = create_app(models_folder=self.models, runs_folder=self.runs)
         config = uvicorn.Config(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.decode.stepper import Plain
+from heedful.decode.stepper import EagerStepper
 
 
 def events(text: str) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def said(text: str, index: int = 0) -> str:
     return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
 
 
-class Scripted(Plain):
+class Scripted(EagerStepper):
     """Writes these tokens, whatever was asked."""
 
     def __init__(self, model: Any, ids: list[int]) -> None:

@@ -15,10 +15,11 @@ import torch
 
 import heedful
 from heedful.decode.loop import Piece
-from heedful.serve import answers, streams, work
+from heedful.serve import streams, work
 from heedful.serve.app import Limits, Server, create_app
 from heedful.serve.engine import Engine
 from heedful.serve.errors import Refused
+from heedful.server.json_response import Json
 from tests.serve.asking import Caller, events, said, until
 from tests.serve.conftest import Models
 
@@ -335,13 +336,13 @@ def test_large_answers_are_not_written_out_in_the_event_loop(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[str] = set()
-    render = answers.Json.render
+    render = Json.render
 
     def seen(self: Any, content: Any) -> bytes:
         threads.add(threading.current_thread().name)
         return render(self, content)
 
-    monkeypatch.setattr(answers.Json, "render", seen)
+    monkeypatch.setattr(Json, "render", seen)
 
     async def scene() -> None:
         app, _ = made()

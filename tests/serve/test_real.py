@@ -24,9 +24,9 @@ import pytest
 import heedful
 from heedful.serve import work
 from heedful.serve.app import Server, create_app
-from heedful.serve.guard import Rules
 from heedful.serve.running import Draining, run
-from heedful.studio.serve import bound
+from heedful.server.guard import AccessRules
+from heedful.server.sockets import bind_socket
 from tests.serve.conftest import Models
 from tests.serve.test_engine import Slow
 
@@ -48,8 +48,8 @@ class Running:
 @pytest.fixture
 def running(models: Models) -> Iterator[Running]:
     """In a thread; it ends when the test does."""
-    app, server = create_app(models.all(), queue=1, rules=Rules(key=KEY))
-    sock = bound(0)
+    app, server = create_app(models.all(), queue=1, rules=AccessRules(api_key=KEY))
+    sock = bind_socket(0)
     found: list[Draining] = []
     thread = threading.Thread(target=run, args=(app, server, sock), kwargs={"ready": found.append})
     thread.start()
@@ -198,7 +198,7 @@ def test_a_first_signal_lets_the_last_answer_out(models: Models, monkeypatch: py
     slow = Slow()
     monkeypatch.setattr(work, "stream", slow)
     app, server = create_app(models.all())
-    sock, found = bound(0), []
+    sock, found = bind_socket(0), []
     port = sock.getsockname()[1]
     thread = threading.Thread(
         target=run, args=(app, server, sock), kwargs={"ready": found.append, "patience": 0.6}

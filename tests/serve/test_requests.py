@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.serve.app import Limits, create_app
-from heedful.serve.guard import Rules
 from heedful.serve.served import served
+from heedful.server.guard import AccessRules
 from tests.serve.conftest import Models
 
 HELLO = [{"role": "user", "content": "the cat"}]
@@ -237,7 +237,7 @@ def test_a_foreign_host_or_page_is_refused(client: TestClient) -> None:
 
 
 def test_a_key_is_asked_of_everything_but_health(models: Models) -> None:
-    app, shared = create_app(models.all(), rules=Rules(None, "sesam"))
+    app, shared = create_app(models.all(), rules=AccessRules(None, "sesam"))
     with TestClient(app, base_url="http://any.example") as client:
         assert client.get("/v1/health").status_code == 200
         for wrong in ({}, {"authorization": "Bearer sesa"}, {"authorization": "sesam"},
@@ -251,7 +251,7 @@ def test_a_key_is_asked_of_everything_but_health(models: Models) -> None:
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_read(models: Models) -> None:
-    app, shared = create_app(models.all(), rules=Rules(largest=1000))
+    app, shared = create_app(models.all(), rules=AccessRules(max_body_bytes=1000))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         failed(client.post("/v1/completions", content=b"x" * 1001), 413, "request_too_large")
 

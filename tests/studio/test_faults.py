@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from heedful.studio import reading
 from heedful.studio.app import create_app
-from heedful.studio.guard import policy
+from heedful.studio.page_policy import content_security_policy
 from heedful.studio.state import Studio
 from tests.studio.conftest import KINDS, SEQUENCES, TEXT, get, traced
 
@@ -109,7 +109,7 @@ def test_everything_is_self_and_nothing_is_documented_from_elsewhere(client: Tes
 
 
 def test_inline_scripts_of_the_page_are_allowed_by_their_hashes() -> None:
-    rules = policy("<script>alert(1)</script><script src=/a.js></script><style>p{}</style>")
+    rules = content_security_policy("<script>alert(1)</script><script src=/a.js></script><style>p{}</style>")
     assert rules.count("'sha256-") == 2
     assert "'sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI='" in rules
 

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.decode.beam import hunted
+from heedful.decode.beam import run_beam_search
 from heedful.studio import searching
 from heedful.studio.faults import Refused
 from heedful.studio.state import Studio
@@ -149,9 +149,9 @@ def test_one_search_gives_the_text_of_the_pipeline_and_its_tree(
     client: TestClient, models: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches: list[Any] = []
-    counted = lambda *given: (searches.append(given), hunted(*given))[1]  # type: ignore[func-returns-value]
-    monkeypatch.setattr(import_module("heedful.view.beams"), "hunted", counted)
-    monkeypatch.setattr("heedful.decode.beam.hunted", counted)
+    counted = lambda *given: (searches.append(given), run_beam_search(*given))[1]  # type: ignore[func-returns-value]
+    monkeypatch.setattr(import_module("heedful.view.beams"), "run_beam_search", counted)
+    monkeypatch.setattr("heedful.decode.beam.run_beam_search", counted)
     task = "text-generation" if kind == "decoder" else "translation"
     parameters = {"max_tokens": 6, "beams": 3}
     body = {"model": kind, "task": task, "inputs": {"text": "the cat sat"}, "parameters": parameters}

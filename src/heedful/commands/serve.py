@@ -49,12 +49,12 @@ def serve(
       HEED_API_KEY=secret heed serve ./my-model --host 0.0.0.0
     """
     from heedful.errors import InputError, MissingPackage
-    from heedful.studio.serve import bound
 
     try:
         from heedful.serve.app import Limits, create_app
-        from heedful.serve.guard import LOOPBACK, Rules
         from heedful.serve.running import run
+        from heedful.server.guard import LOOPBACK_HOSTS, AccessRules
+        from heedful.server.sockets import bind_socket
     except ImportError as error:
         raise MissingPackage(f"the server needs {error.name}; pip install 'heedful[serve]'") from None
     own = host == "localhost" or host == "::1" or host.startswith("127.")
@@ -66,11 +66,11 @@ def serve(
         level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(message)s"
     )
     template = None if chat_template is None else read_template(chat_template)
-    with bound(port, host) as sock:
+    with bind_socket(port, host) as sock:
         ready = [loaded(name, device, dtype, ctx, template) for name in models]
         if len({one.id for one in ready}) < len(ready):
             raise InputError(f"two models are called alike: {', '.join(one.id for one in ready)}; rename one")
-        rules = Rules((*LOOPBACK, host) if own else None, api_key)
+        rules = AccessRules((*LOOPBACK_HOSTS, host) if own else None, api_key)
         app, server = create_app(
             ready, queue=max_queue, limits=Limits(max_batch, request_timeout, strict_length), rules=rules
         )

@@ -6,7 +6,6 @@
     answers     the shapes that go back, whole or as events
     engine      one thread and its bounded line; the event loop waits for nothing else
     streams     from the engine to the client: events, pings, a client that goes away
-    guard       who may ask, how much; an id and a time on every answer
     app         the addresses
     running     a socket, signals, an end that lets the last answer out
     errors      what a request is refused for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import time
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from starlette.responses import JSONResponse
 
 import heedful
 from heedful.decode.loop import Piece
@@ -19,23 +17,7 @@ from heedful.serve.served import Served
 from heedful.serve.work import Read, Score, Writing
 
 FINISH = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
-LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 LEAST = -9999.0  # stands for a log-probability of −∞, which JSON cannot say
-
-
-def written(value: Any) -> bytes:
-    """JSON in UTF-8 without what some clients take for the end of a line.
-
-    Half a surrogate, which a request may hold, is written as its escape.
-    """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    text = text.translate(LINE_ENDS)
-    return text.encode("utf-8", errors="backslashreplace")
-
-
-class Json(JSONResponse):
-    def render(self, content: Any) -> bytes:
-        return written(content)
 
 
 @dataclass(frozen=True)

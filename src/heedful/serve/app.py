@@ -19,7 +19,7 @@ from torch import Tensor
 
 import heedful
 from heedful.models.base import Seq2Seq
-from heedful.serve.answers import Answer, Chat, Completion, Form, Json
+from heedful.serve.answers import Answer, Chat, Completion, Form
 from heedful.serve.engine import Engine
 from heedful.serve.errors import (
     Gone,
@@ -31,11 +31,12 @@ from heedful.serve.errors import (
     unknown_model,
     unsupported,
 )
-from heedful.serve.guard import Guard, Rules
 from heedful.serve.served import Served
 from heedful.serve.streams import Events, following
 from heedful.serve.wire import TOP, Asked, Fields, parsed, read_ids, read_inputs, read_messages, read_sampling
 from heedful.serve.work import Embedding, Writing, embedding, vectors, write
+from heedful.server.guard import AccessRules, Guard
+from heedful.server.json_response import Json
 
 T = TypeVar("T")
 MOST_INPUTS = 2048  # texts of one request for embeddings, as OpenAI allows
@@ -71,7 +72,7 @@ Handler = Callable[[Server, Request], Awaitable[Response]]
 
 
 def create_app(models: Sequence[Served], *, queue: int = 64, limits: Limits | None = None,
-               rules: Rules | None = None) -> tuple[Guard, Server]:  # fmt: skip
+               rules: AccessRules | None = None) -> tuple[Guard, Server]:  # fmt: skip
     """The application, and what it shares; close the server's engine when done."""
     server = Server({m.id: m for m in models}, Engine(queue), limits or Limits())
     table: list[tuple[str, str, Handler]] = [
@@ -84,7 +85,14 @@ def create_app(models: Sequence[Served], *, queue: int = 64, limits: Limits | No
     routes = [Route(path, answered(server, handler), methods=[method]) for method, path, handler in table]
     app = Starlette(routes=routes, exception_handlers={HTTPException: elsewhere})
     app.router.redirect_slashes = False
-    return Guard(app, rules or Rules()), server
+    rules = replace(rules or AccessRules(), paths_without_key=("/health", "/v1/health"))
+    return Guard(app, rules, render_refusal), server
+
+
+def render_refusal(error: Exception) -> Json:
+    """Return any failure as an answer in the shape that OpenAI's clients read."""
+    told = refused(error)
+    return Json(told.body, told.status, told.headers)
 
 
 def answered(server: Server, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -96,10 +104,9 @@ def answered(server: Server, handler: Handler) -> Callable[[Request], Awaitable[
         except Gone:
             return Response(status_code=499)  # never read: the client is not there
         except Exception as error:
-            told = refused(error)
-            if told.code == "internal_error":
-                log.exception("%s failed", request.scope["heed_id"])
-            return Json(told.body, told.status, told.headers)
+            if refused(error).code == "internal_error":
+                log.exception("%s failed", request.scope["request_id"])
+            return render_refusal(error)
 
     return endpoint
 
@@ -190,7 +197,7 @@ async def written_by(
 ) -> Response:
     """Text, whole or as it is written."""
     task = await reading(server, request, read)
-    answer, label = Answer(form, task), request.scope["heed_id"]
+    answer, label = Answer(form, task), request.scope["request_id"]
     job = server.engine.submit(lambda: write(task), label)
     if task.asked.stream:
         return Events(job, answer, server.limits.seconds)
@@ -213,7 +220,7 @@ async def reading(server: Server, request: Request, read: Callable[[Server, Fiel
     found, left = await asyncio.to_thread(work)
     if left:
         log.warning(
-            "%s: ignored %s", request.scope["heed_id"], ", ".join(f"{name!r:.40}" for name in left[:20])
+            "%s: ignored %s", request.scope["request_id"], ", ".join(f"{name!r:.40}" for name in left[:20])
         )
     return found
 
@@ -233,7 +240,7 @@ async def embeddings(server: Server, request: Request) -> Response:
         return embedding(served, inputs), form
 
     task, form = await reading(server, request, read)
-    job = server.engine.submit(lambda: vectors(task), request.scope["heed_id"])
+    job = server.engine.submit(lambda: vectors(task), request.scope["request_id"])
     found: list[Tensor] = []
     async with following(job, request.receive, server.limits.seconds):
         async for some in job:

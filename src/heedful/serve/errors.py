@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from heedful.errors import HeedfulError, is_out_of_memory
+from heedful.server.refusals import RequestRefused
 
 INVALID = "invalid_request_error"
 FINAL = {"x-should-retry": "false"}  # a second try would end as the first
 
 
-class Refused(HeedfulError):
-    """A request that gets no answer but this."""
+class Refused(RequestRefused):
+    """A request that is refused, with the parameter at fault and OpenAI's word for the kind of error."""
 
     def __init__(
         self, status: int, code: str, message: str, *, param: str | None = None, type: str = INVALID,
         headers: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(message)
-        self.status, self.code, self.param, self.type = status, code, param, type
-        self.headers = dict(headers or {})
+        super().__init__(status, code, message, headers=headers)
+        self.param, self.type = param, type
 
     @property
     def body(self) -> dict[str, Any]:
@@ -89,6 +89,9 @@ def refused(error: Exception) -> Refused:
     """Any failure as an answer. What heedful refuses is the request's fault; the rest is ours."""
     if isinstance(error, Refused):
         return error
+    if isinstance(error, RequestRefused):
+        kind = "authentication_error" if error.status == 401 else INVALID
+        return Refused(error.status, error.code, str(error), type=kind, headers=error.headers)
     text = " ".join(str(error).split())
     if isinstance(error, HeedfulError):
         return invalid(None, text)

@@ -10,7 +10,7 @@ from types import FrameType
 import uvicorn
 
 from heedful.serve.app import Server
-from heedful.serve.guard import Guard
+from heedful.server.guard import Guard
 
 
 class Draining(uvicorn.Server):

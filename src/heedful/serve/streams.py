@@ -12,10 +12,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from heedful.decode.loop import Piece
-from heedful.serve.answers import Answer, Json, written
+from heedful.serve.answers import Answer
 from heedful.serve.engine import Job, Mark
 from heedful.serve.errors import Gone, Refused, timeout
 from heedful.serve.work import Read
+from heedful.server.json_response import Json, json_bytes
 
 PING = 15.0  # seconds of silence that proxies bear
 STALLED = 30.0  # seconds that a client may take to read what was sent
@@ -74,7 +75,7 @@ class Events(Response):
         raw = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         for chunk in self.answer.opening():
-            await self.put(send, written(chunk))
+            await self.put(send, json_bytes(chunk))
         try:
             while item is not Mark.END:
                 if item is Mark.QUIET:
@@ -84,15 +85,15 @@ class Events(Response):
                         await self.put(send, event)
                 item = await self.job.next(PING)
             for chunk in self.answer.closing():
-                await self.put(send, written(chunk))
+                await self.put(send, json_bytes(chunk))
         except Refused as error:
-            await self.put(send, written(error.body))
+            await self.put(send, json_bytes(error.body))
         await self.put(send, b"[DONE]")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def events(self, item: Piece | Read) -> list[bytes]:
         """What one item says; a whole prompt with its scores is written out in a thread of its own."""
-        work = lambda: [written(chunk) for chunk in self.answer.chunks(item)]
+        work = lambda: [json_bytes(chunk) for chunk in self.answer.chunks(item)]
         return await asyncio.to_thread(work) if isinstance(item, Read) else work()
 
     async def put(self, send: Send, data: bytes | None) -> None:

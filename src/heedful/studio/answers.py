@@ -3,40 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from torch import Tensor
-
-
-def plain(value: Any) -> Any:
-    """Anything a result is made of as JSON knows it; a number that is not finite becomes its name."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, str | int | bool) or value is None:
-        return value
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(v) for v in value]
-    if isinstance(value, Tensor):
-        return plain(value.detach().cpu().tolist())
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    return str(value)
-
-
-class Json(JSONResponse):
-    """One object. Half a surrogate, which a hostile text may hold, is written as its escape."""
-
-    def render(self, content: Any) -> bytes:
-        text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8", errors="backslashreplace")
 
 
 def encoded(values: Tensor, dtype: str, *, share: bool = False) -> tuple[bytes, float, float]:

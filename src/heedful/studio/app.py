@@ -12,10 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 from heedful.errors import HeedfulError
+from heedful.server.guard import AccessRules, Guard
+from heedful.server.json_response import Json
 from heedful.studio import training
-from heedful.studio.answers import Json
 from heedful.studio.faults import Refused, told
-from heedful.studio.guard import Guard, policy
+from heedful.studio.page_policy import page_headers
 from heedful.studio.routes import (
     compare,
     explain,
@@ -38,6 +39,7 @@ PAGES = (
     "/", "/play", "/tokens", "/attention", "/steps", "/predict", "/layers", "/states", "/positions",
     "/space", "/train", "/compare", "/tour",
 )  # fmt: skip
+MAX_BODY_BYTES = 2_000_000
 MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: npm run build in web/."
 
 
@@ -59,10 +61,11 @@ def create_app(
     app.add_api_route("/static/{name}", lambda name: _file(static, name))
     app.add_api_route("/{path:path}", lambda path: _elsewhere(static, page, path))
     for kind in (HeedfulError, Exception):
-        app.add_exception_handler(kind, _failed)
+        app.add_exception_handler(kind, lambda request, error: render_error(error))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_middleware(Guard, csp=policy(page))
+    rules = AccessRules(max_body_bytes=MAX_BODY_BYTES, headers=page_headers(page))
+    app.add_middleware(Guard, rules=rules, render_refusal=render_error)
     return app
 
 
@@ -88,9 +91,10 @@ def _elsewhere(static: Path, page: str, path: str) -> Response:
     return HTMLResponse(page, 404, headers={"Cache-Control": "no-cache"})
 
 
-def _failed(request: Request, error: Exception) -> Response:
-    status, said = told(error)
-    return Json(said, status_code=status)
+def render_error(error: Exception) -> Response:
+    """Return any error as an answer in the shape that the page reads."""
+    status, body = told(error)
+    return Json(body, status_code=status)
 
 
 def _invalid(request: Request, error: Exception) -> Response:

@@ -6,14 +6,11 @@ import re
 from typing import Any
 
 from heedful.errors import HeedfulError, InputError, NotFound
+from heedful.server.refusals import RequestRefused
 
 
-class Refused(HeedfulError):
-    """A request that gets no answer; `code` is the word in docs/studio-api.md."""
-
-    def __init__(self, status: int, code: str, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.hint = status, code, hint
+class Refused(RequestRefused):
+    """A request that is refused; `code` is the word in docs/studio-api.md."""
 
 
 class ModelNotFound(NotFound):
@@ -39,11 +36,13 @@ def gone(trace: str) -> Refused:
 
 
 def told(error: Exception) -> tuple[int, dict[str, Any]]:
-    """The status of an error and what is said of it; the first semicolon parts message from hint."""
-    if isinstance(error, Refused):
-        return error.status, _said(error.code, str(error), error.hint)
+    """Return the status of an error and its body: a code, a message and a hint."""
+    if isinstance(error, RequestRefused):
+        code = "too_large" if error.status == 413 else error.code
+        return error.status, _said(code, error.message, error.hint)
     text = " ".join(str(error).split())
-    message, _, hint = text.partition("; ")
+    message, hint = (error.message, error.hint) if isinstance(error, HeedfulError) else (text, None)
+    message = " ".join(message.split())
     if isinstance(error, NotFound):
         word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
         return 404, _said(word, message, hint or None)

@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from heedful.errors import HeedfulError, MissingPackage
-
-HOST = "127.0.0.1"
-
-
-class PortTaken(HeedfulError):
-    """Somebody else listens there."""
-
-
-def bound(port: int, host: str = HOST) -> socket.socket:
-    """A socket, on loopback unless said otherwise; port 0 is any that is free."""
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-        sock.listen(128)
-    except OSError as error:
-        sock.close()
-        reason = "is taken" if "in use" in str(error) else f"cannot be used ({error.strerror})"
-        raise PortTaken(
-            f"port {port} {reason}; choose another with --port, or 0 for any that is free"
-        ) from None
-    return sock
+from heedful.errors import MissingPackage
+from heedful.server.sockets import LOOPBACK, bind_socket
 
 
 def serve(
@@ -41,8 +19,8 @@ def serve(
 
         from heedful.studio.app import create_app
     except ImportError as error:
-        raise MissingPackage(f"the studio needs {error.name}; pip install 'heedful[studio]'") from None
-    sock = bound(port)
+        raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
+    sock = bind_socket(port)
     app = create_app(given, models_folder=models, runs_folder=runs)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off",
@@ -51,7 +29,7 @@ def serve(
     server = uvicorn.Server(config)
     studio = app.state.studio
     studio.stopping = lambda: server.should_exit
-    url = f"http://{HOST}:{sock.getsockname()[1]}/"
+    url = f"http://{LOOPBACK}:{sock.getsockname()[1]}/"
     ready(url)
     try:
         server.run(sockets=[sock])

@@ -9,7 +9,7 @@ from typing import Any
 from anyio import to_thread
 from starlette.responses import StreamingResponse
 
-from heedful.studio.answers import Json
+from heedful.server.json_response import Json
 from heedful.studio.faults import told
 from heedful.studio.shelf import Held
 from heedful.studio.work import Ticket

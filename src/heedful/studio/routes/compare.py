@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.inspect.change import Ablation
+from heedful.server.json_response import Json
 from heedful.studio import measuring, predictions, snippets
-from heedful.studio.answers import Json
 from heedful.studio.routes.trace import Edit, Run, traced
 from heedful.studio.state import Client, Here, Studio
 from heedful.studio.trace import Trace

@@ -12,9 +12,9 @@ from heedful.errors import InputError
 from heedful.inspect.explain import explain, explain_values
 from heedful.inspect.from_model import explain_model
 from heedful.inspect.render import FORMATS, Style
-from heedful.inspect.worked import Line, Operation, Tree, Value, Derivation
+from heedful.inspect.worked import Derivation, Line, Operation, Tree, Value
+from heedful.server.json_response import Json
 from heedful.studio import snippets
-from heedful.studio.answers import Json
 from heedful.studio.state import Here, Seen, Studio
 
 router = APIRouter()

@@ -17,8 +17,8 @@ from heedful.inspect.gradients import attribution, gradient_by_distance
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
 from heedful.inspect.mixing import state_note
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.server.json_response import Json
 from heedful.studio import predictions, snippets, tokens
-from heedful.studio.answers import Json
 from heedful.studio.record import recurrent_of
 from heedful.studio.shelf import Held
 from heedful.studio.shuffling import shuffle_test

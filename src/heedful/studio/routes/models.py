@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from heedful import __version__
+from heedful.server.json_response import Json
 from heedful.studio import snippets
-from heedful.studio.answers import Json
 from heedful.studio.record import record, summary
 from heedful.studio.state import Here
 from heedful.studio.tokens import speller, visible

@@ -9,8 +9,9 @@ from starlette.responses import Response
 
 from heedful.errors import InputError, nearest
 from heedful.inspect.mixing import NOTES
+from heedful.server.json_response import Json
 from heedful.studio import places, snippets
-from heedful.studio.answers import Json, octets
+from heedful.studio.answers import octets
 from heedful.studio.state import Here
 from heedful.word2vec import Word2Vec
 

@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from heedful.server.json_response import Json
 from heedful.studio import playing, searching
-from heedful.studio.answers import Json
 from heedful.studio.shelf import Held
 from heedful.studio.state import Client, Here
 from heedful.studio.streaming import Report, streamed

@@ -15,8 +15,8 @@ from heedful.decode import sampling as rules
 from heedful.decode.sampling import Sampling, draw, generator, uniforms
 from heedful.errors import InputError
 from heedful.models.base import Model
+from heedful.server.json_response import Json
 from heedful.studio import predictions, snippets
-from heedful.studio.answers import Json
 from heedful.studio.state import Here
 
 router = APIRouter()
@@ -71,7 +71,7 @@ def stages(logits: Tensor, how: Sampling) -> dict[str, Tensor]:
     """Logits after each rule, in the order of decode/sampling; a rule not asked for changes nothing."""
     z = logits[None]
     out = {"p": z}
-    out["temperature"] = z = rules.heated(z, how.temperature) if how.temperature not in (0, 1) else z
+    out["temperature"] = z = rules.apply_temperature(z, how.temperature) if how.temperature not in (0, 1) else z
     out["top_k"] = z = rules.top_k(z, how.top_k) if how.top_k is not None else z
     out["top_p"] = z = rules.top_p(z, how.top_p) if how.top_p is not None and how.top_p < 1 else z
     out["min_p"] = z = rules.min_p(z, how.min_p) if how.min_p else z
@@ -91,7 +91,7 @@ def chosen(model: Model, logits: Tensor, asked: Choice) -> dict[str, Any]:
             chances[name][token] = 1.0
     else:
         u = float(numbers_drawn(asked.seed, asked.step + 1)[-1])
-        token = int(draw(how.narrowed(logits[None]), torch.tensor([u], dtype=torch.float64))[0])
+        token = int(draw(how.warp(logits[None]), torch.tensor([u], dtype=torch.float64))[0])
     below = chances["final"].double().cumsum(-1)
     below = below / below[-1]
     rows = list(dict.fromkeys([*logits.topk(min(asked.count, len(logits))).indices.tolist(), token]))
@@ -122,7 +122,7 @@ def _python(start: str, asked: Choice) -> str:
         imports, "from heedful.decode.sampling import Sampling, draw, generator, uniforms", "", rest,
         "logits = logits.float()[None]", f"sampling = Sampling({said})",
         f"u = uniforms([generator({asked.seed})], {asked.step + 1})[:, -1]",
-        "token = logits.argmax(-1) if sampling.greedy else draw(sampling.narrowed(logits), u)",
+        "token = logits.argmax(-1) if sampling.greedy else draw(sampling.warp(logits), u)",
         "print(model.tokenizer.tokens(token.tolist()))",
     ]  # fmt: skip
     return "\n".join(lines)

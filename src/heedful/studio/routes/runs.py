@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 
+from heedful.server.json_response import Json
 from heedful.studio import training
-from heedful.studio.answers import Json
 from heedful.studio.state import Here
 
 router = APIRouter()

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.errors import InputError
+from heedful.server.json_response import Json
 from heedful.studio import snippets, space
-from heedful.studio.answers import Json
 from heedful.studio.shelf import Held
 from heedful.studio.state import Here
 

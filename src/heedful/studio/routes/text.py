@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from heedful.server.json_response import Json
 from heedful.studio import snippets, tokens
-from heedful.studio.answers import Json
 from heedful.studio.shelf import Held
 from heedful.studio.state import Here
 from heedful.word2vec import Word2Vec

@@ -14,8 +14,9 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.inspect.attention import attention, head_scores, rollout, shares
 from heedful.inspect.effects import each_head_effect
+from heedful.server.json_response import Json
 from heedful.studio import numbers, predictions, snippets
-from heedful.studio.answers import Json, octets
+from heedful.studio.answers import octets
 from heedful.studio.reading import trace_of
 from heedful.studio.record import Group
 from heedful.studio.shelf import Held

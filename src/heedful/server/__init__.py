@@ -1,0 +1,1 @@
+"""What both servers stand on: who may ask, how answers are written, how a port is bound."""

@@ -26,11 +26,14 @@ ALIASES = {
 ARGUMENT = re.compile(r"(?<![\w.\-/=])(?<!--set )([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^\s,;:()]*)")
 FLAG = "flag"
 
-# What to do where Python has an argument and the command no option.
+# What to do where Python has an argument and no command an option, or this one has none.
 INSTEAD = {
+    "delimiter": "name it .csv, .tsv or .jsonl",
     "encoding": "convert the file to UTF-8: iconv -f latin1 -t utf-8 FILE",
+    "sentinels": "--set tokenizer.sentinels=100 puts some into a vocabulary that is learnt",
     "truncation": "shorten the text",
 }
+NO_SETTINGS = ("delimiter", "sentinels")  # a shell cannot give their values
 
 Say = Callable[[str, str], str | None]  # a name and its value → what stands for them, None: as they are
 
@@ -39,7 +42,8 @@ def shell_words(message: str, hint: str, command: Any, path: str) -> tuple[str, 
     """Return the message and the hint of an error as the command of this `path` ("train") would say them."""
     options = options_of(command)
     as_option = lambda name, value: _option(options, name, value)
-    as_either = lambda name, value: as_option(name, value) or _setting(path, name, value)
+    as_setting = lambda name, value: None if name in NO_SETTINGS else _setting(path, name, value)
+    as_either = lambda name, value: as_option(name, value) or as_setting(name, value)
     hint = _replace(hint, as_either)
     left = [found[1] for found in ARGUMENT.finditer(hint) if found[1] in INSTEAD]
     return _replace(message, as_option), INSTEAD[left[0]] if left else hint

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data.batch import IGNORE
-from heedful.data.completion import completion, joined
+from heedful.data.language_modeling import completion, space_completion
 from heedful.errors import InputError
 from tests.data.toy import Letters
 
@@ -40,4 +40,8 @@ def test_a_long_prompt_loses_its_beginning_and_says_so(file: Path) -> None:
 
 
 def test_a_space_parts_prompt_and_answer_only_where_there_is_none() -> None:
-    assert [joined("a:", "b"), joined("a: ", "b"), joined("a:", "\nb")] == [" b", "b", "\nb"]
+    assert [space_completion("a:", "b"), space_completion("a: ", "b"), space_completion("a:", "\nb")] == [
+        " b",
+        "b",
+        "\nb",
+    ]

@@ -164,41 +164,41 @@ def in_order(part: np.ndarray, whole: np.ndarray) -> bool:
 
 
 def test_blanking_masks_the_share_in_place() -> None:
-    out = corrupt.blank(plain(), rng(), NOISE)
+    out = corrupt.blank_tokens(plain(), rng(), NOISE)
     assert len(out) == 200
     assert abs(int((out == MASK).sum()) - 60) <= 1
     assert (out[out != MASK] == plain()[out != MASK]).all()
 
 
 def test_deleting_leaves_the_rest_in_order() -> None:
-    out = corrupt.delete(plain(), rng(), NOISE)
+    out = corrupt.delete_tokens(plain(), rng(), NOISE)
     assert abs(len(out) - 140) <= 1
     assert in_order(out, plain())
-    assert len(corrupt.delete(np.array([50]), rng(), NOISE)) == 1
+    assert len(corrupt.delete_tokens(np.array([50]), rng(), NOISE)) == 1
 
 
 def test_infilling_hides_the_share_in_poisson_spans_and_keeps_the_order() -> None:
     masks, kept = 0, 0
     for seed in range(200):
-        out = corrupt.infill(plain(), rng(seed), NOISE)
+        out = corrupt.infill_spans(plain(), rng(seed), NOISE)
         masks, kept = masks + int((out == MASK).sum()), kept + int((out != MASK).sum())
         assert in_order(out[out != MASK], plain())
     assert abs(kept / 200 - 140) <= 1
     assert abs((200 * 200 - kept) / masks - 3) < 0.15  # the last span of a row is cut short
-    assert corrupt.infill(np.array([], np.int64), rng(), NOISE).size == 0
+    assert corrupt.infill_spans(np.array([], np.int64), rng(), NOISE).size == 0
 
 
 def test_permuting_keeps_sentences_whole() -> None:
     sentences = lambda ids: sorted(tuple(s) for s in np.split(ids, np.flatnonzero(ids == STOP) + 1) if len(s))
-    out = corrupt.permute(plain(), rng(), NOISE)
+    out = corrupt.permute_sentences(plain(), rng(), NOISE)
     assert sentences(out) == sentences(plain())
     assert (out != plain()).any()
 
 
 def test_rotating_starts_elsewhere_in_the_same_circle() -> None:
-    out = corrupt.rotate(plain(), rng(), NOISE)
+    out = corrupt.rotate_document(plain(), rng(), NOISE)
     assert any((np.roll(out, shift) == plain()).all() for shift in range(200))
-    starts = Counter(int(corrupt.rotate(np.arange(10), rng(s), NOISE)[0]) for s in range(1000))
+    starts = Counter(int(corrupt.rotate_document(np.arange(10), rng(s), NOISE)[0]) for s in range(1000))
     assert len(starts) == 10
 
 

@@ -13,8 +13,8 @@ import torch
 from heedful import data
 from heedful.data import IGNORE
 from heedful.data.conll import to_bio
-from heedful.data.located import encode_words
 from heedful.data.squad import Question, locate_answer
+from heedful.data.token_classification import encode_words
 from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 
@@ -227,7 +227,7 @@ def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) 
     with pytest.raises(InputError, match=r"s\.json, line 1: no JSON"):
         data.answer(write(tmp_path / "s.json", "{"), words)
     file = squad_file(tmp_path / "s.json", [], is_impossible=True)
-    with pytest.raises(InputError, match="does not tell where its pieces stand"):
+    with pytest.raises(InputError, match="does not locate its tokens"):
         data.answer(file, Letters())
     with pytest.raises(InputError, match="must exceed stride=128"):
         data.answer(file, words, length=100)

@@ -236,8 +236,8 @@ def test_nothing_is_left_of_a_cache_that_could_not_be_finished(
 def test_long_documents_are_encoded_in_pieces_and_come_out_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "PIECE", 16)
-    monkeypatch.setattr(shards, "ROUND", 50)
+    monkeypatch.setattr(shards, "PIECE_CHARACTERS", 16)
+    monkeypatch.setattr(shards, "ROUND_CHARACTERS", 50)
     monkeypatch.setattr(files, "BLOCK_BYTES", 37)
     rng = np.random.default_rng(0)
     text = lambda: "".join(rng.choice(list("abcdef \n."), rng.integers(1, 300)))
@@ -250,7 +250,7 @@ def test_long_documents_are_encoded_in_pieces_and_come_out_whole(
 
 
 def test_words_are_not_cut_when_a_document_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "PIECE", 16)
+    monkeypatch.setattr(shards, "PIECE_CHARACTERS", 16)
     words = Words()
     text = "one two\nthree four five\nsix seven eight nine ten\n" * 20
     held = tokenize_documents(data.texts([text]), words)

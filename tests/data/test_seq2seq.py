@@ -12,10 +12,10 @@ from heedful import data
 from heedful.data import IGNORE
 from heedful.data import corruption as corrupt
 from heedful.data.batch import Row, collate
-from heedful.data.paired import Pairs
-from heedful.data.seq2seq import shifted
+from heedful.data.denoising import decoder_row
 from heedful.data.token_cache import ragged_array
 from heedful.data.tokenization import Template
+from heedful.data.translation import PairRows
 from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 
@@ -86,7 +86,7 @@ def test_each_noise_leaves_the_whole_text_to_be_written(path: Path, words: Words
 
 
 def test_an_unknown_noise_is_answered_with_the_nearest(path: Path, words: Words) -> None:
-    with pytest.raises(InputError, match="no noise 'infil'; did you mean 'infill'"):
+    with pytest.raises(InputError, match="noise='infil' is unknown; did you mean 'infill'"):
         data.denoise(path, words, noises=["infil"])
 
 
@@ -200,11 +200,11 @@ def test_a_batch_of_pairs_is_what_its_rows_are_one_by_one(before: tuple[int, ...
         ragged_array([rng.integers(6, 9, rng.integers(1, 12)) for _ in range(40)]) for _ in range(2)
     )
     around, beyond, start, kept = Template((1, 2), (3,)), Template(before, (3, 4)), 7, np.arange(5, 40)
-    pairs = Pairs(sources, targets, kept, around, beyond, length, start, pad=0)
+    pairs = PairRows(sources, targets, kept, around, beyond, length, start, pad=0)
 
     def row(i: int) -> Row:
         ids, answer = sources[i][: length - around.single_count], targets[i][: length - beyond.single_count]
-        return {"tokens": around.wrap(ids), **shifted(beyond.wrap(answer), start), "row": i}
+        return {"tokens": around.wrap(ids), **decoder_row(beyond.wrap(answer), start), "row": i}
 
     for rows in (np.arange(35), np.array([3]), np.array([30, 2, 2, 17])):
         got, wanted = pairs.batch(rows, rows), collate([row(int(kept[i])) for i in rows], pad=0)

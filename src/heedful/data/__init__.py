@@ -1,13 +1,13 @@
 """From files to batches.
 
-    readers.py  tables.py  conll.py  squad.py      files: documents, rows, sentences, questions
-    tokens.py  vocabulary.py                       what is needed of a tokenizer
-    shards.py  windows.py                          text tokenised once and memory-mapped; cut into rows
-    corrupt.py                                     masking, spans, noise: functions of ids and a generator
+    readers.py  tables.py  conll.py  squad.py      files give examples: documents, rows, sentences, questions
+    tokenization.py  token_cache.py                what is needed of a tokenizer; text tokenised once
+    windows.py  corruption.py                      documents cut into rows; masking, spans, noise
     batch.py  batches.py                           the tensors of one step, as a function of the step
-    language.py  masking.py  seq2seq.py            builders for plain text and for encoder-decoders
-    paired.py                                      pairs of texts, a batch at once
-    labelled.py  located.py                        builders for tasks with answers
+    batch_options.py                               what all builders take, and how they make Batches
+    language_modeling.py  masking.py  denoising.py                builders for plain text
+    translation.py  classification.py  labels.py                  builders for tasks with answers
+    token_classification.py  question_answering.py
 
 A data set is a function of the step number: batches[step] follows from (data, seed, step) alone.
 """
@@ -19,16 +19,18 @@ from typing import Any
 
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
+from heedful.data.classification import classify, contrast, regress
 from heedful.data.conll import conll
-from heedful.data.labelled import classify, contrast, regress
-from heedful.data.language import Source, next_token
-from heedful.data.located import answer, tag
+from heedful.data.denoising import denoise, spans
+from heedful.data.language_modeling import next_token
 from heedful.data.masking import masked, pairs, replaced
+from heedful.data.question_answering import answer
 from heedful.data.readers import Documents, documents, from_hub, texts
-from heedful.data.seq2seq import denoise, parallel, spans
 from heedful.data.squad import squad
-from heedful.data.tables import Table, column
+from heedful.data.tables import Source, Table, column
+from heedful.data.token_classification import tag
 from heedful.data.tokenization import TokenizerProtocol as Tokenizer
+from heedful.data.translation import parallel
 from heedful.errors import InputError, nearest
 
 __all__ = [

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.errors import InputError
+from heedful.padding import pad_rows, round_up, valid_mask
 
 IGNORE = -100  # a label without a loss
 
@@ -22,7 +23,7 @@ Row = Mapping[str, Array | int | float | bool]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model reads in one step and what it should answer.
+    """The tensors that a model reads in one step, and the answers it should give.
 
     labels[b, t] is what position t should say: already shifted for next tokens, so no objective shifts again.
     Encoder-decoders read `tokens` and write `labels`, given `target`: labels moved right by a start token.
@@ -44,7 +45,7 @@ class Batch:
 
     @property
     def label_count(self) -> int:
-        """How many answers count, which a loss is divided by: labels not ignored; rows if there are none."""
+        """How many labels count, which a loss is divided by: those not ignored; rows if there are none."""
         return len(self) if self.labels is None else int((self.labels != IGNORE).sum())
 
     @property
@@ -55,35 +56,35 @@ class Batch:
             return read
         return read + (self.target.numel() if self.target_valid is None else int(self.target_valid.sum()))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The same change to every tensor."""
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Return the batch with the same change made to every tensor."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
         changed = {name: change(t) for name, t in values.items() if t is not None}
         return replace(self, **changed, extra={name: change(t) for name, t in self.extra.items()})
 
     def to(self, device: torch.device | str) -> Batch:
-        """This batch on another device; a copy to a GPU runs beside the computation."""
+        """Return the batch on another device; a copy to a GPU runs beside the computation."""
         device = torch.device(device)
         if device.type == "cuda":
             pinned = lambda t: t.pin_memory() if t.device.type == "cpu" else t
-            return self._each(lambda t: pinned(t).to(device, non_blocking=True))
-        return self._each(lambda t: t.to(device))
+            return self._map(lambda t: pinned(t).to(device, non_blocking=True))
+        return self._map(lambda t: t.to(device))
 
     def clone(self) -> Batch:
-        """The same values in memory of their own."""
-        return self._each(lambda t: t.clone())
+        """Return the same values in memory of their own."""
+        return self._map(lambda t: t.clone())
 
     def rows(self, which: slice | int | Sequence[int] | Tensor) -> Batch:
-        """Some of the rows; one row stays a batch."""
+        """Return some of the rows; one row stays a batch."""
         if isinstance(which, int):
             if not -len(self) <= which < len(self):
                 raise InputError(f"row {which} of a batch of {len(self)}")
             which = [which]
         index = which if isinstance(which, slice | Tensor) else torch.tensor(which)
-        return self._each(lambda t: t[index])
+        return self._map(lambda t: t[index])
 
     def split(self, parts: int) -> list[Batch]:
-        """Micro-batches for accumulation: at most `parts`, none empty, sizes differing by at most one row."""
+        """Return at most `parts` micro-batches for accumulation, none empty, differing by at most a row."""
         if parts < 1:
             raise InputError(f"a batch cannot be split into {parts} parts")
         if parts == 1:
@@ -92,7 +93,7 @@ class Batch:
         return [self.rows(slice(int(a), int(b))) for a, b in pairwise(bounds)]
 
     def trim(self) -> Batch:
-        """Without the columns that are padding in every row: of use after `split`."""
+        """Return the batch without the columns that are padding in every row: of use after `split`."""
         out = self
         if self.valid is not None:
             out = _trim(out, ("tokens", "valid", "types", "documents"), self.valid)
@@ -115,51 +116,48 @@ VALID = {"tokens": "valid", "target": "target_valid", "other_tokens": "other_val
 FIELDS = {f.name for f in fields(Batch)} - {"extra"}
 
 
-def collate(rows: Sequence[Row], pad: int, multiple: int = 1) -> Batch:
-    """Rows as one batch: padded at the end to the longest, `valid` made from lengths and never from ids.
+def collate(rows: Sequence[Row], pad: int) -> Batch:
+    """Return rows as one batch: padded to the longest, `valid` made from lengths and never from ids.
 
     So a padding token that is also the end-of-text token stays a label where it was one.
     """
-    made: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in rows[0]:
         values = [np.asarray(row[name]) for row in rows]
         if values[0].ndim == 0:
-            made[name] = torch.from_numpy(np.stack(values))
+            tensors[name] = torch.from_numpy(np.stack(values))
             continue
         lengths = np.array([len(v) for v in values])
-        width = -(-max(int(lengths.max()), 1) // multiple) * multiple
-        made[name] = torch.from_numpy(_padded(values, width, FILL.get(name, pad)))
+        width = max(int(lengths.max()), 1)
+        tensors[name] = torch.from_numpy(pad_rows(values, FILL.get(name, pad), width=width))
         if name in VALID and (lengths < width).any():
-            made[VALID[name]] = torch.from_numpy(np.arange(width)[None] < lengths[:, None])
-    known = {name: t for name, t in made.items() if name in FIELDS}
-    return Batch(**known, extra={name: t for name, t in made.items() if name not in FIELDS})
+            tensors[VALID[name]] = torch.from_numpy(valid_mask(lengths, width))
+    return _as_batch(tensors)
 
 
 def pad_batch(batch: Batch, rows: int, multiple: int, pad: int) -> Batch:
-    """The batch with lengths up to the next multiple and at least so many rows: few shapes, the same loss.
+    """Return the batch with at least `rows` rows and rounded lengths: few shapes, the same loss.
 
     What is added is padding without labels; `valid` is there even if nothing was padded.
     """
     values = {name: getattr(batch, name) for name in FIELDS} | dict(batch.extra)
-    given = {name: t for name, t in values.items() if t is not None}
-    marks = {VALID[name]: torch.ones_like(t, dtype=torch.bool) for name, t in given.items() if name in VALID}
-    made = {name: _grown(t, rows, multiple, FILL.get(name, pad)) for name, t in (marks | given).items()}
-    known = {name: t for name, t in made.items() if name in FIELDS}
-    return Batch(**known, extra={name: t for name, t in made.items() if name not in FIELDS})
+    tensors = {name: t for name, t in values.items() if t is not None}
+    masks = {
+        VALID[name]: torch.ones_like(t, dtype=torch.bool) for name, t in tensors.items() if name in VALID
+    }
+    grow = lambda name, t: _pad_tensor(t, rows, multiple, FILL.get(name, pad))
+    return _as_batch({name: grow(name, t) for name, t in (masks | tensors).items()})
 
 
-def _grown(t: Tensor, rows: int, multiple: int, fill: int) -> Tensor:
-    """More rows, and columns up to a multiple; a number of a row is −1 where there is none."""
-    columns = [t.shape[1] + -t.shape[1] % multiple] if t.dim() > 1 else []
+def _as_batch(tensors: Mapping[str, Tensor]) -> Batch:
+    extra = {name: t for name, t in tensors.items() if name not in FIELDS}
+    return Batch(**{name: t for name, t in tensors.items() if name in FIELDS}, extra=extra)
+
+
+def _pad_tensor(t: Tensor, rows: int, multiple: int, fill: int) -> Tensor:
+    """Return more rows, and columns up to a multiple; a number of a row is −1 where there is none."""
+    columns = [round_up(t.shape[1], multiple)] if t.dim() > 1 else []
     value = False if t.dtype == torch.bool else fill if columns else -1
     out = t.new_full((max(rows, len(t)), *columns, *t.shape[2:]), value)
     out[: len(t), *([slice(t.shape[1])] if columns else [])] = t
-    return out
-
-
-def _padded(values: Sequence[Array], width: int, fill: int) -> Array:
-    kind = np.float32 if values[0].dtype.kind == "f" else np.int64
-    out = np.full((len(values), width, *values[0].shape[1:]), fill, dtype=kind)
-    for i, value in enumerate(values):
-        out[i, : len(value)] = value
     return out

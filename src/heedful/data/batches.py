@@ -7,16 +7,16 @@ and the processes of a run each make their own rows of the same batch without ta
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data.batch import Batch
+from heedful.data.batch import Batch, Row, collate
 from heedful.errors import InputError
 
 Indices = NDArray[np.int64]
@@ -24,36 +24,36 @@ BLUR = 0.1  # by how much of its length a row may be sorted wrongly
 
 
 class RowSource(Protocol):
-    """The rows of a data set: how many, how long, and a batch of chosen ones."""
+    """The rows of a data set: how many there are, and batches of them."""
 
     def __len__(self) -> int: ...
 
     def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        """The batch of these rows; what is drawn at random follows from the row and its epoch."""
+        """Return the batch of these rows; what is drawn at random follows from the row and its epoch."""
 
 
 class Order(Protocol):
-    """Which rows stand in which batch."""
+    """An order says which rows stand in which batch."""
 
     def __len__(self) -> int:
-        """Steps in an epoch."""
+        """The number of steps in an epoch."""
 
     def rows(self, step: int) -> tuple[Indices, Indices]:
-        """The rows of a step, and the epoch each is read in."""
+        """Return the rows of a step, and the epoch each is read in."""
 
     def epoch(self, step: int) -> int: ...
 
     def once(self) -> Iterator[Indices]:
-        """Every row once, in order."""
+        """Yield every row once, in order."""
 
 
 def seeded_generator(*seeds: int) -> np.random.Generator:
-    """The generator of one random choice: the same numbers wherever and whenever it is asked for."""
+    """Return the generator of one random choice: the same numbers wherever and whenever it is made."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
 
 
 def permutation(count: int, seed: int, epoch: int) -> NDArray[Any]:
-    """The order of the rows in one epoch; four bytes a row while that is enough."""
+    """Return the order of the rows in one epoch; four bytes a row while that is enough."""
     order = np.arange(count, dtype=np.uint32 if count < 2**32 else np.uint64)
     seeded_generator(seed, epoch).shuffle(order)
     return order
@@ -76,8 +76,8 @@ class ShuffledOrder:
         return step * self.size // self.count
 
     def rows(self, step: int) -> tuple[Indices, Indices]:
-        place = np.arange(step * self.size, (step + 1) * self.size, dtype=np.int64)
-        epochs, within = np.divmod(place, self.count)
+        positions = np.arange(step * self.size, (step + 1) * self.size, dtype=np.int64)
+        epochs, within = np.divmod(positions, self.count)
         if not self.shuffle:
             return within, epochs
         rows = np.empty_like(within)
@@ -106,6 +106,7 @@ class BucketedOrder:
 
     def __init__(self, lengths: NDArray[Any], size: int, seed: int, tokens: int | None = None) -> None:
         self.lengths, self.size, self.seed, self.tokens = np.asarray(lengths), size, seed, tokens
+        self.count = len(self.lengths)
         self._plans: dict[int, tuple[Indices, Indices]] = {}
         if tokens is None:
             steps = -(-len(self.lengths) // size)
@@ -142,12 +143,12 @@ class BucketedOrder:
             yield from ShuffledOrder(len(self.lengths), self.size, 0, shuffle=False).once()
             return
         bounds = cut_by_tokens(self.lengths, self.size, self.tokens)
-        for a, b in pairwise(bounds):
+        for a, b in itertools.pairwise(bounds):
             yield np.arange(a, b, dtype=np.int64)
 
 
 def cut_by_tokens(lengths: NDArray[Any], size: int, tokens: int) -> Indices:
-    """Where batches end if each takes as many rows as rows × longest ≤ tokens, and at most `size`, allow."""
+    """Return where batches end if each has at most `size` rows and rows × longest row ≤ tokens."""
     bounds, start, longest = [0], 0, 0
     for i, length in enumerate(lengths.tolist()):
         longest = max(longest, length)
@@ -158,10 +159,26 @@ def cut_by_tokens(lengths: NDArray[Any], size: int, tokens: int) -> Indices:
 
 
 @dataclass(frozen=True)
+class CollatedRows:
+    """Rows made one by one: make(row, epoch) is a row before padding."""
+
+    count: int
+    make: Callable[[int, int], Row]
+    pad: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        pairs = zip(rows.tolist(), epochs.tolist(), strict=True)
+        return collate([self.make(row, epoch) for row, epoch in pairs], self.pad)
+
+
+@dataclass(frozen=True)
 class Batches:
     """batches[step] for every step ≥ 0, without end; `once()` for one pass in order.
 
-    `labels` names the classes of a task, `notes` says what was cut or left out while reading: worth showing.
+    `labels` names the classes of a task, `notes` says what was cut or left out while reading.
     """
 
     source: RowSource
@@ -175,7 +192,7 @@ class Batches:
     world: int = 1
 
     def __len__(self) -> int:
-        """Steps in an epoch; the next one reshuffles."""
+        """The number of steps in an epoch; the next one reshuffles."""
         return len(self.order)
 
     @property
@@ -190,11 +207,11 @@ class Batches:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def epoch(self, step: int) -> int:
-        """The epoch in which a step begins."""
+        """Return the epoch in which a step begins."""
         return self.order.epoch(step)
 
     def shard(self, rank: int, world: int) -> Batches:
-        """The rows of one process of every batch. All shards together are the batch, in order.
+        """Return one process's rows of every batch. All shards together are the batch, in order.
 
         A batch with fewer rows than processes leaves some of them an empty batch (0, 1).
         """
@@ -220,41 +237,24 @@ class Batches:
         return self._make(rows[mine], epochs[mine])
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batch 0, 1, 2 … without end."""
-        return self.starting(0)
-
-    def starting(self, step: int) -> Iterator[Batch]:
-        """Batch `step`, step + 1 … without end: where a resumed run goes on."""
-        while True:
-            yield self[step]
-            step += 1
+        """Yield batch 0, 1, 2 … without end."""
+        return (self[step] for step in itertools.count())
 
     def once(self) -> Iterator[Batch]:
-        """One epoch in order, every row once, the last batch smaller: for evaluation. Draws as epoch 0."""
+        """Yield every row once, in order, for evaluation: the last batch is smaller, draws are epoch 0's."""
         for rows in self.order.once():
             mine = rows[self._mine(rows)]
             if len(mine):
                 yield self._make(mine, np.zeros_like(mine))
 
 
-def check_counts(rows: int, batch: int, seed: int, where: str) -> None:
-    """One clear line for a batch size, a seed or an amount of data that cannot be."""
-    if batch < 1:
-        raise InputError(f"batch={batch}: a batch has at least one row")
-    if seed < 0:
-        raise InputError(f"seed={seed} must not be negative")
-    if rows < 1:
-        hint = "a row takes two tokens at least; is it the right file?"
-        raise InputError(f"{where} holds nothing to train on", hint=hint)
-
-
 def join_fingerprints(*parts: str) -> str:
-    """One fingerprint of several."""
+    """Return one fingerprint of several."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def fingerprint_arrays(arrays: Sequence[NDArray[Any]]) -> str:
-    """sha256 of arrays: their kinds, shapes and contents."""
+    """Return the sha256 of arrays: their types, shapes and contents."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heedful.data.readers import paragraphs
+from heedful.data.readers import split_paragraphs
 from heedful.errors import InputError
 from heedful.files import Paths, expand_paths, name_files, read_lines
 
@@ -59,7 +59,7 @@ def _sentences(path: Path, word: int | None, tag: int | None, encoding: str) -> 
     numbered = (
         f"{i}\t{line}" if line.strip() else "" for i, line in enumerate(read_lines(path, encoding), 1)
     )
-    for lines in paragraphs(numbered):
+    for lines in split_paragraphs(numbered):
         words, tags = [], []
         where = f"{path}, line {lines[0].partition(chr(9))[0]}"
         for numbered_line in lines:

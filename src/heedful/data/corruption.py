@@ -1,9 +1,9 @@
 """Corruption as data: pure functions of ids and a generator, known apart from any model.
 
-mask, choose      BERT (Devlin et al. 2019 §3.1); whole words (their repository, 2019)
-swap              ELECTRA's replaced tokens, without a generator (Clark et al. 2020 §3.1)
-spans, restore    T5's span corruption (Raffel et al. 2020 §3.1.4)
-blank, delete, infill, permute, rotate      BART's five noises (Lewis et al. 2020 §2.2)
+mask_tokens, choose_tokens       BERT (Devlin et al. 2019 §3.1); whole words (their repository, 2019)
+replace_tokens                   ELECTRA's replaced tokens, without a generator (Clark et al. 2020 §3.1)
+corrupt_spans, restore_spans     T5's span corruption (Raffel et al. 2020 §3.1.4)
+NOISES                           BART's five noises (Lewis et al. 2020 §2.2)
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def draw_count(count: int, rate: float, rng: Random) -> int:
     return min(max(int(count * rate + rng.random()), 1), count) if count else 0
 
 
-def choose_tokens(ids: Ids, rng: Random, how: Masking) -> Flags:
+def choose_tokens(ids: Ids, rng: Random, masking: Masking) -> Flags:
     """Which tokens are to be predicted: a share `rate` of those not special, by tokens or by words."""
     chosen = np.zeros(len(ids), bool)
-    free = np.flatnonzero(~how.special[ids])
-    left = draw_count(len(free), how.rate, rng)
-    if how.continues is None:
+    free = np.flatnonzero(~masking.special[ids])
+    left = draw_count(len(free), masking.rate, rng)
+    if masking.continues is None:
         chosen[rng.permutation(free)[:left]] = True
         return chosen
-    starts = ~how.continues[ids[free]]
+    starts = ~masking.continues[ids[free]]
     starts[np.flatnonzero(np.diff(free, prepend=-2) > 1)] = True  # a special token ends a word
     word = starts.cumsum() - 1
     sizes = np.bincount(word, minlength=1)
@@ -79,26 +79,29 @@ def choose_tokens(ids: Ids, rng: Random, how: Masking) -> Flags:
     return chosen
 
 
-def mask_tokens(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
+def mask_tokens(ids: Ids, rng: Random, masking: Masking) -> tuple[Ids, Ids]:
     """The text with some tokens hidden, and labels: the hidden tokens at their places, IGNORE elsewhere."""
-    chosen = choose_tokens(ids, rng, how)
+    chosen = choose_tokens(ids, rng, masking)
     u = rng.random(len(ids))
-    hidden, changed = chosen & (u < how.masked), chosen & (u >= how.masked) & (u < how.masked + how.random)
+    hidden, changed = (
+        chosen & (u < masking.masked),
+        chosen & (u >= masking.masked) & (u < masking.masked + masking.random),
+    )
     out = ids.copy()
-    out[hidden] = how.mask
-    out[changed] = how.draw(int(changed.sum()), rng)
+    out[hidden] = masking.mask
+    out[changed] = masking.draw(int(changed.sum()), rng)
     return out, np.where(chosen, ids, IGNORE)
 
 
-def replace_tokens(ids: Ids, rng: Random, how: Masking) -> tuple[Ids, Ids]:
+def replace_tokens(ids: Ids, rng: Random, masking: Masking) -> tuple[Ids, Ids]:
     """The text with some tokens replaced at random, and 1 where a token is another now, IGNORE if special.
 
     A draw that hits the token itself counts as not replaced, as in ELECTRA.
     """
-    chosen = choose_tokens(ids, rng, how)
+    chosen = choose_tokens(ids, rng, masking)
     out = ids.copy()
-    out[chosen] = how.draw(int(chosen.sum()), rng)
-    return out, np.where(how.special[ids], IGNORE, out != ids)
+    out[chosen] = masking.draw(int(chosen.sum()), rng)
+    return out, np.where(masking.special[ids], IGNORE, out != ids)
 
 
 def random_segments(total: int, count: int, rng: Random) -> Ids:
@@ -178,26 +181,32 @@ class Noise:
     rate: float = 0.3
     mean: float = 3.0
 
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise InputError(
+                f"rate={self.rate} of the tokens cannot be noised", hint="it must be above 0 and at most 1"
+            )
 
-def blank(ids: Ids, rng: Random, how: Noise) -> Ids:
+
+def blank_tokens(ids: Ids, rng: Random, noise: Noise) -> Ids:
     """Token masking: some tokens become the mask."""
     out = ids.copy()
-    out[rng.permutation(len(ids))[: draw_count(len(ids), how.rate, rng)]] = how.mask
+    out[rng.permutation(len(ids))[: draw_count(len(ids), noise.rate, rng)]] = noise.mask
     return out
 
 
-def delete(ids: Ids, rng: Random, how: Noise) -> Ids:
+def delete_tokens(ids: Ids, rng: Random, noise: Noise) -> Ids:
     """Token deletion: some tokens go, and nothing says where. One stays in any case."""
-    gone = rng.permutation(len(ids))[: min(draw_count(len(ids), how.rate, rng), len(ids) - 1)]
+    gone = rng.permutation(len(ids))[: min(draw_count(len(ids), noise.rate, rng), len(ids) - 1)]
     return np.delete(ids, gone)
 
 
-def infill(ids: Ids, rng: Random, how: Noise) -> Ids:
+def infill_spans(ids: Ids, rng: Random, noise: Noise) -> Ids:
     """Text infilling: spans of Poisson length become one mask each; a span of length 0 is a mask put in."""
-    left = draw_count(len(ids), how.rate, rng)
+    left = draw_count(len(ids), noise.rate, rng)
     lengths: list[int] = []
     while left > 0:
-        lengths.append(min(int(rng.poisson(how.mean)), left))
+        lengths.append(min(int(rng.poisson(noise.mean)), left))
         left -= lengths[-1]
     while len(lengths) > sum(lengths):  # never longer than it was
         lengths.remove(0)
@@ -207,22 +216,26 @@ def infill(ids: Ids, rng: Random, how: Noise) -> Ids:
     sizes[where] = lengths
     starts = sizes.cumsum() - sizes
     out = ids[np.minimum(starts, len(ids) - 1)] if len(ids) else np.zeros(len(sizes), np.int64)
-    out[where] = how.mask
+    out[where] = noise.mask
     return out
 
 
-def permute(ids: Ids, rng: Random, how: Noise) -> Ids:
+def permute_sentences(ids: Ids, rng: Random, noise: Noise) -> Ids:
     """Sentence permutation: the sentences in another order; a rest without an end counts as one."""
-    after = np.flatnonzero(how.ends[ids]) + 1
+    after = np.flatnonzero(noise.ends[ids]) + 1
     parts = [p for p in np.split(ids, after) if len(p)]
     return np.concatenate([parts[i] for i in rng.permutation(len(parts))]) if parts else ids.copy()
 
 
-def rotate(ids: Ids, rng: Random, how: Noise) -> Ids:
+def rotate_document(ids: Ids, rng: Random, noise: Noise) -> Ids:
     """Document rotation: the text begins at some token, and what stood before it comes last."""
     return np.roll(ids, -int(rng.integers(len(ids)))) if len(ids) else ids.copy()
 
 
 NOISES: dict[str, Callable[[Ids, Random, Noise], Ids]] = {
-    f.__name__: f for f in (blank, delete, infill, permute, rotate)
+    "blank": blank_tokens,
+    "delete": delete_tokens,
+    "infill": infill_spans,
+    "permute": permute_sentences,
+    "rotate": rotate_document,
 }

@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heedful.data import corruption as corrupt
 from heedful.data.batch import Row
-from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder, check_counts, seeded_generator
-from heedful.data.corruption import Masking
-from heedful.data.language import Source, open_documents
-from heedful.data.readers import Documents, Unit, paragraphs
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches, seeded_generator
+from heedful.data.corruption import Masking, mask_tokens, replace_tokens
+from heedful.data.readers import Documents, Unit, split_paragraphs
+from heedful.data.tables import Source, open_documents
 from heedful.data.token_cache import RaggedArray, tokenize_documents
 from heedful.data.tokenization import (
     Ids,
-    Template,
     TokenizerProtocol,
     continuation_flags,
     find_template,
-    pad_id,
     require_special_token,
     special_flags,
     tokenizer_signature,
 )
-from heedful.data.windows import CollatedRows, TokenWindows, split_documents
+from heedful.data.windows import split_documents, text_rows
 from heedful.errors import InputError
 from heedful.files import split_lines
 
 FIXED = 0x57A71C  # tells draws that are the same every epoch from others
 
 
-def draws(seed: int, static: int) -> Callable[[int, int], np.random.Generator]:
-    """The generator of a row: new every epoch, or one of `static` that take turns."""
+def row_generators(seed: int, static: int) -> Callable[[int, int], np.random.Generator]:
+    """Return the generator of each row and epoch: new every epoch, or one of `static` that take turns."""
     if static < 0:
         raise InputError(
             f"static={static}: how many fixed maskings a row has", hint="0 draws anew every epoch"
@@ -46,59 +43,13 @@ def draws(seed: int, static: int) -> Callable[[int, int], np.random.Generator]:
     return lambda row, epoch: seeded_generator(seed, epoch, row)
 
 
-def masking(
-    tokenizer: TokenizerProtocol, rate: float, whole: bool, masked: float = 0.8, random: float = 0.1
+def make_masking(
+    tokenizer: TokenizerProtocol, rate: float, whole_words: bool, masked: float = 0.8, random: float = 0.1
 ) -> Masking:
-    """The settings of masking for a vocabulary."""
-    hide = require_special_token(tokenizer, "mask", "masking")
-    words = continuation_flags(tokenizer) if whole else None
-    return Masking(hide, special_flags(tokenizer), words, rate, masked, random)
-
-
-@dataclass(frozen=True)
-class Framed:
-    """Text between its special tokens, by row and epoch; `settings` and `fingerprint` say which."""
-
-    read: Callable[[int, int], tuple[Ids, Ids | None]]  # tokens and, of packed rows, their documents
-    order: BucketedOrder | ShuffledOrder
-    count: int
-    fingerprint: str
-
-
-def framed(
-    source: Documents, tokenizer: TokenizerProtocol, length: int, batch: int, seed: int, packed: bool, turn: bool,
-    cache: str | Path | None,
-) -> Framed:  # fmt: skip
-    """Rows for an encoder: windows over all documents, or pieces of one each; never longer than `length`."""
-    around = find_template(tokenizer)
-    room = length - around.single_count
-    if room < 1:
-        raise InputError(f"length={length} leaves no room beside {around.single_count} special tokens")
-    if not packed:
-        tokens = tokenize_documents(source, tokenizer, cache=cache)
-        parts = split_documents(tokens, room)
-        check_counts(len(parts), batch, seed, tokens.name)
-        order = BucketedOrder(parts.lengths, batch, seed)
-        return Framed(
-            lambda row, epoch: (around.wrap(parts[row]), None), order, len(parts), tokens.fingerprint
-        )
-    tokens = tokenize_documents(
-        source, tokenizer, after=find_template(tokenizer, end=True).after, cache=cache
-    )
-    windows = TokenWindows(tokens, room, seed, turn=turn)
-    check_counts(len(windows), batch, seed, tokens.name)
-    several = len(tokens) > 1
-
-    def read(row: int, epoch: int) -> tuple[Ids, Ids | None]:
-        place, _ = windows.place(row, epoch)
-        ids = around.wrap(tokens.flat[place])
-        if not several:
-            return ids, None
-        inside = windows.documents(place)
-        left, right = [inside[0]] * len(around.before), [inside[-1]] * len(around.after)
-        return ids, np.concatenate((left, inside, right)).astype(np.int64)
-
-    return Framed(read, ShuffledOrder(len(windows), batch, seed), len(windows), tokens.fingerprint)
+    """Return the settings of masking for a vocabulary."""
+    mask = require_special_token(tokenizer, "mask", "masking")
+    continues = continuation_flags(tokenizer) if whole_words else None
+    return Masking(mask, special_flags(tokenizer), continues, rate, masked, random)
 
 
 def masked(
@@ -123,25 +74,26 @@ def masked(
 
     Drawn anew every epoch (RoBERTa), or `static` fixed maskings in turn (BERT had 10). `whole`: whole words.
     """
-    how = masking(tokenizer, rate, whole, 1 - keep - random, random)
-    rows = framed(
-        open_documents(source, unit, encoding), tokenizer, length, batch, seed, packed, not static, cache
-    )
-    rng = draws(seed, static)
+    options = BatchOptions(length, batch, seed, packed=packed, cache=cache)
+    masking = make_masking(tokenizer, rate, whole, 1 - keep - random, random)
+    template = find_template(tokenizer)
+    width = options.check_room(template.single_count)
+    rows = text_rows(open_documents(source, unit, encoding), tokenizer, width, options, turn=not static)
+    rng = row_generators(seed, static)
 
     def make(row: int, epoch: int) -> Row:
-        ids, inside = rows.read(row, epoch)
-        tokens, labels = corrupt.mask_tokens(ids, rng(row, epoch), how)
-        made: dict[str, Any] = {"tokens": tokens, "labels": labels}
-        return made if inside is None or not apart else {**made, "documents": inside}
+        ids, documents = rows.read(row, epoch)
+        tokens, labels = mask_tokens(template.wrap(ids), rng(row, epoch), masking)
+        if documents is None or not apart:
+            return {"tokens": tokens, "labels": labels}
+        around = (len(template.before), len(template.after))
+        return {"tokens": tokens, "labels": labels, "documents": np.pad(documents, around, mode="edge")}
 
-    settings = dict(
-        tokenizer=tokenizer_signature(tokenizer),
-        kind="masked", length=length, batch=batch, seed=seed, packed=packed, apart=apart, rate=rate,
-        keep=keep, random=random, whole=whole, static=static,
+    return options.build(
+        "masked", tokenizer, rows.order, make, rows.fingerprint,
+        tokenizer=tokenizer_signature(tokenizer), packed=packed, apart=apart, rate=rate, keep=keep,
+        random=random, whole=whole, static=static,
     )  # fmt: skip
-    pad = pad_id(tokenizer)
-    return Batches(CollatedRows(rows.count, make, pad), rows.order, rows.fingerprint, settings, pad=pad)
 
 
 def replaced(
@@ -163,54 +115,28 @@ def replaced(
     `generated` leaves the replacing to a generator: `tokens` has masks, `labels` what stood there, and
     extra["original"] the whole text.
     """
-    how = masking(tokenizer, rate, False, 1.0, 0.0) if generated else _swapping(tokenizer, rate)
-    rows = framed(open_documents(source, unit, encoding), tokenizer, length, batch, seed, packed, True, cache)
+    options = BatchOptions(length, batch, seed, packed=packed, cache=cache)
+    if generated:
+        masking = make_masking(tokenizer, rate, False, 1.0, 0.0)
+    else:
+        masking = Masking(0, special_flags(tokenizer), None, rate, 0.0, 1.0)
+    template = find_template(tokenizer)
+    width = options.check_room(template.single_count)
+    rows = text_rows(open_documents(source, unit, encoding), tokenizer, width, options)
 
     def make(row: int, epoch: int) -> Row:
-        ids, _ = rows.read(row, epoch)
-        rng = seeded_generator(seed, epoch, row)
+        ids, rng = template.wrap(rows.read(row, epoch)[0]), seeded_generator(seed, epoch, row)
         if generated:
-            tokens, labels = corrupt.mask_tokens(ids, rng, how)
+            tokens, labels = mask_tokens(ids, rng, masking)
             return {"tokens": tokens, "labels": labels, "original": ids}
-        tokens, flags = corrupt.replace_tokens(ids, rng, how)
+        tokens, flags = replace_tokens(ids, rng, masking)
         return {"tokens": tokens, "replaced": flags}
 
-    settings = dict(
-        tokenizer=tokenizer_signature(tokenizer),
-        kind="replaced",
-        length=length,
-        batch=batch,
-        seed=seed,
-        packed=packed,
-        rate=rate,
-        generated=generated,
-    )
-    pad = pad_id(tokenizer)
-    return Batches(CollatedRows(rows.count, make, pad), rows.order, rows.fingerprint, settings, pad=pad)
-
-
-def _swapping(tokenizer: TokenizerProtocol, rate: float) -> Masking:
-    return Masking(0, special_flags(tokenizer), None, rate, 0.0, 1.0)
-
-
-def sentences(
-    source: Source, tokenizer: TokenizerProtocol, encoding: str, cache: str | Path | None
-) -> tuple[RaggedArray, RaggedArray]:
-    """One sentence a line, blank lines between documents (BERT's own form): by sentences, by documents."""
-    whole = open_documents(source, "file", encoding)
-
-    def read() -> Iterator[list[str]]:
-        for document in whole:
-            yield from paragraphs(split_lines(document))
-
-    settings = (*whole.settings, "sentences")
-    each = Documents(lambda: ([s] for lines in read() for s in lines), whole.files, settings, whole.name)
-    lines = tokenize_documents(each, tokenizer, empty=True, cache=cache)
-    first = np.fromiter((len(held) for held in read()), np.int64).cumsum()
-    documents = RaggedArray(
-        lines.flat, lines.offsets[np.concatenate(([0], first))], lines.fingerprint, lines.name, lines
-    )
-    return lines, documents
+    signature = tokenizer_signature(tokenizer)
+    return options.build(
+        "replaced", tokenizer, rows.order, make, rows.fingerprint,
+        tokenizer=signature, packed=packed, rate=rate, generated=generated,
+    )  # fmt: skip
 
 
 def pairs(
@@ -232,81 +158,80 @@ def pairs(
     parted between two of its sentences (inside one if it has no other place). extra["follows"] tells the two
     kinds apart.
     """
-    around = _pairing(tokenizer, length)
-    room = length - around.pair_count
-    how = masking(tokenizer, rate, whole)
-    lines, documents = sentences(source, tokenizer, encoding, cache)
+    options, template = BatchOptions(length, batch, seed, cache=cache), find_template(tokenizer)
+    if not template.between:
+        raise InputError(
+            "sentence pairs need a token between the two and this tokenizer has none", hint="give it [SEP]"
+        )
+    width = length - template.pair_count
+    if width < 2:
+        special = f"{template.pair_count} special tokens"
+        raise InputError(f"length={length} leaves no room for two sentences and {special}")
+    masking = make_masking(tokenizer, rate, whole)
+    lines, documents = _tokenize_sentences(source, tokenizer, encoding, cache)
     if (documents.lengths > 0).sum() < 2:
         raise InputError(
             f"{lines.name} has one document and pairs need two", hint="put blank lines between them"
         )
-    parts = split_documents(documents, room)
-    kept = np.flatnonzero(parts.lengths > 1)
-    check_counts(len(kept), batch, seed, lines.name)
-    rng = draws(seed, static)
+    pieces = split_documents(documents, width)
+    kept = np.flatnonzero(pieces.lengths > 1)
+    options.check_rows(len(kept), lines.name)
+    generators = row_generators(seed, static)
 
     def make(row: int, epoch: int) -> Row:
-        drawn = rng(row, epoch)
-        a, b, follows = _pair(lines, documents, parts.bounds(int(kept[row])), room, drawn)
-        ids, types = around.wrap_pair(a, b)
-        tokens, labels = corrupt.mask_tokens(ids, drawn, how)
+        rng = generators(row, epoch)
+        a, b, follows = _sentence_pair(lines, documents, pieces.bounds(int(kept[row])), width, rng)
+        ids, types = template.wrap_pair(a, b)
+        tokens, labels = mask_tokens(ids, rng, masking)
         return {"tokens": tokens, "labels": labels, "types": types, "follows": follows}
 
-    settings = dict(
-        tokenizer=tokenizer_signature(tokenizer),
-        kind="pairs",
-        length=length,
-        batch=batch,
-        seed=seed,
-        rate=rate,
-        whole=whole,
-        draws=static,
-    )
-    pad = pad_id(tokenizer)
-    order = BucketedOrder(parts.lengths[kept], batch, seed)
-    return Batches(CollatedRows(len(kept), make, pad), order, lines.fingerprint, settings, pad=pad)
+    order, signature = options.bucket(pieces.lengths[kept]), tokenizer_signature(tokenizer)
+    return options.build(
+        "pairs", tokenizer, order, make, lines.fingerprint,
+        tokenizer=signature, rate=rate, whole=whole, draws=static,
+    )  # fmt: skip
 
 
-def _pairing(tokenizer: TokenizerProtocol, length: int) -> Template:
-    """What goes around two sentences; an error if nothing parts them or they do not fit."""
-    around = find_template(tokenizer)
-    if not around.between:
-        raise InputError(
-            "sentence pairs need a token between the two and this tokenizer has none", hint="give it [SEP]"
-        )
-    if length - around.pair_count < 2:
-        raise InputError(
-            f"length={length} leaves no room for two sentences and {around.pair_count} special tokens"
-        )
-    return around
+def _tokenize_sentences(
+    source: Source, tokenizer: TokenizerProtocol, encoding: str, cache: str | Path | None
+) -> tuple[RaggedArray, RaggedArray]:
+    """Return the ids by sentences and by documents; a line is a sentence, blank lines part documents."""
+    files = open_documents(source, "file", encoding)
+
+    def read() -> Iterator[list[str]]:
+        for document in files:
+            yield from split_paragraphs(split_lines(document))
+
+    settings = (*files.settings, "sentences")
+    sentences = Documents(lambda: ([s] for lines in read() for s in lines), files.files, settings, files.name)
+    lines = tokenize_documents(sentences, tokenizer, empty=True, cache=cache)
+    ends = np.fromiter((len(document) for document in read()), np.int64).cumsum()
+    offsets = lines.offsets[np.concatenate(([0], ends))]
+    return lines, RaggedArray(lines.flat, offsets, lines.fingerprint, lines.name, lines)
 
 
-def _pair(
-    lines: RaggedArray, documents: RaggedArray, bounds: tuple[int, int], room: int, rng: np.random.Generator
+def _sentence_pair(
+    lines: RaggedArray, documents: RaggedArray, bounds: tuple[int, int], width: int, rng: np.random.Generator
 ) -> tuple[Ids, Ids, bool]:
-    """The first part of a stretch, and its second or as much of another document."""
+    """Return the first part of a stretch, and its second part or as much of another document."""
     start, end = bounds
-    cut = _parting(lines, start, end, rng)
+    low, high = np.searchsorted(lines.offsets, (start + 1, end))
+    # Between two sentences, or in the middle of the only one.
+    cut = int(lines.offsets[rng.integers(low, high)]) if high > low else int(rng.integers(start + 1, end))
     a, b = lines.flat[start:cut].astype(np.int64), lines.flat[cut:end].astype(np.int64)
     if rng.random() < 0.5:
         return a, b, True
-    return a, _elsewhere(lines, documents, start, room - len(a), rng).astype(np.int64), False
+    return a, _other_document(lines, documents, start, width - len(a), rng).astype(np.int64), False
 
 
-def _parting(lines: RaggedArray, start: int, end: int, rng: np.random.Generator) -> int:
-    """Where a stretch of text is parted in two: between two sentences, or in the middle of its only one."""
-    low, high = np.searchsorted(lines.offsets, (start + 1, end))
-    return int(lines.offsets[rng.integers(low, high)]) if high > low else int(rng.integers(start + 1, end))
-
-
-def _elsewhere(
-    lines: RaggedArray, documents: RaggedArray, start: int, room: int, rng: np.random.Generator
+def _other_document(
+    lines: RaggedArray, documents: RaggedArray, start: int, max_tokens: int, rng: np.random.Generator
 ) -> NDArray[Any]:
-    """Up to `room` tokens of another document, from the beginning of one of its sentences."""
+    """Return up to `max_tokens` of another document, from the beginning of one of its sentences."""
     own = int(np.searchsorted(documents.offsets, start, "right")) - 1
     other, offsets = own, documents.offsets
     while other == own or offsets[other] == offsets[other + 1]:
         other = int(rng.integers(len(documents)))
     low, high = np.searchsorted(lines.offsets, (documents.offsets[other], documents.offsets[other + 1]))
     first = int(lines.offsets[rng.integers(low, high)])
-    return lines.flat[first : min(first + room, int(documents.offsets[other + 1]))]
+    return lines.flat[first : min(first + max_tokens, int(documents.offsets[other + 1]))]

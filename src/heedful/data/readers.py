@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -62,12 +62,12 @@ def documents(paths: Paths, unit: Unit = "file", encoding: str = "utf-8") -> Doc
             elif unit == "line":
                 yield from ([line] for line in read_lines(path, encoding) if line.strip())
             else:
-                yield from (["\n".join(lines)] for lines in paragraphs(read_lines(path, encoding)))
+                yield from (["\n".join(lines)] for lines in split_paragraphs(read_lines(path, encoding)))
 
     return Documents(read, files, ("text", unit, encoding), name_files(files))
 
 
-def paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:
+def split_paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:
     """Lines that stand together, between blank ones."""
     held: list[str] = []
     for line in lines:
@@ -78,6 +78,11 @@ def paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:
             held = []
     if held:
         yield held
+
+
+def are_examples(source: Any, kind: type) -> bool:
+    """Return whether examples themselves were passed, a sequence of `kind`, and not paths to them."""
+    return isinstance(source, Sequence) and len(source) > 0 and isinstance(source[0], kind)
 
 
 def texts(values: Iterable[str], name: str = "the texts") -> Documents:

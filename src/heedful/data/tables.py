@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.data.readers import Documents
+from heedful.data.readers import Documents, Unit, documents
 from heedful.errors import InputError, nearest
 from heedful.files import Paths, expand_paths, name_files, read_blocks, read_lines, stem_path
 
 Column = str | int
+Source = Paths | Documents  # of plain text
 TABLE_KINDS = {".csv": ",", ".tsv": "\t", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+TableRow = tuple[str, tuple[str, ...]]  # where it stands ("file, line 7"), and its values
 
 
 @dataclass(frozen=True)
@@ -38,75 +40,74 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What stands in the first line of the first file, or the fields of its first object."""
+        """The cells of the first line of the first file, or the fields of its first object."""
         path = self.files[0]
         kind = self.delimiter or table_delimiter(path)
         if kind == "json":
             first = next(read_objects(path, self.encoding), None)
-            row = None if first is None else parse_object(path, *first)
-            return tuple(row or ())
-        reader = self._reader(path, kind)
-        return tuple(name.strip() for name in next((r for r in reader if any(map(str.strip, r))), ()))
+            return () if first is None else tuple(parse_object(path, *first))
+        for _, record in self._records(path, kind):
+            return tuple(name.strip() for name in record)
+        return ()
 
-    def rows(self, *columns: Column) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Where each row stands ("file, line 7"), and its values in these columns."""
+    def rows(self, *columns: Column) -> Iterator[TableRow]:
+        """Yield where each row stands ("file, line 7"), and its values in these columns."""
         empty = True
         for path in self.files:
             kind = self.delimiter or table_delimiter(path)
-            made = self._objects(path, columns) if kind == "json" else self._records(path, kind, columns)
-            for row in made:
+            read = self._object_rows(path, columns) if kind == "json" else self._rows(path, kind, columns)
+            for row in read:
                 empty = False
                 yield row
         if empty:
-            some = any(path.stat().st_size for path in self.files)
-            raise InputError(f"{name_files(self.files)} {'has no rows' if some else 'is empty'}")
+            bytes_read = any(path.stat().st_size for path in self.files)
+            raise InputError(f"{name_files(self.files)} {'has no rows' if bytes_read else 'is empty'}")
 
     def column(self, name: Column) -> Documents:
-        """One column as documents."""
+        """Return one column as documents."""
         settings = ("table", name, self.header, self.delimiter, self.quoted, self.encoding)
-        return Documents(
-            lambda: ([values[0]] for _, values in self.rows(name)),
-            self.files,
-            settings,
-            name_files(self.files),
-        )
+        read = lambda: ([values[0]] for _, values in self.rows(name))
+        return Documents(read, self.files, settings, name_files(self.files))
 
-    def _quoted(self, delimiter: str) -> bool:
+    def _uses_quotes(self, delimiter: str) -> bool:
         return delimiter != "\t" if self.quoted is None else self.quoted
 
-    def _reader(self, path: Path, delimiter: str) -> Any:
+    def _records(self, path: Path, delimiter: str) -> Iterator[tuple[range, list[str]]]:
+        """Yield the lines each record takes, and its cells; blank records are left out."""
+        if len(delimiter) != 1 or delimiter in '\r\n"':
+            raise InputError(f"delimiter={delimiter!r} must be one character", hint="no quote, no line end")
         csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-        style: dict[str, Any] = {
-            "delimiter": delimiter,
-            "quoting": csv.QUOTE_MINIMAL if self._quoted(delimiter) else csv.QUOTE_NONE,
-        }
         lines = (line + "\n" for line in read_lines(path, self.encoding))
-        return csv.reader(lines, **style)
-
-    def _records(self, path: Path, delimiter: str, columns: Sequence[Column]) -> Iterator[Any]:
-        quoted, reader = self._quoted(delimiter), self._reader(path, delimiter)
-        names: list[str] | None = None
-        wanted, width, last = [], 0, 0
+        dialect: dict[str, Any] = {} if self._uses_quotes(delimiter) else {"quoting": csv.QUOTE_NONE}
+        reader = csv.reader(lines, delimiter=delimiter, **dialect)
+        last = 0
         try:
             for record in reader:
-                line, last = last + 1, reader.line_num
-                if not any(value.strip() for value in record):
-                    continue
-                if not width:
-                    width = len(record)
-                    if self.header if self.header is not None else any(isinstance(c, str) for c in columns):
-                        names = [name.strip() for name in record]
-                    wanted = [column_index(path, c, names, width) for c in columns]
-                    if names:
-                        continue
-                if len(record) != width:
-                    hint = "; is a quote left open?" if quoted and last > line else ""
-                    raise InputError(f"{path}, line {line}: {len(record)} columns instead of {width}{hint}")
-                yield f"{path}, line {line}", tuple(record[i] for i in wanted)
+                first, last = last + 1, reader.line_num
+                if any(value.strip() for value in record):
+                    yield range(first, last + 1), record
         except csv.Error as error:
             raise InputError(f"{path}, line {reader.line_num}: {error}") from None
 
-    def _objects(self, path: Path, columns: Sequence[Column]) -> Iterator[Any]:
+    def _rows(self, path: Path, delimiter: str, columns: Sequence[Column]) -> Iterator[TableRow]:
+        names: list[str] | None = None
+        indices: list[int] | None = None
+        width = 0
+        for lines, record in self._records(path, delimiter):
+            if indices is None:
+                width = len(record)
+                if self.header if self.header is not None else any(isinstance(c, str) for c in columns):
+                    names = [name.strip() for name in record]
+                indices = [column_index(path, c, names, width) for c in columns]
+                if names:
+                    continue
+            if len(record) != width:
+                hint = "is a quote left open?" if self._uses_quotes(delimiter) and len(lines) > 1 else None
+                where = f"{path}, line {lines[0]}"
+                raise InputError(f"{where}: {len(record)} columns instead of {width}", hint=hint)
+            yield f"{path}, line {lines[0]}", tuple(record[i] for i in indices)
+
+    def _object_rows(self, path: Path, columns: Sequence[Column]) -> Iterator[TableRow]:
         for line, text in read_objects(path, self.encoding):
             where = f"{path}, line {line}"
             row = parse_object(path, line, text)
@@ -119,41 +120,49 @@ class Table:
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as text; lists of strings (tokens) are joined by spaces."""
+    """Return a JSON value as text; lists of strings (tokens) are joined by spaces."""
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
         return " ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def parse_object(path: Path, line: int, text: Any) -> dict[Any, Any]:
-    """One row of a JSON file."""
+def parse_json(text: str, where: str) -> Any:
+    """Return the value of a JSON text; an error begins with `where`."""
     try:
-        row = json.loads(text) if isinstance(text, str) else text
-    except ValueError as error:
-        raise InputError(f"{path}, line {line}: no JSON ({error})") from None
+        return json.loads(text)
+    except RecursionError:
+        raise InputError(f"{where}: no JSON (lists or objects stand too deep in each other)") from None
+    except ValueError as error:  # also of a number with thousands of digits
+        raise InputError(f"{where}: no JSON ({getattr(error, 'msg', error)})") from None
+
+
+def parse_object(path: Path, line: int, text: Any) -> dict[Any, Any]:
+    """Return one row of a JSON file."""
+    where = f"{path}, line {line}"
+    row = parse_json(text, where) if isinstance(text, str) else text
     if not isinstance(row, dict):
-        raise InputError(f"{path}, line {line}: a row is an object {{…}}, not {str(row)[:40]!r}")
+        raise InputError(f"{where}: a row is an object {{…}}, not {row!r:.40}")
     return row
 
 
 def read_objects(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
-    """The rows of a JSON file: one a line, or one list of all."""
-    if stem_path(path).suffix.lower() == ".json":
-        whole = read_json_data(path, encoding)
-        if isinstance(whole, list):
-            for i, row in enumerate(whole, 1):
-                if isinstance(row, str):  # which `parsed` would take for a line of the file
-                    raise InputError(f"{path}, row {i}: a row is an object {{…}}, not {row[:40]!r}")
-                yield i, row
-            return
+    """Yield the rows of a JSON file with their numbers: one a line, or one list of all."""
+    if stem_path(path).suffix.lower() != ".json":
+        yield from ((i, line) for i, line in enumerate(read_lines(path, encoding), 1) if line.strip())
+        return
+    value = read_json_data(path, encoding)
+    if not isinstance(value, list):
         raise InputError(
             f"{path} holds one JSON object and not a list of rows", hint="name it .jsonl if it has one a line"
         )
-    yield from ((i, line) for i, line in enumerate(read_lines(path, encoding), 1) if line.strip())
+    for i, row in enumerate(value, 1):
+        if isinstance(row, str):  # which `parse_object` would take for a line of the file
+            raise InputError(f"{path}, row {i}: a row is an object {{…}}, not {row[:40]!r}")
+        yield i, row
 
 
 def read_json_data(path: Path, encoding: str = "utf-8") -> Any:
-    """A whole JSON file."""
+    """Return the value of a whole JSON file of data, compressed or not."""
     text = "".join(read_blocks(path, encoding))
     if not text.strip():
         raise InputError(f"{path} is empty")
@@ -161,22 +170,22 @@ def read_json_data(path: Path, encoding: str = "utf-8") -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a list too deep
+        raise InputError(f"{path}: no JSON ({error})") from None
 
 
 def table_delimiter(path: Path) -> str:
-    """The delimiter of a table, or "json", by the end of its name."""
+    """Return the delimiter of a table, or "json", by the end of its name."""
     suffix = stem_path(path).suffix.lower()
     if suffix not in TABLE_KINDS:
         raise InputError(
-            f"cannot tell what {path} is",
-            hint="name it .csv, .tsv or .jsonl, or pass delimiter=",
-            shell="name it .csv, .tsv or .jsonl",
+            f"cannot tell what {path} is", hint="name it .csv, .tsv or .jsonl, or pass delimiter="
         )
     return TABLE_KINDS[suffix]
 
 
 def column_index(path: Path, column: Column, names: Sequence[str] | None, width: int) -> int:
-    """The place of a column, or an error that names the nearest."""
+    """Return the index of a column, or raise an error that names the nearest."""
     if isinstance(column, int):
         if not -width <= column < width:
             raise InputError(f"{path} has no column {column}", hint=f"it has {width}, counted from 0")
@@ -187,28 +196,37 @@ def column_index(path: Path, column: Column, names: Sequence[str] | None, width:
 
 
 def column_hint(name: str, names: Sequence[str]) -> str:
-    """The end of an error about a name: the nearest one, or all."""
+    """Return the hint of an error about an unknown column: the nearest name, or all."""
     return nearest(name, names) or f"it has {', '.join(map(repr, names[:12])) or 'none'}"
 
 
 def open_table(source: Paths | Table, **options: Any) -> Table:
-    """What was passed as a table, opened."""
+    """Return a table as it is, or the table in these files."""
     return source if isinstance(source, Table) else Table(source, **options)
 
 
+def open_documents(source: Source, unit: Unit = "file", encoding: str = "utf-8") -> Documents:
+    """Return the documents of text files, or of the field "text" if all are JSON Lines by their names."""
+    if isinstance(source, Documents):
+        return source
+    if all(stem_path(path).suffix.lower() == ".jsonl" for path in expand_paths(source)):
+        return Table(source, encoding=encoding).column("text")
+    return documents(source, unit, encoding)
+
+
 def column(paths: Paths, name: Column, **options: Any) -> Documents:
-    """One column of a CSV, TSV or JSON Lines file as documents, for data.text and its kin."""
+    """Return one column of a CSV, TSV or JSON Lines file as documents, for data.text and its kin."""
     return Table(paths, **options).column(name)
 
 
 def parallel_documents(
     paths: Paths | Table, columns: tuple[Column, Column] | None, encoding: str = "utf-8"
 ) -> tuple[Documents, Documents]:
-    """Source and target of a parallel corpus: two files of as many lines, or two columns of a table."""
+    """Return the two sides of a parallel corpus: two files of as many lines, or two columns of a table."""
     if isinstance(paths, Table | str | Path) or len(paths) == 1:
-        whole = open_table(paths, **({} if isinstance(paths, Table) else {"encoding": encoding}))
+        table = paths if isinstance(paths, Table) else Table(paths, encoding=encoding)
         first, second = columns or (0, 1)
-        return whole.column(first), whole.column(second)
+        return table.column(first), table.column(second)
     if len(paths) != 2:
         raise InputError("a parallel corpus is two files or one table", hint=f"got {len(paths)} paths")
     files = [expand_paths(p)[0] for p in paths]
@@ -220,7 +238,10 @@ def parallel_documents(
         raise InputError(
             f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}", hint="they must pair up"
         )
-    side = lambda f: Documents(
-        lambda: ([line] for line in read_lines(f, encoding)), (f,), ("lines", encoding), str(f)
-    )
-    return side(files[0]), side(files[1])
+    source, target = (_line_documents(file, encoding) for file in files)
+    return source, target
+
+
+def _line_documents(file: Path, encoding: str) -> Documents:
+    read = lambda: ([line] for line in read_lines(file, encoding))
+    return Documents(read, (file,), ("lines", encoding), str(file))

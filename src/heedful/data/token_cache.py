@@ -15,6 +15,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from heedful.errors import InputError
 from heedful.files import make_folder_atomically
 
 VERSION = 1
-PIECE = 1 << 16  # characters encoded as one text
-ROUND = 1 << 21  # characters encoded at once, on all cores
+PIECE_CHARACTERS = 1 << 16  # encoded as one text
+ROUND_CHARACTERS = 1 << 21  # encoded at once, on all cores
+CHUNK_TEXTS = 1000  # short texts encoded at once
 # Between a word and a line end every tokenizer has a boundary, so a long document may be cut there.
 SAFE = re.compile(r"(?<=\w)\n(?=\S)")
 
@@ -69,12 +71,19 @@ def ragged_array(
         held.extend(np.asarray(row).tolist())
         total += len(row)
         ends.append(total)
-        if len(held) > PIECE:
+        if len(held) > PIECE_CHARACTERS:
             blocks.append(np.array(held, dtype))
             held = []
     flat = np.concatenate([*blocks, np.array(held, dtype)])
     offsets = np.array(ends, np.int64)
     return RaggedArray(flat, offsets, fingerprint_arrays((flat, offsets)), name)
+
+
+def encode_texts(texts: Iterable[str], tokenizer: TokenizerProtocol, name: str) -> RaggedArray:
+    """Return the ids of many short texts, without special tokens, in memory."""
+    left = iter(texts)
+    chunks = iter(lambda: list(islice(left, CHUNK_TEXTS)), [])
+    return ragged_array((ids for chunk in chunks for ids in encode_many(tokenizer, chunk)), name=name)
 
 
 def tokenize_documents(
@@ -189,7 +198,7 @@ def _rounds(
             pending.append((piece, first))
             first = False
             size += len(piece) + 8
-            if size >= ROUND:
+            if size >= ROUND_CHARACTERS:
                 yield encoded()
                 pending, size = [], 0
     ids, starts = encoded()
@@ -201,7 +210,7 @@ def _pieces(document: Iterable[str]) -> Iterator[str]:
     held = ""
     for text in document:
         held, at = held + text, 0
-        while len(held) - at > 2 * PIECE:
+        while len(held) - at > 2 * PIECE_CHARACTERS:
             cut = _cut(held, at)
             yield held[at:cut]
             at = cut
@@ -210,11 +219,11 @@ def _pieces(document: Iterable[str]) -> Iterator[str]:
 
 
 def _cut(text: str, start: int) -> int:
-    found = SAFE.search(text, start + PIECE, start + 2 * PIECE)
+    found = SAFE.search(text, start + PIECE_CHARACTERS, start + 2 * PIECE_CHARACTERS)
     if found:
         return found.start()
-    space = text.rfind(" ", start + 1, start + 2 * PIECE)
-    return space if space > 0 else start + PIECE
+    space = text.rfind(" ", start + 1, start + 2 * PIECE_CHARACTERS)
+    return space if space > 0 else start + PIECE_CHARACTERS
 
 
 def _open(folder: Path, name: str, temporary: Any) -> RaggedArray:

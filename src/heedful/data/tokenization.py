@@ -120,9 +120,20 @@ def require_special_token(tokenizer: TokenizerProtocol, role: str, purpose: str)
     return ids[role]
 
 
+def start_token_id(tokenizer: TokenizerProtocol, start: int | None, roles: Sequence[str]) -> int:
+    """Return the token that a decoder starts with: `start`, or the first of these roles that is filled."""
+    ids = special_token_ids(tokenizer)
+    first = next((ids[role] for role in roles if role in ids), None) if start is None else start
+    if first is None:
+        raise InputError(
+            "a decoder needs a token to start with and this tokenizer has none", hint="pass start="
+        )
+    return int(first)
+
+
 @dataclass(frozen=True)
 class Template:
-    """The special tokens around texts: before + a + after for one, before + a + between + b + after for two."""
+    """The special tokens around texts: before a after for one, before a between b after for two."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -160,8 +171,8 @@ class Template:
 def find_template(tokenizer: TokenizerProtocol, end: bool = False) -> Template:
     """Return the special tokens that a tokenizer puts around texts, found by encoding one.
 
-    A tokenizer that adds nothing gets [CLS] a [SEP] b [SEP] if it has those two tokens. With `end` a text also
-    ends with EOS if nothing else follows it: a decoder learns from it that the text is over.
+    A tokenizer that adds nothing gets [CLS] a [SEP] b [SEP] if it has those two tokens. With `end` a text
+    also ends with EOS if nothing else follows it: a decoder learns from it that the text is over.
     """
     text, inner = _probe(tokenizer)
     ids = tokenizer.encode(text)

@@ -15,9 +15,8 @@ import numpy as np
 from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, BucketedOrder, Indices, RowSource, ShuffledOrder, seeded_generator
-from heedful.data.language import open_documents
 from heedful.data.readers import Documents
-from heedful.data.tables import Table, open_table, parallel_documents
+from heedful.data.tables import Table, open_documents, open_table, parallel_documents
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.files import expand_paths, split_lines, stem_path
 

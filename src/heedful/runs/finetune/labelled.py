@@ -12,16 +12,15 @@ import torch.nn.functional as F
 
 from heedful import data
 from heedful.data.batch import Batch
-from heedful.data.batches import Batches
-from heedful.data.windows import CollatedRows
+from heedful.data.batches import Batches, CollatedRows
 from heedful.errors import InputError, nearest
-from heedful.evaluate.scores import pearson, spearman
 from heedful.loading import with_head
 from heedful.models.base import LM, Model
 from heedful.pooling import Pooling, pool
-from heedful.runs.evaluate import class_scores
+from heedful.runs.evaluate import class_scores, correlation_scores
 from heedful.runs.finetune.guessing import columns_of
 from heedful.runs.finetune.inspecting import Held, Source, sift
+from heedful.runs.finetune.linear_head import are_few
 from heedful.runs.finetune.tasks import (
     Defaults,
     Examples,
@@ -35,7 +34,7 @@ from heedful.runs.finetune.tasks import (
 from heedful.train.objectives import Objective, Term, promote_float32
 
 MANY = 1000  # classes: so many in a small file are no classes
-FEW = 20  # rows of a class: with fewer, of ten classes or more, learning is faster and longer
+MANY_CLASSES = 10  # from which on learning is faster and longer
 
 
 def held(examples: Examples, length: int, texts: int) -> Held:
@@ -86,8 +85,7 @@ class Classify(Task):
                 hint = nearest(row[-1], names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
                 raise InputError(f"validation, {where}: label {row[-1]!r} does not occur in training; {hint}")
         self.labels = classes_of(train)
-        if len(names) >= 10 and len(train) < FEW * len(names):
-            # a new head of many classes is far from settled after 200 careful steps
+        if len(names) >= MANY_CLASSES:  # a new head of many is far from settled after so many careful steps
             self.usual = replace(self.usual, lr=2e-4, steps=max(self.usual.steps, 3 * len(names)))
 
     def texts(self, examples: Examples) -> list[str]:
@@ -101,10 +99,19 @@ class Classify(Task):
             has = f"a {model.family.name} model has no {self.head!r} head"
             raise InputError(f"{has}; take an encoder, such as all-minilm-l6-v2")
 
-    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+    def fits_linear_head(self, examples: Examples, model: Model) -> bool:
+        """Whether a linear head on sentence vectors learns these rows better than all weights would."""
+        trained = self.own_labels(model) and not model.config.classifier_pooling
+        return isinstance(model, LM) and not trained and are_few([row[-1] for row in examples.items])
+
+    def own_labels(self, model: Model) -> list[str]:
+        """The model's labels in order if its head has the file's, else none."""
         known = model.published.get("id2label") or {}
-        before = [str(name) for _, name in sorted(known.items(), key=lambda item: int(item[0]))]
-        if model.config.head == "classify" and set(before) == set(self.labels):
+        names = [str(name) for _, name in sorted(known.items(), key=lambda item: int(item[0]))]
+        return names if model.config.head == "classify" and set(names) == set(self.labels) else []
+
+    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+        if before := self.own_labels(model):
             self.labels = tuple(before)
             return model, f"its own head, of {len(before)} classes"
         new = f"a new head of {len(self.labels)} classes"
@@ -192,16 +199,7 @@ class Similarity(Task):
         for batch in batches.once():
             truth += batch.extra["score"].tolist()
             guess += cosines(model, batch.to(model.device)).float().cpu().tolist()
-        return {
-            "spearman": known(spearman(truth, guess)),
-            "pearson": known(pearson(truth, guess)),
-            "rows": len(truth),
-        }
-
-
-def known(value: float) -> float:
-    """A correlation; of equal numbers there is none, which is as good as 0."""
-    return 0.0 if math.isnan(value) else value
+        return correlation_scores(truth, guess)
 
 
 def number(text: str) -> bool:

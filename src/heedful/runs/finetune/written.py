@@ -10,7 +10,7 @@ import numpy as np
 
 from heedful import data
 from heedful.data.batches import Batches
-from heedful.data.completion import completion
+from heedful.data.language_modeling import completion
 from heedful.data.readers import Documents, documents, texts
 from heedful.data.tokenization import find_template
 from heedful.errors import InputError
@@ -82,7 +82,11 @@ class Written(Task):
         """What a decoder reads of every example: a long text loses its end, the prompt around it stays."""
         encode = model.tokenizer.encode_all
         around = find_template(model.tokenizer, end=True)
-        extra = len(model.tokenizer.encode(self.prompt.replace(BLANK, ""), special=False)) + around.single_count + 2
+        extra = (
+            len(model.tokenizer.encode(self.prompt.replace(BLANK, ""), special=False))
+            + around.single_count
+            + 2
+        )
         answers = np.array(
             [
                 len(ids)

@@ -1,0 +1,135 @@
+"""Batches for models that read from left to right: next tokens of plain text, and completions of prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heedful.data.batch import IGNORE, Row
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
+from heedful.data.readers import Unit
+from heedful.data.tables import Column, Source, Table, open_documents, open_table
+from heedful.data.token_cache import encode_texts, tokenize_documents
+from heedful.data.tokenization import TokenizerProtocol, find_template, tokenizer_signature
+from heedful.data.windows import TokenWindows
+from heedful.files import Paths, name_files
+
+
+def next_token(
+    source: Source,
+    tokenizer: TokenizerProtocol,
+    *,
+    length: int = 256,
+    batch: int = 32,
+    seed: int = 0,
+    packed: bool = True,
+    apart: bool = True,
+    unit: Unit = "file",
+    truncate: bool = False,
+    encoding: str = "utf-8",
+    cache: str | Path | None = None,
+) -> Batches:
+    """labels[t] = tokens[t + 1].
+
+    Packed: rows of `length` tokens over all documents, each with its special tokens and an end; `apart` keeps
+    them from seeing and predicting each other (False: one stream, as GPT-2 was trained). Not packed: one
+    document a row, padded, documents of like length together.
+    """
+    options = BatchOptions(length, batch, seed, truncate, packed, cache=cache)
+    template, documents = find_template(tokenizer, end=True), open_documents(source, unit, encoding)
+    tokens = tokenize_documents(
+        documents, tokenizer, before=template.before, after=template.after, cache=cache
+    )
+    settings: dict[str, Any] = dict(tokenizer=tokenizer_signature(tokenizer), packed=packed, apart=apart)
+    if packed:
+        windows = TokenWindows(tokens, length, seed, ahead=1)
+        options.check_rows(len(windows), tokens.name)
+        separate = apart and len(tokens) > 1
+        make = lambda row, epoch: _window_row(windows, row, epoch, separate)
+        shuffled = options.shuffle(len(windows))
+        return options.build("next_token", tokenizer, shuffled, make, tokens.fingerprint, **settings)
+    lengths = tokens.lengths - 1
+    kept = np.flatnonzero(lengths > 0)  # a single token predicts nothing
+    options.check_rows(len(kept), tokens.name)
+    hint = "raise length, pass packed=True to cut them into rows"
+    notes = options.check_lengths(lengths[kept], "documents", tokens.name, hint)
+
+    def make_document(row: int, epoch: int) -> Row:
+        ids = tokens[int(kept[row])][: length + 1]
+        return {"tokens": ids[:-1], "labels": ids[1:]}
+
+    order = options.bucket(lengths[kept])
+    return options.build(
+        "next_token", tokenizer, order, make_document, tokens.fingerprint, notes=notes, **settings
+    )
+
+
+def _window_row(windows: TokenWindows, row: int, epoch: int, separate: bool) -> Row:
+    """Return a packed row; labels stay inside one document if documents are kept `separate`."""
+    positions, repeated = windows.positions(row, epoch)
+    flat = windows.tokens.flat
+    if positions[0] <= positions[-1]:  # one slice of the map, the usual case
+        run = flat[positions[0] : positions[-1] + 2].astype(np.int64)
+        tokens, labels = run[:-1], run[1:].copy()
+    else:
+        tokens, labels = flat[positions].astype(np.int64), flat[positions + 1].astype(np.int64)
+    labels[:repeated] = IGNORE
+    if not separate:
+        return {"tokens": tokens, "labels": labels}
+    documents, ends, last = windows.documents(positions), windows.tokens.offsets, positions[-1] + 1
+    # At the seam of the circle the label is still the text's own next token.
+    labels[:-1][(documents[1:] != documents[:-1]) & (positions[1:] > positions[:-1])] = IGNORE
+    if ends[np.searchsorted(ends, last)] == last:
+        labels[-1] = IGNORE
+    return {"tokens": tokens, "labels": labels, "documents": documents}
+
+
+def space_completion(prompt: str, completion: str) -> str:
+    """Return the completion with a space before it if neither text has white space where they meet."""
+    meet = not prompt or prompt[-1].isspace() or completion[:1].isspace()
+    return completion if meet else f" {completion}"
+
+
+def completion(
+    source: Paths | Table,
+    tokenizer: TokenizerProtocol,
+    *,
+    prompt: Column = "prompt",
+    completion: Column = "completion",
+    length: int = 256,
+    batch: int = 32,
+    seed: int = 0,
+    truncate: bool = False,
+) -> Batches:
+    """labels[t] = tokens[t + 1] where that is part of the completion or its end; the prompt has no loss.
+
+    Each is tokenised by itself, as the prompt will be when the model is used. A row that is too long loses
+    the beginning of its prompt, then the end of its completion.
+    """
+    options = BatchOptions(length, batch, seed, truncate)
+    table, template = open_table(source), find_template(tokenizer, end=True)
+    before = template.before
+    pairs = (values for _, values in table.rows(prompt, completion))
+    texts = (text for asked, written in pairs for text in (asked, space_completion(asked, written)))
+    found = encode_texts(texts, tokenizer, name_files(table.files))
+    lengths = found.lengths.reshape(-1, 2).sum(1) + template.single_count - 1
+    options.check_rows(len(lengths), found.name)
+    notes = options.check_lengths(lengths, "rows", found.name)
+
+    def make(row: int, epoch: int) -> Row:
+        written = np.concatenate((found[2 * row + 1], template.after)).astype(np.int64)
+        written = written[: max(length - len(before), 1)]
+        space = max(length + 1 - len(before) - len(written), 0)
+        asked = found[2 * row]
+        ids = np.concatenate((before, asked[max(len(asked) - space, 0) :], written)).astype(np.int64)
+        labels = ids[1:].copy()
+        labels[: len(ids) - len(written) - 1] = IGNORE
+        return {"tokens": ids[:-1], "labels": labels}
+
+    data = join_fingerprints(found.fingerprint, fingerprint_arrays((lengths,)))
+    signature = tokenizer_signature(tokenizer)
+    order = options.bucket(lengths)
+    return options.build("completion", tokenizer, order, make, data, notes=notes, tokenizer=signature)

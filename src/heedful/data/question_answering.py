@@ -1,0 +1,137 @@
+"""Batches for extractive question answering: where in a text the answer starts and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.batch import Row
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
+from heedful.data.readers import are_examples
+from heedful.data.squad import Question, locate_answer, squad
+from heedful.data.token_cache import RaggedArray, encode_texts, ragged_array
+from heedful.data.tokenization import LocatesTokens, Template, TokenizerProtocol, find_template
+from heedful.errors import InputError
+from heedful.files import Paths
+
+
+@dataclass(frozen=True)
+class EncodedQuestions:
+    """Questions and contexts as ids, and the characters of every token of the contexts."""
+
+    questions: RaggedArray
+    contexts: RaggedArray
+    spans: NDArray[np.int64]  # (tokens, 2), as flat as the contexts
+    context_of: NDArray[np.int64]  # the context of each question
+
+
+def _encode_questions(questions: Sequence[Question], tokenizer: TokenizerProtocol) -> EncodedQuestions:
+    if not isinstance(tokenizer, LocatesTokens):
+        raise InputError(
+            "answers are found by their characters and this tokenizer does not locate its tokens"
+        )
+    numbers: dict[str, int] = {}
+    context_of = [numbers.setdefault(q.context, len(numbers)) for q in questions]
+    spans: list[NDArray[np.int64]] = [np.zeros((0, 2), np.int64)]
+
+    def contexts() -> Iterator[list[int]]:
+        for context in numbers:
+            spans.append(np.array(tokenizer.offsets(context, special=False), np.int64).reshape(-1, 2))
+            yield tokenizer.encode(context, special=False)
+
+    encoded = encode_texts((q.question.strip() for q in questions), tokenizer, "the questions")
+    flat = ragged_array(contexts())
+    return EncodedQuestions(encoded, flat, np.concatenate(spans), np.array(context_of, np.int64))
+
+
+def answer(
+    source: Paths | Sequence[Question],
+    tokenizer: TokenizerProtocol,
+    *,
+    length: int = 384,
+    stride: int = 128,
+    question: int = 64,
+    batch: int = 32,
+    seed: int = 0,
+    truncate: bool = False,
+    encoding: str = "utf-8",
+) -> Batches:
+    """[CLS] question [SEP] context [SEP] and where the answer starts and ends: extra["start"], extra["end"].
+
+    A long context makes several rows that share `stride` tokens. Without an answer in it a row points at its
+    first token. extra["example"] is the number of the question in `squad(source)`, extra["offsets"] (B, T, 2)
+    the characters of each token of the context, −1 elsewhere. `question` bounds the tokens of a question.
+    """
+    options, template = BatchOptions(length, batch, seed, truncate), find_template(tokenizer)
+    held = are_examples(source, Question)
+    questions = cast(Sequence[Question], source) if held else squad(cast(Paths, source), encoding)
+    name = "the questions" if held else str(source)
+    texts = _encode_questions(questions, tokenizer)
+    notes = options.check_lengths(
+        texts.questions.lengths, "questions", name, "raise question", limit=question
+    )
+    if length - template.pair_count - question <= stride:
+        special = f"{template.pair_count} special tokens and question={question}"
+        raise InputError(f"length={length} less {special} must exceed stride={stride}")
+    asked = np.minimum(texts.questions.lengths, question)
+    windows, missing = _cut_windows(questions, texts, length - template.pair_count - asked, stride)
+    options.check_rows(len(windows), name)
+    if missing:
+        left_out = f"{missing:,} of {len(questions):,} questions are left out"
+        notes += (f"{left_out}: their answer is not in the text",)
+    make = lambda row, epoch: _make_row(windows[row], texts, template, question)
+    fingerprints = (texts.questions.fingerprint, texts.contexts.fingerprint, fingerprint_arrays((windows,)))
+    data = join_fingerprints(*fingerprints, template.signature)
+    order = options.bucket(asked[windows[:, 0]] + windows[:, 2] - windows[:, 1])
+    return options.build(
+        "answer", tokenizer, order, make, data, notes=notes, stride=stride, question=question
+    )
+
+
+def _make_row(window: NDArray[np.int64], texts: EncodedQuestions, template: Template, question: int) -> Row:
+    example, first, last, start, end = window.tolist()
+    ids = texts.questions[example][:question]
+    begin = int(texts.contexts.offsets[texts.context_of[example]])
+    context = texts.contexts.flat[begin + first : begin + last].astype(np.int64)
+    tokens, types = template.wrap_pair(ids, context)
+    lead = len(template.before) + len(ids) + len(template.between)
+    offsets = np.full((len(tokens), 2), -1, np.int64)
+    offsets[lead : lead + last - first] = texts.spans[begin + first : begin + last]
+    in_row = lambda token: token - first + lead if token >= 0 else 0
+    row: dict[str, Any] = {"tokens": tokens, "start": in_row(start), "end": in_row(end), "example": example}
+    return {**row, "offsets": offsets, **({"types": types} if template.has_types else {})}
+
+
+def _cut_windows(
+    questions: Sequence[Question], texts: EncodedQuestions, widths: NDArray[np.int64], stride: int
+) -> tuple[NDArray[np.int64], int]:
+    """Return (rows, 5): question, first and last token of the window and of the answer, or −1; and how many
+    questions were left out because their answer is not in the text."""
+    windows: list[tuple[int, int, int, int, int]] = []
+    missing = 0
+    for number, question in enumerate(questions):
+        context = texts.context_of[number]
+        begin, stop = texts.contexts.offsets[context], texts.contexts.offsets[context + 1]
+        spans, size, width = texts.spans[begin:stop], int(stop - begin), int(widths[number])
+        start = end = -1
+        if question.answers:
+            place = locate_answer(question)
+            inside = np.zeros(0) if place is None else (spans[:, 1] > place[0]) & (spans[:, 0] < place[1])
+            if not inside.any():
+                missing += 1
+                continue
+            start, end = (int(np.flatnonzero(inside)[k]) for k in (0, -1))
+        first = 0
+        while True:
+            last = min(first + width, size)
+            answered = first <= start and end < last
+            windows.append((number, first, last, *((start, end) if answered else (-1, -1))))
+            if last == size:
+                break
+            first += width - stride
+    return np.array(windows, np.int64).reshape(-1, 5), missing

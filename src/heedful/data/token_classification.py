@@ -1,0 +1,100 @@
+"""Batches for token classification: a tag for every word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heedful.data.batch import IGNORE, Row
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
+from heedful.data.conll import Sentence, conll
+from heedful.data.labels import LabelNames
+from heedful.data.readers import are_examples
+from heedful.data.token_cache import RaggedArray, ragged_array
+from heedful.data.tokenization import LocatesTokens, Template, TokenizerProtocol, encode_many, find_template
+from heedful.files import Paths
+
+
+def encode_words(words: Sequence[str], tokenizer: TokenizerProtocol) -> tuple[list[int], NDArray[np.int64]]:
+    """Return the ids of words joined by spaces, and for each the word it begins, or −1 if it begins none.
+
+    A token belongs to the word of its last character: some tokenizers count the space before as part of it.
+    """
+    if not isinstance(tokenizer, LocatesTokens):
+        parts = encode_many(tokenizer, words)
+        first = [w if k == 0 else -1 for w, part in enumerate(parts) for k in range(len(part))]
+        return [i for part in parts for i in part], np.array(first, np.int64)
+    text = " ".join(words)
+    word_of = np.repeat(np.arange(len(words)), [len(w) + 1 for w in words])
+    ids = tokenizer.encode(text, special=False)
+    spans = tokenizer.offsets(text, special=False)
+    words_of = np.array([word_of[end - 1] if end > start else -1 for start, end in spans], np.int64)
+    fresh = np.concatenate(([True], words_of[1:] != words_of[:-1])) if len(ids) else np.zeros(0, bool)
+    return ids, np.where(fresh, words_of, -1)
+
+
+def _encode_sentences(
+    sentences: Iterable[Sentence], tokenizer: TokenizerProtocol, names: LabelNames, name: str
+) -> tuple[RaggedArray, NDArray[np.int64], int]:
+    """Return the ids of all sentences, a label or IGNORE for each, and how many words got no label."""
+    codes: list[NDArray[np.int64]] = []
+    lost = 0
+
+    def encode() -> Iterator[list[int]]:
+        nonlocal lost
+        for sentence in sentences:
+            ids, first = encode_words(sentence.words, tokenizer)
+            numbers = np.array([names.number(t, sentence.where) for t in sentence.tags], np.int64)
+            lost += len(numbers) - int((first >= 0).sum())
+            codes.append(np.where(first >= 0, numbers[first], IGNORE))
+            yield ids
+
+    tokens = ragged_array(encode(), name=name)
+    return tokens, np.concatenate(codes), lost
+
+
+def tag(
+    source: Paths | Sequence[Sentence],
+    tokenizer: TokenizerProtocol,
+    *,
+    word: int | None = None,
+    column: int | None = None,
+    labels: Sequence[str] | None = None,
+    length: int = 128,
+    batch: int = 32,
+    seed: int = 0,
+    truncate: bool = False,
+    encoding: str = "utf-8",
+) -> Batches:
+    """A tag for every word: the first token of a word is labelled, the others are ignored.
+
+    `word` and `column` choose the columns of a CoNLL file. For evaluation pass `labels=train.labels`.
+    """
+    options, template = BatchOptions(length, batch, seed, truncate), find_template(tokenizer)
+    names, held = LabelNames(labels), are_examples(source, Sentence)
+    name = "the sentences" if held else str(source)
+    read = lambda: conll(cast(Paths, source), word, column, encoding)
+    sentences = cast(Sequence[Sentence], source) if held else read()
+    tokens, codes, lost = _encode_sentences(sentences, tokenizer, names, name)
+    flat, settled = names.sort(codes)
+    lengths, width = tokens.lengths + template.single_count, length - template.single_count
+    options.check_rows(len(tokens), name)
+    notes = options.check_lengths(lengths, "sentences", name)
+    if lost:
+        dropped = f"{lost:,} words have no token of their own, so no label"
+        notes += (f"{dropped}: the tokenizer drops or joins them",)
+    tags = RaggedArray(flat, tokens.offsets, "")
+    ignored = Template((IGNORE,) * len(template.before), (IGNORE,) * len(template.after))
+
+    def make(row: int, epoch: int) -> Row:
+        return {"tokens": template.wrap(tokens[row][:width]), "labels": ignored.wrap(tags[row][:width])}
+
+    data = join_fingerprints(tokens.fingerprint, fingerprint_arrays((flat,)))
+    return options.build(
+        "tag", tokenizer, options.bucket(lengths), make, data,
+        notes=notes, labels=settled, frame=template.signature,
+    )  # fmt: skip

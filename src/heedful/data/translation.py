@@ -1,0 +1,172 @@
+"""Batches of texts and what is to be written for them: translation, summaries and other pairs.
+
+A step of a small translator takes as long as making its batch a row at a time would, so a whole batch is made
+at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heedful.data.batch import IGNORE, Batch, pad_batch
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches, Indices, RowSource, join_fingerprints
+from heedful.data.readers import Documents
+from heedful.data.tables import Column, Table, parallel_documents
+from heedful.data.token_cache import RaggedArray, tokenize_documents
+from heedful.data.tokenization import (
+    Template,
+    TokenizerProtocol,
+    find_template,
+    pad_id,
+    start_token_id,
+    tokenizer_signature,
+)
+from heedful.files import Paths
+from heedful.padding import round_up, valid_mask
+
+Matrix = NDArray[np.int64]  # (B, T)
+
+
+def wrap_rows(
+    texts: RaggedArray, rows: Indices, template: Template, max_length: int, pad: int
+) -> tuple[Matrix, Indices]:
+    """Return texts between their special tokens, cut to `max_length` tokens in all; and how long each is."""
+    before, after = len(template.before), len(template.after)
+    starts = texts.offsets[rows]
+    lengths = np.minimum(texts.offsets[rows + 1] - starts, max_length - template.single_count)
+    columns = np.arange(int(lengths.max()))
+    inside = columns < lengths[:, None]
+    out = np.full((len(rows), before + len(columns) + after), pad, np.int64)
+    out[:, :before] = template.before
+    out[:, before : before + len(columns)][inside] = texts.flat[(starts[:, None] + columns)[inside]]
+    for i, token in enumerate(template.after):
+        out[np.arange(len(rows)), before + lengths + i] = token
+    return out, lengths + template.single_count
+
+
+def shift_right(labels: Matrix, lengths: Indices, start: int, pad: int) -> tuple[Matrix, Matrix, Indices]:
+    """Return what the decoder reads and writes, and how long; a start token that is there is not doubled."""
+    twice = (labels[:, 0] == start) & (lengths > 1)
+    lengths = lengths - twice
+    columns = np.arange(int(lengths.max()))
+    labels = np.take_along_axis(labels, np.minimum(columns + twice[:, None], labels.shape[1] - 1), 1)
+    inside = columns < lengths[:, None]
+    target = np.where(inside, np.roll(labels, 1, 1), pad)
+    target[:, 0] = start
+    return target, np.where(inside, labels, IGNORE), lengths
+
+
+def _valid(lengths: Indices, width: int) -> torch.Tensor | None:
+    return torch.from_numpy(valid_mask(lengths, width)) if (lengths < width).any() else None
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """The source to read and the target to write, for each pair that has both."""
+
+    sources: RaggedArray
+    targets: RaggedArray
+    kept: Indices
+    template: Template
+    target_template: Template
+    length: int
+    start: int
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        numbers = self.kept[rows]
+        tokens, lengths = wrap_rows(self.sources, numbers, self.template, self.length, self.pad)
+        written = wrap_rows(self.targets, numbers, self.target_template, self.length, self.pad)
+        target, labels, target_lengths = shift_right(*written, self.start, self.pad)
+        return Batch(
+            torch.from_numpy(tokens), torch.from_numpy(labels), _valid(lengths, tokens.shape[1]),
+            target=torch.from_numpy(target), target_valid=_valid(target_lengths, target.shape[1]),
+            extra={"row": torch.from_numpy(numbers)},
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FixedShapeRows:
+    """Rows in batches of few shapes: lengths are rounded up, and each length has its number of rows."""
+
+    source: RowSource
+    options: BatchOptions
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        batch = self.source.batch(rows, epochs)
+        longest = max(batch.tokens.shape[1], 0 if batch.target is None else batch.target.shape[1])
+        size, tokens, multiple = self.options.batch, self.options.max_tokens, self.options.multiple
+        if tokens is not None:
+            size = min(size, tokens // round_up(longest, multiple))
+        return pad_batch(batch, size, multiple, self.pad)
+
+
+def parallel(
+    paths: Paths | Table,
+    tokenizer: TokenizerProtocol,
+    target_tokenizer: TokenizerProtocol | None = None,
+    *,
+    columns: tuple[Column, Column] | None = None,
+    prefix: str = "",
+    length: int = 256,
+    batch: int = 32,
+    max_tokens: int | None = None,
+    seed: int = 0,
+    start: int | None = None,
+    truncate: bool = False,
+    multiple: int = 1,
+    encoding: str = "utf-8",
+    cache: str | Path | None = None,
+) -> Batches:
+    """A text and what is to be written for it: two files of as many lines, or two columns of a table.
+
+    Pairs of like length stand together. `max_tokens` bounds rows × longest row (batch then only the rows), as
+    translation is usually trained. `prefix` goes before every source text. extra["row"] is the pair's number.
+    `multiple` rounds lengths up and fills batches with empty rows (of number −1): the loss is the same, and
+    few shapes are left, as recorded steps want (TrainConfig(graph=True)).
+    """
+    options = BatchOptions(length, batch, seed, truncate, False, multiple, max_tokens, cache)
+    source, target = parallel_documents(paths, columns, encoding)
+    target_tokenizer = target_tokenizer or tokenizer
+    template, target_template = (find_template(t, end=True) for t in (tokenizer, target_tokenizer))
+    first = start_token_id(target_tokenizer, start, ("bos", "pad", "eos"))
+    sources = tokenize_documents(_add_prefix(source, prefix), tokenizer, empty=True, cache=cache)
+    targets = tokenize_documents(target, target_tokenizer, empty=True, cache=cache)
+    kept = np.flatnonzero((sources.lengths > 0) & (targets.lengths > 0))
+    options.check_rows(len(kept), sources.name)
+    source_lengths = sources.lengths[kept] + template.single_count
+    lengths = np.maximum(source_lengths, targets.lengths[kept] + target_template.single_count)
+    notes = options.check_lengths(lengths, "pairs", sources.name)
+    if len(kept) < len(sources):
+        empty = f"{len(sources) - len(kept):,} of {len(sources):,} pairs"
+        notes += (f"{empty} have an empty side and are left out",)
+    settings = options.settings(
+        "parallel", tokenizer=tokenizer_signature(tokenizer), max_tokens=max_tokens, start=first
+    ) | ({"multiple": multiple} if multiple > 1 else {})
+    pad = pad_id(tokenizer) if pad_id(tokenizer) < len(target_tokenizer) else 0
+    signatures = f"({template.signature}, {target_template.signature})"
+    data = join_fingerprints(sources.fingerprint, targets.fingerprint, signatures)
+    rows: RowSource = PairRows(sources, targets, kept, template, target_template, length, first, pad)
+    if multiple > 1:
+        rows = FixedShapeRows(rows, options, pad)
+    return Batches(rows, options.bucket(lengths), data, settings, notes=notes, pad=pad)
+
+
+def _add_prefix(texts: Documents, prefix: str) -> Documents:
+    if not prefix:
+        return texts
+    read = lambda: ([prefix, text] if text else [] for text in map("".join, texts))
+    return Documents(read, texts.files, (*texts.settings, prefix), texts.name)

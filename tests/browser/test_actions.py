@@ -199,7 +199,7 @@ def chosen_by_python(models: Path, text: str, rules: dict[str, Any], seed: int) 
     sampling = Sampling(**rules)
     if sampling.greedy:
         return int(logits.argmax())
-    return int(draw(sampling.narrowed(logits), uniforms([generator(seed)], 1)[:, 0]))
+    return int(draw(sampling.warp(logits), uniforms([generator(seed)], 1)[:, 0]))
 
 
 RULES: list[tuple[dict[str, Any], str]] = [

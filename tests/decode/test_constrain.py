@@ -67,7 +67,7 @@ def test_a_text_that_can_only_end_does_so_without_an_end_token() -> None:
 def test_a_token_that_ends_one_choice_may_begin_the_rest_of_another() -> None:
     guide = Choices([[1, 2], [1, 2, 3]], 5, frozenset({0}))
     state = guide.next(guide.next(guide.start(), 1), 2)
-    assert guide.allowed(state).tolist() == [True, False, False, True, False]
+    assert guide.allowed_tokens(state).tolist() == [True, False, False, True, False]
     assert guide.complete(guide.next(state, 3))
     assert guide.complete(guide.next(state, 0))
 

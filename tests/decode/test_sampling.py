@@ -31,13 +31,13 @@ def tokens() -> Tensor:
 
 RULES: dict[str, tuple[Any, Any]] = {
     "bias": (
-        lambda z, t: S.biased(z, {3: 2.0, 7: -4.0}),
+        lambda z, t: S.add_bias(z, {3: 2.0, 7: -4.0}),
         lambda p: p.SequenceBiasLogitsProcessor({(3,): 2.0, (7,): -4.0}),
     ),
     "repetition": (lambda z, t: S.repetition(z, t, 1.3), lambda p: p.RepetitionPenaltyLogitsProcessor(1.3)),
     "no_repeat": (lambda z, t: S.no_repeat(z, t, 3), lambda p: p.NoRepeatNGramLogitsProcessor(3)),
     "no_repeat_1": (lambda z, t: S.no_repeat(z, t, 1), lambda p: p.NoRepeatNGramLogitsProcessor(1)),
-    "temperature": (lambda z, t: S.heated(z, 0.7), lambda p: p.TemperatureLogitsWarper(0.7)),
+    "temperature": (lambda z, t: S.apply_temperature(z, 0.7), lambda p: p.TemperatureLogitsWarper(0.7)),
     "top_k": (lambda z, t: S.top_k(z, 7), lambda p: p.TopKLogitsWarper(7)),
     "top_k_beyond": (lambda z, t: S.top_k(z, 700), lambda p: p.TopKLogitsWarper(700)),
     "top_p": (lambda z, t: S.top_p(z, 0.8), lambda p: p.TopPLogitsWarper(0.8)),
@@ -70,7 +70,7 @@ def test_all_rules_together_come_in_the_order_of_transformers(logits: Tensor, to
         temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, typical=0.9, repetition=1.2, no_repeat=2,
         bias={3: 1.5},
     )  # fmt: skip
-    got = mine.narrowed(mine.penalised(logits, tokens))
+    got = mine.warp(mine.apply_penalties(logits, tokens))
     torch.testing.assert_close(got, chain(tokens, logits.clone()), rtol=1e-5, atol=1e-5)
 
 
@@ -93,7 +93,7 @@ def test_frequency_counts_and_presence_does_not(logits: Tensor) -> None:
 
 def test_frequency_and_presence_look_only_at_what_was_written(logits: Tensor) -> None:
     seen = torch.tensor([[5, 5, 9]]).expand(4, -1)
-    changed = Sampling(frequency=0.5).penalised(logits, seen, written=1) != logits
+    changed = Sampling(frequency=0.5).apply_penalties(logits, seen, new_tokens=1) != logits
     assert changed.nonzero()[:, 1].unique().tolist() == [9]
 
 
@@ -101,7 +101,7 @@ def test_rules_that_look_back_do_not_see_padding(logits: Tensor, tokens: Tensor)
     short = tokens[:, 12:]
     padded = torch.cat((torch.full((4, 12), -1), short), 1)
     rules = Sampling(repetition=1.3, frequency=0.2, presence=0.1, no_repeat=2)
-    assert torch.equal(rules.penalised(logits, padded, 8), rules.penalised(logits, short, 8))
+    assert torch.equal(rules.apply_penalties(logits, padded, 8), rules.apply_penalties(logits, short, 8))
 
 
 def test_two_paddings_are_no_repeated_pair(logits: Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 
 import heedful
 from heedful.decode.sampling import Sampling, draw, generator
-from heedful.decode.speculative import LookUp, accept, distribution
+from heedful.decode.speculative import LookUp, accept_guesses, distribution
 from heedful.models.base import Model
 from tests.properties.tiny import GENERATORS, source_ids, tiny
 
@@ -99,7 +99,7 @@ def test_a_hundred_thousand_draws_are_distributed_as_without_guesses(kind: str) 
     guesses = torch.stack((a, b), 1)
     p = torch.stack((p0.expand(DRAWS, -1), p1[a], p1[b]), 1)
     q = torch.stack((q0.expand(DRAWS, -1), q1[a]), 1)
-    kept, token = accept(p, q, guesses, u[:, 2:])
+    kept, token = accept_guesses(p, q, guesses, u[:, 2:])
     # A row that kept nothing has one word so far; its second is a plain draw.
     one = torch.where(kept > 0, a, token)
     plain = draw(p1[one].log(), torch.rand(DRAWS, generator=random, dtype=torch.float64))
@@ -112,7 +112,7 @@ def test_a_hundred_thousand_draws_are_distributed_as_without_guesses(kind: str) 
 def test_what_follows_kept_guesses_is_drawn_from_the_model_itself() -> None:
     p = torch.tensor([0.2, 0.3, 0.5]).expand(DRAWS, 2, 3)
     u = torch.rand(DRAWS, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    kept, token = accept(p, p[:, :1], torch.ones(DRAWS, 1, dtype=torch.long), u)
+    kept, token = accept_guesses(p, p[:, :1], torch.ones(DRAWS, 1, dtype=torch.long), u)
     assert bool((kept == 1).all())
     assert chi_square(torch.bincount(token, minlength=3), p[0, 0]) < 13.8
 

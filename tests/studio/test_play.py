@@ -149,7 +149,11 @@ def test_one_search_gives_the_text_of_the_pipeline_and_its_tree(
     client: TestClient, models: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches: list[Any] = []
-    counted = lambda *given: (searches.append(given), run_beam_search(*given))[1]  # type: ignore[func-returns-value]
+
+    def counted(*arguments: Any) -> Any:
+        searches.append(arguments)
+        return run_beam_search(*arguments)
+
     monkeypatch.setattr(import_module("heedful.view.beams"), "run_beam_search", counted)
     monkeypatch.setattr("heedful.decode.beam.run_beam_search", counted)
     task = "text-generation" if kind == "decoder" else "translation"

@@ -61,7 +61,7 @@ def test_server_library_and_page_choose_one_token(client: TestClient, kind: str,
         (u,) = get(client, "/api/draw", seed=seed, count=1)["u"]
         z = torch.from_numpy(logits)[None]
         drawn = (
-            draw(sampling.narrowed(z), uniforms([generator(seed)], 1)[:, 0])
+            draw(sampling.warp(z), uniforms([generator(seed)], 1)[:, 0])
             if how["temperature"]
             else z.argmax(-1)
         )

@@ -22,15 +22,16 @@ from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
 from heedful.errors import InputError
 from heedful.models.base import Seq2Seq
 from heedful.nn.context import Watch
+from heedful.padding import pad_rows
 
-DEAD = -1e8  # no text has so low a score; what lies below was forbidden or never begun
+MIN_SCORE = -1e8  # no text has so low a score; what lies below was forbidden or never begun
 
 
 @dataclass(frozen=True)
-class Beams:
-    """How wide and how long to search.
+class BeamSettings:
+    """The width of a beam search, and when it ends.
 
-    A search ends when no running text can beat the worst of the W finished ones. How well one could still do
+    It ends when no running text can beat the worst of the W finished ones. How well one could still do
     is guessed from its present length; with early_stopping="never" from the length that would suit it best;
     with True the search ends as soon as W texts are finished.
     """
@@ -69,7 +70,7 @@ class Beams:
 
 
 @dataclass
-class Running:
+class Hypothesis:
     """A text that may go on; `beam` is the row of the batch it continues."""
 
     score: float
@@ -78,9 +79,10 @@ class Running:
     guided: Any = None
 
 
-class Tried(NamedTuple):
-    """A continuation that was weighed: `beam` is the running text it continues, by its place in the step
-    before; one that ends has its `final` score.
+class Candidate(NamedTuple):
+    """A continuation that was scored: `beam` is the index of the hypothesis it continues.
+
+    One that ends has its `final` score.
     """
 
     score: float
@@ -90,91 +92,91 @@ class Tried(NamedTuple):
     final: float | None = None
 
 
-class Hunt:
+class BeamState:
     """The search of one group for one prompt: what runs, what is finished, whether it goes on.
 
-    `steps` holds what was weighed at each step, best first.
+    `steps` holds the candidates of each step, best first.
     """
 
-    def __init__(self, wide: Beams, asked: Request, limit: int) -> None:
-        self.wide, self.asked, self.limit = wide, asked, limit
-        self.running = [Running(0.0, [], 0, None if asked.guide is None else asked.guide.start())]
+    def __init__(self, beams: BeamSettings, request: Request, limit: int) -> None:
+        self.beams, self.request, self.limit = beams, request, limit
+        self.running = [Hypothesis(0.0, [], 0, None if request.guide is None else request.guide.start())]
         self.finished: list[tuple[float, list[int]]] = []
-        self.steps: list[list[Tried]] = []
+        self.steps: list[list[Candidate]] = []
         self.open = True
 
-    def extend(self, candidates: list[tuple[float, int, int]], covered: list[float]) -> None:
-        """Take the best continuations (score, running text, token), best first."""
+    def extend(self, candidates: list[tuple[float, int, int]], coverage_scores: list[float]) -> None:
+        """Take the best continuations as (score, hypothesis, token), best first."""
         before, self.running = self.running, []
-        tried: list[Tried] = []
+        seen: list[Candidate] = []
         for rank, (score, beam, token) in enumerate(candidates):
-            if score < DEAD:
+            if score < MIN_SCORE:
                 continue
-            if len(self.running) == self.wide.share:
-                tried.append(Tried(score, beam, token, "pruned"))
+            if len(self.running) == self.beams.share:
+                seen.append(Candidate(score, beam, token, "pruned"))
                 continue
             parent = before[beam]
-            ids, guide = [*parent.ids, token], self.asked.guide
+            ids, guide = [*parent.ids, token], self.request.guide
             guided = None if guide is None else guide.next(parent.guided, token)
-            done = token in self.asked.eos or len(ids) >= self.limit
+            done = token in self.request.eos or len(ids) >= self.limit
             if not (done or (guide is not None and guide.complete(guided))):
-                self.running.append(Running(score, ids, parent.beam, guided))
-                tried.append(Tried(score, beam, token, "runs"))
-            elif rank < self.wide.share:
-                final = score / len(ids) ** self.wide.length_penalty + covered[beam]
+                self.running.append(Hypothesis(score, ids, parent.beam, guided))
+                seen.append(Candidate(score, beam, token, "runs"))
+            elif rank < self.beams.share:
+                final = score / len(ids) ** self.beams.length_penalty + coverage_scores[beam]
                 self.finished.append((final, ids))
-                tried.append(Tried(score, beam, token, "ends", final))
+                seen.append(Candidate(score, beam, token, "ends", final))
             else:
-                tried.append(Tried(score, beam, token, "pruned"))
-        self.steps.append(tried)
-        self.finished = sorted(self.finished, key=lambda f: -f[0])[: self.wide.share]
+                seen.append(Candidate(score, beam, token, "pruned"))
+        self.steps.append(seen)
+        self.finished = sorted(self.finished, key=lambda f: -f[0])[: self.beams.share]
         self.open = self._open()
 
     def _open(self) -> bool:
         if not self.running:
             return False
-        if len(self.finished) < self.wide.share:
+        if len(self.finished) < self.beams.share:
             return True
-        hopeful = self.wide.early_stopping == "never" and self.wide.length_penalty > 0
+        hopeful = self.beams.early_stopping == "never" and self.beams.length_penalty > 0
         length = self.limit if hopeful else len(self.running[0].ids)
-        best = self.running[0].score / length**self.wide.length_penalty
-        return self.wide.early_stopping is not True and best > self.finished[-1][0]
+        best = self.running[0].score / length**self.beams.length_penalty
+        return self.beams.early_stopping is not True and best > self.finished[-1][0]
 
 
-def search(
-    stepper: Stepper, given: Prompts, asked: Request, wide: Beams
+def beam_search(
+    stepper: Stepper, prompts: Prompts, request: Request, beams: BeamSettings
 ) -> list[list[tuple[float, list[int]]]]:
-    """For each prompt its finished texts as (score, ids), best first; the end token is kept."""
-    found = hunted(stepper, given, asked, wide)
-    return [sorted((f for h in row for f in h.finished), key=lambda f: -f[0]) for row in found]
+    """Return each prompt's finished texts as (score, ids), best first; the end token is kept."""
+    searches = run_beam_search(stepper, prompts, request, beams)
+    return [sorted((f for group in row for f in group.finished), key=lambda f: -f[0]) for row in searches]
 
 
-def hunted(stepper: Stepper, given: Prompts, asked: Request, wide: Beams) -> list[list[Hunt]]:
-    """The searches themselves, one for each prompt and group, when they have come to their end."""
-    model, W = stepper.model, wide.width
-    groups = range(wide.groups)
-    hunts = [[Hunt(wide, asked, max_new_tokens(model, asked, len(ids))) for _ in groups] for ids in given.ids]
-    prompts = [prefix_ids(model, ids) for ids in given.ids]
-    tokens, valid = given.padded(model.device)
-    index = torch.arange(len(hunts), device=model.device).repeat_interleave(W)
-    length = max(map(len, prompts)) + max(row[0].limit for row in hunts)
-    cover = Coverage(stepper, tokens, valid) if wide.coverage else None
-    if stepper.fixed:
-        logits = stepper.prefill(tokens[index], None if valid is None else valid[index], length)
-    else:
-        logits = stepper.prefill(tokens, valid, length)
-        stepper.reorder(index)
-        logits = logits[index]
+def run_beam_search(
+    stepper: Stepper, prompts: Prompts, request: Request, beams: BeamSettings
+) -> list[list[BeamState]]:
+    """Search to the end and return the states, one for each prompt and group."""
+    model, W = stepper.model, beams.width
+    groups = range(beams.groups)
+    searches = [
+        [BeamState(beams, request, max_new_tokens(model, request, len(ids))) for _ in groups]
+        for ids in prompts.ids
+    ]
+    prefixes = [prefix_ids(model, ids) for ids in prompts.ids]
+    length = max(map(len, prefixes)) + max(row[0].limit for row in searches)
+    cover = Coverage(stepper, *prompts.padded(model.device)) if beams.coverage else None
+    logits = prompts.prefill(stepper, W, length)
     if cover is not None:
-        cover.reorder(index)
-    looking = list(range(len(hunts)))  # the prompts whose search goes on, in the order of the batch
+        cover.reorder(prompts.row_index(W, model.device))
+    active = list(range(len(searches)))  # the prompts whose search goes on, in the order of the batch
     while True:
-        extend_all(logits, [hunts[i] for i in looking], [prompts[i] for i in looking], asked, wide, cover)
-        open_now = [i for i in looking if any(h.open for h in hunts[i])]
-        if not open_now:
-            return hunts
-        kept = looking if stepper.fixed else open_now
-        parents, chosen = continued([hunts[i] for i in kept], [looking.index(i) for i in kept], wide)
+        extend_all(
+            logits, [searches[i] for i in active], [prefixes[i] for i in active], request, beams, cover
+        )
+        still_open = [i for i in active if any(h.open for h in searches[i])]
+        if not still_open:
+            return searches
+        kept = active if stepper.fixed else still_open
+        parents, chosen = select_parents([searches[i] for i in kept], [active.index(i) for i in kept], beams)
         stepper.reorder(torch.tensor(parents, device=model.device))
         new = torch.tensor(chosen, device=model.device)
         if cover is None:
@@ -182,80 +184,88 @@ def hunted(stepper: Stepper, given: Prompts, asked: Request, wide: Beams) -> lis
         else:
             cover.reorder(torch.tensor(parents, device=model.device))
             logits = cover.step(new)
-        looking = kept
+        active = kept
 
 
 def extend_all(
     logits: Tensor,
-    hunts: list[list[Hunt]],
-    prompts: list[list[int]],
-    asked: Request,
-    wide: Beams,
+    searches: list[list[BeamState]],
+    prefixes: list[list[int]],
+    request: Request,
+    beams: BeamSettings,
     cover: Coverage | None,
 ) -> None:
-    """One step of every search: the best continuations of each group, the groups one after another."""
-    W, share, V = wide.width, wide.share, logits.shape[1]
-    logs = ruled(logits.float().log_softmax(-1), hunts, prompts, asked, wide).unflatten(0, (-1, W))
-    covered = [0.0] * (len(hunts) * W) if cover is None else (cover.penalty() * wide.coverage).tolist()
-    taken = torch.zeros(len(hunts), V, device=logits.device)
-    many = min(max(2, 1 + len(asked.eos)) * share, share * V)
-    for g in range(wide.groups):
+    """Extend every search by one step, the groups one after another."""
+    W, share, V = beams.width, beams.share, logits.shape[1]
+    logs = apply_rules(logits.float().log_softmax(-1), searches, prefixes, request, beams)
+    logs = logs.unflatten(0, (-1, W))
+    rows = len(searches) * W
+    coverage = [0.0] * rows if cover is None else (cover.penalty() * beams.coverage).tolist()
+    taken = torch.zeros(len(searches), V, device=logits.device)
+    count = min(max(2, 1 + len(request.eos)) * share, share * V)
+    for g in range(beams.groups):
         here = slice(g * share, (g + 1) * share)
-        known = [[t.score for t in row[g].running] for row in hunts]  # one copy to the device, not one a row
-        scores = logs.new_tensor([some + [-math.inf] * (share - len(some)) for some in known])
-        total = logs[:, here] + scores[..., None] - wide.diversity * taken[:, None]
-        best = total.flatten(1).topk(many)
+        known = [[t.score for t in row[g].running] for row in searches]
+        padded = [row + [-math.inf] * (share - len(row)) for row in known]
+        scores = logs.new_tensor(padded)  # one copy to the device, not one a row
+        total = logs[:, here] + scores[..., None] - beams.diversity * taken[:, None]
+        best = total.flatten(1).topk(count)
         ranked = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        for r, (row, (values, places)) in enumerate(zip(hunts, ranked, strict=True)):
+        for r, (row, (values, indices)) in enumerate(zip(searches, ranked, strict=True)):
             if not row[g].open:
                 continue
-            found = [(v, p // V, p % V) for v, p in zip(values, places, strict=True)]
-            row[g].extend(found, covered[r * W + g * share : r * W + (g + 1) * share])
-            for text in row[g].running if wide.groups > 1 else ():  # else nobody looks
+            found = [(v, p // V, p % V) for v, p in zip(values, indices, strict=True)]
+            row[g].extend(found, coverage[r * W + g * share : r * W + (g + 1) * share])
+            for text in row[g].running if beams.groups > 1 else ():  # else nobody looks
                 taken[r, text.ids[-1]] += 1
 
 
-def ruled(
-    logs: Tensor, hunts: list[list[Hunt]], prompts: list[list[int]], asked: Request, wide: Beams
+def apply_rules(
+    logs: Tensor,
+    searches: list[list[BeamState]],
+    prefixes: list[list[int]],
+    request: Request,
+    beams: BeamSettings,
 ) -> Tensor:
-    """Log-probabilities after penalties, bias, n-grams and the guide, before they add up."""
-    if not asked.sampling.changes and asked.guide is None:
+    """Return the log-probabilities after penalties, bias, n-grams and the guide, before they add up."""
+    if not request.sampling.changes and request.guide is None:
         return logs
     texts: list[list[int]] = []
-    for prompt, row in zip(prompts, hunts, strict=True):
-        for hunt in row:
-            some = [t.ids for t in hunt.running] or [[]]
-            texts += [prompt + ids for ids in (some * wide.share)[: wide.share]]
-    written = max(len(t.ids) for row in hunts for h in row for t in h.running)
-    longest = max(map(len, texts))
-    seen = torch.tensor([[-1] * (longest - len(t)) + t for t in texts], dtype=torch.long, device=logs.device)
-    logs = asked.sampling.penalised(logs, seen, written)
-    if asked.guide is not None:
-        for r, row in enumerate(hunts):
-            for g, hunt in enumerate(row):
-                for w, text in enumerate(hunt.running):
-                    allowed = asked.guide.allowed(text.guided).to(logs.device)
-                    logs[r * wide.width + g * wide.share + w].masked_fill_(~allowed, -math.inf)
+    for prefix, row in zip(prefixes, searches, strict=True):
+        for group in row:
+            some = [t.ids for t in group.running] or [[]]
+            texts += [prefix + ids for ids in (some * beams.share)[: beams.share]]
+    written = max(len(t.ids) for row in searches for h in row for t in h.running)
+    seen = torch.from_numpy(pad_rows(texts, -1, left=True)).to(logs.device)
+    logs = request.sampling.apply_penalties(logs, seen, written)
+    if request.guide is not None:
+        for r, row in enumerate(searches):
+            for g, group in enumerate(row):
+                for w, text in enumerate(group.running):
+                    allowed = request.guide.allowed_tokens(text.guided).to(logs.device)
+                    logs[r * beams.width + g * beams.share + w].masked_fill_(~allowed, -math.inf)
     return logs
 
 
-def continued(hunts: list[list[Hunt]], places: list[int], wide: Beams) -> tuple[list[int], list[int]]:
-    """Which row of the batch each beam continues, and with which token; an empty place repeats one."""
+def select_parents(
+    searches: list[list[BeamState]], rows: list[int], beams: BeamSettings
+) -> tuple[list[int], list[int]]:
+    """Return which row of the batch each beam continues and with which token; unused beams repeat one."""
     parents, chosen = [], []
-    for place, row in zip(places, hunts, strict=True):
-        for g, hunt in enumerate(row):
-            first = place * wide.width + g * wide.share
-            for w in range(wide.share):
-                text = hunt.running[w] if w < len(hunt.running) else None
+    for number, row in zip(rows, searches, strict=True):
+        for g, group in enumerate(row):
+            first = number * beams.width + g * beams.share
+            for w in range(beams.share):
+                text = group.running[w] if w < len(group.running) else None
                 parents.append(first + (0 if text is None else text.beam))
                 chosen.append(0 if text is None else text.ids[-1])
-            for w, text in enumerate(hunt.running):
+            for w, text in enumerate(group.running):
                 text.beam = w
     return parents, chosen
 
 
 class Coverage:
-    """How much each word of the source was looked at, (B·W, S): Σ_t of the mean cross-attention pattern."""
+    """The attention each source token has received: Σ_t of the mean cross-attention pattern, (B·W, S)."""
 
     NAMES = ("decoder.*.cross.pattern", "decoder.[0-9].pattern")
 
@@ -274,9 +284,9 @@ class Coverage:
             raise InputError(
                 f"{stepper.model.family.name} shows no cross-attention", hint="leave coverage out"
             )
-        self.total: Tensor = self._looked(watch)
+        self.total: Tensor = self._mean_pattern(watch)
 
-    def _looked(self, watch: Watch) -> Tensor:
+    def _mean_pattern(self, watch: Watch) -> Tensor:
         return torch.stack([watch[name].float().mean((1, 2)) for name in watch]).mean(0)
 
     def reorder(self, index: Tensor) -> None:
@@ -285,7 +295,7 @@ class Coverage:
     def step(self, tokens: Tensor) -> Tensor:
         watch = Watch(*self.NAMES)
         logits = self.stepper.step(tokens, watch)
-        self.total = self.total + self._looked(watch)
+        self.total = self.total + self._mean_pattern(watch)
         return logits
 
     def penalty(self) -> Tensor:

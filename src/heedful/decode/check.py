@@ -1,25 +1,25 @@
-"""check: does a model write the same in every mode? One prompt alone is the definition.
+"""check: whether a model generates the same in every mode. One prompt alone is the definition.
 
 alone                 one prompt, token by token, from its state
 uncached              the whole text in one pass, no state
 chunks                the prompt read in pieces
-batch, left or right  all prompts together, filled up on that side
-compiled              the fast path, if asked for
+batch, left or right  all prompts together, padded on that side
+compiled              the fast stepper, if one is given
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from heedful.decode.request import encode_prompts, free_context
-from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
+from heedful.decode.request import Prompts, encode_prompts, free_context
+from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode, greedy_logits
 from heedful.models.base import LM, Model, Seq2Seq
 
-SENTENCES = ("Once upon a time there was a", "The capital of France is", "One, two, three,")
+DEFAULT_PROMPTS = ("Once upon a time there was a", "The capital of France is", "One, two, three,")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found. `ok`: every token the same and no logit further off than `tolerance`.
+    """The comparisons of `check`. `ok`: every token the same and no logit further off than `tolerance`.
 
     Below float32, and where weights are whole numbers, rounding decides between tokens that are nearly as
     likely: nine in ten must agree.
@@ -72,83 +72,69 @@ def check(
     texts: Sequence[str] | None = None,
     fast: Stepper | None = None,
 ) -> Report:
-    """Write the same prompts in every mode and compare: greedy tokens and logits.
+    """Continue the same prompts in every mode and compare greedy tokens and logits.
 
     `texts` are the prompts; a model without a tokenizer gets random ids. `fast` is a stepper of the
     same model, compared too.
     """
-    plain = EagerStepper(model)
-    ids = three_prompts(model, texts)
-    fits = [free_context(model, len(row)) for row in ids]
-    tokens = min([tokens, *(f for f in fits if f is not None)])
-    alone = [greedy(plain, row, tokens) for row in ids]
-    written = torch.stack([t for t, _ in alone])  # (B, N)
-    logits = torch.stack([z for _, z in alone])  # (B, N, V)
+    eager = EagerStepper(model)
+    if model.tokenizer is not None:
+        prompts = encode_prompts(model, list(texts or DEFAULT_PROMPTS))
+    else:
+        random, vocab = torch.Generator().manual_seed(0), eager.model.embed.vocab
+        prompts = encode_prompts(
+            model, [torch.randint(vocab, (n,), generator=random).tolist() for n in (7, 4, 2)]
+        )
+    free = [free_context(model, len(row)) for row in prompts.ids]
+    tokens = min([tokens, *(f for f in free if f is not None)])
+    logits = torch.stack([
+        torch.cat([z.clone() for z in greedy_logits(eager, torch.tensor([row], device=model.device), tokens)])
+        for row in prompts.ids
+    ]).float()  # fmt: skip  # (B, N, V)
+    new = logits.argmax(-1)  # (B, N)
     with evaluation_mode(model):
-        found = list(compared(plain, ids, written, logits))
+        found = list(compare_modes(eager, prompts, new, logits))
     if fast is not None:
-        rows = [forced(fast, [row], new[None])[0] for row, new in zip(ids, written, strict=True)]
-        found.append(compare("compiled", torch.stack(rows), logits))
+        found.append(compare_logits("compiled", forced_one_by_one(fast, prompts, new), logits))
     quantised = model.published.get("quantization", {}).get("kind")  # whatever its first tensor is
     name = quantised or str(next(model.parameters()).dtype).removeprefix("torch.")
     return Report(model.family.name, name, tokens, tolerance, tuple(found))
 
 
-def three_prompts(model: Model, texts: Sequence[str] | None) -> list[list[int]]:
-    """Prompts of different lengths."""
-    if model.tokenizer is not None:
-        return encode_prompts(model, list(texts or SENTENCES)).ids
-    random = torch.Generator().manual_seed(0)
-    assert isinstance(model, (LM, Seq2Seq))
-    return [torch.randint(0, model.embed.vocab, (n,), generator=random).tolist() for n in (7, 4, 2)]
-
-
-def greedy(stepper: Stepper, prompt: list[int], count: int) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens (N,) one after another, and the logits (N, V) each was chosen from."""
-    device = stepper.model.device
-    logits = [stepper.prefill(torch.tensor([prompt], device=device), length=len(prompt) + count).clone()]
-    while len(logits) < count:
-        logits.append(stepper.step(logits[-1].argmax(-1)).clone())
-    every = torch.cat(logits).float()
-    return every.argmax(-1), every
-
-
-def forced(stepper: Stepper, ids: list[list[int]], written: Tensor, pad: str = "left") -> Tensor:
-    """Logits (B, N, V) while the rows write given tokens (B, N)."""
-    longest, device = max(map(len, ids)), stepper.model.device
-    fill = [[0] * (longest - len(row)) for row in ids]
-    rows = [f + row if pad == "left" else row + f for f, row in zip(fill, ids, strict=True)]
-    real = [[False] * len(f) + [True] * len(row) for f, row in zip(fill, ids, strict=True)]
-    valid = torch.tensor([r if pad == "left" else r[::-1] for r in real], device=device)
-    only = None if bool(valid.all()) else valid
-    logits = [stepper.prefill(torch.tensor(rows, device=device), only, longest + written.shape[1]).clone()]
-    for t in range(written.shape[1] - 1):
-        logits.append(stepper.step(written[:, t]).clone())
+def forced_logits(stepper: Stepper, prompts: Prompts, new: Tensor, left: bool = True) -> Tensor:
+    """Return the logits (B, N, V) while the rows continue with given tokens (B, N)."""
+    tokens, valid = prompts.padded(stepper.model.device, left=left)
+    logits = [stepper.prefill(tokens, valid, tokens.shape[1] + new.shape[1]).clone()]
+    for t in range(new.shape[1] - 1):
+        logits.append(stepper.step(new[:, t]).clone())
     return torch.stack(logits, 1).float()
 
 
-def compared(
-    plain: EagerStepper, ids: list[list[int]], written: Tensor, logits: Tensor
-) -> Iterator[Comparison]:
-    """Every mode a plain model has."""
-    model, count = plain.model, written.shape[1]
-    whole = []
-    for row, new in zip(ids, written, strict=True):
-        prompt = torch.tensor([row], device=model.device)
+def forced_one_by_one(stepper: Stepper, prompts: Prompts, new: Tensor) -> Tensor:
+    """Return the logits (B, N, V) of given tokens (B, N), each prompt stepped alone."""
+    alone = [replace(prompts, ids=[row]) for row in prompts.ids]
+    return torch.cat([forced_logits(stepper, p, row[None]) for p, row in zip(alone, new, strict=True)])
+
+
+def compare_modes(eager: EagerStepper, prompts: Prompts, new: Tensor, logits: Tensor) -> Iterator[Comparison]:
+    """Compare every mode of the eager stepper with the logits of each prompt alone."""
+    model, count = eager.model, new.shape[1]
+    uncached = []
+    for ids, row in zip(prompts.ids, new, strict=True):
+        prompt = torch.tensor([ids], device=model.device)
         if isinstance(model, Seq2Seq):
             start = prompt.new_full((1, 1), model.start_token)
-            whole.append(model(prompt, torch.cat((start, new[None, :-1]), 1))[0])
+            uncached.append(model(prompt, torch.cat((start, row[None, :-1]), 1))[0])
         else:
-            whole.append(model(torch.cat((prompt, new[None, :-1]), 1))[0, -count:])
-    yield compare("uncached", torch.stack(whole).float(), logits)
+            uncached.append(model(torch.cat((prompt, row[None, :-1]), 1))[0, -count:])
+    yield compare_logits("uncached", torch.stack(uncached).float(), logits)
     if isinstance(model, LM):
-        pieces = EagerStepper(model, chunk=3)
-        chunked = [forced(pieces, [row], new[None])[0] for row, new in zip(ids, written, strict=True)]
-        yield compare("chunks", torch.stack(chunked), logits)
+        yield compare_logits("chunks", forced_one_by_one(EagerStepper(model, chunk=3), prompts, new), logits)
     for side in ("left", "right"):
-        yield compare(f"batch, {side}", forced(plain, ids, written, pad=side), logits)
+        yield compare_logits(f"batch, {side}", forced_logits(eager, prompts, new, side == "left"), logits)
 
 
-def compare(mode: str, got: Tensor, expected: Tensor) -> Comparison:
-    agreement = (got.argmax(-1) == expected.argmax(-1)).double().mean()
-    return Comparison(mode, float(agreement), float((got - expected).abs().max()))
+def compare_logits(mode: str, logits: Tensor, reference: Tensor) -> Comparison:
+    """Compare the likeliest tokens and the logits of a mode with those of the definition."""
+    agreement = (logits.argmax(-1) == reference.argmax(-1)).double().mean()
+    return Comparison(mode, float(agreement), float((logits - reference).abs().max()))

@@ -26,7 +26,7 @@ class Guide(Protocol):
     def start(self) -> Any:
         """The state before anything is written."""
 
-    def allowed(self, state: Any) -> Tensor:
+    def allowed_tokens(self, state: Any) -> Tensor:
         """(V,) True for the tokens that may come next; the end of the text among them where it may end."""
 
     def next(self, state: Any, token: int) -> Any:
@@ -37,51 +37,51 @@ class Guide(Protocol):
 
 
 @dataclass(eq=False)
-class Node:
+class ChoiceNode:
     """A place in the tree of choices: where each token leads, and whether a choice ends here."""
 
-    children: dict[int, Node] = field(default_factory=dict)
+    children: dict[int, ChoiceNode] = field(default_factory=dict)
     ends: bool = False
     mask: Tensor | None = None
 
 
 class Choices:
-    """One of several strings, as a tree of their tokens; each is spelled as its tokenizer spells it."""
+    """One of several strings, as a tree of their tokens; each is token_ids as its tokenizer spells it."""
 
-    def __init__(self, spelled: Sequence[Sequence[int]], vocab: int, eos: frozenset[int]) -> None:
-        self.root, self.vocab, self.eos = Node(), vocab, eos
-        for ids in spelled:
+    def __init__(self, token_ids: Sequence[Sequence[int]], vocab: int, eos: frozenset[int]) -> None:
+        self.root, self.vocab, self.eos = ChoiceNode(), vocab, eos
+        for ids in token_ids:
             node = self.root
             for token in ids:
-                node = node.children.setdefault(token, Node())
+                node = node.children.setdefault(token, ChoiceNode())
             node.ends = True
             if not ids:
                 raise InputError("choices has an empty text", hint="leave it out")
-        if not eos and any(node.ends and node.children for node in walk(self.root)):
+        if not eos and any(node.ends and node.children for node in all_nodes(self.root)):
             raise InputError("one of the choices begins another, and this model has no end token: give eos=")
 
-    def start(self) -> Node:
+    def start(self) -> ChoiceNode:
         return self.root
 
-    def allowed(self, state: Node) -> Tensor:
+    def allowed_tokens(self, state: ChoiceNode) -> Tensor:
         if state.mask is None:
             state.mask = torch.zeros(self.vocab, dtype=torch.bool)
             state.mask[[*state.children, *(self.eos if state.ends else ())]] = True
         return state.mask
 
-    def next(self, state: Node, token: int) -> Node:
-        return state.children.get(token, Node(ends=True))  # what ends a choice leads nowhere
+    def next(self, state: ChoiceNode, token: int) -> ChoiceNode:
+        return state.children.get(token, ChoiceNode(ends=True))  # what ends a choice leads nowhere
 
-    def complete(self, state: Node) -> bool:
+    def complete(self, state: ChoiceNode) -> bool:
         return not state.children
 
 
-def walk(node: Node) -> list[Node]:
-    return [node, *(deeper for child in node.children.values() for deeper in walk(child))]
+def all_nodes(node: ChoiceNode) -> list[ChoiceNode]:
+    return [node, *(deeper for child in node.children.values() for deeper in all_nodes(child))]
 
 
 @dataclass(eq=False)
-class Matched:
+class GrammarState:
     """How far a grammar was matched; the mask is computed once, also when several beams ask for it."""
 
     matcher: Any
@@ -91,21 +91,21 @@ class Matched:
 class Grammar:
     """What llguidance compiles: a regular expression or a JSON schema."""
 
-    def __init__(self, tokenizer: Any, grammar: str, vocab: int, eos: frozenset[int], what: str) -> None:
+    def __init__(self, tokenizer: Any, grammar: str, vocab: int, eos: frozenset[int], name: str) -> None:
         roles = (tokenizer.eos, tokenizer.pad, tokenizer.unk, tokenizer.bos, vocab - 1)
         stand_in = next(i for i in roles if i is not None)  # llguidance wants an end, also where none may be
         self.vocab, self.never = vocab, None if eos else stand_in
-        self.first = llguidance().LLMatcher(
-            vocabulary(tokenizer, vocab, eos or frozenset([stand_in])), grammar, log_level=0
+        self.first = import_llguidance().LLMatcher(
+            guidance_tokenizer(tokenizer, vocab, eos or frozenset([stand_in])), grammar, log_level=0
         )
         if self.first.is_error():
             reason = str(self.first.get_error()).strip().splitlines()[0]
-            raise InputError(f"{what} cannot be followed: {reason}")
+            raise InputError(f"{name} cannot be followed: {reason}")
 
-    def start(self) -> Matched:
-        return Matched(self.first.deep_copy())
+    def start(self) -> GrammarState:
+        return GrammarState(self.first.deep_copy())
 
-    def allowed(self, state: Matched) -> Tensor:
+    def allowed_tokens(self, state: GrammarState) -> Tensor:
         if state.mask is None:
             packed = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
             known = np.unpackbits(packed, bitorder="little")[: self.vocab]
@@ -115,16 +115,16 @@ class Grammar:
                 state.mask[self.never] = False
         return state.mask
 
-    def next(self, state: Matched, token: int) -> Matched:
+    def next(self, state: GrammarState, token: int) -> GrammarState:
         matcher = state.matcher.deep_copy()
         matcher.consume_token(token)
-        return Matched(matcher)
+        return GrammarState(matcher)
 
-    def complete(self, state: Matched) -> bool:
+    def complete(self, state: GrammarState) -> bool:
         return bool(state.matcher.is_stopped())
 
 
-def llguidance() -> Any:
+def import_llguidance() -> Any:
     """The library, or how to get it."""
     try:
         import llguidance as library
@@ -138,18 +138,18 @@ JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separat
 
 
 @functools.lru_cache(maxsize=4)  # about a second for a large vocabulary
-def vocabulary(tokenizer: Any, vocab: int, eos: frozenset[int]) -> Any:
+def guidance_tokenizer(tokenizer: Any, vocab: int, eos: frozenset[int]) -> Any:
     """The tokens as llguidance wants them."""
-    library = llguidance()
+    library = import_llguidance()
     try:
         return library.LLTokenizer(tokenizer.backend.to_str(), n_vocab=vocab, eos_token=sorted(eos))
     except ValueError as error:
         if "Metaspace" not in str(error):
             raise InputError(f"this tokenizer's pieces cannot be matched: {error}") from None
-    return library.LLTokenizer(Pieces(tokenizer), n_vocab=vocab, eos_token=sorted(eos))
+    return library.LLTokenizer(PieceTokenizer(tokenizer), n_vocab=vocab, eos_token=sorted(eos))
 
 
-class Pieces:
+class PieceTokenizer:
     """Whole pieces with a mark for the space, as T5's; in the form llguidance asks of a tokenizer."""
 
     is_tokenizer_wrapper = True
@@ -197,7 +197,7 @@ def constrain(
         if isinstance(choices, str) or not choices:
             raise InputError(f"choices={choices!r} must be a list of texts, at least one")
         return Choices([model.tokenizer.encode(c, special=False) for c in choices], vocab, eos)
-    matcher = llguidance().LLMatcher
+    matcher = import_llguidance().LLMatcher
     if regex is not None:
         return Grammar(model.tokenizer, matcher.grammar_from_regex(regex), vocab, eos, f"regex={regex!r}")
     try:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.decode.request import Prompts, Request, max_new_tokens, prefix_ids
-from heedful.decode.sampling import exhausted
+from heedful.decode.sampling import check_tokens_left
 from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
 from heedful.errors import InputError
 from heedful.models.base import LM
@@ -46,9 +46,9 @@ def search_one_prompt(
     score = 0.0
     while True:
         seen = torch.tensor([[*start, *out]], dtype=torch.long, device=device)
-        z = request.sampling.penalised(logits.float(), seen, len(out))
+        z = request.sampling.apply_penalties(logits.float(), seen, len(out))
         if request.sampling.forbids:
-            exhausted(z, len(out))
+            check_tokens_left(z, len(out))
         chances = z.softmax(-1)[0]
         likely = chances.topk(min(k, len(chances)))
         stepper.reorder(torch.zeros(len(likely.indices), dtype=torch.long, device=device))

@@ -4,7 +4,7 @@
     generate(model, ["one", "two"], temperature=0.8, top_p=0.95, seed=0)        two texts
     generate(model, source, beams=5, length_penalty=1.0, n=3)                   the three best
 
-The settings are those of `heedful.decode.request.Settings`. Without any, the likeliest token is taken.
+The settings are those of `decode.request.GenerationSettings`. Without any, the likeliest token is taken.
 A row's text depends on its prompt, the seed and its place in the batch, never on its neighbours.
 """
 
@@ -18,38 +18,39 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from heedful.decode.beam import Beams, search
+from heedful.decode.beam import BeamSettings, beam_search
 from heedful.decode.contrastive import search_contrastively
 from heedful.decode.detokenizer import Detokenizer
 from heedful.decode.fast import choose_stepper
 from heedful.decode.request import (
+    GenerationSettings,
     Prompt,
     Prompts,
     Request,
-    Settings,
     check_types,
     encode_prompts,
     make_request,
     max_new_tokens,
     prefix_ids,
 )
-from heedful.decode.sampling import draw, exhausted, generator, uniforms
+from heedful.decode.sampling import check_tokens_left, draw, generator, uniforms
 from heedful.decode.speculative import speculate
 from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
+from heedful.padding import pad_rows
 
 Finish = Literal["end", "stop", "length", "context"]
-BLOCK = 256  # random numbers drawn at once for a row
+UNIFORMS_AT_ONCE = 256  # random numbers drawn at once for a row
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One token of one row.
 
-    `text` is what became certain with it: nothing while a character is half there or a stop string possible.
-    `logprob` is the model's own, before any rule. `finish` stands on a row's last piece: the model came to
-    its end, a stop string was written, max_tokens or the context were reached.
+    `text` is the text that became certain with it: none while a character is incomplete or a stop string
+    possible. `logprob` is the model's own, before any rule. `finish` stands on a row's last piece: the model
+    ended the text, a stop string was written, max_tokens or the context were reached.
     """
 
     text: str
@@ -73,7 +74,7 @@ class Generation:
 
 
 class GeneratedRow:
-    """One text being written."""
+    """One text while it is generated."""
 
     def __init__(self, model: Model, request: Request, prompt: list[int], number: int, sample: int) -> None:
         self.request, self.prompt, self.number, self.sample = request, prompt, number, sample
@@ -86,13 +87,13 @@ class GeneratedRow:
 
     @property
     def last(self) -> bool:
-        """Whether the next token is the last that may be written."""
+        """Whether the next token is the last that may follow."""
         return self.written + 1 >= self.limit
 
     def take(
         self, token: int, logprob: float = math.nan, top: Sequence[int] = (), logprobs: Sequence[float] = ()
     ) -> Piece:
-        """Write one token: what can be shown of it, and whether the row is done."""
+        """Append one token and return the piece of text that is certain now."""
         self.written += 1
         text = "" if token in self.request.eos else self.text.push(token)
         guide = self.request.guide
@@ -112,27 +113,28 @@ class GeneratedRow:
 
 
 class TokenChooser:
-    """From logits (B, V) to one token per row. What no rule asks for is not kept."""
+    """Chooses one token per row from logits (B, V). A rule that is off keeps no history."""
 
     def __init__(self, model: Model, request: Request, rows: list[GeneratedRow]) -> None:
         self.request, self.rows, self.t = request, rows, 0
-        self.u: Tensor | None = None  # (B, BLOCK), drawn when they are needed
+        self.u: Tensor | None = None  # (B, UNIFORMS_AT_ONCE), drawn when they are needed
         self.history: Tensor | None = None
         if request.sampling.looks_back:
-            self.history = pad_history([r.before for r in rows]).to(model.device)
+            history = pad_rows([r.before for r in rows], -1, left=True)  # −1: no token
+            self.history = torch.from_numpy(history).to(model.device)
 
     def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Tokens (B,), their logprobs (B,) if asked for, and with logprobs=N the N likeliest and theirs."""
+        """Return tokens (B,), their logprobs (B,) if scored, and the likeliest with theirs if logprobs=N."""
         raw = logits.float()
         sampling = self.request.sampling
-        z = sampling.penalised(raw, self.history, self.t) if sampling.changes else raw
+        z = sampling.apply_penalties(raw, self.history, self.t) if sampling.changes else raw
         if self.request.guide is not None:
-            allowed = torch.stack([self.request.guide.allowed(row.guided) for row in self.rows])
+            allowed = torch.stack([self.request.guide.allowed_tokens(row.guided) for row in self.rows])
             z = z.masked_fill(~allowed.to(z.device), -torch.inf)
         if self.request.guide is not None or sampling.forbids:
             going = torch.tensor([row.finish is None for row in self.rows], device=z.device)
-            exhausted(z[going], self.t)
-        tokens = z.argmax(-1) if sampling.greedy else draw(sampling.narrowed(z), self.uniform(z.device))
+            check_tokens_left(z[going], self.t)
+        tokens = z.argmax(-1) if sampling.greedy else draw(sampling.warp(z), self.uniform(z.device))
         if self.history is not None:
             self.history = torch.cat((self.history, tokens[:, None]), 1)
         self.t += 1
@@ -146,26 +148,20 @@ class TokenChooser:
         return tokens, logprobs, likeliest.indices, likeliest.values
 
     def uniform(self, device: torch.device) -> Tensor:
-        """This step's random number of each row, (B,)."""
-        if self.u is None or self.t % BLOCK == 0:
-            self.u = uniforms([row.random for row in self.rows], BLOCK).to(device)
-        return self.u[:, self.t % BLOCK]
+        """Return this step's random number of each row, (B,)."""
+        if self.u is None or self.t % UNIFORMS_AT_ONCE == 0:
+            self.u = uniforms([row.random for row in self.rows], UNIFORMS_AT_ONCE).to(device)
+        return self.u[:, self.t % UNIFORMS_AT_ONCE]
 
     def keep(self, rows: list[GeneratedRow], index: Tensor) -> None:
-        """Only these rows are left."""
+        """Keep only these rows."""
         self.rows = rows
         self.u = None if self.u is None else self.u[index]
         self.history = None if self.history is None else self.history[index]
 
 
-def pad_history(prompts: list[list[int]]) -> Tensor:
-    """(B, S): the tokens that rules look back at, −1 where there is none; filled up on the left."""
-    longest = max(map(len, prompts))
-    return torch.tensor([[-1] * (longest - len(ids)) + ids for ids in prompts])
-
-
 def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
-    """Start copying to the host; the call waits for the copy, not for what was launched after it."""
+    """Start copying to the host and return a call that waits for the copy, not for later launches."""
     if tensors[0].device.type != "cuda":
         return lambda: [t.tolist() for t in tensors]
     pinned = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
@@ -180,26 +176,23 @@ def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
     return wait
 
 
+def make_rows(model: Model, prompts: Prompts, request: Request) -> list[GeneratedRow]:
+    """Begin the n texts of every prompt."""
+    samples = range(request.n)
+    return [GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in samples]
+
+
 def prefill_prompts(
     stepper: Stepper, prompts: Prompts, request: Request
 ) -> tuple[Tensor, list[GeneratedRow]]:
-    """Read every prompt once; n samples share what was read."""
-    model = stepper.model
-    rows = [
-        GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in range(request.n)
-    ]
-    index = torch.arange(len(prompts.ids), device=model.device).repeat_interleave(request.n)
-    tokens, valid = prompts.padded(model.device)
+    """Read every prompt once; its n samples share what was read."""
+    rows = make_rows(stepper.model, prompts, request)
     length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
-    if request.n == 1 or stepper.fixed:
-        return stepper.prefill(tokens[index], None if valid is None else valid[index], length), rows
-    logits = stepper.prefill(tokens, valid, length)
-    stepper.reorder(index)
-    return logits[index], rows
+    return prompts.prefill(stepper, request.n, length), rows
 
 
 def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
-    """The loop: choose, show, step. Rows that are done leave the batch.
+    """Choose a token for every row, yield it, step; rows that are done leave the batch.
 
     On a GPU the next step is launched before the host reads the tokens, so that it never waits for Python.
     """
@@ -228,9 +221,9 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
 
 
 def stream(
-    model: Model | Stepper, prompt: Prompt, *, n: int = 1, **settings: Unpack[Settings]
+    model: Model | Stepper, prompt: Prompt, *, n: int = 1, **settings: Unpack[GenerationSettings]
 ) -> Iterator[Piece]:
-    """Text as it is written, token by token. `row` and `sample` tell several prompts and samples apart.
+    """Yield a text token by token; `row` and `sample` tell several prompts and samples apart.
 
     A model is stepped by the fast path where that pays (see decode/fast.py). To choose oneself, give a
     stepper in its place: EagerStepper(model), fast(model).
@@ -241,11 +234,10 @@ def stream(
 
 
 def decode_pieces(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
-    """By the loop, or with guesses."""
+    """Decode step by step, or speculatively if a draft model or lookup is given."""
     if request.draft is None and request.lookup is None:
         return decode_tokens(stepper, prompts, request)
-    model, samples = stepper.model, range(request.n)
-    rows = [GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in samples]
+    rows = make_rows(stepper.model, prompts, request)
     return (piece for row in rows for piece in speculate(stepper, row, request))
 
 
@@ -262,24 +254,26 @@ def generate(
     coverage: float = 0.0,
     contrastive: float | None = None,
     details: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Unpack[GenerationSettings],
 ) -> Any:
-    """A finished text: a string for a string, ids for ids, a list for a list; with n=… a list per prompt.
+    """Return a finished text: a string for a string, ids for ids, a list for a list; with n=… a list each.
 
     `beams` searches for the likeliest text (see decode/beam.py), `contrastive` for one that does not repeat
     itself (decode/contrastive.py); neither draws. `details` gives a Generation instead of the bare text.
     A model is stepped by the fast path where that pays, as `stream` says.
     """
     known = stepper_for(model).model
-    many = 1 if n is None else n
-    check_types({"n": many, "beams": 1 if beams is None else beams, "groups": groups})
-    wide = Beams(1 if beams is None else beams, length_penalty, early_stopping, groups, diversity, coverage)
-    searches = check_search(wide, beams, many, contrastive, settings)
+    samples = 1 if n is None else n
+    check_types({"n": samples, "beams": 1 if beams is None else beams, "groups": groups})
+    beam_settings = BeamSettings(
+        1 if beams is None else beams, length_penalty, early_stopping, groups, diversity, coverage
+    )
+    searches = check_search(beam_settings, beams, samples, contrastive, settings)
     prompts = encode_prompts(known, prompt)
-    request = make_request(known, settings, n=many, samples=not searches)
-    stepper = choose_stepper(model, len(prompts.ids) * max(many, wide.width), request.max_tokens)
+    request = make_request(known, settings, n=samples, samples=not searches)
+    stepper = choose_stepper(model, len(prompts.ids) * max(samples, beam_settings.width), request.max_tokens)
     if searches:
-        found = run_search(stepper, prompts, request, wide, contrastive)
+        found = run_search(stepper, prompts, request, beam_settings, contrastive)
     else:
         found = collect_generations(stepper, prompts, replace(request, scored=details))
     form: Callable[[Generation], Any] = lambda g: g if details else g.text if prompts.text else g.ids
@@ -288,7 +282,7 @@ def generate(
 
 
 def collect_generations(stepper: Stepper, prompts: Prompts, request: Request) -> list[list[Generation]]:
-    """What `stream` gives, put together."""
+    """Return the n texts of each prompt that `stream` would yield in pieces."""
     found: list[list[list[Piece]]] = [[[] for _ in range(request.n)] for _ in prompts.ids]
     for piece in decode_pieces(stepper, prompts, request):
         found[piece.row][piece.sample].append(piece)
@@ -296,6 +290,7 @@ def collect_generations(stepper: Stepper, prompts: Prompts, request: Request) ->
 
 
 def join_pieces(pieces: list[Piece], ends: frozenset[int]) -> Generation:
+    """Join the pieces of one text, without its end token."""
     ids, logprobs = [p.token for p in pieces if p.token not in ends], [p.logprob for p in pieces]
     finish = pieces[-1].finish
     assert finish is not None
@@ -303,11 +298,15 @@ def join_pieces(pieces: list[Piece], ends: frozenset[int]) -> Generation:
 
 
 def check_search(
-    wide: Beams, beams: int | None, n: int, contrastive: float | None, settings: Settings
+    beam_settings: BeamSettings,
+    beams: int | None,
+    n: int,
+    contrastive: float | None,
+    settings: GenerationSettings,
 ) -> bool:
-    """Whether this is a search; one clear error for settings that do not go together."""
+    """Return whether this is a search; raise an error for settings that do not go together."""
     if beams is None and contrastive is None:
-        if wide != Beams(1):
+        if beam_settings != BeamSettings(1):
             raise InputError("length_penalty, early_stopping, groups, diversity and coverage need beams=…")
         return False
     if beams is not None and contrastive is not None:
@@ -329,14 +328,18 @@ def check_search(
 
 
 def run_search(
-    stepper: Stepper, prompts: Prompts, request: Request, wide: Beams, contrastive: float | None
+    stepper: Stepper,
+    prompts: Prompts,
+    request: Request,
+    beam_settings: BeamSettings,
+    contrastive: float | None,
 ) -> list[list[Generation]]:
-    """The n best of a search, for each prompt."""
+    """Search and return the n best texts of each prompt."""
     model = stepper.model
     if contrastive is not None:
         found = search_contrastively(stepper, prompts, request, contrastive)
     else:
-        found = search(stepper, prompts, request, wide)
+        found = beam_search(stepper, prompts, request, beam_settings)
     out = []
     for prompt, best in zip(prompts.ids, found, strict=True):
         texts = []

@@ -1,4 +1,4 @@
-"""What is asked of `stream` and `generate`: the prompts, and the settings with their rules."""
+"""The request to `stream` and `generate`: the prompts, and the settings after they were checked."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from heedful.decode.sampling import Sampling
 from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.padding import pad_rows, valid_mask
 
 Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor
 
 
-class Settings(TypedDict, total=False):
+class GenerationSettings(TypedDict, total=False):
     """The keywords of `stream` and `generate`.
 
     Greedy unless a temperature is given, or something only a draw has a use for: top_k, top_p, min_p,
@@ -57,7 +58,7 @@ NUMBERS = ("temperature", "top_p", "min_p", "typical", "repetition", "presence",
 
 @dataclass(frozen=True)
 class Request:
-    """Settings after they were checked."""
+    """The settings of one call after they were checked."""
 
     max_tokens: int
     sampling: Sampling
@@ -73,9 +74,9 @@ class Request:
     scored: bool = True  # whether anybody will look at the logprobs
 
 
-def make_request(model: Model, settings: Settings, *, n: int = 1, samples: bool = True) -> Request:
-    """Check the settings and fill in what was not said; `samples` is False for searches, which never draw."""
-    known = Settings.__annotations__
+def make_request(model: Model, settings: GenerationSettings, *, n: int = 1, samples: bool = True) -> Request:
+    """Check the settings and fill in the defaults; `samples` is False for searches, which never draw."""
+    known = GenerationSettings.__annotations__
     for name in settings:
         if name not in known:
             raise InputError(f"there is no setting {name!r}", hint=nearest(name, known) or ", ".join(known))
@@ -109,7 +110,7 @@ def make_request(model: Model, settings: Settings, *, n: int = 1, samples: bool 
 
 
 def check_types(settings: Mapping[str, Any]) -> None:
-    """One clear error for text where a number belongs, and for half a token."""
+    """Raise an error for text where a number belongs, and for half a token."""
     for name, value in settings.items():
         whole = name in (*WHOLE, "n", "beams", "groups")
         if whole and (isinstance(value, bool) or not isinstance(value, Integral)):
@@ -124,7 +125,7 @@ def check_types(settings: Mapping[str, Any]) -> None:
 
 
 def check_draft(model: Model, guide: Guide | None, draft: Model | Stepper | None, lookup: int | None) -> None:
-    """One clear error for a draft that cannot propose to this model, and for what forbids guesses."""
+    """Raise an error for a draft that cannot propose to this model, and for settings that forbid guesses."""
     if draft is None and lookup is None:
         return
     if draft is not None and lookup is not None:
@@ -144,12 +145,12 @@ def check_draft(model: Model, guide: Guide | None, draft: Model | Stepper | None
 
 
 def vocab_size(model: Model) -> int:
-    """How many logits there are."""
+    """Return the number of logits."""
     return model.config.vocab
 
 
 def stop_strings(model: Model, stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Stop strings as a tuple."""
+    """Check the stop strings and return them as a tuple."""
     given = () if stop is None else (stop,) if isinstance(stop, str) else stop
     several = tuple(given) if isinstance(given, Iterable) else (given,)
     if several and model.tokenizer is None:
@@ -162,7 +163,7 @@ def stop_strings(model: Model, stop: str | Sequence[str] | None) -> tuple[str, .
 
 
 def eos_ids(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
-    """The ids that end a text: those asked for, else those of the published settings and of the tokenizer."""
+    """Return the ids that end a text: those given, else those of the checkpoint and of the tokenizer."""
     if eos is not None:
         chosen = frozenset([eos] if isinstance(eos, int) else eos)
         if wrong := [i for i in chosen if not isinstance(i, Integral) or not 0 <= i < vocab_size(model)]:
@@ -178,24 +179,37 @@ def eos_ids(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts as ids, and how they were given: what comes back has the same form."""
+    """Prompts as ids, and their form, which is that of the answer."""
 
     ids: list[list[int]]
     single: bool
     text: bool
 
-    def padded(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """(B, T), filled up on the left, and which are real; None if all are."""
-        longest = max(map(len, self.ids))
-        tokens = torch.tensor([[0] * (longest - len(row)) + row for row in self.ids], device=device)
-        if all(len(row) == longest for row in self.ids):
+    def padded(self, device: torch.device, left: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Return the ids (B, T) padded on one side, and which are valid; None if all are."""
+        lengths = [len(row) for row in self.ids]
+        tokens = torch.from_numpy(pad_rows(self.ids, left=left)).to(device)
+        if min(lengths) == max(lengths):
             return tokens, None
-        lengths = torch.tensor([len(row) for row in self.ids], device=device)
-        return tokens, torch.arange(longest, device=device) >= longest - lengths[:, None]
+        return tokens, torch.from_numpy(valid_mask(lengths, max(lengths), left=left)).to(device)
+
+    def row_index(self, copies: int, device: torch.device) -> Tensor:
+        """Return the prompt of each row of a batch in which every prompt stands `copies` times."""
+        return torch.arange(len(self.ids), device=device).repeat_interleave(copies)
+
+    def prefill(self, stepper: Stepper, copies: int, length: int) -> Tensor:
+        """Read every prompt once and return the logits (B · copies, V); the copies share what was read."""
+        device = stepper.model.device
+        index, (tokens, valid) = self.row_index(copies, device), self.padded(device)
+        if copies == 1 or stepper.fixed:
+            return stepper.prefill(tokens[index], None if valid is None else valid[index], length)
+        logits = stepper.prefill(tokens, valid, length)
+        stepper.reorder(index)
+        return logits[index]
 
 
 def encode_prompts(model: Model, prompt: Prompt) -> Prompts:
-    """Any form of prompt as ids: one clear error for what is none, is empty, or exceeds the context."""
+    """Encode any form of prompt; raise an error for one that is empty or exceeds the context."""
     if isinstance(prompt, Tensor):
         if prompt.dim() not in (1, 2) or prompt.is_floating_point():
             raise InputError(
@@ -220,14 +234,14 @@ def encode_prompts(model: Model, prompt: Prompt) -> Prompts:
 
 
 def is_id(value: Any) -> bool:
-    """Whether a value can stand for a token: a whole number, of Python, NumPy or torch."""
+    """Return whether a value can be a token id: a whole number of Python, NumPy or torch."""
     if isinstance(value, Tensor):
         return value.dim() == 0 and not value.is_floating_point()
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def encode_prompt(model: Model, text: str) -> list[int]:
-    """The ids of a text. An encoder's ends as in training: with EOS, if its tokenizer adds nothing itself."""
+    """Encode a text. An encoder's ends as in training: with EOS, if its tokenizer adds nothing itself."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer", hint="give the prompt as ids")
     ids: list[int] = model.tokenizer.encode(text)
@@ -238,7 +252,7 @@ def encode_prompt(model: Model, text: str) -> list[int]:
 
 
 def check_prompt(model: Model, ids: list[int]) -> list[int]:
-    """The prompt, or the token that begins a text in place of an empty one; never cut."""
+    """Return the prompt, or the token that begins a text in place of an empty one; nothing is cut."""
     if not ids:
         own = None if model.tokenizer is None else model.tokenizer.bos
         first = own if own is not None else model.published.get("bos_token_id")
@@ -248,17 +262,17 @@ def check_prompt(model: Model, ids: list[int]) -> list[int]:
     vocab = model.embed.vocab if isinstance(model, (LM, Seq2Seq)) else vocab_size(model)
     if wrong := [i for i in ids if not 0 <= i < vocab]:
         raise InputError(f"the prompt has the id {wrong[0]}", hint=f"the vocabulary is 0 … {vocab - 1}")
-    reach = context_length(model, source=True)
-    if reach is not None and len(ids) > reach:
+    context = context_length(model, source=True)
+    if context is not None and len(ids) > context:
         raise InputError(
-            f"the prompt has {len(ids)} tokens, the model's context is {reach}",
+            f"the prompt has {len(ids)} tokens, the model's context is {context}",
             hint="shorten it: nothing was cut",
         )
     return ids
 
 
 def context_length(model: Model, *, source: bool = False) -> int | None:
-    """How far positions reach: the learned table's length, else the context the config states, if any."""
+    """Return how many positions a model has: its learned table's, or the config's context; None: no limit."""
     assert isinstance(model, (LM, Seq2Seq))
     embed = model.decoder_embed if isinstance(model, Seq2Seq) and not source else model.embed
     if embed.context is not None:
@@ -267,19 +281,19 @@ def context_length(model: Model, *, source: bool = False) -> int | None:
 
 
 def prefix_ids(model: Model, prompt: list[int]) -> list[int]:
-    """What stands before the first token written: the prompt, or an encoder-decoder's start token."""
+    """Return what stands before the first new token: the prompt, or an encoder-decoder's start token."""
     return [model.start_token] if isinstance(model, Seq2Seq) else prompt
 
 
 def max_new_tokens(model: Model, request: Request, prompt: int) -> int:
-    """How many tokens may be written behind a prompt of that length."""
-    fits = free_context(model, prompt)
-    return request.max_tokens if fits is None else min(request.max_tokens, fits)
+    """Return how many tokens may follow a prompt of that length."""
+    free = free_context(model, prompt)
+    return request.max_tokens if free is None else min(request.max_tokens, free)
 
 
 def free_context(model: Model, prompt: int) -> int | None:
-    """How many tokens fit behind a prompt; the last one written is not read any more. None: no end."""
-    reach = context_length(model)
-    if reach is None:
+    """Return how many tokens fit behind a prompt, the last of which is never read; None: no limit."""
+    context = context_length(model)
+    if context is None:
         return None
-    return reach if isinstance(model, Seq2Seq) else reach - prompt + 1
+    return context if isinstance(model, Seq2Seq) else context - prompt + 1

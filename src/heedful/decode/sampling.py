@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.errors import InputError
 
 
-def biased(logits: Tensor, bias: Mapping[int, float]) -> Tensor:
+def add_bias(logits: Tensor, bias: Mapping[int, float]) -> Tensor:
     """z_v + b_v for the tokens named; −inf forbids one."""
     tokens = torch.tensor(list(bias), device=logits.device)
     values = torch.tensor(list(bias.values()), dtype=logits.dtype, device=logits.device)
@@ -30,20 +30,20 @@ def biased(logits: Tensor, bias: Mapping[int, float]) -> Tensor:
 def repetition(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
     """z / penalty where z > 0, else z · penalty, for tokens that occurred   (Keskar et al. 2019 §4.1)"""
     punished = torch.where(logits < 0, logits * penalty, logits / penalty)
-    return torch.where(counts(tokens, logits.shape[1]) > 0, punished, logits)
+    return torch.where(token_counts(tokens, logits.shape[1]) > 0, punished, logits)
 
 
 def frequency(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
     """z_v − penalty · how often v was written"""
-    return logits - penalty * counts(tokens, logits.shape[1])
+    return logits - penalty * token_counts(tokens, logits.shape[1])
 
 
 def presence(logits: Tensor, tokens: Tensor, penalty: float) -> Tensor:
     """z_v − penalty if v was written at all"""
-    return logits - penalty * (counts(tokens, logits.shape[1]) > 0)
+    return logits - penalty * (token_counts(tokens, logits.shape[1]) > 0)
 
 
-def counts(tokens: Tensor, vocab: int) -> Tensor:
+def token_counts(tokens: Tensor, vocab: int) -> Tensor:
     """(B, V): how often each token occurs in each row; −1 and ids beyond the vocabulary are not counted."""
     inside = (tokens >= 0) & (tokens < vocab)
     zeros = torch.zeros(len(tokens), vocab, device=tokens.device)
@@ -57,11 +57,11 @@ def no_repeat(logits: Tensor, tokens: Tensor, size: int) -> Tensor:
     windows = tokens.unfold(1, size, 1)  # (B, S − size + 1, size)
     recent = tokens[:, tokens.shape[1] - size + 1 :][:, None]
     again = (windows[..., :-1] == recent).all(-1) & (windows >= 0).all(-1)
-    ban = counts(windows[..., -1].masked_fill(~again, -1), logits.shape[1])
+    ban = token_counts(windows[..., -1].masked_fill(~again, -1), logits.shape[1])
     return logits.masked_fill(ban > 0, -math.inf)
 
 
-def heated(logits: Tensor, temperature: float) -> Tensor:
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """z / T"""
     return logits / temperature
 
@@ -180,14 +180,14 @@ class Sampling:
         """Whether any rule would change which token is likeliest."""
         return self.looks_back or bool(self.bias)
 
-    def penalised(self, logits: Tensor, tokens: Tensor | None, written: int = 0) -> Tensor:
-        """The first line of the order; the last `written` columns of `tokens` are the model's own."""
+    def apply_penalties(self, logits: Tensor, tokens: Tensor | None, new_tokens: int = 0) -> Tensor:
+        """The first line of the order; the last `new_tokens` columns of `tokens` are the model's own."""
         if self.bias:
-            logits = biased(logits, self.bias)
+            logits = add_bias(logits, self.bias)
         if not self.looks_back:
             return logits
         assert tokens is not None
-        own = tokens[:, tokens.shape[1] - written :]
+        own = tokens[:, tokens.shape[1] - new_tokens :]
         if self.repetition != 1:
             logits = repetition(logits, tokens, self.repetition)
         if self.frequency:
@@ -198,10 +198,10 @@ class Sampling:
             logits = no_repeat(logits, tokens, self.no_repeat)
         return logits
 
-    def narrowed(self, logits: Tensor) -> Tensor:
+    def warp(self, logits: Tensor) -> Tensor:
         """The second line of the order; greedy choice needs none of it."""
         if self.temperature != 1:
-            logits = heated(logits, self.temperature)
+            logits = apply_temperature(logits, self.temperature)
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
         if self.top_p is not None and self.top_p < 1:
@@ -219,11 +219,11 @@ class Sampling:
                 raise InputError(f"bias names the token {token}", hint=f"the vocabulary is 0 … {vocab - 1}")
 
 
-def exhausted(logits: Tensor, written: int) -> None:
+def check_tokens_left(logits: Tensor, new_tokens: int) -> None:
     """An error if a row (B, V) has no token left; else one of the forbidden would be taken."""
     if bool((logits == -math.inf).all(-1).any()):
         raise InputError(
-            f"after {written} tokens bias, no_repeat and the constraint together allow no other",
+            f"after {new_tokens} tokens bias, no_repeat and the constraint together allow no other",
             hint="loosen one",
         )
 

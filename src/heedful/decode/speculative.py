@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.decode.request import Request, check_prompt, free_context, prefix_ids, vocab_size
-from heedful.decode.sampling import Sampling, draw, exhausted
+from heedful.decode.sampling import Sampling, check_tokens_left, draw
 from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
 from heedful.models.base import State
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from heedful.decode.loop import GeneratedRow, Piece
 
 
-def accept(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """How many guesses (B, k) are kept, and the token that follows them; both (B,).
+def accept_guesses(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many guesses (B, k) are kept, and the token that follows them; both (B,).
 
     p (B, k + 1, V) are the probabilities to be had, q (B, k, V) those the guesses were drawn from,
     u (B, k + 1) uniform numbers.
@@ -40,14 +40,14 @@ def accept(p: Tensor, q: Tensor, guesses: Tensor, u: Tensor) -> tuple[Tensor, Te
 
 
 class Guesser(Protocol):
-    """Where guesses come from."""
+    """A source of guesses."""
 
     def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
-        """At most `count` tokens to follow `ids`, and the probabilities (k, V) they were drawn from."""
+        """Return at most `count` tokens that follow `ids`, and their probabilities (k, V)."""
 
 
 class LookUp:
-    """What followed the last `size` tokens when they last stood here (Saxena 2023: prompt lookup)."""
+    """Guesses what followed the last `size` tokens when they last occurred (Saxena 2023: prompt lookup)."""
 
     def __init__(self, size: int, vocab: int, device: torch.device) -> None:
         self.size, self.vocab, self.device = size, vocab, device
@@ -66,19 +66,19 @@ class LookUp:
 class Draft:
     """A smaller model with the same vocabulary, drawing by the same rules."""
 
-    def __init__(self, stepper: Stepper, prompt: list[int], asked: Request, more: int) -> None:
-        self.stepper, self.sampling = stepper, asked.sampling
-        self.rewind = Rewind(stepper, asked.propose)
+    def __init__(self, stepper: Stepper, prompt: list[int], request: Request, more: int) -> None:
+        self.stepper, self.sampling = stepper, request.sampling
+        self.rewind = Rewind(stepper, request.propose)
         self.prompt = prompt = check_prompt(stepper.model, prompt)
         tokens = torch.tensor([prompt], device=stepper.model.device)
         self.written: list[int] = []  # what it has read after the prompt
         self.logits = stepper.prefill(tokens, length=len(prompt) + more)
-        self.room = free_context(stepper.model, len(prompt))
+        self.free = free_context(stepper.model, len(prompt))
 
     def guess(self, ids: list[int], count: int, u: torch.Generator) -> tuple[list[int], Tensor]:
         new = ids[len(prefix_ids(self.stepper.model, self.prompt)) :]
-        if self.room is not None:
-            count = min(count, self.room - len(new))
+        if self.free is not None:
+            count = min(count, self.free - len(new))
         if count < 1:
             return [], self.logits.new_zeros(0, self.logits.shape[1])
         agreed = next((i for i, (a, b) in enumerate(zip(self.written, new, strict=False)) if a != b), None)
@@ -99,72 +99,64 @@ class Draft:
 
 
 class Rewind:
-    """Takes a stepper back to where it agreed, at most `most` tokens: by cropping, or to a copy of a state
-    that cannot.
-    """
+    """Takes a stepper back by at most `max_tokens`: by cropping, or to a copy of a state that cannot be."""
 
-    def __init__(self, stepper: Stepper, most: int) -> None:
-        self.stepper, self.most = stepper, most
+    def __init__(self, stepper: Stepper, max_tokens: int) -> None:
+        self.stepper, self.max_tokens = stepper, max_tokens
         self.copy: tuple[int, State] | None = None
 
-    def to(self, read: list[int], agreed: int, new: list[int], logits: Tensor) -> Tensor:
-        """It has read `read`, of which the first `agreed` hold: let it have read `new`; the logits then."""
+    def to(self, tokens: list[int], shared: int, new: list[int], logits: Tensor) -> Tensor:
+        """Let a stepper that has read `tokens`, the first `shared` as in `new`, have read `new`.
+
+        Return the logits then.
+        """
         s = self.stepper
-        copied = s if isinstance(s, EagerStepper) and not s.crops(self.most) else None
+        copied = s if isinstance(s, EagerStepper) and not s.crops(self.max_tokens) else None
         if copied is not None:
-            if agreed < len(read):
+            if shared < len(tokens):
                 assert self.copy is not None
-                agreed, state = self.copy
+                shared, state = self.copy
                 copied.restore(state)
-        elif agreed < len(read):
-            s.crop(s.past - (len(read) - agreed))
-        if agreed < len(new):
-            logits = s.extend(torch.tensor([new[agreed:]], device=logits.device))[:, -1]
+        elif shared < len(tokens):
+            s.crop(s.past - (len(tokens) - shared))
+        if shared < len(new):
+            logits = s.extend(torch.tensor([new[shared:]], device=logits.device))[:, -1]
         if copied is not None:
             self.copy = len(new), copied.remember()
         return logits
 
 
-def distribution(logits: Tensor, sampling: Sampling, ids: list[int], written: int) -> Tensor:
-    """(1, V) probabilities after every rule; greedy puts all on the likeliest token."""
+def distribution(logits: Tensor, sampling: Sampling, ids: list[int], new_tokens: int) -> Tensor:
+    """Return the probabilities (1, V) after every rule; greedy puts all on the likeliest token."""
     seen = torch.tensor([ids], device=logits.device) if sampling.looks_back else None
-    z = sampling.penalised(logits.float(), seen, written) if sampling.changes else logits.float()
+    z = sampling.apply_penalties(logits.float(), seen, new_tokens) if sampling.changes else logits.float()
     if sampling.forbids:
-        exhausted(z, written)
+        check_tokens_left(z, new_tokens)
     if sampling.greedy:
         return F.one_hot(z.argmax(-1), z.shape[-1]).float()
-    return sampling.narrowed(z).softmax(-1)
+    return sampling.warp(z).softmax(-1)
 
 
 def pick(chances: Tensor, sampling: Sampling, u: torch.Generator) -> Tensor:
-    """One token (1,) of the distribution (1, V)."""
+    """Choose one token (1,) of the distribution (1, V)."""
     if sampling.greedy:
         return chances.argmax(-1)
     return draw(chances.log(), torch.rand(1, generator=u, dtype=torch.float64).to(chances.device))
 
 
-def guesser(stepper: Stepper, row: GeneratedRow, asked: Request) -> Guesser:
-    """The one that was asked for."""
-    model = stepper.model
-    if asked.lookup is not None:
-        return LookUp(asked.lookup, vocab_size(model), model.device)
-    assert asked.draft is not None
-    return Draft(stepper_for(asked.draft), row.prompt, asked, row.limit)
-
-
 @torch.no_grad()
-def verified(
+def verify_guesses(
     logits: Tensor,
     guesses: list[int],
     q: Tensor,
     ids: list[int],
-    written: int,
+    new_tokens: int,
     sampling: Sampling,
     u: torch.Generator,
 ) -> list[int]:
-    """The tokens that come out of one pass, at least one; logits (k + 1, V) are what each is chosen from."""
+    """Return the tokens of one pass, at least one; each is chosen from its logits (k + 1, V)."""
     p = torch.cat([
-        distribution(logits[i : i + 1], sampling, ids + guesses[:i], written + i)
+        distribution(logits[i : i + 1], sampling, ids + guesses[:i], new_tokens + i)
         for i in range(len(guesses) + 1)
     ])  # fmt: skip
     if sampling.greedy:
@@ -172,16 +164,20 @@ def verified(
         right = next((i for i, g in enumerate(guesses) if g != best[i]), len(guesses))
         return [*guesses[:right], best[right]]
     numbers = torch.rand(1, len(guesses) + 1, generator=u, dtype=torch.float64).to(p.device)
-    asked_of = torch.tensor([guesses], dtype=torch.long, device=p.device)
-    kept, token = accept(p[None], q[None], asked_of, numbers)
+    proposed = torch.tensor([guesses], dtype=torch.long, device=p.device)
+    kept, token = accept_guesses(p[None], q[None], proposed, numbers)
     return [*guesses[: int(kept)], int(token)]
 
 
-def speculate(stepper: Stepper, row: GeneratedRow, asked: Request) -> Iterator[Piece]:
-    """One row's text: the same as without guesses when greedy, the same distribution when not."""
-    model = stepper.model
-    u = row.random
-    source, proposals = guesser(stepper, row, asked), asked.propose
+def speculate(stepper: Stepper, row: GeneratedRow, request: Request) -> Iterator[Piece]:
+    """Yield one row's text: the same as without guesses when greedy, the same distribution when not."""
+    model, u, proposals = stepper.model, row.random, request.propose
+    source: Guesser
+    if request.lookup is not None:
+        source = LookUp(request.lookup, vocab_size(model), model.device)
+    else:
+        assert request.draft is not None
+        source = Draft(stepper_for(request.draft), row.prompt, request, row.limit)
     start, prompt = row.before, torch.tensor([row.prompt], device=model.device)
     after = stepper.prefill(prompt, length=len(start) + row.limit).float()  # (1, V)
     rewind, read, out = Rewind(stepper, proposals), list[int](), list[int]()
@@ -189,10 +185,10 @@ def speculate(stepper: Stepper, row: GeneratedRow, asked: Request) -> Iterator[P
     guesses: list[int] = []
     q = after.new_zeros(0, after.shape[1])
     while True:
-        new = verified(after, guesses, q, start + out, len(out), asked.sampling, u)
+        new = verify_guesses(after, guesses, q, start + out, len(out), request.sampling, u)
         logs = after[: len(new)].log_softmax(-1)
         for i, token in enumerate(new):
-            top = logs[i].topk(asked.logprobs)
+            top = logs[i].topk(request.logprobs)
             yield row.take(token, float(logs[i, token]), top.indices.tolist(), top.values.tolist())
             if row.finish is not None:
                 return

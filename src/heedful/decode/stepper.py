@@ -25,27 +25,27 @@ from heedful.models.base import LM, Model, Seq2Seq, State
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import Fixed, Group, Recurrent, Rolling
 
-AHEAD = 4096  # positions that room is made for at once; a state that needs more grows
+MAX_CAPACITY_AHEAD = 4096  # positions allocated at once; a state that needs more grows
 
 
 @runtime_checkable
 class Stepper(Protocol):
-    """What a loop needs of a model. Logits may be of any float type; the loop makes them float32.
+    """A model while it generates. Logits may be of any float type; the loop makes them float32.
 
-    What `step` gives back may be a buffer that the next call overwrites: the loop is done with it by then.
+    The logits of `step` may be a buffer that the next call overwrites.
     """
 
     @property
     def model(self) -> Model:
-        """For its tokenizer, config and published settings."""
+        """The model, for its tokenizer and config."""
 
     @property
     def fixed(self) -> bool:
-        """The number of rows cannot change: one that is done is fed further, and what comes out ignored."""
+        """Whether the number of rows cannot change: a row that is done is stepped further and ignored."""
 
     @property
     def past(self) -> int:
-        """How many positions were read and written, padding included."""
+        """The number of positions so far, padding included."""
 
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
         """Read prompts (B, T), padded on the left where `valid` is False; logits (B, V) of the next token.
@@ -55,20 +55,20 @@ class Stepper(Protocol):
         """
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Each row wrote one token (B,): the logits (B, V) of the next."""
+        """Append one token (B,) to each row and return the logits (B, V) of the next."""
 
     def extend(self, tokens: Tensor) -> Tensor:
-        """Each row wrote several (B, T): the logits (B, T, V) after each."""
+        """Append several tokens (B, T) to each row and return the logits (B, T, V) after each."""
 
     def reorder(self, index: Tensor) -> None:
-        """Row b becomes what row index[b] was. Unless `fixed`, the number of rows may change."""
+        """Let row b continue what row index[b] was. Unless `fixed`, the number of rows may change."""
 
     def crop(self, length: int) -> None:
         """Forget everything after the first `length` positions."""
 
 
 class EagerStepper:
-    """A model's own `start` and `step`: the definition that faster steppers are compared with."""
+    """A model's own `start` and `step`: the definition that the fast steppers are compared with."""
 
     fixed = False
 
@@ -92,7 +92,7 @@ class EagerStepper:
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        length = min(length, prompt.shape[1] + AHEAD)
+        length = min(length, prompt.shape[1] + MAX_CAPACITY_AHEAD)
         with evaluation_mode(self.model):
             if isinstance(self.model, LM):
                 self.state = self.model.start(prompt, valid=valid, length=length, chunk=self.chunk)
@@ -118,20 +118,20 @@ class EagerStepper:
         self.state.crop(length)
 
     def crops(self, count: int) -> bool:
-        """Whether the newest `count` positions can be forgotten; a recurrent state keeps only a summary."""
+        """Return whether the newest `count` positions can be forgotten; a recurrent state cannot forget."""
         return count <= erasable(self.state.parts)
 
     def remember(self) -> State:
-        """A copy of the state, for one that cannot be cropped."""
+        """Return a copy of the state, for one that cannot be cropped."""
         return copy.deepcopy(self.state)
 
     def restore(self, state: State) -> None:
-        """Go back to a copy; it is used up."""
+        """Go back to a copy, which is used up."""
         self.state = state
 
 
 def erasable(part: PartState | None) -> float:
-    """How many of the newest positions every layer can forget: none of a summary, a few of a window."""
+    """Return how many of the newest positions all layers can forget: none if recurrent, a few of a window."""
     if isinstance(part, Group):
         return min(map(erasable, part.parts.values()), default=math.inf)
     if isinstance(part, Rolling):
@@ -141,7 +141,7 @@ def erasable(part: PartState | None) -> float:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout, also in the middle of training. Free for a model in eval mode."""
+    """Switch dropout off for a while, also in the middle of training; costs nothing in eval mode."""
     if not model.training:
         yield
         return
@@ -155,8 +155,19 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def greedy_logits(
+    stepper: Stepper, prompt: Tensor, count: int, valid: Tensor | None = None
+) -> Iterator[Tensor]:
+    """Yield the logits (B, V) of `count` tokens, each time taking the likeliest."""
+    logits = stepper.prefill(prompt, valid, prompt.shape[1] + count)
+    yield logits
+    for _ in range(count - 1):
+        logits = stepper.step(logits.argmax(-1))
+        yield logits
+
+
 def stepper_for(model: Model | Stepper) -> Stepper:
-    """The stepper itself, or the plain one of a model."""
+    """Return the stepper itself, or the eager one of a model."""
     if isinstance(model, Model):
         return EagerStepper(model)
     if not isinstance(model, Stepper):

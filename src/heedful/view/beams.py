@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heedful.decode.beam import Beams, Hunt, hunted
-from heedful.decode.loop import check_search, choose_stepper
+from heedful.decode.beam import BeamSettings, BeamState, run_beam_search
+from heedful.decode.fast import choose_stepper
+from heedful.decode.loop import check_search
 from heedful.decode.request import Prompt, encode_prompts, make_request
 from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError
@@ -18,7 +19,7 @@ from heedful.models.base import Model
 from heedful.view.figure import Figure
 from heedful.view.words import cut, labels
 
-SEARCH = ("length_penalty", "early_stopping", "groups", "diversity", "coverage")  # fields of Beams
+SEARCH = ("length_penalty", "early_stopping", "groups", "diversity", "coverage")  # fields of BeamSettings
 SHOWN = 4000  # branches that can still be drawn
 
 
@@ -47,7 +48,7 @@ class Branch:
 class Tree:
     """Every branch of one search; `found` are the places of the finished texts, best first."""
 
-    wide: Beams
+    wide: BeamSettings
     branches: tuple[Branch, ...]
     found: tuple[int, ...]
 
@@ -74,18 +75,18 @@ def tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: 
 def trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> list[Tree]:
     """A tree for each prompt; they are searched side by side."""
     known = stepper_for(model).model
-    wide = Beams(beams, **{name: settings.pop(name) for name in SEARCH if name in settings})
+    wide = BeamSettings(beams, **{name: settings.pop(name) for name in SEARCH if name in settings})
     check_search(wide, beams, 1, None, settings)  # type: ignore[arg-type]
     given, asked = encode_prompts(known, prompt), make_request(known, settings, samples=False)  # type: ignore[arg-type]
-    stepper = choose_stepper(model, beams * len(given.ids), asked)
-    return [grown(hunts, wide) for hunts in hunted(stepper, given, asked, wide)]
+    stepper = choose_stepper(model, beams * len(given.ids), asked.max_tokens)
+    return [grown(searches, wide) for searches in run_beam_search(stepper, given, asked, wide)]
 
 
-def grown(hunts: Sequence[Hunt], wide: Beams) -> Tree:
+def grown(searches: Sequence[BeamState], wide: BeamSettings) -> Tree:
     """What the groups of one search weighed, put together."""
     out: list[Branch] = []
     found: list[int] = []
-    for g, hunt in enumerate(hunts):
+    for g, hunt in enumerate(searches):
         running: list[tuple[int, tuple[int, ...]]] = [(-1, ())]  # place and text of each that runs
         kept = {tuple(ids) for _, ids in hunt.finished}
         for t, tried in enumerate(hunt.steps):

@@ -85,7 +85,7 @@ def next_token(
     logits = given.run(model)[0, at].float().cpu()[None]  # (1, V)
     u = rules.uniforms([rules.generator(seed)], 1)[:, 0]
     chain = _chain(logits, asked)
-    drawn = int(logits.argmax()) if asked.greedy else int(rules.draw(asked.narrowed(logits), u))
+    drawn = int(logits.argmax()) if asked.greedy else int(rules.draw(asked.warp(logits), u))
     names = labels(model, range(logits.shape[1]))
     shown = logits[0].topk(min(count, len(names))).indices.tolist()
     shown += [drawn] * (drawn not in shown)
@@ -133,7 +133,7 @@ def _chain(logits: Tensor, asked: rules.Sampling) -> dict[str, Tensor]:
     if asked.greedy:
         one = F.one_hot(logits.argmax(-1), logits.shape[1]).double()[0]
         return {"p": chances(logits), "heated": one, "top_k": one, "top_p": one, "final": one}
-    z = rules.heated(logits, asked.temperature)
+    z = rules.apply_temperature(logits, asked.temperature)
     out = {"p": chances(logits), "heated": chances(z)}
     z = z if asked.top_k is None else rules.top_k(z, asked.top_k)
     out["top_k"] = chances(z)

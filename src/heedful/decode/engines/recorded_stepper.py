@@ -13,7 +13,7 @@ from heedful.decode.engines.numba_stepper import first_positions, kv_caches
 from heedful.decode.engines.recorded_prefill import can_prefill, prefill_prompt
 from heedful.decode.engines.recorded_step import StepKernels
 from heedful.decode.engines.tuning import default_kernels, record_graph, tune_attention, tune_products
-from heedful.decode.stepper import evaluation_mode
+from heedful.decode.stepper import Stepper, evaluation_mode, greedy_logits
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
 from heedful.nn.context import PartState, Watch
@@ -231,14 +231,11 @@ class RecordedStepper(FastStepper):
 
     @torch.no_grad()
     def greedy(self, prompt: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
-        """`count` likeliest tokens (B, count). Each is fed back on the device: the host never waits."""
-        logits = self.prefill(prompt, valid, prompt.shape[1] + count)
-        first = logits.argmax(-1)
+        """Return the likeliest tokens (B, count). Each is fed back on the device: the host never waits."""
+        steps = greedy_logits(cast(Stepper, self), prompt, count, valid)
+        first = next(steps).argmax(-1)
         if not self.can_step_fast(None) or not self.prepare(len(prompt)):
-            written = [first]
-            while len(written) < count:
-                written.append(self.step(written[-1]).argmax(-1))
-            return torch.stack(written, 1)
+            return torch.stack([first, *(logits.argmax(-1) for logits in steps)], 1)
         assert self.kernels is not None
         begin = self.state.past
         self.kernels.tokens.copy_(first)

@@ -71,7 +71,8 @@ def stages(logits: Tensor, how: Sampling) -> dict[str, Tensor]:
     """Logits after each rule, in the order of decode/sampling; a rule not asked for changes nothing."""
     z = logits[None]
     out = {"p": z}
-    out["temperature"] = z = rules.apply_temperature(z, how.temperature) if how.temperature not in (0, 1) else z
+    heat = how.temperature not in (0, 1)
+    out["temperature"] = z = rules.apply_temperature(z, how.temperature) if heat else z
     out["top_k"] = z = rules.top_k(z, how.top_k) if how.top_k is not None else z
     out["top_p"] = z = rules.top_p(z, how.top_p) if how.top_p is not None and how.top_p < 1 else z
     out["min_p"] = z = rules.min_p(z, how.min_p) if how.min_p else z

@@ -143,10 +143,10 @@ def read_json(path: Path, kind: type = dict) -> Any:
     try:
         value = json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_unambiguous)
     except (ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path} is damaged or no JSON ({error})", hint="fetch it again") from None
+        raise CorruptFile(f"{path} is damaged: it is no JSON ({error})", hint="fetch it again") from None
     if not isinstance(value, kind):
-        found = type(value).__name__
-        raise CorruptFile(f"{path} holds a {found}, not a {kind.__name__}", hint="fetch it again")
+        what = f"a {type(value).__name__}, not a {kind.__name__}"
+        raise CorruptFile(f"{path} is damaged: it holds {what}", hint="fetch it again")
     return value
 
 

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from heedful.errors import ConfigError, CorruptFile, HeedfulError
-from heedful.files import read_json, write_text
+from heedful.files import read_json
 
 try:
     import fcntl
@@ -52,7 +52,9 @@ class FileLock:
                 if owner is not None:
                     raise self._refusal(owner)
                 since = time.strftime("%Y-%m-%d %H:%M:%S")
-                write_text(self.path, json.dumps(this_process() | {"since": since}) + "\n")
+                partial = self.path.with_name(self.path.name + ".part")
+                partial.write_text(json.dumps(this_process() | {"since": since}) + "\n", encoding="utf-8")
+                partial.replace(self.path)
         except OSError as error:
             reason = error.strerror or str(error)
             raise HeedfulError(f"{self.what} cannot be locked: {self.path}: {reason}") from None

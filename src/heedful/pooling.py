@@ -10,7 +10,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.checks import is_integer
 from heedful.errors import ConfigError, CorruptFile
+from heedful.files import read_json
 from heedful.nn.head import pool_tokens
 
 MODES = {
@@ -40,7 +42,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         return None
     modules = _read_json(folder / "modules.json", list)
     try:
-        kinds = {m["type"].rsplit(".", 1)[-1]: m["path"] for m in modules}
+        kinds = {m["type"].rsplit(".", 1)[-1]: str(m["path"]) for m in modules}
     except (AttributeError, KeyError, TypeError) as error:
         raise CorruptFile(f"{folder / 'modules.json'} is damaged ({error!r}); fetch it again") from None
     unknown = sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize", "Dropout"})
@@ -59,19 +61,16 @@ def read_pooling(folder: Path) -> Pooling | None:
         mode = chosen[0]
     limits = folder / "sentence_bert_config.json"
     length = _read_json(limits, dict).get("max_seq_length") if limits.is_file() else None
-    if not isinstance(length, int | None):
-        raise ConfigError(f"{limits} has max_seq_length={length!r}; it should be a whole number or null")
+    if length is not None and (not is_integer(length) or length < 1):
+        raise ConfigError(f"{limits} has max_seq_length={length!r:.80}; it should be a whole number or null")
     return Pooling(mode, "Normalize" in kinds, length)
 
 
 def _read_json(path: Path, kind: type) -> Any:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path, kind)
     except (OSError, ValueError) as error:
-        raise CorruptFile(f"{path} is missing or no JSON ({error}); fetch it again") from None
-    if not isinstance(value, kind):
-        raise CorruptFile(f"{path} holds a {type(value).__name__}, not a {kind.__name__}; fetch it again")
-    return value
+        raise CorruptFile(f"{path} is missing ({error!s:.80})", hint="fetch it again") from None
 
 
 def write_pooling(how: Pooling | None, folder: Path, dim: int) -> None:

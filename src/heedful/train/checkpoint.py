@@ -155,6 +155,9 @@ def verify_checksums(checkpoint: Path) -> None:
         sums = read_json(table)
     except CorruptFile as error:
         raise CorruptFile(error.message, hint=instead(checkpoint)) from None
+    written = {p.name for p in checkpoint.iterdir() if p.suffix in (".json", ".safetensors")} - {CHECKSUMS}
+    if unlisted := sorted(written - sums.keys()):
+        raise CorruptFile(f"{table} has no checksum of {unlisted[0]!r:.80}", hint=instead(checkpoint))
     for name, expected in sums.items():
         path = checkpoint / name
         if "\0" in name or not path.is_file():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import CorruptFile, NotFound
+from heedful.files import read_json
 from heedful.weights.layout import read_layout
 
 DTYPES = {
@@ -128,16 +129,17 @@ def open_folder(folder: Path) -> Source:
 
 def shards_of(index: Path) -> list[Path]:
     """The files an index names, all there."""
-    try:
-        where = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted({Path(file).name for file in where.values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFile(f"{index} is damaged ({error}); fetch it again") from None
-    paths = [index.parent / name for name in names]
-    for path in paths:
-        if not path.is_file():
-            raise NotFound(f"{index} names {path.name}, which is not there; fetch it again")
-    return paths
+    where = read_json(index).get("weight_map")
+    if not isinstance(where, dict) or not where or not all(isinstance(file, str) for file in where.values()):
+        raise CorruptFile(
+            f"{index} is damaged: its weight_map={where!r:.80} names no files", hint="fetch it again"
+        )
+    there = {path.name: path for path in index.parent.iterdir()}
+    names = sorted({Path(file).name for file in where.values()})
+    for name in names:
+        if name not in there:
+            raise NotFound(f"{index} names {name!r:.80}, which is not there", hint="fetch it again")
+    return [there[name] for name in names]
 
 
 def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:

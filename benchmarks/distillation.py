@@ -94,7 +94,7 @@ def smaller(model: Model, layers: Sequence[int], ids: Sequence[int], tokenizer: 
         value = held[name]
         parameter.copy_(value[list(ids)] if name == "embed.token.weight" else value)
     made.tie()
-    made.tokenizer, made.published, made.pooling = tokenizer, dict(model.published), model.pooling
+    made.tokenizer, made.hf_config, made.pooling = tokenizer, dict(model.hf_config), model.pooling
     return made.to(model.device)
 
 

@@ -69,7 +69,7 @@ def grown(
     model = heedful.build(family, vocab=len(tokenizer), seed=seed, device=a.device, head="classify",
                           labels=len(labels), **kind.config)  # fmt: skip
     model.tokenizer = tokenizer
-    model.published = {"id2label": {str(i): label for i, label in enumerate(labels)}}
+    model.hf_config = {"id2label": {str(i): label for i, label in enumerate(labels)}}
     nn.init.normal_(model.tables["tokens"].table, std=kind.std)
     held = plan.held(a.data)
     check = lambda: float(scored(model, plan, held)[plan.score])

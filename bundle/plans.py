@@ -192,12 +192,12 @@ def base_folder(name: str, given: str | None = None) -> str:
 def scored(model: Model, plan: Plan, asked: Asked, quickly: bool = False) -> dict[str, Any]:
     """The scores of `heed eval`; the labels of the files may have other names than the model's."""
     model.eval()
-    told = dict(model.published)
+    told = dict(model.hf_config)
     if plan.names:
-        model.published["id2label"] = {str(i): label for i, label in enumerate(plan.names)}
+        model.hf_config["id2label"] = {str(i): label for i, label in enumerate(plan.names)}
     try:
         with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, enabled=quickly):
             return evaluate(model, plan.task, asked)
     finally:
-        model.published.update(told)
+        model.hf_config.update(told)
         model.train()

@@ -182,7 +182,7 @@ def main() -> None:
     print(f"{len(pairs['train'])} pairs, {len(batches)} batches an epoch", flush=True)
     train(model, batches, pairs["held"], plan, given, began)
     small = heedful.quantize(model.eval(), "int8", tables=plan.family == "rnnsearch")
-    small.published |= {"languages": ["en", plan.language]}
+    small.hf_config |= {"languages": ["en", plan.language]}
     heedful.save(small, out)
     found = score(small, pairs["test"], given.test, beams=4)
     card = Card(

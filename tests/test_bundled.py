@@ -90,7 +90,7 @@ def test_a_new_head_stands_on_the_same_body() -> None:
     tokens = torch.randint(0, 60, (2, 7))
     torch.testing.assert_close(made.eval().encode(tokens), body.encode(tokens))
     assert made(tokens).shape == (2, 3)
-    assert made.published["id2label"] == {"0": "no", "1": "maybe", "2": "yes"}
+    assert made.hf_config["id2label"] == {"0": "no", "1": "maybe", "2": "yes"}
 
 
 def test_an_adapter_finds_the_model_it_stands_on(tmp_path: Path) -> None:

@@ -107,14 +107,14 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
         return _load_gguf(where, device, dtype)
     if (base := adapter_base(where)) is not None:
         return _load_on_base(where, base, device, dtype)
-    published = read_config(where)
-    family = by_model_type(str(published.get("model_type")))
+    hf_config = read_config(where)
+    family = by_model_type(str(hf_config.get("model_type")))
     source = open_folder(where)
-    config = config_from(family, published, source.entries)
+    config = config_from(family, hf_config, source.entries)
     check_sizes(config, family.keys, source.entries)
     model = _outlined(family, config)
-    if "quantization" in published:
-        _fill_quantised(model, source, published, dtype)
+    if "quantization" in hf_config:
+        _fill_quantised(model, source, hf_config, dtype)
     else:
         model.origin = fill(
             model,
@@ -126,10 +126,10 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
             dtype=dtype,
         )
         model.tie()
-    model.published, model.pooling = published, read_pooling(where)
+    model.hf_config, model.pooling = hf_config, read_pooling(where)
     if (where / GENERATION).is_file():
         model.generation = read_config(where, GENERATION)
-    model.tokenizer = load_tokenizer(where, published)
+    model.tokenizer = load_tokenizer(where, hf_config)
     if has_adapter(where):
         load_adapter(model, where)
     return model.to(device).eval()
@@ -182,9 +182,9 @@ def with_head(
     count = {} if names is None else {"labels": len(names)}
     config = model.config.change(head=head, classifier_pooling=classifier_pooling, **spare, **count)
     made = _on_body(model, config, seed)
-    made.published = {k: v for k, v in model.published.items() if k not in ("architectures", "id2label")}
+    made.hf_config = {k: v for k, v in model.hf_config.items() if k not in ("architectures", "id2label")}
     if names is not None:
-        made.published |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+        made.hf_config |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
     return made
 
 
@@ -213,32 +213,32 @@ def save_on_base(model: Model, folder: str | Path, base: str, dtype: torch.dtype
     `base` is whatever `load` takes (an installed model's name, a folder, a hub id), which finds it again.
     """
     folder = save_adapter(model, folder, base=base, dtype=dtype)
-    published = config_to(model.family, model.config, model.published)
-    _write_json(folder / "config.json", published)
+    hf_config = config_to(model.family, model.config, model.hf_config)
+    _write_json(folder / "config.json", hf_config)
     return folder
 
 
 def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: torch.dtype | None) -> Model:
-    published = read_config(where)
+    hf_config = read_config(where)
     body = load(base, dtype=dtype)
-    model = _on_body(body, config_from(body.family, published))
-    model.published = published
+    model = _on_body(body, config_from(body.family, hf_config))
+    model.hf_config = hf_config
     merge(load_adapter(model, where))
     return model.to(device).eval()
 
 
 def _fill_quantised(
-    model: Model, source: Source, published: dict[str, Any], dtype: torch.dtype | None
+    model: Model, source: Source, hf_config: dict[str, Any], dtype: torch.dtype | None
 ) -> None:
     """Weights that `quantize` rounded are kept under our own names and in their own types."""
-    swap_in(model, **read_quantization(published))
+    swap_in(model, **read_quantization(hf_config))
     fill(model, source, own_rows(model), as_stored=True)
     model.tie()  # a head that was not rounded still shares the embedding's table
     model.requires_grad_(False)
     for name, tensor in tensors(model).items():
         if dtype is not None and tensor.is_floating_point() and not name.endswith(".scale"):
             tensor.data = tensor.data.to(dtype)
-    working = dtype or getattr(torch, str(published.get("dtype")), None)
+    working = dtype or getattr(torch, str(hf_config.get("dtype")), None)
     for module in model.modules():
         if isinstance(module, Int8Embedding) and isinstance(working, torch.dtype):
             module.dtype = working
@@ -267,7 +267,7 @@ def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None
     model.tokenizer = from_gguf(source.metadata, str(path))
     if model.tokenizer is not None:
         ids = {f"{role}_token_id": getattr(model.tokenizer, role) for role in ("bos", "eos", "pad")}
-        model.published = {name: value for name, value in ids.items() if value is not None}
+        model.hf_config = {name: value for name, value in ids.items() if value is not None}
     return model.to(device).eval()
 
 
@@ -281,19 +281,19 @@ def skeleton(name: str | Path) -> Model:
         if "/" not in str(name):
             find(str(name))  # says which name is nearest
         raise
-    published: dict[str, Any] = {}
+    hf_config: dict[str, Any] = {}
     if where.is_file():
         _, family, config = _open_gguf(where)
     else:
-        published = read_config(where)
-        family = by_model_type(str(published.get("model_type")))
+        hf_config = read_config(where)
+        family = by_model_type(str(hf_config.get("model_type")))
         weights = any(where.glob("model*.safetensors*")) or any(where.glob("pytorch_model*.bin*"))
         entries = open_folder(where).entries if weights else {}
-        config = config_from(family, published, entries)
+        config = config_from(family, hf_config, entries)
         if weights:
             check_sizes(config, family.keys, entries)
     model = _outlined(family, config)
-    model.published = published
+    model.hf_config = hf_config
     return model
 
 
@@ -311,8 +311,8 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
                 shell=f"ask them: heed word2vec neighbours {folder.name} WORD",
             )
         raise NotFound(f"{folder} has no {name}; is it the folder of a model?")
-    published: dict[str, Any] = read_json(path)
-    return published
+    hf_config: dict[str, Any] = read_json(path)
+    return hf_config
 
 
 def save(model: Model, folder: str | Path) -> Path:
@@ -325,25 +325,25 @@ def save(model: Model, folder: str | Path) -> Path:
     folder = Path(folder)
     if folder.is_file():
         raise InputError(f"{folder} is a file; give a folder to save in")
-    if "pruned" in model.published:
+    if "pruned" in model.hf_config:
         raise InputError("heads were taken out of it, which no config.json can say; keep it with torch.save")
     folder.mkdir(parents=True, exist_ok=True)
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)
-    if "quantization" in model.published:
+    if "quantization" in model.hf_config:
         held, origin = published_tensors(model, own_rows(model), None, leave=adapter), Origin()
     else:
         held = published_tensors(model, family.rows(model.config), origin, leave=adapter)
     if origin is None and model.config.head == "none" and family.prefix:
         held = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in held.items()}
-    published = config_to(family, model.config, model.published)
-    if "quantization" in published:
-        how = {k: v for k, v in published.pop("quantization").items() if k != "fields"}
-        more = unstated(family, model.config, published, held)
-        published["quantization"] = how | ({"fields": more} if more else {})
-    published["dtype"] = str(_working_dtype(model)).removeprefix("torch.")
+    hf_config = config_to(family, model.config, model.hf_config)
+    if "quantization" in hf_config:
+        how = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
+        more = unstated(family, model.config, hf_config, held)
+        hf_config["quantization"] = how | ({"fields": more} if more else {})
+    hf_config["dtype"] = str(_working_dtype(model)).removeprefix("torch.")
     write_safetensors(folder, held)
-    _write_json(folder / "config.json", published)
+    _write_json(folder / "config.json", hf_config)
     (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
     if model.generation:
         _write_json(folder / GENERATION, model.generation)

@@ -215,5 +215,5 @@ def test_values_that_change_in_place_and_modes_leave_the_fingerprint() -> None:
     before = model_fingerprint(model)
     model.load_state_dict({name: tensor * 2 for name, tensor in model.state_dict().items()})
     model.train()
-    model.published["a"] = 1
+    model.hf_config["a"] = 1
     assert model_fingerprint(model) == before

@@ -127,7 +127,7 @@ def test_the_end_is_found_in_the_published_settings() -> None:
     prompt = prompts_for(model)[0]
     free = heedful.generate(model, prompt, max_tokens=8, eos=())
     for published in (free[3], [127, free[3]]):
-        model.published = {"eos_token_id": published}
+        model.hf_config = {"eos_token_id": published}
         assert heedful.generate(model, prompt, max_tokens=8) == free[: free.index(free[3])]
     last = list(heedful.stream(model, prompt, max_tokens=8))[-1]
     assert (last.token, last.finish, last.text) == (free[3], "end", "")
@@ -136,7 +136,7 @@ def test_the_end_is_found_in_the_published_settings() -> None:
 def test_the_settings_for_generating_outdo_the_config_and_are_kept(tmp_path: Path) -> None:
     model = tiny("gpt2")
     free = heedful.generate(model, [5, 6], max_tokens=8, eos=())
-    model.published, model.generation = {"eos_token_id": free[0]}, {"eos_token_id": [free[4]]}
+    model.hf_config, model.generation = {"eos_token_id": free[0]}, {"eos_token_id": [free[4]]}
     loaded = heedful.load(heedful.save(model, tmp_path))
     assert loaded.generation == model.generation
     assert heedful.generate(loaded, [5, 6], max_tokens=8) == free[: free.index(free[4])]
@@ -152,7 +152,7 @@ def test_writing_ends_where_the_context_does() -> None:
 
 def test_an_empty_prompt_begins_with_the_token_for_it() -> None:
     model = tiny("gpt2")
-    model.published = {"bos_token_id": 7}
+    model.hf_config = {"bos_token_id": 7}
     assert heedful.generate(model, [], max_tokens=4) == heedful.generate(model, [7], max_tokens=4)
 
 

@@ -141,7 +141,7 @@ def test_an_answer_that_is_no_token_is_refused_in_one_line() -> None:
 
 def test_a_classifier_is_traced_by_its_labels() -> None:
     model = tiny("bert", head="classify", labels=2)
-    model.published["id2label"] = {"0": "bad", "1": "good"}
+    model.hf_config["id2label"] = {"0": "bad", "1": "good"}
     clean, corrupt = two(model)
     by_name = causal_trace(model, clean, corrupt, "good", "bad")
     assert by_name == causal_trace(model, clean, corrupt, 1, 0)

@@ -191,7 +191,7 @@ def check_fresh_opens_there(case: Case, folder: Path) -> None:
     model = assemble(loaded.family, loaded.config)
     initialise(model)
     model.eval()
-    model.published = {"pad_token_id": loaded.published.get("pad_token_id")}  # theirs classifies by it
+    model.hf_config = {"pad_token_id": loaded.hf_config.get("pad_token_id")}  # theirs classifies by it
     saved = heedful.save(model, folder / "fresh")
     import transformers
 

@@ -43,7 +43,7 @@ def models(folder: Path) -> dict[str, Path]:
             if parameter.dim() == 2:
                 parameter.data.mul_(4)  # at this size the usual first weights make every word look the same
         model.tokenizer = tokenizer
-        model.published = {"eos_token_id": tokenizer.eos} if tokenizer.eos is not None else {}
+        model.hf_config = {"eos_token_id": tokenizer.eos} if tokenizer.eos is not None else {}
         made[name] = save(model, folder / name)
     return made
 

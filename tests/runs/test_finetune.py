@@ -41,7 +41,7 @@ def test_classes_are_learnt_from_a_csv_file(heed: Heed, bases: dict[str, Path], 
     assert told["task"] == "classify"
     assert told["scores"]["accuracy"] > 0.85
     model = heedful.load("made")
-    assert model.published["id2label"] == {"0": "likes", "1": "paints", "2": "sees"}
+    assert model.hf_config["id2label"] == {"0": "likes", "1": "paints", "2": "sees"}
     assert used(told)("eve paints cats")[0]["label"] == "paints"
 
 
@@ -60,7 +60,7 @@ def test_tags_are_learnt_from_a_conll_file(heed: Heed, bases: dict[str, Path], t
     told = taught(heed, bases["encoder"], toy.tagged(tmp_path / "names.conll"), "--lr", 5e-3, "--epochs", 8)
     assert told["task"] == "tag"
     assert told["scores"]["f1"] > 0.9
-    assert heedful.load("made").published["id2label"] == {"0": "O", "1": "B-ACT", "2": "B-PER"}
+    assert heedful.load("made").hf_config["id2label"] == {"0": "O", "1": "B-ACT", "2": "B-PER"}
     assert [(e["word"], e["entity"]) for e in used(told)("bob likes cats")] == [
         ("bob", "B-PER"),
         ("likes", "B-ACT"),
@@ -119,7 +119,7 @@ def test_summaries_are_learnt_by_both_kinds_of_model(
     assert told["scores"]["rougeL"] > 80
     model = heedful.load("made")
     if isinstance(model, LM):
-        assert model.published["task_prompt"] == "{text}\nTL;DR:"
+        assert model.hf_config["task_prompt"] == "{text}\nTL;DR:"
     assert used(told)("eve likes the sea")[0]["summary_text"] == "eve likes"
 
 

@@ -55,7 +55,7 @@ def test_emoji_and_text_from_right_to_left_can_be_labels(
     )
     code, _, _ = heed("finetune", bases["encoder"], file, "--out", "made", "--epochs", 1, "-q")
     assert code == 0
-    assert set(heedful.load("made").published["id2label"].values()) == {"👍🏽", "לא"}
+    assert set(heedful.load("made").hf_config["id2label"].values()) == {"👍🏽", "לא"}
     assert "`👍🏽`" in Path("made/README.md").read_text(encoding="utf-8")
 
 

@@ -54,11 +54,11 @@ def tiny(vocabularies: dict[str, Tokenizer]) -> Tiny:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
         model.tokenizer = tokenizer
         if head in ("classify", "tag"):
-            model.published = {
+            model.hf_config = {
                 "id2label": {str(i): name for i, name in enumerate(named)},
                 "label2id": {name: i for i, name in enumerate(named)},
             }
-        model.published["pad_token_id"] = tokenizer.pad
+        model.hf_config["pad_token_id"] = tokenizer.pad
         return model
 
     return make

@@ -43,7 +43,7 @@ def test_all_scores_the_old_way_are_in_the_order_of_the_labels(nlp: Any) -> None
 
 def test_classes_without_names_are_numbered(tiny: Tiny) -> None:
     model = tiny("classify")
-    model.published = {}
+    model.hf_config = {}
     assert {row["label"] for row in pipeline(model=model)(TEXT, top_k=None)} == {"LABEL_0", "LABEL_1"}
 
 

@@ -79,7 +79,7 @@ def test_what_is_cut_off(tiny: Tiny, tmp_path: Path, family: str, cut: bool | st
 @pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
 def test_the_function_follows_the_kind_of_problem(tiny: Tiny, tmp_path: Path, problem: str) -> None:
     model = tiny("classify", list("abc"))
-    model.published["problem_type"] = problem
+    model.hf_config["problem_type"] = problem
     ours, theirs = both("text-classification", model, tmp_path, top_k=None)
     same(ours(TEXTS[0]), theirs(TEXTS[0]))
     same(ours(TEXTS), theirs(TEXTS))

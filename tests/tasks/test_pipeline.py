@@ -120,7 +120,7 @@ def test_without_a_task_the_head_tells(tiny: Tiny, head: str, task: str) -> None
 def test_a_decoder_that_was_taught_to_summarise_is_known_by_its_prompt() -> None:
     model = heedful.build("llama", layers=1, dim=16, heads=2, vocab=20)
     assert guess(model) == "text-generation"
-    model.published["task_prompt"] = "Sum up:\n{text}\n=>"
+    model.hf_config["task_prompt"] = "Sum up:\n{text}\n=>"
     assert guess(model) == "summarization"
 
 

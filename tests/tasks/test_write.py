@@ -22,7 +22,7 @@ from tests.tasks.real import scribbler, smol
 def translator() -> Model:
     model = tiny("transformer", vocab=260)
     model.tokenizer = letters()
-    model.published["languages"] = ["en", "de"]
+    model.hf_config["languages"] = ["en", "de"]
     return model
 
 
@@ -75,7 +75,7 @@ def test_another_direction_is_refused() -> None:
 def test_a_model_of_many_tasks_reads_the_prefix_of_this_one() -> None:
     model = tiny("t5", vocab=260)
     model.tokenizer = letters()
-    model.published["task_specific_params"] = {
+    model.hf_config["task_specific_params"] = {
         "translation_en_to_fr": {"prefix": "fr: "},
         "summarization": {"prefix": "sum: "},
     }
@@ -102,7 +102,7 @@ def test_a_decoder_summarises_by_the_prompt_it_was_trained_with() -> None:
     model.tokenizer = letters()
     bare = pipeline("summarization", model)("a {b}", max_new_tokens=5)[0]["summary_text"]
     assert bare == heedful.generate(model, "a {b}\nTL;DR:", max_tokens=5).strip()
-    model.published["task_prompt"] = "Sum up:\n{text}\n=>"
+    model.hf_config["task_prompt"] = "Sum up:\n{text}\n=>"
     found = pipeline("summarization", model)("a {b}", max_new_tokens=5)[0]["summary_text"]
     assert found == heedful.generate(model, "Sum up:\na {b}\n=>", max_tokens=5).strip()
 
@@ -120,7 +120,7 @@ def test_max_length_of_a_summary_counts_no_prompt() -> None:
 def test_a_decoder_reads_the_beginning_of_a_text_beyond_its_context_if_asked() -> None:
     model = tiny("llama", vocab=260, context=64)
     model.tokenizer = letters()
-    model.published["task_prompt"] = "Sum up:\n{text}\n=>"
+    model.hf_config["task_prompt"] = "Sum up:\n{text}\n=>"
     summarize = pipeline("summarization", model)
     text = "".join(chr(97 + i % 26) for i in range(200))
     with pytest.raises(InputError, match=r"input 0 has 211 tokens, .* is 64, .* pass truncation=True"):

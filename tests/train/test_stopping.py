@@ -148,7 +148,7 @@ def test_a_soup_of_adapted_models_is_the_mean_of_what_they_compute_with(tmp_path
 def test_labels_in_another_order_make_no_soup(tmp_path: Path) -> None:
     for name, labels in (("a", ("good", "bad")), ("b", ("bad", "good"))):
         model = build("bert", vocab=20, dim=8, layers=1, heads=2, context=8, head="classify", labels=2)
-        model.published = {
+        model.hf_config = {
             "id2label": dict(enumerate(labels)),
             "label2id": {n: i for i, n in enumerate(labels)},
         }

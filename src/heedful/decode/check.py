@@ -96,7 +96,7 @@ def check(
         found = list(compare_modes(eager, prompts, new, logits))
     if fast is not None:
         found.append(compare_logits("compiled", forced_one_by_one(fast, prompts, new), logits))
-    quantised = model.published.get("quantization", {}).get("kind")  # whatever its first tensor is
+    quantised = model.hf_config.get("quantization", {}).get("kind")  # whatever its first tensor is
     name = quantised or str(next(model.parameters()).dtype).removeprefix("torch.")
     return Report(model.family.name, name, tokens, tolerance, tuple(found))
 

@@ -15,8 +15,8 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
     `tables` rounds the vectors of tokens too where no head shares them, and they stay as they are otherwise.
     `save` and `load` keep it so, under our own names: `quantization` in config.json says what was done.
     """
-    if "quantization" in model.published:
-        kind = model.published["quantization"]["kind"]
+    if "quantization" in model.hf_config:
+        kind = model.hf_config["quantization"]["kind"]
         raise ConfigError(f"this model is quantised already, to {kind}", hint="take the one it was made from")
     if next(adapted(model), None) is not None:
         raise ConfigError("this model has an adapter; call heedful.merge(model) first")
@@ -27,5 +27,5 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
             f"nothing here can be quantised: {model.family.name} has no attention, MLP or word head"
         )
     how = {"kind": kind, "group": group} | ({"tables": True} if tables else {})
-    model.published = model.published | {"quantization": how}
+    model.hf_config = model.hf_config | {"quantization": how}
     return model.requires_grad_(False).eval()

@@ -171,8 +171,8 @@ def eos_ids(model: Model, eos: int | Iterable[int] | None) -> frozenset[int]:
                 f"eos names the token {wrong[0]!r}", hint=f"the vocabulary is 0 … {vocab_size(model) - 1}"
             )
         return chosen
-    published = model.generation.get("eos_token_id", model.published.get("eos_token_id"))
-    found = [published] if isinstance(published, int) else list(published or ())
+    hf_config = model.generation.get("eos_token_id", model.hf_config.get("eos_token_id"))
+    found = [hf_config] if isinstance(hf_config, int) else list(hf_config or ())
     own = None if model.tokenizer is None else model.tokenizer.eos
     return frozenset(i for i in (*found, own) if i is not None and 0 <= i < vocab_size(model))
 
@@ -255,7 +255,7 @@ def check_prompt(model: Model, ids: list[int]) -> list[int]:
     """Return the prompt, or the token that begins a text in place of an empty one; nothing is cut."""
     if not ids:
         own = None if model.tokenizer is None else model.tokenizer.bos
-        first = own if own is not None else model.published.get("bos_token_id")
+        first = own if own is not None else model.hf_config.get("bos_token_id")
         if not isinstance(first, int) or isinstance(model, Seq2Seq):
             raise InputError("the prompt is empty, and this model has no token to begin with: give one")
         ids = [first]

@@ -247,7 +247,7 @@ def prune(model: Model, heads: Heads) -> Model:
         parent, _, name = path.rpartition(".")
         setattr(part_at(smaller, parent), name, _shrunk(part_at(smaller, path), path, which))
     if todo:
-        smaller.published = smaller.published | {"pruned": True}  # `save` asks
+        smaller.hf_config = smaller.hf_config | {"pruned": True}  # `save` asks
     return smaller
 
 

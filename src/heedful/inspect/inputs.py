@@ -181,10 +181,10 @@ def token_id(model: Model, token: int | str) -> int:
 
 def label_names(model: Model) -> list[str] | None:
     """What the answers of a head are called that speaks of labels; None if it speaks of words."""
-    kind, published = cast(Head, model.head).kind, model.published.get("id2label") or {}
+    kind, hf_config = cast(Head, model.head).kind, model.hf_config.get("id2label") or {}
     named = {"next": ["follows", "random"], "span": ["start", "end"], "detect": ["replaced"]}
     if kind in ("classify", "tag"):
-        return [str(published.get(str(i), f"LABEL_{i}")) for i in range(model.config.labels)]
+        return [str(hf_config.get(str(i), f"LABEL_{i}")) for i in range(model.config.labels)]
     return named.get(kind)
 
 

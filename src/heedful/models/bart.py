@@ -120,11 +120,11 @@ KEYS = {
 }  # fmt: skip
 
 
-def read_vocabularies(published: dict[str, Any]) -> dict[str, Any]:
+def read_vocabularies(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Files without a target vocabulary have one for both."""
-    source = published["vocab_size"]
-    shared = published.get("share_encoder_decoder_embeddings", True)
-    target = source if shared else published.get("decoder_vocab_size") or source
+    source = hf_config["vocab_size"]
+    shared = hf_config.get("share_encoder_decoder_embeddings", True)
+    target = source if shared else hf_config.get("decoder_vocab_size") or source
     return {"source_vocab": source, "vocab": target, "shared": shared}
 
 

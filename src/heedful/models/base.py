@@ -92,7 +92,7 @@ class Model(nn.Module):
     config: Config
     family: Family
     tokenizer: Any = None
-    published: dict[str, Any]  # the config.json it came with, so that saving loses nothing
+    hf_config: dict[str, Any]  # the config.json it came with, so that saving loses nothing
     generation: dict[str, Any]  # and the generation_config.json, if any
     pooling: Any = None  # how its token vectors become one for a sentence
     origin: Any = None  # how its checkpoint was laid out, so that saving gives it back
@@ -154,7 +154,7 @@ class LM(Model):
     ) -> None:
         super().__init__()
         self.embed, self.blocks, self.head, self.causal = embed, blocks, head or NoHead(), causal
-        self.published, self.generation = {}, {}
+        self.hf_config, self.generation = {}, {}
         self.tie()
 
     @property
@@ -309,7 +309,7 @@ class Seq2Seq(Model):
             last = self.decoder_embed.vocab - 1
             raise ConfigError(f"start_token={start_token} is no token", hint=f"the vocabulary is 0 … {last}")
         self.bridge, self.start_token = bridge, start_token
-        self.published, self.generation = {}, {}
+        self.hf_config, self.generation = {}, {}
         self.tie()
 
     @property

@@ -240,9 +240,9 @@ def infer_pooler(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
     return {"pooler": any("pooler.dense." in name for name in names)} if names else {}
 
 
-def read_offset(published: dict[str, Any]) -> dict[str, Any]:
-    offset = int(published.get("pad_token_id", 1)) + 1
-    return {"offset": offset, "context": published.get("max_position_embeddings", 514) - offset}
+def read_offset(hf_config: dict[str, Any]) -> dict[str, Any]:
+    offset = int(hf_config.get("pad_token_id", 1)) + 1
+    return {"offset": offset, "context": hf_config.get("max_position_embeddings", 514) - offset}
 
 
 def write_offset(c: RobertaConfig) -> dict[str, Any]:

@@ -177,19 +177,19 @@ SILENT = {"position_biased_input": True, "relative_attention": False, "legacy": 
 SILENT_V2 = {**SILENT, "share_att_key": False, "conv_kernel_size": 0}
 
 
-def read(published: dict[str, Any]) -> dict[str, Any]:
-    terms = published.get("pos_att_type") or []
+def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+    terms = hf_config.get("pos_att_type") or []
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
-    far = published.get("max_relative_positions", -1)
-    silent = {DEBERTA_KEYS[key]: value for key, value in SILENT.items() if published.get(key) is None}
+    far = hf_config.get("max_relative_positions", -1)
+    silent = {DEBERTA_KEYS[key]: value for key, value in SILENT.items() if hf_config.get(key) is None}
     return silent | {"terms": tuple(t.strip() for t in terms), **({"far": far} if far > 0 else {})}
 
 
-def read_v2(published: dict[str, Any]) -> dict[str, Any]:
-    silent = {DEBERTA_V2_KEYS[key]: value for key, value in SILENT_V2.items() if published.get(key) is None}
-    norm = "layer_norm" in str(published.get("norm_rel_ebd", "none")).lower()
-    buckets = max(published.get("position_buckets", -1), 0)
-    return read(published) | silent | {"far_norm": norm, "buckets": buckets}
+def read_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
+    silent = {DEBERTA_V2_KEYS[key]: value for key, value in SILENT_V2.items() if hf_config.get(key) is None}
+    norm = "layer_norm" in str(hf_config.get("norm_rel_ebd", "none")).lower()
+    buckets = max(hf_config.get("position_buckets", -1), 0)
+    return read(hf_config) | silent | {"far_norm": norm, "buckets": buckets}
 
 
 def write(c: DebertaConfig) -> dict[str, Any]:

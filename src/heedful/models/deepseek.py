@@ -179,21 +179,21 @@ V3_KEYS = {
 }  # fmt: skip
 
 
-def read(published: dict[str, Any]) -> dict[str, Any]:
-    heads, kv_heads = published.get("num_attention_heads"), published.get("num_key_value_heads")
+def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+    heads, kv_heads = hf_config.get("num_attention_heads"), hf_config.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         raise ConfigError(
             f"config.json has num_key_value_heads={kv_heads} and num_attention_heads={heads}",
             hint="latent attention has no groups of heads, so they must be equal",
         )
-    base, scaling = read_rope(published, published.get("max_position_embeddings", 4096))
-    return {"rope_base": base, "rope_scaling": scaling, "q_rank": published.get("q_lora_rank", 1536) or 0}
+    base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 4096))
+    return {"rope_base": base, "rope_scaling": scaling, "q_rank": hf_config.get("q_lora_rank", 1536) or 0}
 
 
-def read_v2(published: dict[str, Any]) -> dict[str, Any]:
-    limited = published.get("topk_method") == "group_limited_greedy"
-    groups, kept = ((published.get(key) or 1) if limited else 1 for key in ("n_group", "topk_group"))
-    return {**read(published), "groups": groups, "groups_kept": kept}
+def read_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
+    limited = hf_config.get("topk_method") == "group_limited_greedy"
+    groups, kept = ((hf_config.get(key) or 1) if limited else 1 for key in ("n_group", "topk_group"))
+    return {**read(hf_config), "groups": groups, "groups_kept": kept}
 
 
 def write(c: DeepSeekV2Config) -> dict[str, Any]:

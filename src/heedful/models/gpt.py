@@ -141,9 +141,9 @@ KEYS = {
 }  # fmt: skip
 
 
-def read_act(published: dict[str, Any]) -> dict[str, Any]:
+def read_act(hf_config: dict[str, Any]) -> dict[str, Any]:
     """What GPT calls gelu is the approximation by tanh that others call gelu_new."""
-    act = published.get("afn", "gelu")
+    act = hf_config.get("afn", "gelu")
     return {"act": ACTS.get(act, act)}
 
 

@@ -135,8 +135,8 @@ def own_keys(config: type[Config]) -> dict[str, str]:
     return {name: name for name in config.known() if name not in ("head", "labels")}
 
 
-def read_based(published: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(published[name]) for name in ("linear_at", "window_at") if name in published}
+def read_based(hf_config: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(hf_config[name]) for name in ("linear_at", "window_at") if name in hf_config}
 
 
 LINEAR = Family(

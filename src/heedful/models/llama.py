@@ -128,8 +128,8 @@ KEYS = {
 }  # fmt: skip
 
 
-def read(published: dict[str, Any]) -> dict[str, Any]:
-    base, scaling = read_rope(published, published.get("max_position_embeddings", 2048))
+def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+    base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 2048))
     return {"rope_base": base, "rope_scaling": scaling}
 
 

@@ -78,9 +78,9 @@ KEYS = {
 }  # fmt: skip
 
 
-def read(published: dict[str, Any]) -> dict[str, Any]:
-    hidden = int(published.get("expand", 2) * published.get("hidden_size", 768))
-    return {"hidden": hidden} | ({"rank": None} if published.get("time_step_rank") == "auto" else {})
+def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+    hidden = int(hf_config.get("expand", 2) * hf_config.get("hidden_size", 768))
+    return {"hidden": hidden} | ({"rank": None} if hf_config.get("time_step_rank") == "auto" else {})
 
 
 def write(c: MambaConfig) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from heedful.nn.rope import LinearScaling, Llama3Scaling, NTKScaling, Scaling, Y
 from heedful.weights.gguf import GGUFFile
 
 
-def read_rope(published: dict[str, Any], context: int) -> tuple[float, Scaling | None]:
+def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling | None]:
     """Base and scaling of rotary positions: `rope_parameters`, or the older `rope_theta`, `rope_scaling`."""
-    check_kinds("config.json:", published, {"rope_scaling": "dict", "rope_parameters": "dict"})
-    check_rope("", {"rope_theta": published.get("rope_theta")})
-    rope = dict(published.get("rope_scaling") or {}) | dict(published.get("rope_parameters") or {})
+    check_kinds("config.json:", hf_config, {"rope_scaling": "dict", "rope_parameters": "dict"})
+    check_rope("", {"rope_theta": hf_config.get("rope_theta")})
+    rope = dict(hf_config.get("rope_scaling") or {}) | dict(hf_config.get("rope_parameters") or {})
     check_rope("rope_scaling", rope)
-    base = float(rope.get("rope_theta", published.get("rope_theta", 10000.0)))
+    base = float(rope.get("rope_theta", hf_config.get("rope_theta", 10000.0)))
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default" or not rope:
         return base, None
@@ -120,15 +120,15 @@ def write_rope(base: float, scaling: Scaling | None) -> dict[str, Any]:
     return out
 
 
-def config_from(family: Family, published: dict[str, Any], names: Iterable[str] = ()) -> Config:
+def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] = ()) -> Config:
     """Our config from a published one; `names` are those of the file's tensors, for what only they tell."""
-    check_published(family, published)
+    check_published(family, hf_config)
     values: dict[str, Any] = {}
     for theirs, ours in family.keys.items():
-        if published.get(theirs) is not None:
-            values.setdefault(ours, published[theirs])
+        if hf_config.get(theirs) is not None:
+            values.setdefault(ours, hf_config[theirs])
     # null is silence, but for keys that say otherwise
-    stated = {k: v for k, v in published.items() if v is not None or "None" in family.reads.get(k, "")}
+    stated = {k: v for k, v in hf_config.items() if v is not None or "None" in family.reads.get(k, "")}
     try:
         values |= family.read(stated) if family.read else {}
     except KeyError as error:
@@ -142,41 +142,41 @@ def config_from(family: Family, published: dict[str, Any], names: Iterable[str] 
         raise ConfigError(
             f"config.json does not describe a {family.name} ({said:.160})", hint="fetch it again"
         ) from None
-    values["head"] = head_kind(family, published)
-    if published.get("id2label"):
-        values["labels"] = len(published["id2label"])
-    elif published.get("num_labels"):
-        values["labels"] = published["num_labels"]
-    if values["head"] == "classify" and published.get("classifier_pooling"):
-        values["classifier_pooling"] = published["classifier_pooling"]
+    values["head"] = head_kind(family, hf_config)
+    if hf_config.get("id2label"):
+        values["labels"] = len(hf_config["id2label"])
+    elif hf_config.get("num_labels"):
+        values["labels"] = hf_config["num_labels"]
+    if values["head"] == "classify" and hf_config.get("classifier_pooling"):
+        values["classifier_pooling"] = hf_config["classifier_pooling"]
     known = set(family.config.known())
     wrong = {n: v for n, v in values.items() if n not in known}
     if wrong:
         raise ConfigError(f"{family.name} has no field for {wrong}; its table of keys is at fault")
     if family.infer is not None:
         values |= family.infer(set(names), values)
-    return family.config.strict(**values | _stated(published))
+    return family.config.strict(**values | _stated(hf_config))
 
 
-def _stated(published: dict[str, Any]) -> dict[str, Any]:
+def _stated(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Fields that a quantised model's config.json states, because its tensors do not bear published names."""
-    quantised = published.get("quantization")
+    quantised = hf_config.get("quantization")
     stated = quantised.get("fields") if isinstance(quantised, dict) else None
     return stated if isinstance(stated, dict) else {}
 
 
 def unstated(
-    family: Family, config: Config, published: dict[str, Any], names: Iterable[str]
+    family: Family, config: Config, hf_config: dict[str, Any], names: Iterable[str]
 ) -> dict[str, Any]:
     """Fields of a config that its published form and the names of its tensors do not give back."""
-    found = config_from(family, published, names)
+    found = config_from(family, hf_config, names)
     pairs = ((f.name, getattr(config, f.name), getattr(found, f.name)) for f in fields(config))
     return {name: ours for name, ours, theirs in pairs if ours != theirs}
 
 
-def head_kind(family: Family, published: dict[str, Any]) -> str:
+def head_kind(family: Family, hf_config: dict[str, Any]) -> str:
     """The kind of head that `architectures` names; without one the backbone alone."""
-    named = published.get("architectures") or []
+    named = hf_config.get("architectures") or []
     if not named:
         return "none"
     for kind, architecture in family.heads.items():
@@ -193,9 +193,9 @@ def own_architecture(family: Family, head: str) -> str:
     return f"heedful-{family.name}-{head}"
 
 
-def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict[str, Any]:
+def config_to(family: Family, config: Config, hf_config: dict[str, Any]) -> dict[str, Any]:
     """The published config of ours: what it came with, with every value of ours put in place."""
-    out = (family.usual(config) if family.usual else {}) | published
+    out = (family.usual(config) if family.usual else {}) | hf_config
     values = {f.name: getattr(config, f.name) for f in fields(config)}
     done: set[str] = set()
     for theirs, ours in family.keys.items():
@@ -211,7 +211,7 @@ def config_to(family: Family, config: Config, published: dict[str, Any]) -> dict
     if config.classifier_pooling:  # no other program may take the head for the family's own
         out |= {"classifier_pooling": config.classifier_pooling, "architectures": [own]}
         types = (f"heedful-{family.name}",)
-    out["model_type"] = published.get("model_type") if published.get("model_type") in types else types[0]
+    out["model_type"] = hf_config.get("model_type") if hf_config.get("model_type") in types else types[0]
     if config.head in ("classify", "tag") and len(out.get("id2label") or {}) != config.labels:
         out["id2label"] = {str(i): f"LABEL_{i}" for i in range(config.labels)}
         out["label2id"] = {f"LABEL_{i}": i for i in range(config.labels)}

@@ -38,19 +38,19 @@ def check_kinds(where: str, values: Mapping[str, Any], kinds: Mapping[str, str],
             check_value(f"{where} {name}", values[name], kind, least)
 
 
-def check_published(family: Family, published: Mapping[str, Any]) -> None:
+def check_published(family: Family, hf_config: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first value of a config.json that its field cannot have."""
     for key, allowed in family.require.items():
-        if key in published and published[key] not in allowed:
+        if key in hf_config and hf_config[key] not in allowed:
             raise ConfigError(
-                f"config.json has {key}={published[key]!r:.80}",
+                f"config.json has {key}={hf_config[key]!r:.80}",
                 hint=f"{family.name} is built here for {' or '.join(repr(a) for a in allowed)} only",
             )
     for theirs, ours in family.keys.items():
-        if published.get(theirs) is not None and theirs not in family.reads:
-            family.config.check_field(ours, published[theirs], f"config.json: {theirs}")
-    check_kinds("config.json:", published, {**COMMON, **family.reads})
-    for key in published.get("id2label") or {}:
+        if hf_config.get(theirs) is not None and theirs not in family.reads:
+            family.config.check_field(ours, hf_config[theirs], f"config.json: {theirs}")
+    check_kinds("config.json:", hf_config, {**COMMON, **family.reads})
+    for key in hf_config.get("id2label") or {}:
         if not key.isdecimal():
             raise ConfigError(f"config.json: id2label has {key!r:.80}, which is no number of a label")
 
@@ -63,9 +63,9 @@ def check_rope(where: str, rope: Mapping[str, Any]) -> None:
             raise ConfigError(f"config.json: {where} {name}=0 must be above 0")
 
 
-def read_quantization(published: Mapping[str, Any]) -> dict[str, Any]:
+def read_quantization(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return how the matrices of a model in whole numbers were rounded: `kind`, `group`, `tables`."""
-    told = published["quantization"]
+    told = hf_config["quantization"]
     check_kinds("config.json: quantization", told, QUANTIZATION)
     if "kind" not in told or not isinstance(group := told.get("group"), int) or group < 2 or group % 2:
         raise ConfigError(

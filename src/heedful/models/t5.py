@@ -117,14 +117,14 @@ KEYS = {
 }  # fmt: skip
 
 
-def read(published: dict[str, Any]) -> dict[str, Any]:
+def read(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Version 1.0 ties its matrices and scales; 1.1 says tie_word_embeddings=false and does neither.
 
     Newer writers state the scale, and claim to tie even if they do not: then the tensors tell (see infer).
     """
-    gate, _, act = published.get("feed_forward_proj", "relu").rpartition("-")
-    tied = published.get("tie_word_embeddings") is not False and published.get("model_type") != "mt5"
-    scaled = published.get("scale_decoder_outputs", tied)
+    gate, _, act = hf_config.get("feed_forward_proj", "relu").rpartition("-")
+    tied = hf_config.get("tie_word_embeddings") is not False and hf_config.get("model_type") != "mt5"
+    scaled = hf_config.get("scale_decoder_outputs", tied)
     if gate == "gated" and act == "gelu":
         act = "gelu_new"
     return {"act": act, "gated": gate == "gated", "scale_logits": scaled, "tied": tied and scaled}

@@ -106,7 +106,7 @@ def _logits(model: Model, batches: data.Batches, limit: int | None) -> Iterator[
 
 
 def _names(model: Model) -> list[str]:
-    named = model.published.get("id2label")
+    named = model.hf_config.get("id2label")
     if not named:
         raise InputError("config.json has no id2label: it is not known what the classes are called")
     return [str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0]))]

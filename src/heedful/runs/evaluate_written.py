@@ -126,7 +126,7 @@ def prompts(model: Model, task: str, texts: Sequence[str], most: int) -> list[li
         whole = lambda text: encode_prompt(model, lead + text)
         room = None if reach is None else reach - len(whole("a"))
     else:
-        asks = str(model.published.get("task_prompt") or request(model))
+        asks = str(model.hf_config.get("task_prompt") or request(model))
         before = list(find_template(tokenizer).before)
         whole = lambda text: before + tokenizer.encode(asks.replace(BLANK, text), special=False)
         room = None if reach is None else reach - most - len(whole(""))

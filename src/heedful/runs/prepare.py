@@ -171,7 +171,7 @@ def new_model(
     lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in sizes.items()}
     check_size(chosen, config.change(**lists), device)  # an error speaks of the sizes before anything is made
     model = build(recipe.family, device=device, seed=recipe.train.seed, **lists)
-    model.published = named(tokenizer, batches.labels)
+    model.hf_config = named(tokenizer, batches.labels)
     return model
 
 

@@ -156,7 +156,7 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         left_out |= {"summarization", "text2text-generation"} if known else set()
         left_out |= {"fill-mask"} if model.tokenizer.mask is None else set()
     first = [BY_HEAD.get(model.config.head, "text-generation")]
-    if "task_prompt" in model.published:
+    if "task_prompt" in model.hf_config:
         first = ["summarization"]
     elif isinstance(model, Seq2Seq) and model.config.head == "lm":
         first = ["translation"]
@@ -188,7 +188,7 @@ def labels_of(model: Model) -> list[str] | None:
         return ["follows", "random"]
     if model.config.head == "detect":
         return ["original", "replaced"]
-    names = model.published.get("id2label") or {}
+    names = model.hf_config.get("id2label") or {}
     return [str(names.get(str(i), f"LABEL_{i}")) for i in range(model.config.labels)]
 
 
@@ -276,7 +276,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
     try:
         model = skeleton(entry.name)
         # What it is for; the record has all it can do.
-        tasks = ["summarization" if "task_prompt" in model.published else guess(model)]
+        tasks = ["summarization" if "task_prompt" in model.hf_config else guess(model)]
     except (HeedfulError, OSError, ValueError, KeyError) as error:
         return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())

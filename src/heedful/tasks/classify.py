@@ -78,7 +78,7 @@ class TextClassification(Pipeline):
 
     def usual(self) -> str:
         """The function that turns this model's logits into scores."""
-        problem = self.model.published.get("problem_type")
+        problem = self.model.hf_config.get("problem_type")
         if problem == "regression":
             return "none"
         alone = problem == "multi_label_classification" or self.model.config.labels == 1

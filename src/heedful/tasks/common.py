@@ -276,5 +276,5 @@ def _streamed(
 
 def labels(model: Model) -> list[str]:
     """What the classes are called: id2label of config.json, else LABEL_0, LABEL_1, …"""
-    named = model.published.get("id2label") or {i: f"LABEL_{i}" for i in range(model.config.labels)}
+    named = model.hf_config.get("id2label") or {i: f"LABEL_{i}" for i in range(model.config.labels)}
     return [str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0]))]

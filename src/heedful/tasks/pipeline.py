@@ -125,8 +125,8 @@ def guess(model: Model) -> str:
     """The task a model is for, by its head; one that writes says in its config.json what it was taught."""
     if model.config.head == "lm":
         if isinstance(model, LM):
-            return "summarization" if "task_prompt" in model.published else "text-generation"
-        return "translation" if "languages" in model.published else "text2text-generation"
+            return "summarization" if "task_prompt" in model.hf_config else "text-generation"
+        return "translation" if "languages" in model.hf_config else "text2text-generation"
     if model.config.head not in BY_HEAD:
         raise InputError(f"a {model.config.head!r} head belongs to no task; name one of {', '.join(TASKS)}")
     pooled = model.config.head == "none" and model.pooling is not None

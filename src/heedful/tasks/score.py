@@ -249,7 +249,7 @@ def begins(model: Model) -> list[int]:
     A chat model's bos opens a message, and a text behind it would be a speaker's name.
     """
     tokenizer = model.tokenizer
-    known = (tokenizer.id("<|endoftext|>"), tokenizer.bos, model.published.get("bos_token_id"), tokenizer.eos)
+    known = (tokenizer.id("<|endoftext|>"), tokenizer.bos, model.hf_config.get("bos_token_id"), tokenizer.eos)
     return [i for i in known if isinstance(i, int)][:1]
 
 

@@ -86,7 +86,7 @@ class Text2Text(Writes):
 
     def asked(self, text: str) -> list[int]:
         """The prompt of a decoder that is asked for the task."""
-        if template := self.model.published.get("task_prompt"):
+        if template := self.model.hf_config.get("task_prompt"):
             return self.tokenizer.encode(str(template).replace("{text}", text))
         if self.tokenizer.chat_template is not None:
             return self.chat([{"role": "user", "content": self.request(text)}])
@@ -102,7 +102,7 @@ class Text2Text(Writes):
 
     def prefix(self) -> str:
         """What a model of many tasks reads before the text, as its config.json says."""
-        tasks = self.model.published.get("task_specific_params") or {}
+        tasks = self.model.hf_config.get("task_specific_params") or {}
         return str(tasks.get(self.task, {}).get("prefix", ""))
 
 
@@ -176,7 +176,7 @@ class Translation(Writes):
         """What goes before a text for this direction; one clear line for one that the model does not do."""
         named = re.fullmatch(r"translation_(\w+)_to_(\w+)", self.task)
         asked = (source or (named and named[1]), target or (named and named[2]))
-        tasks = self.model.published.get("task_specific_params") or {}
+        tasks = self.model.hf_config.get("task_specific_params") or {}
         told = tasks.get(f"translation_{asked[0]}_to_{asked[1]}", {})
         if "prefix" in told:
             return str(told["prefix"])
@@ -193,7 +193,7 @@ class Translation(Writes):
 
 def languages(model: Model) -> tuple[str, str] | None:
     """From which language to which, as config.json says: "languages": ["en", "de"]."""
-    told = model.published.get("languages")
+    told = model.hf_config.get("languages")
     if not isinstance(told, list) or len(told) != 2:
         return None
     return str(told[0]).lower(), str(told[1]).lower()

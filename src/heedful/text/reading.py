@@ -47,20 +47,20 @@ USUAL: dict[str, tuple[str, ...]] = {
 }
 
 
-def load_tokenizer(folder: Path, published: Table | None = None) -> Tokenizer | None:
-    """The tokenizer in a folder; None if it has none. `published` is the model's config.json."""
+def load_tokenizer(folder: Path, hf_config: Table | None = None) -> Tokenizer | None:
+    """The tokenizer in a folder; None if it has none. `hf_config` is the model's config.json."""
     try:
-        return _read_tokenizer(Path(folder), published or {})
+        return _read_tokenizer(Path(folder), hf_config or {})
     except BaseException as error:
         message = f"{folder}: its tokenizer cannot be read"
         raise typed_failure(error, CorruptFile, message, "fetch its tokenizer files again") from None
 
 
-def _read_tokenizer(folder: Path, published: Table) -> Tokenizer | None:
+def _read_tokenizer(folder: Path, hf_config: Table) -> Tokenizer | None:
     settings = _json(folder / "tokenizer_config.json")
     _check_settings(folder / "tokenizer_config.json", settings)
     for reader in (_from_json, _from_lines, _from_merges, _from_two_languages, _from_shifted, _from_pieces):
-        backend = reader(folder, settings, published)
+        backend = reader(folder, settings, hf_config)
         if backend is not None:
             named = settings | _json(folder / "special_tokens_map.json")
             try:
@@ -70,7 +70,7 @@ def _read_tokenizer(folder: Path, published: Table) -> Tokenizer | None:
                     f"{folder}: its added tokens cannot be read ({error!r:.200})", hint="fetch it again"
                 ) from None
             vocabularies.add_tokens(backend, added)
-            roles = find_roles(backend, named, published)
+            roles = find_roles(backend, named, hf_config)
             return Tokenizer(backend, roles, _chat_template(folder, settings), settings)
     return None
 
@@ -104,7 +104,7 @@ def _check_settings(path: Path, settings: Table) -> None:
             )
 
 
-def _from_json(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+def _from_json(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     path = folder / "tokenizer.json"
     if not path.is_file():
         return None
@@ -114,7 +114,7 @@ def _from_json(folder: Path, settings: Table, published: Table) -> tokenizers.To
         raise typed_failure(error, CorruptFile, f"{path} is damaged", "fetch it again") from None
 
 
-def _from_lines(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+def _from_lines(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     path = folder / "vocab.txt"
     if not path.is_file():
         return None
@@ -123,7 +123,7 @@ def _from_lines(folder: Path, settings: Table, published: Table) -> tokenizers.T
     return vocabularies.wordpiece(vocab, settings) if "[UNK]" in vocab else None
 
 
-def _from_merges(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+def _from_merges(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     for vocab, merges in BPE_FILES:
         if (folder / vocab).is_file() and (folder / merges).is_file():
             return vocabularies.bpe(
@@ -132,7 +132,7 @@ def _from_merges(folder: Path, settings: Table, published: Table) -> tokenizers.
     return None
 
 
-def _from_two_languages(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+def _from_two_languages(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     if not (folder / "source.spm").is_file() or not (folder / "vocab.json").is_file():
         return None
     vocab = vocabularies.read_table(folder / "vocab.json")
@@ -141,9 +141,9 @@ def _from_two_languages(folder: Path, settings: Table, published: Table) -> toke
     return pieces.build(found, add_bos=False, add_eos=True, extra=languages)
 
 
-def _from_shifted(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+def _from_shifted(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     path = folder / "sentencepiece.bpe.model"
-    if not path.is_file() or published.get("model_type") != "xlm-roberta":  # others shift their ids otherwise
+    if not path.is_file() or hf_config.get("model_type") != "xlm-roberta":  # others shift their ids otherwise
         return None
     backend = pieces.build(pieces.shifted(pieces.read_pieces(path)), add_bos=True, add_eos=True)
     vocabularies.special(backend, ["<mask>"], keep_space=["<mask>"])
@@ -151,7 +151,7 @@ def _from_shifted(folder: Path, settings: Table, published: Table) -> tokenizers
     return backend
 
 
-def _from_pieces(folder: Path, settings: Table, published: Table) -> tokenizers.Tokenizer | None:
+def _from_pieces(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     for name in PIECE_FILES:
         if (folder / name).is_file():
             found = pieces.read_pieces(folder / name)
@@ -159,14 +159,14 @@ def _from_pieces(folder: Path, settings: Table, published: Table) -> tokenizers.
                 found,
                 add_bos=bool(settings.get("add_bos_token", not found.unigram)),
                 add_eos=bool(settings.get("add_eos_token", found.unigram)),
-                extra=_extra(found, settings, published),
+                extra=_extra(found, settings, hf_config),
             )
     return None
 
 
-def _extra(found: pieces.Pieces, settings: Table, published: Table) -> list[str]:
+def _extra(found: pieces.Pieces, settings: Table, hf_config: Table) -> list[str]:
     """Special tokens behind the last piece: T5's sentinels, counted down; a mask if an encoder has none."""
-    sentinels = int(settings.get("extra_ids", 100 if published.get("model_type") == "t5" else 0))
+    sentinels = int(settings.get("extra_ids", 100 if hf_config.get("model_type") == "t5" else 0))
     extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
     if "[CLS]" in found.names and "[MASK]" not in found.names:
         extra.append("[MASK]")
@@ -200,13 +200,13 @@ def _token(told: Any, special: bool = True) -> tokenizers.AddedToken:
     return tokenizers.AddedToken(str(told["content"]), special=bool(told.get("special", special)), **flags)
 
 
-def find_roles(backend: tokenizers.Tokenizer, settings: Table, published: Table) -> dict[str, str]:
+def find_roles(backend: tokenizers.Tokenizer, settings: Table, hf_config: Table) -> dict[str, str]:
     """Which token is for what: as the tokenizer's files say, else config.json's ids, else the usual names."""
     roles: dict[str, str] = {}
     for role in ROLES:
         named = settings.get(f"{role}_token")
         named = named.get("content") if isinstance(named, dict) else named
-        number = published.get(f"{role}_token_id")
+        number = hf_config.get(f"{role}_token_id")
         by_id = backend.id_to_token(number) if isinstance(number, int) and number >= 0 else None
         usual = next((t for t in USUAL[role] if backend.token_to_id(t) is not None), None)
         token = named or by_id or usual

@@ -94,7 +94,7 @@ def soup(folders: Sequence[str | Path]) -> Model:
     for path, other in zip(paths, models, strict=True):
         if other.family is not first.family or other.config != first.config:
             raise ConfigError(f"{path} is another model than {paths[0]}", hint="a soup is made of equal ones")
-        if other.published.get("id2label") != first.published.get("id2label"):
+        if other.hf_config.get("id2label") != first.hf_config.get("id2label"):
             raise ConfigError(
                 f"{path} has its labels in another order than {paths[0]}", hint="train them alike"
             )
@@ -104,7 +104,7 @@ def soup(folders: Sequence[str | Path]) -> Model:
 def _check_whole(name: str | Path) -> Model:
     """A model whose weights can be averaged. The mean of B A is not that of B and A: adapters are merged."""
     model = load(name)
-    if "quantization" in model.published:
+    if "quantization" in model.hf_config:
         raise ConfigError(f"{name} is quantised", hint="average the models it was made from")
     swap(model, lambda _, module: module.merged() if isinstance(module, LoRA) else None)
     return model

@@ -106,7 +106,7 @@ class Classify(Task):
 
     def own_labels(self, model: Model) -> list[str]:
         """The model's labels in order if its head has the file's, else none."""
-        known = model.published.get("id2label") or {}
+        known = model.hf_config.get("id2label") or {}
         names = [str(name) for _, name in sorted(known.items(), key=lambda item: int(item[0]))]
         return names if model.config.head == "classify" and set(names) == set(self.labels) else []
 

@@ -201,7 +201,7 @@ def opened(name: str, device: str) -> Model:
         if hint := nearest(name, [*BASES, *bundled()]):
             raise NotFound(f"no model is called {name!r}; {hint}") from None
         raise
-    if "quantization" in model.published:
+    if "quantization" in model.hf_config:
         raise InputError(f"{name} was quantised and cannot learn; take the model it was made from")
     check_vocabulary(model, model.tokenizer, name)
     if next(adapted(model), None) is not None:

@@ -164,12 +164,12 @@ class Summarize(Written):
 
     def dress(self, model: Model, seed: int) -> tuple[Model, str]:
         if isinstance(model, LM):
-            self.prompt = str(model.published.get("task_prompt") or request(model))
+            self.prompt = str(model.hf_config.get("task_prompt") or request(model))
         return super().dress(model, seed)
 
     def finish(self, model: Model) -> None:
         if isinstance(model, LM):
-            model.published["task_prompt"] = self.prompt  # which the pipeline fills in
+            model.hf_config["task_prompt"] = self.prompt  # which the pipeline fills in
 
     def final(self, model: Model, examples: Examples, batches: Batches, how: Reading) -> dict[str, Any]:
         return self.scored(rouge, model, examples, how)
@@ -244,7 +244,7 @@ def request(model: Model) -> str:
 
 def prefix(model: Model, task: str) -> str:
     """What stands before every source text: T5 is told its task so."""
-    said = (model.published.get("task_specific_params") or {}).get(task) or {}
+    said = (model.hf_config.get("task_specific_params") or {}).get(task) or {}
     return str(said.get("prefix") or "")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -286,3 +287,53 @@ def test_without_a_folder_nothing_is_saved(files: Files) -> None:
     step = next(fit(toys.tiny("gpt2"), "next_token", batches, TrainConfig(steps=1)))
     with pytest.raises(ConfigError, match="no folder"):
         step.save()
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimiser.safetensors", "config.json", "training.json", "checksums.json"]
+)
+def test_a_flipped_bit_is_named_when_the_run_goes_on(name: str, tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=2)
+    path = tmp_path / "checkpoints" / "step-000002" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        CorruptFile, match=f"{name}.*remove that folder, and the run goes on from step-000001"
+    ):
+        run(tmp_path, files, steps=2, resume=True)
+
+
+def test_a_checkpoint_without_checksums_is_gone_on_with(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=2)
+    (tmp_path / "checkpoints" / "step-000002" / "checksums.json").unlink()
+    assert [step.number for step in run(tmp_path, files, steps=3, resume=True)] == [3]
+
+
+def test_a_file_that_lost_its_checksum_is_named(tmp_path: Path, files: Files) -> None:
+    run(tmp_path, files, steps=1)
+    table = tmp_path / "checkpoints" / "step-000001" / "checksums.json"
+    sums = json.loads(table.read_text())
+    del sums["model.safetensors"]
+    table.write_text(json.dumps(sums))
+    with pytest.raises(CorruptFile, match="no checksum of 'model.safetensors'"):
+        run(tmp_path, files, steps=2, resume=True)
+
+
+def test_a_second_run_in_a_folder_is_refused_before_anything_is_written(tmp_path: Path, files: Files) -> None:
+    code = (
+        "import sys; from pathlib import Path; from heedful.locks import FileLock\n"
+        "FileLock(Path(sys.argv[1]), '', '').acquire(); print('held', flush=True); sys.stdin.read()"
+    )
+    pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run.lock")], **pipes)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match=f"is in use by process {other.pid}; wait for it"):
+            run(tmp_path, files)
+        assert {p.name for p in tmp_path.rglob("*")} == {"checkpoints", "run.lock"}
+    finally:
+        other.communicate()
+    assert len(run(tmp_path, files)) == 4
+    assert not (tmp_path / "run.lock").exists()

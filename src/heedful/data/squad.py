@@ -23,49 +23,49 @@ class Question:
 
 
 def squad(paths: Paths, encoding: str = "utf-8") -> list[Question]:
-    """The questions of SQuAD files, version 1 or 2, in their order."""
-    found = [question for path in expand_paths(paths) for question in _questions(path, encoding)]
-    if not found:
-        raise InputError(f"{expand_paths(paths)[0]} has no questions")
-    return found
+    """Return the questions of SQuAD files, version 1 or 2, in their order."""
+    files = expand_paths(paths)
+    questions = [question for path in files for question in _read_questions(path, encoding)]
+    if not questions:
+        raise InputError(f"{files[0]} has no questions")
+    return questions
 
 
-def _questions(path: Path, encoding: str) -> Iterator[Question]:
-    whole = read_json_data(path, encoding)
+def _read_questions(path: Path, encoding: str) -> Iterator[Question]:
+    value = read_json_data(path, encoding)
     try:
-        for article in whole["data"]:
+        for article in value["data"]:
             for paragraph in article["paragraphs"]:
-                context = paragraph["context"]
-                for asked in paragraph["qas"]:
-                    question = asked["question"] or ""
-                    yield Question(str(asked["id"]), question, context or "", _answers(asked))
-    except (KeyError, TypeError, ValueError) as error:
+                context = _text(paragraph, "context")
+                for entry in paragraph["qas"]:
+                    answers = [] if entry.get("is_impossible", False) else entry["answers"]
+                    spans = tuple((_text(answer, "text"), int(answer["answer_start"])) for answer in answers)
+                    yield Question(str(entry["id"]), _text(entry, "question"), context, spans)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"{path} is no SQuAD file: {error} is missing or not what it should be") from None
 
 
-def _answers(asked: dict[str, Any]) -> tuple[tuple[str, int], ...]:
-    if asked.get("is_impossible", False):
-        return ()
-    return tuple((a["text"], int(a["answer_start"])) for a in asked["answers"])
+def _text(entry: Any, field: str) -> str:
+    value = entry[field]
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{field}={value!r:.40}")
+    return value or ""
 
 
 def locate_answer(question: Question) -> tuple[int, int] | None:
-    """The characters of the first answer, white space left out; None if the text is not there.
+    """Return the characters of the first answer, white space left out; None if the text is not there.
 
     Some files are off by a few characters: then the nearest place with the same text counts.
     """
     text, start = question.answers[0]
-    wanted = text.strip()
-    start += len(text) - len(text.lstrip())
-    if not wanted:
+    answer = text.strip()
+    start = max(start + len(text) - len(text.lstrip()), 0)
+    if not answer:
         return None
-    if question.context[start : start + len(wanted)] != wanted:
-        after, before = (
-            question.context.find(wanted, max(start, 0)),
-            question.context.rfind(wanted, 0, max(start, 0)),
-        )
-        places = [p for p in (after, before) if p >= 0]
+    if not question.context.startswith(answer, start):
+        found = question.context.find(answer, start), question.context.rfind(answer, 0, start)
+        places = [place for place in found if place >= 0]
         if not places:
             return None
-        start = min(places, key=lambda p: abs(p - start))
-    return start, start + len(wanted)
+        start = min(places, key=lambda place: abs(place - start))
+    return start, start + len(answer)

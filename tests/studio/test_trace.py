@@ -281,7 +281,7 @@ def test_a_head_switched_off_changes_the_prediction_as_ablation_does(
     want = ablate(model, given, heads={layer: [0]})
     assert found["edited"] is True
     assert found["change"]["kl"] == pytest.approx(want.change.tolist(), abs=1e-7)
-    at = found["prediction"]["position"]
+    at = found["change"]["position"]
     assert [r["id"] for r in found["change"]["after"]][:10] == want.logits[0, at].topk(10).indices.tolist()
     assert [r["id"] for r in found["change"]["before"]][:10] == want.plain[0, at].topk(10).indices.tolist()
     before, after = ({r["id"]: r["p"] for r in found["change"][when]} for when in ("before", "after"))

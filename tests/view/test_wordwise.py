@@ -15,6 +15,7 @@ from heedful import view
 from heedful.errors import InputError
 from heedful.inspect.inputs import reading
 from heedful.models.base import Model
+from heedful.view.rows import picked
 from heedful.view.wordwise import by_words, joined, marks, named, side, words
 from tests.properties.tiny import tiny
 
@@ -131,3 +132,14 @@ BAD = [
 def test_a_pair_that_cannot_be_drawn_is_named(bert: Model, call: object, line: str) -> None:
     with pytest.raises(InputError, match=line):
         call(bert)  # type: ignore[operator]
+
+
+def test_keys_outside_a_window_are_hatched_too() -> None:
+    model = tiny("mistral")
+    figure = view.attention(model, [5, 9, 2, 7, 11, 3, 8, 4])
+    window = model.config.window
+    masked = picked(figure.data).masked
+    for t in range(8):
+        for s in range(8):
+            assert masked[t, s] == (s > t or t - s >= window), (t, s)
+    assert not figure.data["patterns"][0]["values"][:, masked].any()

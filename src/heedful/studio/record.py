@@ -54,6 +54,7 @@ class Group:
     queries: Side  # whose tokens label the rows: those read, or the words written
     keys: Side
     windows: tuple[int | None, ...] = ()  # of each layer: how many tokens it sees at most
+    leaves_out: str = ""  # what the layer does beside its pattern
 
     @property
     def title(self) -> str:
@@ -76,7 +77,9 @@ def groups_of(model: Model) -> list[Group]:
         rows, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
         layers, windows = tuple(p for p, _ in parts), tuple(window_of(p) for _, p in parts)
         kind = part.pattern_kind or "effective"
-        out.append(Group(f"{stack}.{word}", stack, layers, kind, causal, cross, rows, keys, windows))
+        left_out = part.pattern_leaves_out
+        name = f"{stack}.{word}"
+        out.append(Group(name, stack, layers, kind, causal, cross, rows, keys, windows, left_out))
     return out
 
 
@@ -135,7 +138,7 @@ def heads_of(model: Model) -> dict[str, int]:
 def tasks_of(model: Model | Word2Vec) -> list[str]:
     """The tasks of heedful.pipeline that this model can do, that which it is for first."""
     from heedful.tasks.pipeline import BY_HEAD, TASKS
-    from heedful.tasks.write import languages
+    from heedful.tasks.text2text import languages
 
     if isinstance(model, Word2Vec):
         return ["neighbours", "analogy"]
@@ -243,6 +246,7 @@ def describe(group: Group, heads: dict[str, int]) -> dict[str, Any]:
         "name": group.name, "stack": group.stack, "layers": list(group.layers), "kind": group.kind,
         "heads": [heads[layer] for layer in group.layers], "causal": group.causal, "cross": group.cross,
         "title": group.title, "queries": group.queries, "keys": group.keys, "windows": list(group.windows),
+        "leaves_out": group.leaves_out,
     }  # fmt: skip
 
 

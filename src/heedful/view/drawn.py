@@ -53,11 +53,9 @@ def longest(names: Sequence[str]) -> float:
 
 def matrix(
     values: np.ndarray, rows: Sequence[str], columns: Sequence[str], *, signed: bool, scale: str = "linear",
-    palette: str = "blue", axes: str = "", compact: bool = False, masked: int | None = None,
+    palette: str = "blue", axes: str = "", compact: bool = False, masked: np.ndarray | None = None,
 ) -> tuple[list[Shape], float, float]:  # fmt: skip
-    """A heat map with its labels and its legend. What a causal mask hides is hatched: keys after the query,
-    `masked` being the position of the first key; None where there is no such mask.
-    """
+    """A heat map with its labels and its legend. What a mask hides, where `masked` is true, is hatched."""
     T, S = values.shape
     wide = min(longest(columns), 100.0)
     left = min(max(longest(rows) + 18, 40), 130)
@@ -73,7 +71,7 @@ def matrix(
         Text(12, 8, axes, 11, colour=SOFT),
     ]
     if masked is not None:
-        shapes += hatched(T, S, masked, left, top, cell)
+        shapes += hatched(masked, left, top, cell)
     every = max(1, math.ceil(13 / tall))
     shapes += [
         Text(left - 6, top + (t + 0.5) * tall, short(rows[t]), anchor="end") for t in range(0, T, every)
@@ -91,18 +89,24 @@ def matrix(
     return shapes, right, bottom + 40
 
 
-def hatched(T: int, S: int, first: int, left: float, top: float, cell: float) -> list[Shape]:
-    """One slanted line through the hidden cells of each anti-diagonal t + s = k."""
-    out: list[Shape] = []
+def hatched(masked: np.ndarray, left: float, top: float, cell: float) -> list[Shape]:
+    """One slanted line through each run of hidden cells on an anti-diagonal t + s = k."""
+    (T, S), out = masked.shape, list[Shape]()
     for k in range(T + S - 1):
-        t0, t1 = max(0, k - S + 1), min(T - 1, (k + first - 1) // 2)  # s + first > t, s = k − t
-        if t0 <= t1:
+        t = np.arange(max(0, k - S + 1), min(T, k + 1))
+        for t0, t1 in runs(t[masked[t, k - t]]):
             ends = [
                 (left + (k - t1) * cell, top + (t1 + 1) * cell),
                 (left + (k - t0 + 1) * cell, top + t0 * cell),
             ]
             out.append(Stroke(ends, FAINT, min(1.0, cell / 8)))
     return out
+
+
+def runs(rising: np.ndarray) -> list[tuple[int, int]]:
+    """The first and last of each stretch of rising whole numbers without a gap."""
+    parts = np.split(rising, np.flatnonzero(np.diff(rising) > 1) + 1) if len(rising) else []
+    return [(int(part[0]), int(part[-1])) for part in parts]
 
 
 def numbers(values: np.ndarray, one: Cells) -> list[Shape]:
@@ -140,12 +144,11 @@ def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: 
 
 def attention(data: Data) -> tuple[list[Shape], float, float]:
     found, pattern = picked(data), data["patterns"][data["pattern"]]
-    causal = not pattern["cross"] and len(found.queries) > 1 and not np.triu(pattern["values"], 1).any()
     return matrix(
         found.values, found.queries, found.keys, signed=pattern["kind"] == "effective", scale=data["scale"],
         palette=data["palette"],
         axes="word written ↓   source →" if pattern["written"] else "query ↓   key →",
-        masked=found.key_at[0] if causal and not data["between"] else None,
+        masked=found.masked,
     )  # fmt: skip
 
 

@@ -37,8 +37,8 @@ def entry(
     """One layer's pattern (H, T, S) as a figure holds it.
 
     `written` says that the rows are the words written, not those read; `window` is how many positions a query
-    sees. `mark` is how the vocabulary marks words, by default as these tokens do; `second` is where the second
-    of two texts begins.
+    sees. `mark` is how the vocabulary marks words, by default as these tokens do; `second` is where the
+    second of two texts begins.
     """
     array = np.asarray(torch.as_tensor(values).detach().float().cpu().numpy())
     if array.ndim == 4 and len(array) == 1:

@@ -12,7 +12,8 @@ import torch
 from heedful.errors import InputError, nearest
 from heedful.inspect.attention import attention as attended
 from heedful.inspect.attention import head_scores
-from heedful.inspect.inputs import Input, ids_of, is_pair, reading
+from heedful.inspect.inputs import Input, ids_of, is_pair, part_at, reading
+from heedful.inspect.mixing import window_of
 from heedful.models.base import Model
 from heedful.view import foreign
 from heedful.view.colour import PALETTES, SCALES
@@ -198,10 +199,11 @@ def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: b
     for pattern in seen.patterns.values():
         if pattern.heads > CHANNELS:
             note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
+        path = pattern.name.removesuffix(".pattern")
         entry = foreign.entry(
-            pattern.name.removesuffix(".pattern"), pattern.values[:CHANNELS],
-            readable(model, pattern.queries), readable(model, pattern.keys), cross=pattern.cross,
-            written=pattern.written, kind=pattern.kind, mark=mark, second=given.second,
+            path, pattern.values[:CHANNELS], readable(model, pattern.queries), readable(model, pattern.keys),
+            cross=pattern.cross, written=pattern.written, window=window_of(part_at(model, path)),
+            kind=pattern.kind, mark=mark, second=given.second,
         )  # fmt: skip
         found.append(entry | {"leaves_out": pattern.leaves_out})
     states = {k: _flat(v) for k, v in seen.states.items()}

@@ -16,11 +16,12 @@ Rows = Iterator[list[Any]]
 
 @dataclass(frozen=True)
 class Picked:
-    """The matrix an attention figure shows (T, S), what its rows and columns are, and where these stand:
-    places of tokens, or of words where it is drawn by words.
+    """The matrix an attention figure shows (T, S), which of its cells a mask hides, what its rows and columns
+    are, and where these stand: places of tokens, or of words where it is drawn by words.
     """
 
     values: np.ndarray
+    masked: np.ndarray
     queries: list[str]
     keys: list[str]
     query_at: list[int]
@@ -48,11 +49,26 @@ def picked(data: Data) -> Picked:
         matrix = matrix[np.ix_(asks, [columns.index(c) for c in seen])]
         rows, columns = asks, seen
     queries, keys = [pattern["queries"][i] for i in rows], [pattern["keys"][i] for i in columns]
+    masked = masked_cells(pattern)[np.ix_(rows, columns)]
     if not data["words"]:
-        return Picked(matrix, queries, keys, rows, columns)
+        return Picked(matrix, masked, queries, keys, rows, columns)
     asking, asked = [pattern["query_words"][i] for i in rows], [pattern["key_words"][i] for i in columns]
     whole = by_words(matrix, asking, asked)
-    return Picked(whole, named(queries, asking), named(keys, asked), sorted(set(asking)), sorted(set(asked)))
+    hidden = by_words((~masked).astype(np.float64), asking, asked) == 0
+    names = named(queries, asking), named(keys, asked)
+    return Picked(whole, hidden, *names, sorted(set(asking)), sorted(set(asked)))
+
+
+def masked_cells(pattern: Data) -> np.ndarray:
+    """The cells (T, S) that a mask hides: keys after the query where nothing there has weight, and keys
+    outside the layer's window.
+    """
+    T, S = pattern["values"].shape[1:]
+    if pattern["cross"] or T != S:
+        return np.zeros((T, S), dtype=bool)
+    i, j, window = np.arange(T)[:, None], np.arange(S), pattern["window"]
+    later = (j > i) & (T > 1 and not np.triu(pattern["values"], 1).any())
+    return later if window is None else later | (j >= i + window) | (j <= i - window)
 
 
 def without_first(matrix: np.ndarray) -> np.ndarray:

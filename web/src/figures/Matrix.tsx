@@ -15,6 +15,7 @@ export interface MatrixProps {
   values: Numbers;
   title: string;
   signed?: boolean;
+  byValue?: boolean; // ranks follow the values, not their sizes
   scale?: Scale;
   palette?: Palette;
   limit?: number;
@@ -145,12 +146,12 @@ export function Matrix(props: MatrixProps) {
 }
 
 /** What is read out at a cell. */
-export function said(props: Pick<MatrixProps, "rows" | "columns" | "values" | "masked">, at: Cell): string {
+export function said(props: Pick<MatrixProps, "rows" | "columns" | "values" | "masked" | "byValue">, at: Cell): string {
   const names = { row: shown(props.rows[at.row].slice(0, 80)), column: shown(props.columns[at.column].slice(0, 80)) };
   const S = props.columns.length;
   const value = props.values[at.row * S + at.column];
   if (props.masked?.[at.row * S + at.column] || Number.isNaN(value)) return say("masked", names);
-  return say("cell", { ...names, value: number(value, 4), rank: rank(props.values, S, at) });
+  return say("cell", { ...names, value: number(value, 4), rank: rank(props.values, S, at, props.byValue) });
 }
 
 function Table({ rows, columns, values, title, masked }: MatrixProps) {

@@ -4,7 +4,7 @@ import { moved, said } from "./Matrix";
 import { ordered } from "./HeadGrid";
 import { fromBase64, halves, unpack, unpackAll } from "./packed";
 import { drawMatrix, legendTicks, cellAt } from "./paint";
-import { arranged, edges, groupNames, isCausal, pool, rank, withoutFirst } from "./patterns";
+import { arranged, edges, groupNames, isCausal, maskOf, pool, rank, unmasked, withoutFirst } from "./patterns";
 import { LIGHT, svg } from "./pen";
 import { drawCurves, drawScatter, smoothed, ticks } from "./plots";
 import { chain, draw, uniform } from "./sampling";
@@ -151,6 +151,22 @@ describe("the matrix", () => {
     const props = { rows: ["it", "b"], columns: ["cat", "d"], values: new Float32Array([0.40625, 0.1, 0.5, 0.5]) };
     expect(said(props, { row: 0, column: 0 })).toBe("row 'it', column 'cat', 0.4063, rank 1");
     expect(said({ ...props, masked: Uint8Array.of(0, 1) }, { row: 0, column: 1 })).toBe("row 'it', column 'd', hidden by the mask");
+  });
+  it("hides what a mask hides, in pieces and in words", () => {
+    const each = [[0], [1], [2], [3]];
+    expect([...maskOf(each, each, { causal: true })!]).toEqual([0, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0]);
+    expect([...maskOf(each, each, { causal: true, window: 2 })!]).toEqual([0, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0]);
+    expect([...maskOf([[0], [1, 2], [3]], [[1, 2], [3]], { causal: true })!]).toEqual([1, 1, 0, 1, 0, 0]); // by words, the first hidden
+    expect(maskOf(each, each, { causal: false })).toBeUndefined();
+    const values = unmasked(new Float32Array([1, 2]), Uint8Array.of(0, 1));
+    expect(values[0]).toBe(1);
+    expect(said({ rows: ["a"], columns: ["a", "b"], values }, { row: 0, column: 1 })).toContain("hidden by the mask");
+  });
+  it("ranks scores by their value and weights by their size", () => {
+    const values = new Float32Array([-0.5, -2, 0.1]);
+    const cells = [0, 1, 2].map((column) => ({ row: 0, column }));
+    expect(cells.map((c) => rank(values, 3, c))).toEqual([2, 1, 3]);
+    expect(cells.map((c) => rank(values, 3, c, true))).toEqual([2, 3, 1]);
   });
   it("finds the cell under a point", () => {
     const { layout } = drawMatrix({ rows: ["a", "b"], columns: ["c", "d"], values: [0, 1, 1, 0] }, 400);

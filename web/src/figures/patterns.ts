@@ -103,11 +103,12 @@ export function groupNames(names: readonly string[], groups: readonly number[][]
   return groups.map((g) => g.map((i, k) => (k ? names[i].replace(/^##/, "") : names[i])).join(""));
 }
 
-/** Where a cell stands in its row, 1 the greatest. */
-export function rank(values: ArrayLike<number>, S: number, { row, column }: Cell): number {
-  const mine = Math.abs(values[row * S + column]);
+/** Where a cell stands in its row, 1 the greatest: by size, or, of scores, whose sign counts, by value. */
+export function rank(values: ArrayLike<number>, S: number, { row, column }: Cell, byValue = false): number {
+  const size = byValue ? (v: number) => v : Math.abs;
+  const mine = size(values[row * S + column]);
   let above = 1;
-  for (let s = 0; s < S; s++) if (Math.abs(values[row * S + s]) > mine) above++;
+  for (let s = 0; s < S; s++) if (size(values[row * S + s]) > mine) above++;
   return above;
 }
 

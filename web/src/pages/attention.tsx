@@ -22,7 +22,7 @@ export function located(trace: Trace): At {
 export const side = (trace: Trace, which: Side) => (which === "tokens" ? trace.tokens : trace[which] ?? []);
 export const names = (trace: Trace, which: Side) => side(trace, which).map((x) => x.shown);
 /** What rows and columns are called: over a source the rows are the words written. */
-const axes = (group: TraceGroup) => (group.queries === "written" ? [t("attention.writtenWord"), t("attention.sourceWord")] : [t("attention.query"), t("attention.key")]);
+export const axes = (group: TraceGroup) => (group.queries === "written" ? [t("attention.writtenWord"), t("attention.sourceWord")] : [t("attention.query"), t("attention.key")]);
 
 export function AttentionPage({ caps }: { caps: Caps }) {
   const question = asked(caps);
@@ -64,7 +64,7 @@ function Views({ caps, trace }: { caps: Caps; trace: Trace }) {
   return (
     <>
       <Controls at={at} trace={trace} view={view} />
-      {at.group.kind === "effective" ? <p class="muted">{t("attention.effective", { by: mixed(caps, at.path) })}</p> : null}
+      {at.group.kind === "effective" ? <p class="muted">{t("attention.effective", { by: mixed(caps, at.path) })} {at.group.leaves_out ? t("attention.leavesOut", { what: at.group.leaves_out }) : ""}</p> : null}
       {byWords(at, trace) || between(at, trace) ? null : <Scrubber at={at} trace={trace} />}
       {view === "grid" ? <Grid at={at} trace={trace} /> : <OneHead key={view} caps={caps} at={at} trace={trace} view={view} />}
     </>
@@ -263,7 +263,7 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
               html={what === "pattern" ? saved(at, queries, keys, Float32Array.from(values), view) : heat(title, queries, keys, Float32Array.from(values), signed, rowTitle, columnTitle)}>
               {view === "lines" ? <Lines queries={queries} keys={keys} heads={lines} title={title} pinned={pinned} onPin={pin} />
                 : view === "text" ? <TextView queries={queries} keys={keys} values={values} masked={masked} title={title} {...look} pinned={pinned ?? 0} onPin={pin} />
-                : <Matrix rows={queries} columns={keys} values={values} title={title} {...look} masked={masked} rowTitle={rowTitle} columnTitle={columnTitle}
+                : <Matrix rows={queries} columns={keys} values={values} title={title} {...look} masked={masked} byValue={what === "scores"} rowTitle={rowTitle} columnTitle={columnTitle}
                     cell={cell} onCell={setCell} pinned={pinned} onPin={pin} />}
             </Figure>
           );
@@ -307,7 +307,7 @@ function Inspector(props: { at: At; trace: Trace; shown: Arranged & { masked?: U
   const S = columns.length;
   const row = cell?.row ?? props.pinned;
   if (row === null || row === undefined || row >= rows.length || S === 0) return <Panel title={t("attention.pair")}><p class="muted">{t("attention.hover")}</p></Panel>;
-  const column = Math.min(cell ? cell.column : strongest(values, row, S), S - 1);
+  const column = Math.min(cell ? cell.column : strongest(values, row, S, props.what === "scores"), S - 1);
   const more = softmax && rows[row].length === 1 && columns[column].length === 1; // of words there is no one score
   const i = rows[row][0] * props.keys.length + columns[column][0];
   const topic = aligns(props.caps, at.path) ? "alignment" : "attention";
@@ -317,7 +317,7 @@ function Inspector(props: { at: At; trace: Trace; shown: Arranged & { masked?: U
       {props.shown.masked?.[row * S + column] ? <p class="muted">{t("attention.masked")}</p> : (
         <dl class="facts">
           <dt>{t(`attention.of.${props.what}`)}</dt><dd>{figure(values[row * S + column])}</dd>
-          <dt>{t("attention.rank")}</dt><dd>{rank(values, S, { row, column })}</dd>
+          <dt>{t("attention.rank")}</dt><dd>{rank(values, S, { row, column }, props.what === "scores")}</dd>
           {scores.data && more && props.what !== "scores" ? (<><dt>{t("attention.of.scores")}</dt><dd>{figure(scores.data.values[i])}</dd></>) : null}
           {effect.data && more && props.what !== "effect" ? (<><dt>{t("attention.of.effect")}</dt><dd>{figure(effect.data.values[i])}</dd></>) : null}
         </dl>
@@ -329,10 +329,9 @@ function Inspector(props: { at: At; trace: Trace; shown: Arranged & { masked?: U
   );
 }
 
-function strongest(values: ArrayLike<number>, row: number, S: number): number {
-  let best = 0;
-  for (let s = 1; s < S; s++) if (Math.abs(values[row * S + s]) > Math.abs(values[row * S + best])) best = s;
-  return best;
+function strongest(values: ArrayLike<number>, row: number, S: number, byValue: boolean): number {
+  for (let s = 0; s < S; s++) if (rank(values, S, { row, column: s }, byValue) === 1 && !Number.isNaN(values[row * S + s])) return s;
+  return 0;
 }
 
 /** Switch heads off and see what the model says then. */

@@ -8,7 +8,7 @@ import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
 import { Ask, Await, count, CopyPython, figure, Panel, percent, Select, TextField, Title, TopList, useDraft, Warnings, Wrong, Scroll } from "../ui";
 import { choice, set, str, whole } from "../url";
-import { names } from "./attention";
+import { axes, names } from "./attention";
 import { Other } from "./predict";
 
 type Compared = {
@@ -122,14 +122,15 @@ function Pattern({ trace, name }: { trace: Trace; name: "A" | "B" }) {
   const masked = useMask(rows, columns, group, group.windows[layer]);
   const title = t(group.kind === "effective" ? "compare.effective" : "compare.pattern", { name, path });
   const signed = group.kind === "effective";
+  const [rowTitle, columnTitle] = axes(group);
   return (
     <>
       {group.layers.length > 1 ? (
         <Select label={t("compare.layerOf", { name })} value={String(layer)} onChange={(l) => set({ [`l${name.toLowerCase()}`]: l }, "replace")} choices={group.layers.map((p, i) => ({ value: String(i), label: `${i} · ${p}` }))} />
       ) : null}
       <Await of={found}>{({ values }) => values.length === rows.length * columns.length ? (
-        <Figure title={title} name={`${trace.model}-${path}`} model={trace.model} python={trace.python} drawing={() => drawMatrix({ rows, columns, values, signed, masked })} html={heat(title, rows, columns, values, signed)} csv={() => matrixCsv(rows, columns, values)}>
-          <Matrix rows={rows} columns={columns} values={values} title={title} signed={signed} masked={masked} />
+        <Figure title={title} name={`${trace.model}-${path}`} model={trace.model} python={trace.python} drawing={() => drawMatrix({ rows, columns, values, signed, masked, rowTitle, columnTitle })} html={heat(title, rows, columns, values, signed, rowTitle, columnTitle)} csv={() => matrixCsv(rows, columns, values)}>
+          <Matrix rows={rows} columns={columns} values={values} title={title} signed={signed} masked={masked} rowTitle={rowTitle} columnTitle={columnTitle} />
         </Figure>
       ) : null}</Await>
     </>
@@ -166,13 +167,14 @@ function Subtracted({ of, a, b }: { of: Compared; a: Drawn; b: Drawn }) {
   const columns = names(of.a, a.group.keys);
   const masked = useMask(rows, columns, { ...a.group, causal: a.group.causal && b.group.causal }, null);
   const title = t("compare.difference", { a: a.path, b: b.path });
+  const [rowTitle, columnTitle] = axes(a.group);
   if (one.error || two.error) return null;
   if (!one.data || !two.data || one.data.values.length !== two.data.values.length || one.data.values.length !== rows.length * columns.length) return null;
   const values = one.data.values.map((v, i) => v - two.data!.values[i]);
   return (
     <Panel>
-      <Figure title={title} name="difference" python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed: true, masked })} html={heat(title, rows, columns, values, true)} csv={() => matrixCsv(rows, columns, values)}>
-        <Matrix rows={rows} columns={columns} values={values} title={title} signed masked={masked} />
+      <Figure title={title} name="difference" python={of.python} drawing={() => drawMatrix({ rows, columns, values, signed: true, masked, rowTitle, columnTitle })} html={heat(title, rows, columns, values, true, rowTitle, columnTitle)} csv={() => matrixCsv(rows, columns, values)}>
+        <Matrix rows={rows} columns={columns} values={values} title={title} signed masked={masked} rowTitle={rowTitle} columnTitle={columnTitle} />
       </Figure>
     </Panel>
   );

@@ -11,10 +11,11 @@ import torch
 import heedful
 from heedful.errors import InputError
 from heedful.models import FAMILIES
-from heedful.models.base import LM, Looking, Model, Reading, Seq2Seq
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.models.calls import ForwardOptions, WatchOptions
 
 
-@pytest.mark.parametrize(("kind", "keywords"), [(LM, Reading), (Seq2Seq, Looking)])
+@pytest.mark.parametrize(("kind", "keywords"), [(LM, ForwardOptions), (Seq2Seq, WatchOptions)])
 def test_every_keyword_of_a_call_is_named(kind: type, keywords: type) -> None:
     named = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
     assert all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in named.values())
@@ -63,3 +64,11 @@ def test_one_target_is_not_spread_over_many_sources(family: str) -> None:
 def test_what_cannot_be_counted_is_named(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(given))}=.*at least 1"):
         heedful.count("gpt2", **given)
+
+
+def test_labels_have_the_checkpoint_s_names_whether_its_keys_are_numbers_or_text() -> None:
+    model = tiny("bert")
+    assert model.label_names == ["LABEL_0", "LABEL_1"]
+    for names in ({1: "good", 0: "bad"}, {"1": "good", "0": "bad"}):
+        model.hf_config = {"id2label": names}
+        assert model.label_names == ["bad", "good"]

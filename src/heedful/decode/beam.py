@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from heedful.decode.request import Prompts, Request, max_new_tokens, prefix_ids
-from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode
+from heedful.decode.stepper import EagerStepper, Stepper
 from heedful.errors import InputError
-from heedful.models.base import Seq2Seq
+from heedful.models.base import Seq2Seq, evaluation_mode
 from heedful.nn.context import Watch
 from heedful.padding import pad_rows
 

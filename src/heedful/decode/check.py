@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from heedful.decode.request import Prompts, encode_prompts, free_context
-from heedful.decode.stepper import EagerStepper, Stepper, evaluation_mode, greedy_logits
-from heedful.models.base import LM, Model, Seq2Seq
+from heedful.decode.stepper import EagerStepper, Stepper, greedy_logits
+from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 
 DEFAULT_PROMPTS = ("Once upon a time there was a", "The capital of France is", "One, two, three,")
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.models.base import LM, Model, Seq2Seq, State
+from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import Fixed, Group, Recurrent, Rolling
 
@@ -137,22 +136,6 @@ def erasable(part: PartState | None) -> float:
     if isinstance(part, Rolling):
         return part.spare
     return 0 if isinstance(part, Recurrent) and not isinstance(part, Fixed) else math.inf
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off for a while, also in the middle of training; costs nothing in eval mode."""
-    if not model.training:
-        yield
-        return
-    awake = [module for module in model.modules() if module.training]
-    for module in awake:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in awake:
-            module.training = True
 
 
 def greedy_logits(

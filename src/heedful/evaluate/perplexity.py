@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from heedful.errors import InputError
-from heedful.models.base import LM
+from heedful.models.base import LM, evaluation_mode
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,14 @@ def perplexity(
     stride = min(stride or max(1, length // 2), length)
     starts = list(range(0, max(len(stream) - 1 - length, 0) + stride, stride))
     starts = [min(s, len(stream) - 1 - length) for s in starts]
-    total, done, was_training = 0.0, 0, model.training
-    model.eval()
+    total, done = 0.0, 0
     for at in range(0, len(starts), batch):
         rows = starts[at : at + batch]
         window = torch.from_numpy(np.stack([stream[s : s + length + 1] for s in rows])).to(model.device)
-        logits = model(window[:, :-1]).float()
+        with evaluation_mode(model):
+            logits = model(window[:, :-1]).float()
         losses = F.cross_entropy(logits.transpose(1, 2), window[:, 1:], reduction="none").cpu()
         for row, start in zip(losses, rows, strict=True):
             total += float(row[max(done - start, 0) :].double().sum())
             done = max(done, start + length)
-    model.train(was_training)
     return Perplexity(len(stream) - 1, total)

@@ -19,11 +19,10 @@ from heedful.inspect.inputs import (
     ids_of,
     is_pair,
     position_of,
-    quiet,
     reading,
     token_vectors,
 )
-from heedful.models.base import LM, Model, Seq2Seq
+from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.nn.context import Watch
 
 POINTS = 16  # of the quadrature on one piece of the path
@@ -220,7 +219,7 @@ def gradient_by_distance(
         ids = given.ids if isinstance(given, Input) else ids_of(model, given)
         types = given.types if isinstance(given, Input) else None
     assert isinstance(model, (LM, Seq2Seq))
-    with torch.enable_grad(), quiet(model):
+    with torch.enable_grad(), evaluation_mode(model):
         held: list[Tensor] = []
 
         def leaf(x: Tensor) -> Tensor:

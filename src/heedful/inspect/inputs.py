@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,24 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import InputError, nearest
-from heedful.models.base import LM, Model, Reading, Seq2Seq
+from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.models.calls import ForwardOptions
 from heedful.nn.block import Stack
 from heedful.nn.context import Part, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead
 
 Text = str | tuple[str, str] | Sequence[int] | Tensor  # two texts are read by encoders, as one sequence
-
-
-@contextmanager
-def quiet(model: Model) -> Iterator[None]:
-    """Without dropout: what is looked at is the model, not a draw of it. Its mode is put back."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 @dataclass(frozen=True)
@@ -55,13 +44,13 @@ class Input:
     def run(self, model: Model, watch: Watch | None = None, *, repeat: int = 1) -> Tensor:
         """The logits; the last hidden states of a model without a head. `repeat` makes a batch of copies."""
         ids = self.ids.expand(repeat, -1)
-        with quiet(model):
+        with evaluation_mode(model):
             if isinstance(model, Seq2Seq):
                 target = cast(Tensor, self.target).expand(repeat, -1)
                 if isinstance(model.head, NoHead):
                     return model.hidden(ids, target, watch=watch)
                 return cast(Tensor, model(ids, target, watch=watch))
-            how: Reading = {"watch": watch}
+            how: ForwardOptions = {"watch": watch}
             if self.types is not None:
                 how["types"] = self.types.expand(repeat, -1)
             if isinstance(model.head, NoHead):
@@ -140,7 +129,7 @@ def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
         raise InputError("a model without a head writes nothing; give a target")
     end = getattr(model.tokenizer, "eos", None)
     written = [ids.new_full((1, 1), model.start_token)]
-    with quiet(model):
+    with evaluation_mode(model):
         state = model.start(ids, length=length + 1)
         logits = cast(Tensor, state.logits)
         for _ in range(length):
@@ -181,10 +170,10 @@ def token_id(model: Model, token: int | str) -> int:
 
 def label_names(model: Model) -> list[str] | None:
     """What the answers of a head are called that speaks of labels; None if it speaks of words."""
-    kind, hf_config = cast(Head, model.head).kind, model.hf_config.get("id2label") or {}
+    kind = cast(Head, model.head).kind
     named = {"next": ["follows", "random"], "span": ["start", "end"], "detect": ["replaced"]}
     if kind in ("classify", "tag"):
-        return [str(hf_config.get(str(i), f"LABEL_{i}")) for i in range(model.config.labels)]
+        return model.label_names
     return named.get(kind)
 
 

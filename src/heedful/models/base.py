@@ -2,88 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, InputError
+from heedful.models.calls import (
+    ForwardOptions,
+    State,
+    StepOptions,
+    WatchOptions,
+    document_positions,
+    positions,
+)
 from heedful.models.checks import check_beside, check_ids_tensor
 from heedful.models.family import Config, Family, Tokenizer, derived, from_zero
 from heedful.nn.attentive import Bridge
 from heedful.nn.block import Stack
-from heedful.nn.context import Context, Mask, PartState, Watch
+from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead, last_token
 
-__all__ = ["LM", "Config", "Family", "Model", "Seq2Seq", "State", "Tokenizer", "derived", "from_zero"]
-
-
-class Looking(TypedDict, total=False):
-    """How a pass is computed and watched: a keyword each of every call of a model."""
-
-    watch: Watch | None
-    backend: str  # of attention: auto, reference, sdpa, blocked
-
-
-class Stepping(Looking, total=False):
-    """The keywords of `step`."""
-
-    valid: Tensor | None  # (B, T) False on padding
-
-
-class Reading(Stepping, total=False):
-    """The keywords of an LM that reads a text in one pass."""
-
-    types: Tensor | None  # (B, T) which segment a token belongs to
-    documents: Tensor | None  # (B, T) which packed document
-
-
-@dataclass
-class State:
-    """What a model remembers while it decodes. The model counts; the parts hold."""
-
-    parts: PartState | None
-    past: int = 0  # positions held, padding included
-    valid: Tensor | None = None  # (B, past), None while nothing was padding
-    memory: Tensor | None = None
-    memory_mask: Mask | None = None
-    logits: Tensor | None = None  # (B, V) for the next token, after `start`
-
-    def reorder(self, index: Tensor) -> None:
-        """Row b becomes what row index[b] was."""
-        if self.parts is not None:
-            self.parts.reorder(index)
-        self.valid = None if self.valid is None else self.valid[index]
-        self.memory = None if self.memory is None else self.memory[index]
-        if self.memory_mask is not None and self.memory_mask.valid is not None:
-            self.memory_mask = Mask(valid=self.memory_mask.valid[index])
-        self.logits = None if self.logits is None else self.logits[index]
-
-    def crop(self, length: int) -> None:
-        """Forget everything after the first `length` positions."""
-        if length < self.past:
-            if self.parts is not None:
-                self.parts.crop(length)
-            self.past = length
-            self.valid = None if self.valid is None else self.valid[:, :length]
-
-
-def positions(valid: Tensor | None, length: int, device: torch.device) -> Tensor:
-    """(B or 1, S): how many valid tokens stand before each one, so that padding changes nothing."""
-    if valid is None:
-        return torch.arange(length, device=device)[None]
-    return (valid.long().cumsum(1) - 1).clamp(min=0)
-
-
-def document_positions(documents: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions that start anew with each packed document, and where they start; both (B, T)."""
-    index = torch.arange(documents.shape[1], device=documents.device)[None]
-    fresh = torch.ones_like(documents, dtype=torch.bool)
-    fresh[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    start = torch.where(fresh, index, 0).cummax(1).values
-    return index - start, fresh
+__all__ = [
+    "LM", "Config", "Family", "Model", "Seq2Seq", "State", "Tokenizer", "derived", "evaluation_mode",
+    "from_zero",
+]  # fmt: skip
 
 
 class Model(nn.Module):
@@ -106,6 +52,12 @@ class Model(nn.Module):
         raise NotImplementedError
 
     @property
+    def label_names(self) -> list[str]:
+        """The labels of a classifying head in order: the checkpoint's `id2label`, else LABEL_0, LABEL_1, …"""
+        named = self.hf_config.get("id2label") or {i: f"LABEL_{i}" for i in range(self.config.labels)}
+        return [str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0]))]
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device
@@ -115,7 +67,7 @@ class Model(nn.Module):
         check_ids_tensor(tokens, what)
         if valid is not None and (valid.shape != tokens.shape or valid.dtype != torch.bool):
             got = f"{tuple(valid.shape)} of {valid.dtype}"
-            raise InputError(f"valid must be a bool tensor of shape {tuple(tokens.shape)}", hint=f"got {got}")
+            raise InputError(f"valid must be a bool tensor of shape {tuple(tokens.shape)}, got {got}")
         if torch.compiler.is_compiling():
             return
         # Looking at ids on a GPU makes the host wait, so a training step looks at them before they travel.
@@ -144,6 +96,22 @@ class Model(nn.Module):
                     f"pieces of at most {embed.context}"
                 ),
             )
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off for a while, also in the middle of training; costs nothing in eval mode."""
+    if not model.training:
+        yield
+        return
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class LM(Model):
@@ -180,7 +148,7 @@ class LM(Model):
         )
         return self.head.predict(hidden, ctx)
 
-    def encode(self, tokens: Tensor, **how: Unpack[Reading]) -> Tensor:
+    def encode(self, tokens: Tensor, **how: Unpack[ForwardOptions]) -> Tensor:
         """The last hidden states (B, T, D), before any head."""
         hidden, ctx = self.read(tokens, **how)
         ctx.end()
@@ -247,12 +215,12 @@ class LM(Model):
         state.logits = self.head(last[:, None], ctx)[:, 0]
         return state
 
-    def step(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> Tensor:
+    def step(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> Tensor:
         """Logits (B, T, V) of the next tokens, given all that the state remembers."""
         hidden, ctx = self._advance(tokens, state, **how)
         return self.head.predict(hidden, ctx)
 
-    def _advance(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> tuple[Tensor, Context]:
+    def _advance(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> tuple[Tensor, Context]:
         ctx = advance(tokens, state, **how)
         self.check_reach(state.past, self.embed, state.valid)
         x = self.embed(tokens, ctx.at("embed"))
@@ -356,7 +324,7 @@ class Seq2Seq(Model):
         *,
         valid: Tensor | None = None,
         target_valid: Tensor | None = None,
-        **how: Unpack[Looking],
+        **how: Unpack[WatchOptions],
     ) -> Tensor:
         """The decoder's last hidden states (B, T, D), before the head."""
         hidden, ctx = self._hidden(source, target, valid, target_valid, **how)
@@ -369,7 +337,7 @@ class Seq2Seq(Model):
         target: Tensor,
         valid: Tensor | None,
         target_valid: Tensor | None,
-        **how: Unpack[Looking],
+        **how: Unpack[WatchOptions],
     ) -> tuple[Tensor, Context]:
         state = self._read(source, valid=valid, **how)
         self.check(target, self.decoder_embed, target_valid, what="target")
@@ -379,13 +347,13 @@ class Seq2Seq(Model):
             )
         return self._advance(target, state, valid=target_valid, **how)
 
-    def _advance(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> tuple[Tensor, Context]:
+    def _advance(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> tuple[Tensor, Context]:
         ctx = advance(tokens, state, **how)
         self.check_reach(state.past, self.decoder_embed, state.valid)
         x = self.decoder_embed(tokens, ctx.at("target_embed"))
         return self.decoder(x, ctx.at("decoder"), state.parts), ctx
 
-    def encode(self, source: Tensor, **how: Unpack[Stepping]) -> Tensor:
+    def encode(self, source: Tensor, **how: Unpack[StepOptions]) -> Tensor:
         """The memory (B, S, D) the decoder looks at."""
         memory = self._read(source, **how).memory
         watch = how.get("watch")
@@ -424,7 +392,7 @@ class Seq2Seq(Model):
         state.logits = self.step(first, state)[:, -1]
         return state
 
-    def step(self, tokens: Tensor, state: State, **how: Unpack[Stepping]) -> Tensor:
+    def step(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> Tensor:
         """Logits (B, T, V) of the next tokens, given the source and all that was written."""
         hidden, ctx = self._advance(tokens, state, **how)
         return self.head.predict(hidden, ctx)

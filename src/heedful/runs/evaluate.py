@@ -12,8 +12,8 @@ from torch import Tensor
 
 from heedful import data
 from heedful.data.batch import IGNORE, Batch
-from heedful.data.token_cache import tokenize_documents
 from heedful.data.squad import Question
+from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.evaluate.entities import entity_f1
@@ -106,10 +106,9 @@ def _logits(model: Model, batches: data.Batches, limit: int | None) -> Iterator[
 
 
 def _names(model: Model) -> list[str]:
-    named = model.hf_config.get("id2label")
-    if not named:
+    if not model.hf_config.get("id2label"):
         raise InputError("config.json has no id2label: it is not known what the classes are called")
-    return [str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0]))]
+    return model.label_names
 
 
 def _lengths(asked: Asked) -> dict[str, Any]:

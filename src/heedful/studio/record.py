@@ -137,7 +137,7 @@ def heads_of(model: Model) -> dict[str, int]:
 
 def tasks_of(model: Model | Word2Vec) -> list[str]:
     """The tasks of heedful.pipeline that this model can do, that which it is for first."""
-    from heedful.tasks.pipeline import BY_HEAD, TASKS
+    from heedful.tasks.pipeline import TASK_BY_HEAD, TASKS
     from heedful.tasks.text2text import languages
 
     if isinstance(model, Word2Vec):
@@ -158,7 +158,7 @@ def tasks_of(model: Model | Word2Vec) -> list[str]:
         known = languages(model) is not None
         left_out |= {"summarization", "text2text-generation"} if known else set()
         left_out |= {"fill-mask"} if model.tokenizer.mask is None else set()
-    first = [BY_HEAD.get(model.config.head, "text-generation")]
+    first = [TASK_BY_HEAD.get(model.config.head, "text-generation")]
     if "task_prompt" in model.hf_config:
         first = ["summarization"]
     elif isinstance(model, Seq2Seq) and model.config.head == "lm":
@@ -191,8 +191,7 @@ def labels_of(model: Model) -> list[str] | None:
         return ["follows", "random"]
     if model.config.head == "detect":
         return ["original", "replaced"]
-    names = model.hf_config.get("id2label") or {}
-    return [str(names.get(str(i), f"LABEL_{i}")) for i in range(model.config.labels)]
+    return model.label_names
 
 
 def context(model: Model) -> dict[str, int | None]:
@@ -269,7 +268,7 @@ def summary(entry: Entry, memo: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _summary(entry: Entry) -> dict[str, Any]:
     from heedful.loading import skeleton
-    from heedful.tasks.pipeline import guess
+    from heedful.tasks.pipeline import infer_task
 
     about: dict[str, Any] = dict.fromkeys(("kind", "family", "params", "head", "error")) | {"tasks": []}
     if entry.vectors:
@@ -280,7 +279,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
     try:
         model = skeleton(entry.name)
         # What it is for; the record has all it can do.
-        tasks = ["summarization" if "task_prompt" in model.hf_config else guess(model)]
+        tasks = ["summarization" if "task_prompt" in model.hf_config else infer_task(model)]
     except (HeedfulError, OSError, ValueError, KeyError) as error:
         return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())

@@ -13,9 +13,9 @@ from heedful.decode.engines.numba_stepper import first_positions, kv_caches
 from heedful.decode.engines.recorded_prefill import can_prefill, prefill_prompt
 from heedful.decode.engines.recorded_step import StepKernels
 from heedful.decode.engines.tuning import default_kernels, record_graph, tune_attention, tune_products
-from heedful.decode.stepper import Stepper, evaluation_mode, greedy_logits
+from heedful.decode.stepper import Stepper, greedy_logits
 from heedful.errors import InputError
-from heedful.models.base import LM, Model, State
+from heedful.models.base import LM, Model, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import KV, Group, Rolling
 

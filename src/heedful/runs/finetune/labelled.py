@@ -106,9 +106,8 @@ class Classify(Task):
 
     def own_labels(self, model: Model) -> list[str]:
         """The model's labels in order if its head has the file's, else none."""
-        known = model.hf_config.get("id2label") or {}
-        names = [str(name) for _, name in sorted(known.items(), key=lambda item: int(item[0]))]
-        return names if model.config.head == "classify" and set(names) == set(self.labels) else []
+        names = model.label_names if model.config.head == "classify" else []
+        return names if set(names) == set(self.labels) else []
 
     def dress(self, model: Model, seed: int) -> tuple[Model, str]:
         if before := self.own_labels(model):

@@ -1,0 +1,77 @@
+"""The call of a model: its keywords, the positions of its tokens, and the state it decodes with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from heedful.nn.context import Mask, PartState, Watch
+
+
+class WatchOptions(TypedDict, total=False):
+    """The keywords of every call of a model: how it is computed and watched."""
+
+    watch: Watch | None
+    backend: str  # of attention: auto, reference, sdpa, blocked
+
+
+class StepOptions(WatchOptions, total=False):
+    """The keywords of `step`."""
+
+    valid: Tensor | None  # (B, T) False on padding
+
+
+class ForwardOptions(StepOptions, total=False):
+    """The keywords of an LM that reads a text in one pass."""
+
+    types: Tensor | None  # (B, T) which segment a token belongs to
+    documents: Tensor | None  # (B, T) which packed document
+
+
+@dataclass
+class State:
+    """What a model remembers while it decodes. The model counts; the parts hold."""
+
+    parts: PartState | None
+    past: int = 0  # positions held, padding included
+    valid: Tensor | None = None  # (B, past), None while nothing was padding
+    memory: Tensor | None = None
+    memory_mask: Mask | None = None
+    logits: Tensor | None = None  # (B, V) for the next token, after `start`
+
+    def reorder(self, index: Tensor) -> None:
+        """Row b becomes what row index[b] was."""
+        if self.parts is not None:
+            self.parts.reorder(index)
+        self.valid = None if self.valid is None else self.valid[index]
+        self.memory = None if self.memory is None else self.memory[index]
+        if self.memory_mask is not None and self.memory_mask.valid is not None:
+            self.memory_mask = Mask(valid=self.memory_mask.valid[index])
+        self.logits = None if self.logits is None else self.logits[index]
+
+    def crop(self, length: int) -> None:
+        """Forget everything after the first `length` positions."""
+        if length < self.past:
+            if self.parts is not None:
+                self.parts.crop(length)
+            self.past = length
+            self.valid = None if self.valid is None else self.valid[:, :length]
+
+
+def positions(valid: Tensor | None, length: int, device: torch.device) -> Tensor:
+    """(B or 1, S): how many valid tokens stand before each one, so that padding changes nothing."""
+    if valid is None:
+        return torch.arange(length, device=device)[None]
+    return (valid.long().cumsum(1) - 1).clamp(min=0)
+
+
+def document_positions(documents: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions that start anew with each packed document, and where they start; both (B, T)."""
+    index = torch.arange(documents.shape[1], device=documents.device)[None]
+    fresh = torch.ones_like(documents, dtype=torch.bool)
+    fresh[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    start = torch.where(fresh, index, 0).cummax(1).values
+    return index - start, fresh

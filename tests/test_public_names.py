@@ -1,7 +1,7 @@
 """Public names, commands and their options: one that was there once may not go away.
 
-public_names.txt has one line for each. New lines are added by `python -m tests.test_public_names`, which keeps
-the old ones; a line is taken out by hand only.
+public_names.txt has one line for each. New lines are added by `python -m tests.test_public_names`, which
+keeps the old ones; a line is taken out by hand only.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def report(error: Exception, arguments: Sequence[str], *, as_json: bool) -> int:
         hint = f"{error.ctx.command_path} --help" if error.ctx is not None else "heed --help"
         name, message, code = "UsageError", error.format_message().rstrip("."), error.exit_code
     elif isinstance(error, HeedfulError):
-        message, hint = explained(error, arguments)
+        message, hint = message_and_hint(error, arguments)
         code = error.exit_code
     elif is_out_of_memory(error):
         message, hint, code = "out of memory", "take a smaller batch, a shorter text or a smaller model", 4
@@ -177,11 +177,9 @@ def report(error: Exception, arguments: Sequence[str], *, as_json: bool) -> int:
     return code
 
 
-def explained(error: HeedfulError, arguments: Sequence[str]) -> tuple[str, str]:
-    """The message and the hint of an error, in the words of the command that was typed."""
-    message, _, rest = " ".join(error.message.split()).partition("; ")  # older errors have both in one
-    hint = "; ".join(text for text in (rest, " ".join((error.hint or "").split())) if text)
-    hint = error.shell if error.shell is not None else hint
+def message_and_hint(error: HeedfulError, arguments: Sequence[str]) -> tuple[str, str]:
+    """Return the message and the hint of an error in the words of the command that was typed."""
+    message, hint = (" ".join((text or "").split()) for text in (error.message, error.shell or error.hint))
     name = next((word for word in arguments if word in COMMANDS), None)
     if name is None:
         return message, hint

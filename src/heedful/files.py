@@ -139,7 +139,9 @@ def read_json(path: Path, kind: type = dict) -> Any:
     """
     size = path.stat().st_size
     if size > MAX_JSON_BYTES:
-        raise CorruptFile(f"{path} has {size:,} bytes; no file of its kind has over {MAX_JSON_BYTES:,}")
+        raise CorruptFile(
+            f"{path} has {size:,} bytes", hint=f"no file of its kind has over {MAX_JSON_BYTES:,}"
+        )
     try:
         value = json.loads(path.read_bytes().decode("utf-8"), object_pairs_hook=_unambiguous)
     except (ValueError, RecursionError) as error:

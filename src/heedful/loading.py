@@ -89,8 +89,8 @@ def assemble(family: Family, config: Config) -> Model:
     if config.classifier_pooling:
         if config.head != "classify" or not isinstance(model, LM):
             raise ConfigError(
-                f"classifier_pooling={config.classifier_pooling!r} is for a classifying head on one stack; "
-                f"this is a {family.name} with a {config.head!r} head"
+                f"classifier_pooling={config.classifier_pooling!r} is for a classifying head on one stack",
+                hint=f"this is a {family.name} with a {config.head!r} head",
             )
         model.head = SentenceHead(config.dim, config.labels, config.classifier_pooling)
     model.config, model.family = config, family
@@ -201,7 +201,9 @@ def _on_body(body: Model, config: Config, seed: int = 0) -> Model:
         if name in held and held[name].shape == parameter.shape:
             parameter.data = held[name].data
         elif not name.startswith("head."):
-            raise WrongShape(f"{name} of the new model is not in the trained one; only the head may differ")
+            raise WrongShape(
+                f"{name} of the new model is not in the trained one", hint="only the head may differ"
+            )
     made.tie()
     made.tokenizer, made.pooling, made.generation = body.tokenizer, body.pooling, body.generation
     return made
@@ -246,11 +248,13 @@ def _fill_quantised(
 
 def _open_gguf(path: Path) -> tuple[GGUFFile, Family, Config]:
     if path.suffix != ".gguf":
-        raise NotFound(f"{path} is a file; give the folder of a model, or a .gguf file")
+        raise NotFound(f"{path} is a file", hint="give the folder of a model, or a .gguf file")
     source = GGUFFile(path)
     known = {f.gguf: f for f in FAMILIES.values() if f.gguf}
     if source.architecture not in known:
-        raise NotFound(f"{path} holds a {source.architecture!r}; GGUF is read here for {', '.join(known)}")
+        raise NotFound(
+            f"{path} holds a {source.architecture!r}", hint=f"GGUF is read here for {', '.join(known)}"
+        )
     family = known[source.architecture]
     config = config_from_gguf(family, source)
     check_sizes(config, family.gguf_keys, source.entries, str(path))
@@ -310,7 +314,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
                 hint=f"open them with Word2Vec.load({folder.name!r})",
                 shell=f"ask them: heed word2vec neighbours {folder.name} WORD",
             )
-        raise NotFound(f"{folder} has no {name}; is it the folder of a model?")
+        raise NotFound(f"{folder} has no {name}", hint="is it the folder of a model?")
     hf_config: dict[str, Any] = read_json(path)
     return hf_config
 
@@ -324,9 +328,11 @@ def save(model: Model, folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if folder.is_file():
-        raise InputError(f"{folder} is a file; give a folder to save in")
+        raise InputError(f"{folder} is a file", hint="give a folder to save in")
     if "pruned" in model.hf_config:
-        raise InputError("heads were taken out of it, which no config.json can say; keep it with torch.save")
+        raise InputError(
+            "heads were taken out of it, which no config.json can say", hint="keep it with torch.save"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     family, origin = model.family, model.origin
     adapter = adapter_tensors(model)
@@ -370,13 +376,18 @@ def embed(
 ) -> Tensor:
     """One vector per sentence, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
     if isinstance(sentences, str):
-        raise InputError("embed takes a list of sentences; got one string: write embed(model, [sentence])")
+        raise InputError(
+            "embed takes a list of sentences, got one string", hint="write embed(model, [sentence])"
+        )
     if model.tokenizer is None:
         raise InputError(
-            "this model has no tokenizer; load one from a folder that has, or encode ids with model.encode"
+            "this model has no tokenizer",
+            hint="load one from a folder that has, or encode ids with model.encode",
         )
     if not isinstance(model, LM):
-        raise InputError("embed needs an encoder or a decoder; an encoder-decoder has model.encode(source)")
+        raise InputError(
+            "embed needs an encoder or a decoder", hint="an encoder-decoder has model.encode(source)"
+        )
     how = pooling or model.pooling or Pooling()
     ids = [_shortened(model.tokenizer, sentence, how.length) for sentence in sentences]
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))  # alike lengths together: less padding

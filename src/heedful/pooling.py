@@ -44,12 +44,15 @@ def read_pooling(folder: Path) -> Pooling | None:
     try:
         kinds = {m["type"].rsplit(".", 1)[-1]: str(m["path"]) for m in modules}
     except (AttributeError, KeyError, TypeError) as error:
-        raise CorruptFile(f"{folder / 'modules.json'} is damaged ({error!r}); fetch it again") from None
+        raise CorruptFile(
+            f"{folder / 'modules.json'} is damaged ({error!r})", hint="fetch it again"
+        ) from None
     unknown = sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize", "Dropout"})
     if unknown:
         raise ConfigError(
-            f"{folder / 'modules.json'} lists {unknown[0]}, which is not built here, so its sentence vectors "
-            "would be others; take that file away to load the encoder alone"
+            f"{folder / 'modules.json'} lists {unknown[0]}, which is not built here, so its sentence "
+            "vectors would be others",
+            hint="take that file away to load the encoder alone",
         )
     mode = "mean"
     if "Pooling" in kinds:
@@ -57,12 +60,16 @@ def read_pooling(folder: Path) -> Pooling | None:
         chosen = [MODES.get(k, k) for k, v in said.items() if k.startswith("pooling_mode") and v is True]
         chosen += [said["pooling_mode"]] if isinstance(said.get("pooling_mode"), str) else []
         if len(chosen) != 1 or chosen[0] not in MODES.values():
-            raise ConfigError(f"{folder} pools by {chosen}; one of {', '.join(MODES.values())} is built here")
+            raise ConfigError(
+                f"{folder} pools by {chosen}", hint=f"one of {', '.join(MODES.values())} is built here"
+            )
         mode = chosen[0]
     limits = folder / "sentence_bert_config.json"
     length = _read_json(limits, dict).get("max_seq_length") if limits.is_file() else None
     if length is not None and (not is_integer(length) or length < 1):
-        raise ConfigError(f"{limits} has max_seq_length={length!r:.80}; it should be a whole number or null")
+        raise ConfigError(
+            f"{limits} has max_seq_length={length!r:.80}", hint="it should be a whole number or null"
+        )
     return Pooling(mode, "Normalize" in kinds, length)
 
 

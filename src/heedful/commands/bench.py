@@ -33,7 +33,7 @@ def bench(
     stepper = load_stepper(model, device, dtype)
     fits = free_context(stepper.model, prompt)
     if fits is not None and tokens > fits:
-        raise InputError(f"--prompt {prompt} and --tokens {tokens} exceed its context; ask for fewer")
+        raise InputError(f"--prompt {prompt} and --tokens {tokens} exceed its context", hint="ask for fewer")
     runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first one warms up
     read = sorted(r[0] for r in runs)[repeats // 2]
     write = sorted(r[1] for r in runs)[repeats // 2]

@@ -40,7 +40,9 @@ def chat(
     stepper = load_stepper(model, device, dtype, tokens=10 * max_tokens)  # a few answers
     tokenizer = stepper.model.tokenizer
     if tokenizer is None or tokenizer.chat_template is None:
-        raise InputError(f"{model} has no chat template; use heed generate, or a model made for conversation")
+        raise InputError(
+            f"{model} has no chat template", hint="use heed generate, or a model made for conversation"
+        )
     settings: dict[str, Any] = {
         "temperature": temperature, "top_p": None if temperature == 0 else top_p,
         "max_tokens": max_tokens, "seed": seed,

@@ -63,7 +63,7 @@ def explain(
     from heedful.inspect.render import FORMATS
 
     if format not in FORMATS:
-        raise InputError(f"--format {format} is unknown; choose {', '.join(FORMATS)}")
+        raise InputError(f"--format {format} is unknown", hint=f"choose {', '.join(FORMATS)}")
     print(FORMATS[format](worked, digits, wide or None))
 
 
@@ -73,10 +73,10 @@ def _worked(what: str, text: str | None, target: str | None, options: dict[str, 
     if text is None and not _is_model(what):
         if options or target is not None:
             name = next(iter(options), "target")
-            raise InputError(f"--{name} asks a model, and {what} is an exercise; leave it out")
+            raise InputError(f"--{name} asks a model, and {what} is an exercise", hint="leave it out")
         return worked(what)  # of an unknown one it says which is nearest
     if text is None:
-        raise InputError(f'{what} is a model; give it a text as well: heed explain {what} "…"')
+        raise InputError(f"{what} is a model", hint=f'give it a text as well: heed explain {what} "…"')
     from heedful.loading import load
     from heedful.train.checkpoint import of_run
 

@@ -28,7 +28,7 @@ def load_model(name: str, device: str, dtype: str | None) -> Any:
 
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if dtype is not None and dtype not in known:
-        raise InputError(f"dtype={dtype!r} is unknown; choose {', '.join(known)}")
+        raise InputError(f"dtype={dtype!r} is unknown", hint=f"choose {', '.join(known)}")
     return load(of_run(name), device=device_of(device), dtype=None if dtype is None else known[dtype])
 
 

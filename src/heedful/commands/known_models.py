@@ -22,7 +22,7 @@ def count_known() -> dict[str, Any]:
     """Return the same, counted from the registry of models and the table of tasks."""
     from heedful.models import FAMILIES
     from heedful.models.counting import parameters
-    from heedful.tasks.pipeline import names
+    from heedful.tasks.pipeline import task_names
 
     presets = [
         {"name": name, "family": family.name, "parameters": parameters(family, config), "paper": family.paper}
@@ -30,7 +30,7 @@ def count_known() -> dict[str, Any]:
         for name, config in family.presets.items()
     ]
     tasks: dict[str, str] = {}
-    for task, model in names().items():
+    for task, model in task_names().items():
         tasks.setdefault(model, task)  # a task's own name comes before its other ones
     return {"presets": presets, "tasks": tasks}
 

@@ -40,7 +40,7 @@ def training(
     found = curves(run, metric)
     if not found:
         raise InputError(
-            f"{', '.join(map(str, run))} logged no {metric!r}; try loss, learning_rate or grad_norm"
+            f"{', '.join(map(str, run))} logged no {metric!r}", hint="try loss, learning_rate or grad_norm"
         )
     if output is None:
         return print(draw(found, metric))

@@ -63,10 +63,10 @@ def cp(
 
     if name not in RECIPES:
         raise NotFound(
-            f"no recipe is called {name!r}; {nearest(name, RECIPES) or 'list them with: heed recipes'}"
+            f"no recipe is called {name!r}", hint=nearest(name, RECIPES) or "list them with: heed recipes"
         )
     path = path or Path(f"{name}.yaml")
     if path.exists():
-        raise InputError(f"{path} is there already; name another file")
+        raise InputError(f"{path} is there already", hint="name another file")
     path.write_text(f"# {RECIPES[name].what}\n{write(Chosen(name, RECIPES[name]))}", encoding="utf-8")
     print(path)

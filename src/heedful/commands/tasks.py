@@ -64,7 +64,7 @@ def classify(
     """
     given = texts(text)
     if labels is None and (template is not None or several):
-        raise InputError("--template and --several are about labels of your own; give --labels a,b,c")
+        raise InputError("--template and --several are about labels of your own", hint="give --labels a,b,c")
     with telling():
         if labels is None:
             task = "text-classification"
@@ -143,7 +143,7 @@ def answer(
       heed answer "When was the bridge built?" --folder ./notes
     """
     if sum(x is not None for x in (context, file, folder)) > 1:
-        raise InputError("the text comes from --context, --file or --folder; give one of them")
+        raise InputError("the text comes from --context, --file or --folder", hint="give one of them")
     question = one_text(question)
     from heedful.commands.tasks_answer import answered, from_folder, placed
 
@@ -207,7 +207,7 @@ def summarize(
       heed summarize --file minutes.txt --max-tokens 60
     """
     if file is not None and text:
-        raise InputError("a text and --file were given; give one of them")
+        raise InputError("a text and --file were given", hint="give one of them")
     given = [read_file(file)] if file is not None else document(text, lines)
     _written("summarization", given, model, device, json, "summary_text", beams, max_tokens)
 
@@ -283,12 +283,12 @@ def embed(
 
     given = texts(text)
     if out is not None and out.suffix not in FORMATS:
-        raise InputError(f"{out} is none of {' or '.join(FORMATS)}; vectors are written as those")
-    from heedful.tasks.similar import vectors
+        raise InputError(f"{out} is none of {' or '.join(FORMATS)}", hint="vectors are written as those")
+    from heedful.tasks.sentence_similarity import sentence_vectors
 
     with telling():
         name, pipe = made("sentence-similarity", model, device)
-        found = vectors(pipe.model, pipe.tokenizer, given)
+        found = sentence_vectors(pipe.model, pipe.tokenizer, given)
     said: Row = {"task": "sentence-embedding", "model": name}
     if out is not None:
         save(out, given, found)
@@ -327,7 +327,7 @@ def similar(
     from heedful.commands.tasks_vectors import numbered
 
     if where is not None and text:
-        raise InputError("sentences and --in were given; give one of them")
+        raise InputError("sentences and --in were given", hint="give one of them")
     query, given = one_text(query), numbered(where, text)
     with telling():
         name, pipe = made("sentence-similarity", model, device)

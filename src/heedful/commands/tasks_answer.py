@@ -21,10 +21,10 @@ def from_folder(
     """The model that reads, and the answers in the texts of a folder, each with its place in its passage."""
     from heedful.loading import load
     from heedful.tasks.open_domain import OpenDomain
-    from heedful.tasks.search import MODEL
+    from heedful.tasks.search import DEFAULT_MODEL
 
     name, reader = made("question-answering", model, device)
-    domain = OpenDomain(folder, reader=reader, model=load(MODEL, device=device))
+    domain = OpenDomain(folder, reader=reader, model=load(DEFAULT_MODEL, device=device))
     best = domain.answer(question, top_k=top_k)
     rows = best if isinstance(best, list) else [best]
     # the same words may stand in a file twice: the passage is the one the answer lies in

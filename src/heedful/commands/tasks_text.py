@@ -57,12 +57,12 @@ def one_text(argument: str) -> str:
 def stdin(asked: bool) -> str:
     """What is piped in; nobody is left waiting at a terminal who did not ask for it with "-"."""
     if waiting() and not asked:
-        raise InputError("there is no text; write it after the command, or pipe it in")
+        raise InputError("there is no text", hint="write it after the command, or pipe it in")
     try:
         return sys.stdin.read().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"stdin is no {error.encoding} text (byte {error.start}); convert it first"
+            f"stdin is no {error.encoding} text (byte {error.start})", hint="convert it first"
         ) from None
 
 
@@ -74,7 +74,7 @@ def waiting() -> bool:
 def filled(found: list[str]) -> list[str]:
     """The texts themselves, of which there must be some, and something in each."""
     if not found or not all(text.strip() for text in found):
-        raise InputError("a text is empty; give one that has words, as an argument or through a pipe")
+        raise InputError("a text is empty", hint="give one that has words, as an argument or through a pipe")
     return found
 
 
@@ -90,11 +90,11 @@ def telling() -> Iterator[None]:
 
 def made(task: str, model: str | None, device: str, **defaults: Any) -> tuple[str, Any]:
     """The name of the model that does a task, and the pipeline itself."""
-    from heedful.tasks.pipeline import find, pipeline
+    from heedful.tasks.pipeline import find_task, pipeline
     from heedful.train.checkpoint import of_run
 
     chosen = None if model is None else of_run(model)
-    return model or find(task).model, pipeline(task, chosen, device=device, **defaults)
+    return model or find_task(task).model, pipeline(task, chosen, device=device, **defaults)
 
 
 def write(

@@ -42,7 +42,7 @@ def numbered(where: Path | None, given: Sequence[str] | None) -> list[tuple[int,
     """Sentences to compare with, each with the line it stands in, or its place among those given."""
     if where is None:
         if not given:
-            raise InputError("there is nothing to compare with; give sentences, or a file with --in")
+            raise InputError("there is nothing to compare with", hint="give sentences, or a file with --in")
         if len(given) > 1 or not looks_like_path(given[0]):
             return list(enumerate(texts(given), 1))
         file_text(given[0])  # says so if it is not there
@@ -50,5 +50,5 @@ def numbered(where: Path | None, given: Sequence[str] | None) -> list[tuple[int,
     text = stdin(asked=True) if str(where) == "-" else read_file(where)
     found = [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not found:
-        raise InputError(f"{where} has no sentences; put one on each line")
+        raise InputError(f"{where} has no sentences", hint="put one on each line")
     return found

@@ -52,7 +52,9 @@ def _tokenizer(name: str) -> Tokenizer:
     from heedful.weights.hub import resolve
 
     if name in presets():
-        raise InputError(f"{name!r} is a preset: sizes without a vocabulary; give a trained model's folder")
+        raise InputError(
+            f"{name!r} is a preset: sizes without a vocabulary", hint="give a trained model's folder"
+        )
     where = resolve(str(of_run(name)))
     if where.is_file():
         from heedful.text.from_gguf import from_gguf
@@ -65,5 +67,7 @@ def _tokenizer(name: str) -> Tokenizer:
 
         found = load_tokenizer(where, read_config(where) if (where / "config.json").is_file() else {})
     if found is None:
-        raise InputError(f"{name} has no tokenizer; it needs a tokenizer.json, a vocab file or a .model")
+        raise InputError(
+            f"{name} has no tokenizer", hint="it needs a tokenizer.json, a vocab file or a .model"
+        )
     return found

@@ -42,10 +42,10 @@ def train(
       heed tokenizer train corpus/ --kind unigram --sentinels 100
     """
     from heedful.text import save_tokenizer
-    from heedful.text.training import train_tokenizer
+    from heedful.text.tokenizer_training import train_tokenizer
 
     if (folder / "tokenizer.json").exists():
-        raise InputError(f"{folder} holds a tokenizer already; name another --folder")
+        raise InputError(f"{folder} holds a tokenizer already", hint="name another --folder")
     roles = None if special is None else [role.strip() for role in special.split(",") if role.strip()]
     made = train_tokenizer(
         kind, files, vocab, special=roles, sentinels=sentinels, lower=lower, encoding=encoding

@@ -145,7 +145,9 @@ def spawn(count: int, chosen: Chosen, arguments: list[str]) -> NoReturn:
         import torch
 
         if count > torch.cuda.device_count():
-            raise ConfigError(f"--nproc {count}: this machine has {torch.cuda.device_count()} GPUs; one each")
+            raise ConfigError(
+                f"--nproc {count}: this machine has {torch.cuda.device_count()} GPUs", hint="one each"
+            )
     raise typer.Exit(launch(count, arguments))
 
 

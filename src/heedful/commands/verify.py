@@ -36,11 +36,13 @@ def verify(
       heed verify sst2-bow --fail-under 80 --json
     """
     if not results.is_dir():
-        raise NotFound(f"no folder {results}/ here; go to a checkout of heedful, or name one with --results")
+        raise NotFound(
+            f"no folder {results}/ here", hint="go to a checkout of heedful, or name one with --results"
+        )
     if show:
         return _list(results, json)
     if row is None:
-        raise InputError("which row? heed verify ROW; heed verify --list has them all")
+        raise InputError("which row? heed verify ROW", hint="heed verify --list has them all")
     from heedful.runs.verify import verify as again
 
     found = again(results, row)

@@ -68,7 +68,7 @@ class AttentionResult:
         if not self.patterns:
             raise InputError(self.note)
         close = nearest(name, self.patterns) or f"there are {', '.join(self.patterns)}"
-        raise InputError(f"no pattern {name!r}; {close}")
+        raise InputError(f"no pattern {name!r}", hint=close)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -95,7 +95,9 @@ def attention(
         note = f"The patterns leave out {'; '.join(left_out)}." if left_out else ""
         return AttentionResult(given, patterns, {}, note)
     if tuple(only) != ("*",):
-        raise InputError(f"nothing here is called {', '.join(only)}; leave `only` out to see every pattern")
+        raise InputError(
+            f"nothing here is called {', '.join(only)}", hint="leave `only` out to see every pattern"
+        )
     every = Watch("*")
     given.run(model, every)
     states = {name: every[name][0] for name in every if STATES.search(name)}
@@ -190,9 +192,9 @@ def rollout(model: Model, text: Text | Input, target: Text | None = None, *, sid
     side = side or stacks[-1]
     layers = [p for p in seen.patterns.values() if p.name.startswith(f"{side}.") and not p.cross]
     if not layers:
-        raise InputError(f"{side!r} has no attention over itself; choose among {', '.join(stacks)}")
+        raise InputError(f"{side!r} has no attention over itself", hint=f"choose among {', '.join(stacks)}")
     if any(p.kind != "softmax" for p in layers):
-        raise InputError("rollout needs rows that sum to 1; this model's patterns are signed")
+        raise InputError("rollout needs rows that sum to 1", hint="this model's patterns are signed")
     eye = torch.eye(layers[0].values.shape[-1], dtype=torch.float64, device=layers[0].values.device)
     out = eye
     for layer in layers:

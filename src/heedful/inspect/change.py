@@ -38,7 +38,7 @@ def without(
     """
     for path in (*(heads or {}), *layers):
         if part_at(model, path).pattern_kind is None and path not in layers:
-            raise InputError(f"{path!r} has no heads; switch the layer off with layers=[{path!r}]")
+            raise InputError(f"{path!r} has no heads", hint=f"switch the layer off with layers=[{path!r}]")
     usual = {} if mean is None else means(model, mean, list(heads or ()), layers)
     edits = {f"{p}.heads": _silence(p, which, usual.get(f"{p}.heads")) for p, which in (heads or {}).items()}
     for path in layers:
@@ -70,7 +70,7 @@ def _silence(path: str, which: Sequence[int], mean: Tensor | None) -> Edit:
     def edit(heads: Tensor) -> Tensor:  # (B, H, T, K)
         bad = [h for h in which if not 0 <= h < heads.shape[1]]
         if bad:
-            raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}; there is no head {bad[0]}")
+            raise InputError(f"{path} has heads 0 … {heads.shape[1] - 1}", hint=f"there is no head {bad[0]}")
         keep = torch.ones(heads.shape[1], dtype=torch.bool, device=heads.device)
         keep[list(which)] = False
         return torch.where(keep[:, None, None], heads, heads.new_zeros(()) if mean is None else mean)
@@ -87,7 +87,9 @@ def _skip(path: str, mean: Tensor | None) -> dict[str, Edit]:
 
     def put_back(x: Tensor) -> Tensor:
         if not held or held[0].shape != x.shape:
-            raise InputError(f"{path} turns vectors of one size into another; such a layer cannot be skipped")
+            raise InputError(
+                f"{path} turns vectors of one size into another", hint="such a layer cannot be skipped"
+            )
         return held[0] if mean is None else held[0] + mean
 
     return {f"{path}.input": remember, f"{path}.output": put_back}
@@ -259,7 +261,9 @@ def _same_for_twins(model: Model, path: str, todo: Mapping[str, list[int]]) -> N
     twins = [f"{top}.{i}.{inner}" for i in depths if inner and _is(model, f"{top}.{i}.{inner}", part)]
     missing = [twin for twin in twins if todo.get(twin) != todo[path]]
     if missing:
-        raise InputError(f"{path} is one part with {', '.join(missing)}; take the same heads out of each")
+        raise InputError(
+            f"{path} is one part with {', '.join(missing)}", hint="take the same heads out of each"
+        )
 
 
 def _is(model: Model, path: str, part: nn.Module) -> bool:
@@ -276,14 +280,15 @@ def _shrunk(part: nn.Module, path: str, which: Sequence[int]) -> nn.Module:
     if len(matrices) < 4:
         raise InputError(
             f"{path} is a {type(part).__name__} and cannot lose single heads: only plain attention with "
-            "plain matrices can; switch them off with ablate instead"
+            "plain matrices can",
+            hint="switch them off with ablate instead",
         )
     part = cast(Attention, part)
     if which[0] < 0 or which[-1] >= part.heads:
-        raise InputError(f"{path} has heads 0 … {part.heads - 1}; got {list(which)}")
+        raise InputError(f"{path} has heads 0 … {part.heads - 1}, got {list(which)}")
     left = [h for h in range(part.heads) if h not in which]
     if not left:
-        raise InputError(f"{path} would keep no head; leave one, or switch the layer off with ablate")
+        raise InputError(f"{path} would keep no head", hint="leave one, or switch the layer off with ablate")
     cross = isinstance(part, CrossAttention)
     groups = _groups(left, part.heads, part.heads if cross else part.kv_heads, path)
     new = _without_matrices(part)
@@ -315,8 +320,8 @@ def _groups(left: Sequence[int], heads: int, kv_heads: int, path: str) -> list[i
     asked = [sum(h // size == g for h in left) for g in range(kv_heads)]
     if len({n for n in asked if n}) > 1:
         raise InputError(
-            f"{path}: {size} query heads share each key head, and {asked} would be left; take out whole "
-            "groups or equally many of each"
+            f"{path}: {size} query heads share each key head, and {asked} would be left",
+            hint="take out whole groups or equally many of each",
         )
     return [g for g, n in enumerate(asked) if n]
 

@@ -41,7 +41,7 @@ def explain(
         text = known[text]["text"] if isinstance(text, str) and text in known else text
         return explain_model(subject, text, target, **options)
     if text is not None or target is not None or options:
-        raise InputError("a file or an exercise says itself what to work out; leave out the rest")
+        raise InputError("a file or an exercise says itself what to work out", hint="leave out the rest")
     return explain_values(subject if isinstance(subject, Mapping) else read_exercise(subject))
 
 
@@ -68,7 +68,7 @@ def read_exercise(name: str | Path) -> dict[str, Any]:
     known = examples()
     if str(name) not in known:
         close = nearest(str(name), known) or f"there are {', '.join(known)}"
-        raise NotFound(f"no exercise {str(name)!r}; {close}")
+        raise NotFound(f"no exercise {str(name)!r}", hint=close)
     return _parse_yaml(files("heedful.inspect") / "examples" / f"{name}.yaml", str(name))
 
 
@@ -100,12 +100,12 @@ def explain_values(values: Mapping[str, Any]) -> Derivation:
         return sheet.done(str(values.get("title", "")), _note(values))
     topic = str(values.get("topic"))
     if topic not in TOPICS:
-        raise InputError(f"topic={topic!r} is unknown; choose {', '.join(TOPICS)}")
+        raise InputError(f"topic={topic!r} is unknown", hint=f"choose {', '.join(TOPICS)}")
     make, needed, allowed = TOPICS[topic]
     for key in values:
         if key not in (*needed, *allowed, *COMMON):
             close = nearest(key, (*needed, *allowed)) or f"it takes {', '.join((*needed, *allowed))}"
-            raise InputError(f"a {topic} has no {key!r}; {close}")
+            raise InputError(f"a {topic} has no {key!r}", hint=close)
     missing = [key for key in needed if key not in values]
     if missing:
         raise InputError(f"a {topic} needs {missing[0]!r} as well")
@@ -131,7 +131,7 @@ def check_numbers(values: Mapping[str, Any], key: str, depth: int) -> np.ndarray
         raise InputError(f"{key} is not made of numbers in rows of one length") from None
     kind = ("a number", "a vector", "a matrix")[depth]
     if value.ndim != depth or not value.size or not np.isfinite(value).all():
-        raise InputError(f"{key} must be {kind} of finite numbers; got shape {value.shape}")
+        raise InputError(f"{key} must be {kind} of finite numbers, got shape {value.shape}")
     return value
 
 
@@ -164,7 +164,7 @@ def _attention(values: Mapping[str, Any]) -> Derivation:
     scale = float(values["scale"]) if values.get("scale") is not None else None
     mask, sheet = values.get("mask"), Sheet()
     if mask not in (None, "causal"):
-        raise InputError(f"mask={mask!r} is unknown; write causal, or leave it out")
+        raise InputError(f"mask={mask!r} is unknown", hint="write causal, or leave it out")
     for word in asked:
         at = position_of(names, word)
         keep = np.arange(len(K)) <= at if mask == "causal" else None
@@ -200,7 +200,7 @@ def _rnn(values: Mapping[str, Any]) -> Derivation:
     W, U, V = (check_numbers(values, key, 2) for key in ("W", "U", "V"))
     if len(text) < 2 or (unknown := [letter for letter in text if letter not in letters]):
         said = f"{unknown[0]!r} is none of {', '.join(letters)}" if len(text) > 1 else "nothing follows"
-        raise InputError(f"text={text!r}: {said}; give two letters or more, all of them in `letters`")
+        raise InputError(f"text={text!r}: {said}", hint="give two letters or more, all of them in `letters`")
     if W.shape != (len(U), len(letters)) or U.shape != (len(U), len(U)) or V.shape != W.shape[::-1]:
         H, C = len(U), len(letters)
         raise InputError(f"W must be {H} × {C}, U {H} × {H} and V {C} × {H}: a state of {H}, {C} letters")

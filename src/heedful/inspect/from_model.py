@@ -45,7 +45,9 @@ def parameters(layer: nn.Module) -> tuple[Array, Array | None]:
     if isinstance(layer, Quantised):
         return array(layer.wide(torch.float64)), None if layer.bias is None else array(layer.bias)
     if type(layer) is not nn.Linear:
-        raise InputError(f"a {type(layer).__name__} has no plain matrix to show; merge or reload the model")
+        raise InputError(
+            f"a {type(layer).__name__} has no plain matrix to show", hint="merge or reload the model"
+        )
     return array(layer.weight), None if layer.bias is None else array(layer.bias)
 
 
@@ -89,7 +91,7 @@ class Subject:
             part = part_at(self.model, self.path)
             if not isinstance(part, kinds):
                 wanted = " or ".join(k.__name__ for k in kinds)
-                raise InputError(f"{self.path} is a {type(part).__name__}; this needs {wanted}")
+                raise InputError(f"{self.path} is a {type(part).__name__}", hint=f"this needs {wanted}")
             return self.path
         for name in self.seen:
             path = name.rpartition(".")[0]
@@ -124,7 +126,7 @@ def head_row(s: Subject) -> Derivation:
     """The row of `pattern` and `heads` that belong to the token and the head asked for."""
     part = cast(Attention, part_at(s.model, s.path))
     if not 0 <= s.head < part.heads:
-        raise InputError(f"{s.path} has heads 0 … {part.heads - 1}; there is no head {s.head}")
+        raise InputError(f"{s.path} has heads 0 … {part.heads - 1}", hint=f"there is no head {s.head}")
     cross = isinstance(part, CrossAttention)
     keys = s.given.tokens if cross else s.names
     q, k, v = (s.value(word) for word in "qkv")
@@ -265,7 +267,9 @@ def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
     elif isinstance(part, MLP | GatedMLP):
         out = _feed_forward(inner, part, x)
     else:
-        raise InputError(f"{path} is a {type(part).__name__}; only plain attention and MLPs are written out")
+        raise InputError(
+            f"{path} is a {type(part).__name__}", hint="only plain attention and MLPs are written out"
+        )
     sheet.section(inner.done(path))
     return out
 
@@ -273,7 +277,7 @@ def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
 def _feed_forward(sheet: Sheet, part: MLP | GatedMLP, x: Array) -> Array:
     act = ACT_NAMES.get(id(part.act))
     if act is None:
-        raise InputError("this activation has no name; it cannot be written out")
+        raise InputError("this activation has no name", hint="it cannot be written out")
     up = topics.linear(sheet, "up", "W_up x", x, *parameters(part.up))
     if isinstance(part, GatedMLP):
         gate = topics.linear(sheet, "gate", "W_gate x", x, *parameters(part.gate))
@@ -337,7 +341,7 @@ def lstm(subject: Subject) -> Derivation:
     before = at + 1 if part.reverse else at - 1
     started = 0 <= before < len(s.names)
     if not started and s.path.startswith("decoder"):
-        raise InputError("the first step starts where the encoder ended; choose a later token")
+        raise InputError("the first step starts where the encoder ended", hint="choose a later token")
     zero = np.zeros(part.hidden)
     h, c = (array(s.value(word)[before]) if started else zero for word in "hc")
     (W, b), (U, d) = parameters(part.x), parameters(part.h)
@@ -382,5 +386,5 @@ def explain_model(
 ) -> Derivation:  # fmt: skip
     """The arithmetic of `model` on `text`."""
     if topic not in TOPICS:
-        raise InputError(f"topic={topic!r} is unknown for a model; choose {', '.join(TOPICS)}")
+        raise InputError(f"topic={topic!r} is unknown for a model", hint=f"choose {', '.join(TOPICS)}")
     return TOPICS[topic](Subject(model, reading(model, text, target), part, head, token), **more)

@@ -172,7 +172,9 @@ def neighbours(
     source = name.startswith(("encoder.", "embed.")) or not isinstance(model, Seq2Seq)
     table = token_vectors(model.tables["tokens" if source else "target"]).float()
     if x.dim() != 2 or x.shape[-1] != table.shape[-1]:
-        raise InputError(f"{name} has shape {tuple(x.shape)}; token vectors have {table.shape[-1]} entries")
+        raise InputError(
+            f"{name} has shape {tuple(x.shape)}", hint=f"token vectors have {table.shape[-1]} entries"
+        )
     near = (F.normalize(x, dim=-1) @ F.normalize(table, dim=-1).T).topk(count, -1)
     rows = zip(near.indices.tolist(), near.values.tolist(), strict=True)
     return NearestTokens(

@@ -150,7 +150,7 @@ class Derivation:
             if line.label == label:
                 return line.value
         known = [line.label for line in self.walk() if line.label]
-        raise InputError(f"no line {label!r}; {nearest(label, known) or 'there are ' + ', '.join(known)}")
+        raise InputError(f"no line {label!r}", hint=nearest(label, known) or "there are " + ", ".join(known))
 
     def to_dict(self) -> dict[str, Any]:
         lines = [line.to_dict() for line in self.lines]
@@ -215,7 +215,7 @@ class Sheet:
         unit = {torch.float64: 1e-6, torch.float32: 1e-4}.get(theirs.dtype, 5e-2)
         if not gap <= unit * max(1.0, float(np.abs(other).max())):
             raise HeedfulError(
-                f"the worked {quantity} differs from the model's by {gap:.2g}; please report this"
+                f"the worked {quantity} differs from the model's by {gap:.2g}", hint="please report this"
             )
         self.worst = gap if self.worst is None else max(self.worst, gap)
 

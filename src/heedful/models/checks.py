@@ -12,15 +12,16 @@ def check_ids_tensor(tokens: Tensor, what: str) -> None:
     """One clear error for what is no (B, T) tensor of whole numbers, or an empty one."""
     if not isinstance(tokens, Tensor):
         raise InputError(
-            f"{what} must be a (B, T) tensor of ids, such as torch.tensor([[3, 1, 4]]); got "
-            f"{type(tokens).__name__}: a text is made ids by model.tokenizer.encode"
+            f"{what} must be a (B, T) tensor of ids, such as torch.tensor([[3, 1, 4]]), "
+            f"got {type(tokens).__name__}",
+            hint="model.tokenizer.encode turns a text into ids",
         )
     if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
         raise InputError(
-            f"{what} must be a (B, T) tensor of ids; got {tuple(tokens.shape)} of {tokens.dtype}"
+            f"{what} must be a (B, T) tensor of ids, got {tuple(tokens.shape)} of {tokens.dtype}"
         )
     if tokens.numel() == 0:
-        raise InputError(f"{what} is empty; give at least one token")
+        raise InputError(f"{what} is empty", hint="give at least one token")
 
 
 def check_beside(tokens: Tensor, beside: Tensor | None, what: str, count: int | None = None) -> None:
@@ -30,10 +31,10 @@ def check_beside(tokens: Tensor, beside: Tensor | None, what: str, count: int | 
     if not isinstance(beside, Tensor) or beside.shape != tokens.shape or beside.is_floating_point():
         got = tuple(beside.shape) if isinstance(beside, Tensor) else type(beside).__name__
         raise InputError(
-            f"{what} must be a tensor of whole numbers of shape {tuple(tokens.shape)}; got {got}"
+            f"{what} must be a tensor of whole numbers of shape {tuple(tokens.shape)}, got {got}"
         )
     if count is None or torch.compiler.is_compiling() or (beside.is_cuda and torch.is_grad_enabled()):
         return
     if int(beside.min()) < 0 or int(beside.max()) >= count:
         bad = int(beside.min()) if int(beside.min()) < 0 else int(beside.max())
-        raise InputError(f"{what} has the number {bad}; this model knows {count}, from 0")
+        raise InputError(f"{what} has the number {bad}", hint=f"this model knows {count}, from 0")

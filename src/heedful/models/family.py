@@ -111,7 +111,7 @@ class Config:
         most = MAX_LAYERS if name.endswith("layers") else MAX_WHOLE
         check_value(label or name, value, kind, least, most)
         if name == "dropout" and value >= 1:
-            raise ConfigError(f"{label or name}={value} would leave nothing; it is a share: below 1")
+            raise ConfigError(f"{label or name}={value} would leave nothing", hint="it is a share: below 1")
 
     def check(self) -> None:
         """Raise ConfigError for values that do not go together."""
@@ -128,7 +128,7 @@ class Config:
         for name in values:
             if name not in known:
                 instead = nearest(name, known) or "it has " + ", ".join(known)
-                raise ConfigError(f"{cls.__name__} has no field {name!r}; {instead}")
+                raise ConfigError(f"{cls.__name__} has no field {name!r}", hint=instead)
         return cls(**values)
 
     def change(self, **values: Any) -> Config:

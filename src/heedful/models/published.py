@@ -65,15 +65,18 @@ def read_gguf_rope(
             if kind == "none" and torch.allclose(plain / scaled, torch.tensor(divisors), rtol=1e-3):
                 return guess
         raise WeightsError(
-            f"this GGUF file divides its rotary frequencies by {divisors[0]:g} … {divisors[-1]:g}, which is "
-            f"not Llama 3's rule (rope scaling {kind!r}); load the model's safetensors folder instead"
+            f"this GGUF file divides its rotary frequencies by {divisors[0]:g} … {divisors[-1]:g}, which "
+            f"is not Llama 3's rule (rope scaling {kind!r})",
+            hint="load the model's safetensors folder instead",
         )
     known = {"type", "factor", "original_context_length", "finetuned"}
     if kind == "none":
         return None
     if kind not in ("linear", "yarn") or (more := sorted(said.keys() - known)):
         what = f"rope scaling {kind!r}" + (f" with {', '.join(more)}" if kind in ("linear", "yarn") else "")
-        raise WeightsError(f"{what} is not read from GGUF; load the model's safetensors folder instead")
+        raise WeightsError(
+            f"{what} is not read from GGUF", hint="load the model's safetensors folder instead"
+        )
     trained = said.get("original_context_length")
     rope = {"rope_type": kind, "factor": said.get("factor"), "original_max_position_embeddings": trained}
     return read_rope({"rope_scaling": rope}, context)[1]
@@ -152,7 +155,7 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
     known = set(family.config.known())
     wrong = {n: v for n, v in values.items() if n not in known}
     if wrong:
-        raise ConfigError(f"{family.name} has no field for {wrong}; its table of keys is at fault")
+        raise ConfigError(f"{family.name} has no field for {wrong}", hint="its table of keys is at fault")
     if family.infer is not None:
         values |= family.infer(set(names), values)
     return family.config.strict(**values | _stated(hf_config))

@@ -52,8 +52,8 @@ class Dot(Score):
         super().__init__(query_dim, memory_dim, dim)
         if query_dim != memory_dim:
             raise ConfigError(
-                "the dot score needs states and memory of one size",
-                hint=f"got {query_dim} and {memory_dim}: take the general one",
+                f"the dot score needs states and memory of one size, got {query_dim} and {memory_dim}",
+                hint="use the general score",
             )
 
     def keys(self, memory: Tensor) -> Tensor:

@@ -171,8 +171,8 @@ class Watch:
                 raise InputError(f"nothing was watched under {name!r}: pass this watch to a model first")
             known = self.values or self.seen
             raise InputError(
-                f"no value {name!r} was recorded (asked for: {', '.join(self.names) or 'none'}); "
-                + (nearest(name, known) or f"recorded: {', '.join(sorted(known)[:6])}")
+                f"no value {name!r} was recorded (asked for: {', '.join(self.names) or 'none'})",
+                hint=(nearest(name, known) or f"recorded: {', '.join(sorted(known)[:6])}"),
             )
         return self.values[name]
 

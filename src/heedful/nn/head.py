@@ -251,7 +251,9 @@ class SentenceHead(Head):
     def __init__(self, dim: int, labels: int, pooling: str = "mean") -> None:
         super().__init__()
         if pooling not in POOLINGS:
-            raise ConfigError(f"classifier_pooling={pooling!r} is unknown; one of {', '.join(POOLINGS)}")
+            raise ConfigError(
+                f"classifier_pooling={pooling!r} is unknown", hint=f"one of {', '.join(POOLINGS)}"
+            )
         self.linear = nn.Linear(dim, labels)
         self.pooling = pooling
 

@@ -195,7 +195,7 @@ def swap_in(model: nn.Module, kind: str, group: int = GROUP, tables: bool = Fals
     of the group, take 8 bits in any case; tables of tokens that no head shares do if `tables` says so.
     """
     if kind not in KINDS:
-        raise ConfigError(f"quantize: {kind!r} is unknown; choose {', '.join(KINDS)}")
+        raise ConfigError(f"quantize: {kind!r} is unknown", hint=f"choose {', '.join(KINDS)}")
     count, held = 0, {id(m.weight): m for m in model.modules() if type(m) is nn.Embedding}
     rounded: dict[int, Int8Embedding] = {}
     for part in [m for m in model.modules() if isinstance(m, PARTS)]:

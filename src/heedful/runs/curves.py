@@ -91,7 +91,7 @@ def save(found: Mapping[str, Curve], path: Path, metric: str) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingPackage(
-            "pictures need the package matplotlib: pip install matplotlib; .csv does not"
+            "pictures need the package matplotlib: pip install matplotlib", hint=".csv does not"
         ) from None
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()

@@ -38,7 +38,7 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{path} cannot be made ({error.strerror}); --folder names another place"
+                f"{path} cannot be made ({error.strerror})", hint="--folder names another place"
             ) from None
         self._lock = run_lock(path)
         self._lock.acquire()
@@ -59,7 +59,8 @@ class Folder:
         """Raise ConfigError for a folder that holds a run which is not to go on, or not like this."""
         if newest(self.path) is not None and not resume:
             raise ConfigError(
-                f"{self.path} holds a run already; --resume goes on with it, --folder names another place"
+                f"{self.path} holds a run already",
+                hint="--resume goes on with it, --folder names another place",
             )
         if resume and (self.path / "config.yaml").is_file():
             self._same(self.chosen)
@@ -77,8 +78,8 @@ class Folder:
             value = lambda v: (v.get(section) or {}).get(name) if name else v.get(section)
             before, now = value(old), value(plain(chosen.recipe))
             raise ConfigError(
-                f"{self.path} was trained with {path} = {before!r} and is to go on with {now!r}; "
-                "set it back, or use a new --folder"
+                f"{self.path} was trained with {path} = {before!r} and is to go on with {now!r}",
+                hint="set it back, or use a new --folder",
             )
 
     def forget_after(self, step: int) -> None:
@@ -165,7 +166,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     """The lines of a run's metrics.jsonl; the last is left out while it is still being written."""
     file = path / "metrics.jsonl" if path.is_dir() else path
     if not file.is_file():
-        raise NotFound(f"{file} is not there; give the folder of a run")
+        raise NotFound(f"{file} is not there", hint="give the folder of a run")
     text = file.read_bytes().decode(errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     found = []

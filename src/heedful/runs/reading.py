@@ -50,7 +50,7 @@ class Corpus:
         known = data.FROM_TEXT | TASKS
         if name not in known:
             hint = nearest(name, known) or f"one of {', '.join(known)}"
-            raise ConfigError(f"objective = {name!r} is unknown; {hint}")
+            raise ConfigError(f"objective = {name!r} is unknown", hint=hint)
         return known[name]
 
     @property
@@ -65,7 +65,7 @@ class Corpus:
         for name in self.settings:
             if name not in known:
                 hint = nearest(name, known) or f"there are {', '.join(known)}"
-                raise ConfigError(f"data.{name} is no setting of {self.objective} data; {hint}")
+                raise ConfigError(f"data.{name} is no setting of {self.objective} data", hint=hint)
         return {n: tuple(v) if n == "columns" else v for n, v in self.settings.items() if n not in OURS}
 
     def batches(self, tokenizer: Any, start: int | None = None) -> tuple[Batches, Batches | None]:
@@ -226,7 +226,8 @@ def held_out(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches
     held = max(1, round(count * part))
     if held >= count:
         raise InputError(
-            f"{count} rows are too few to hold out {part:.0%}; give --valid FILE, or --set data.holdout=0"
+            f"{count} rows are too few to hold out {part:.0%}",
+            hint="give --valid FILE, or --set data.holdout=0",
         )
     order = seeded_generator(seed, SPLIT).permutation(count).astype(np.int64)
     return _some(batches, np.sort(order[held:]), "first"), _some(batches, np.sort(order[:held]), "last")

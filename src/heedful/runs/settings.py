@@ -119,7 +119,7 @@ def from_family(name: str) -> Recipe:
         return Recipe(name, f"{name} in its published size", family.objective)
     if name not in FAMILIES:
         hint = nearest(name, [*RECIPES, *known, *FAMILIES]) or "list recipes with: heed recipes"
-        raise NotFound(f"no recipe, preset or family is called {name!r}; {hint}")
+        raise NotFound(f"no recipe, preset or family is called {name!r}", hint=hint)
     family = FAMILIES[name]
     given: set[str] = family.tiny.__dict__["given"]
     sizes = sorted((given | find(name)[1].__dict__["given"]) - {"vocab", "source_vocab", "labels"})
@@ -193,7 +193,7 @@ def put(values: dict[str, Any], one: Given) -> None:
         values[section][name] = one.value
     elif one.path not in known:
         hint = nearest(one.path, [*known, *flat(values)]) or f"sections are {', '.join([*SECTIONS, *OPEN])}"
-        raise ConfigError(f"{one.origin}: there is no setting {one.path!r}; {hint}")
+        raise ConfigError(f"{one.origin}: there is no setting {one.path!r}", hint=hint)
     elif name:
         values[section][name] = one.value
     else:
@@ -229,7 +229,9 @@ def made(values: Mapping[str, Any]) -> Recipe:
             f"data.holdout = {data['holdout']} must be at least 0 and below 1: the part kept for validation"
         )
     if given["parallel"] not in PARALLEL:
-        raise ConfigError(f"parallel = {given['parallel']!r} is unknown; one of {', '.join(PARALLEL)}")
+        raise ConfigError(
+            f"parallel = {given['parallel']!r} is unknown", hint=f"one of {', '.join(PARALLEL)}"
+        )
     return Recipe(**given)
 
 
@@ -288,7 +290,7 @@ def assignment(text: str) -> Given:
 def read(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
     """Name, values and lines of a YAML file. `recipe: NAME` in it starts from that recipe."""
     if not path.is_file():
-        raise NotFound(f"no file {path}; heed recipe cp NAME {path} writes one")
+        raise NotFound(f"no file {path}", hint=f"heed recipe cp NAME {path} writes one")
     try:
         text = path.read_text(encoding="utf-8")
         loaded, tree = yaml.safe_load(text), yaml.compose(text)
@@ -297,13 +299,13 @@ def read(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ConfigError(f"{where}: no YAML ({getattr(error, 'problem', None) or error})") from None
     if not isinstance(loaded, dict):
-        raise ConfigError(f"{path} holds no settings; heed recipe cp NAME {path} writes some")
+        raise ConfigError(f"{path} holds no settings", hint=f"heed recipe cp NAME {path} writes some")
     lines = {key: f"{path}:{line}" for key, line in positions(tree)}
     start = loaded.pop("recipe", None)
     if start is not None and start not in RECIPES:
-        raise NotFound(f"{lines['recipe']}: no recipe is called {start!r}; {nearest(str(start), RECIPES)}")
+        raise NotFound(f"{lines['recipe']}: no recipe is called {start!r}", hint=nearest(str(start), RECIPES))
     if start is None and not isinstance(loaded.get("family"), str):
-        raise ConfigError(f"{path} names neither a family nor a recipe; write family: gpt2")
+        raise ConfigError(f"{path} names neither a family nor a recipe", hint="write family: gpt2")
     values = plain(RECIPES[start] if start is not None else Recipe(loaded["family"], ""))
     for key, value in flat(loaded).items():
         if key != "name":

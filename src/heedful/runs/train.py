@@ -162,7 +162,7 @@ class Loop:
                     break
                 if self.by.any_process(asked.stop) and step.number < self.config.steps:
                     raise Interrupted(
-                        f"interrupted at step {step.number}; saved {step.save()}: --resume goes on"
+                        f"interrupted at step {step.number}", hint=f"saved {step.save()}: --resume goes on"
                     )
         return self.result(last)
 

@@ -78,7 +78,7 @@ def verify(folder: Path, name: str) -> Verdict:
     rows = ledger.named(folder)
     if name not in rows:
         hint = nearest(name, rows) or "heed verify --list has them all"
-        raise NotFound(f"no row of {folder}/ is called {name!r}; {hint}")
+        raise NotFound(f"no row of {folder}/ is called {name!r}", hint=hint)
     row = rows[name]
     check = read_check(row, name)
     stored = number(row["figure"], check.figure, f"row {name!r}")
@@ -98,7 +98,7 @@ def read_check(row: Mapping[str, Any], name: str) -> Check:
     given = row.get("check")
     if not given:
         raise Unavailable(
-            f"row {name!r} has no check that runs by itself; its figure came from: {row['command']}"
+            f"row {name!r} has no check that runs by itself", hint=f"its figure came from: {row['command']}"
         )
     if not isinstance(given, Mapping) or set(given) - KNOWN or not {"steps", "tolerance"} <= set(given):
         raise CorruptFile(
@@ -127,19 +127,24 @@ def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
 
         if not torch.cuda.is_available():
             raise Unavailable(
-                f"row {name!r} needs a GPU and there is none here; it was measured on {row['hardware']}"
+                f"row {name!r} needs a GPU and there is none here",
+                hint=f"it was measured on {row['hardware']}",
             )
     if not check.data:
         return Path(os.environ["HEED_DATA"]) if os.environ.get("HEED_DATA") else None
     root = os.environ.get("HEED_DATA")
     if not root:
-        raise Unavailable(f"row {name!r} needs {check.data[0]}; set HEED_DATA to the folder it is in")
+        raise Unavailable(f"row {name!r} needs {check.data[0]}", hint="set HEED_DATA to the folder it is in")
     files = [Path(root) / one for one in check.data]
     for file in files:
         if not file.is_file():
-            raise Unavailable(f"row {name!r} needs {file}, which is not there; HEED_DATA names the folder")
+            raise Unavailable(
+                f"row {name!r} needs {file}, which is not there", hint="HEED_DATA names the folder"
+            )
     if row["data_sha256"] and ledger.sha256(files) != row["data_sha256"]:
-        raise Unavailable(f"row {name!r}: the data in {root} is not what it was measured on; SHA-256 differs")
+        raise Unavailable(
+            f"row {name!r}: the data in {root} is not what it was measured on", hint="SHA-256 differs"
+        )
     return Path(root)
 
 
@@ -154,12 +159,12 @@ def command(step: Sequence[str], places: Mapping[str, str], root: Path) -> list[
     script = filled[0] == "python" and re.fullmatch(r"benchmarks/\w+\.py", (filled[1:] or [""])[0])
     if not module and not script:
         raise CorruptFile(
-            f"{' '.join(step)[:80]!r} is not run; a step is heed …, python -m heedful… (or bundle…) "
-            "or python benchmarks/….py"
+            f"{' '.join(step)[:80]!r} is not run",
+            hint="a step is heed …, python -m heedful… (or bundle…) or python benchmarks/….py",
         )
     if script and not (root / filled[1]).is_file():
         raise Unavailable(
-            f"{filled[1]} is not beside the results; rows are verified in a checkout of heedful"
+            f"{filled[1]} is not beside the results", hint="rows are verified in a checkout of heedful"
         )
     return [sys.executable, *filled[1:]]
 

@@ -133,7 +133,7 @@ def write_checkpoint(
         last = newest(folder)
         kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"
         reason = "no space left on the disk" if "No space left" in reason else reason
-        raise HeedfulError(f"could not write {final}: {reason}; {kept}") from None
+        raise HeedfulError(f"could not write {final}: {reason}", hint=kept) from None
     return final
 
 
@@ -178,7 +178,9 @@ def make_room(folder: Path) -> None:
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"folder={str(folder)!r} cannot be made ({error.strerror}); name another") from None
+        raise ConfigError(
+            f"folder={str(folder)!r} cannot be made ({error.strerror})", hint="name another"
+        ) from None
 
 
 def place(folder: Path, step: int) -> Path:
@@ -207,7 +209,7 @@ def pointed(pointer: Path) -> Path | None:
     try:
         path = pointer.parent / "checkpoints" / json.loads(pointer.read_text())["checkpoint"]
     except (ValueError, KeyError):
-        raise CorruptFile(f"{pointer} is damaged; delete it to use the newest checkpoint") from None
+        raise CorruptFile(f"{pointer} is damaged", hint="delete it to use the newest checkpoint") from None
     return path if path.is_dir() else None
 
 
@@ -233,10 +235,10 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
         training: dict[str, Any] = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))
         return {"step": int(training["step"]), **{key: training[key] for key in ("loss", "config", "data")}}
     except FileNotFoundError:
-        raise NotFound(f"{checkpoint} has no training.json; {instead(checkpoint)}") from None
+        raise NotFound(f"{checkpoint} has no training.json", hint=instead(checkpoint)) from None
     except (ValueError, KeyError, TypeError) as error:
         path = checkpoint / "training.json"
-        raise CorruptFile(f"{path} is damaged ({error}); {instead(checkpoint)}") from None
+        raise CorruptFile(f"{path} is damaged ({error})", hint=instead(checkpoint)) from None
 
 
 def instead(checkpoint: Path) -> str:
@@ -251,18 +253,18 @@ def read_model(checkpoint: Path) -> Model:
     try:
         return load(checkpoint)
     except (CorruptFile, NotFound) as error:
-        raise type(error)(f"{str(error).partition('; ')[0]}; {instead(checkpoint)}") from None
+        raise type(error)(error.message, hint=instead(checkpoint)) from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a side file, in memory of their own: a mapped file keeps its disk space when removed."""
     if not path.is_file():
-        raise NotFound(f"{path} is not there; {instead(path.parent)}")
+        raise NotFound(f"{path} is not there", hint=instead(path.parent))
     try:
         file = SafeFile(path)
         return {name: file.read(name) for name in file.entries}
     except CorruptFile as error:
-        raise CorruptFile(f"{str(error).partition('; ')[0]}; {instead(path.parent)}") from None
+        raise CorruptFile(error.message, hint=instead(path.parent)) from None
 
 
 def copy_weights(model: Model, source: Model, where: Path, like: Like = lambda t, _: t) -> None:
@@ -276,7 +278,7 @@ def copy_weights(model: Model, source: Model, where: Path, like: Like = lambda t
         odd = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
         what = f"{listed(had)}, this one {listed(have)}" if fields else f"another {odd[0]}"
         raise WrongShape(
-            f"{where} holds another model: it has {what}; build the same one, or use a new folder"
+            f"{where} holds another model: it has {what}", hint="build the same one, or use a new folder"
         )
     put_values(ours, {name: like(value, ours[name]) for name, value in theirs.items()})
 

@@ -78,15 +78,17 @@ def fill(
             if value.is_floating_point() != ours[name].is_floating_point():
                 kind = str(ours[name].dtype).removeprefix("torch.")
                 raise WeightsError(
-                    f"{link.theirs[0]!r} holds {str(value.dtype).removeprefix('torch.')}, which cannot be "
-                    f"{name!r}, {kind}; is it quantised by a program that is not read here?"
+                    f"{link.theirs[0]!r} holds {str(value.dtype).removeprefix('torch.')}, "
+                    f"which cannot be {name!r}, {kind}",
+                    hint="is it quantised by a program that is not read here?",
                 )
             value = value if as_stored else _cast(value, target, keep_wide=dtype is None)
             put(model, name, value.contiguous())
     for repeated, original in origin.copies.items():
         if not torch.equal(source.read(repeated), source.read(names[original])):
             raise WeightsError(
-                f"{repeated!r} should repeat {original!r} but differs; set tie_word_embeddings to false?"
+                f"{repeated!r} should repeat {original!r} but differs",
+                hint="set tie_word_embeddings to false?",
             )
     return origin
 
@@ -104,7 +106,7 @@ def _check_names(
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         instead = nearest(missing[0], source.entries) or "does config.json belong to these weights?"
-        raise MissingTensor(f"the file has no tensor {missing[0]!r}{more}; {instead}")
+        raise MissingTensor(f"the file has no tensor {missing[0]!r}{more}", hint=instead)
     for name in sorted(set(source.entries) - wanted):
         original = copies.get(name, copies.get(f"{prefix}.{name}", ""))
         while original in copies and original not in names:  # a copy of a copy repeats what that one repeats
@@ -116,7 +118,7 @@ def _check_names(
         else:
             instead = nearest(name, wanted) or "does config.json belong to these weights?"
             raise UnexpectedTensor(
-                f"the file has a tensor {name!r} that this model has no place for; {instead}"
+                f"the file has a tensor {name!r} that this model has no place for", hint=instead
             )
 
 
@@ -128,8 +130,9 @@ def _load(link: Link, values: list[Tensor], shapes: list[torch.Size]) -> list[Te
         loaded = []
     if [list(t.shape) for t in loaded] != expected:
         raise WrongShape(
-            f"{link.theirs[0]!r} has shape {tuple(values[0].shape)}, which does not give {link.ours[0]!r} "
-            f"of shape {tuple(shapes[0])}; does config.json belong to these weights?"
+            f"{link.theirs[0]!r} has shape {tuple(values[0].shape)}, "
+            f"which does not give {link.ours[0]!r} of shape {tuple(shapes[0])}",
+            hint="does config.json belong to these weights?",
         )
     return loaded
 

@@ -99,8 +99,9 @@ class PickleFile:
                 loaded = torch.load(path, map_location="cpu", weights_only=True)
             except Exception as error:
                 raise CorruptFile(
-                    f"{path} is damaged or holds more than tensors ({type(error).__name__}), and code is not "
-                    "run; use a safetensors file"
+                    f"{path} is damaged or holds more than tensors ({type(error).__name__}), "
+                    "and code is not run",
+                    hint="use a safetensors file",
                 ) from None
             if not isinstance(loaded, Mapping):
                 raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
@@ -124,7 +125,9 @@ def open_folder(folder: Path) -> Source:
         return PickleFile(shards_of(folder / OLD_INDEX))
     if (folder / "pytorch_model.bin").is_file():
         return PickleFile([folder / "pytorch_model.bin"])
-    raise NotFound(f"{folder} has no model.safetensors or pytorch_model.bin; is it the folder of a model?")
+    raise NotFound(
+        f"{folder} has no model.safetensors or pytorch_model.bin", hint="is it the folder of a model?"
+    )
 
 
 def shards_of(index: Path) -> list[Path]:

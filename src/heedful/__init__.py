@@ -32,7 +32,7 @@ _WHERE = {
     "quantize": "heedful.decode.quantize",
     "save": "heedful.loading",
     "stream": "heedful.decode.loop",
-    "train_tokenizer": "heedful.text.training",
+    "train_tokenizer": "heedful.text.tokenizer_training",
     "view": "heedful.view",
 }
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from heedful.nn.context import Watch as Watch
     from heedful.tasks import Conversation as Conversation
     from heedful.tasks import pipeline as pipeline
-    from heedful.text.training import train_tokenizer as train_tokenizer
+    from heedful.text.tokenizer_training import train_tokenizer as train_tokenizer
     from heedful.train.config import TrainConfig as TrainConfig
     from heedful.train.fit import fit as fit
     from heedful.word2vec import Word2Vec as Word2Vec

@@ -126,7 +126,7 @@ class Tokenizers(Target):
     NAMES = ("tokenizer.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
     def prepare(self) -> None:
-        from heedful.text.reading import save_tokenizer
+        from heedful.text.tokenizer_files import save_tokenizer
 
         text = self.folder / "text.txt"
         text.write_text(TEXT, encoding="utf-8")

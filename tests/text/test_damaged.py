@@ -12,7 +12,7 @@ import heedful
 from heedful.errors import CorruptFile, InputError
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.text.from_gguf import from_gguf
-from heedful.text.reading import save_tokenizer
+from heedful.text.tokenizer_files import save_tokenizer
 
 
 @pytest.fixture

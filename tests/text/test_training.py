@@ -15,7 +15,7 @@ import pytest
 from heedful import data
 from heedful.errors import InputError, NotFound
 from heedful.text import bpe, load_tokenizer, save_tokenizer
-from heedful.text.training import train_tokenizer
+from heedful.text.tokenizer_training import train_tokenizer
 
 SENTENCES = [
     f"{who} {what} {where}{mark}"
@@ -67,7 +67,7 @@ def test_the_unknown_is_marked_and_not_dropped(kind: str, corpus: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_text_gives_the_same_tokenizer_in_another_process(kind: str, corpus: Path) -> None:
     program = (
-        "import sys; from heedful.text.training import train_tokenizer as t; "
+        "import sys; from heedful.text.tokenizer_training import train_tokenizer as t; "
         "sys.stdout.write(t(sys.argv[1], sys.argv[2], vocab=350).backend.to_str())"
     )
     other = subprocess.run(
@@ -175,12 +175,12 @@ class TestReadableBPE:
 
         library = pre_tokenizers.ByteLevel(add_prefix_space=False)
         text = "I don't know_it:  x² costs ½ of 12,50€\n\n  Ⅻ naïve 日本 😀 _a_\t end "
-        assert ["".join(bpe.as_letters(w)) for w in bpe.split_words(text)] == [
+        assert ["".join(bpe.word_letters(w)) for w in bpe.split_words(text)] == [
             w for w, _ in library.pre_tokenize_str(text)
         ]
 
     def test_merges_are_the_librarys(self, corpus: Path) -> None:
-        ours = bpe.train(corpus.read_text().splitlines(keepends=True), merges=90)
+        ours = bpe.train_bpe(corpus.read_text().splitlines(keepends=True), merges=90)
         theirs = train_tokenizer("bpe", corpus, vocab=257 + 90)
         merges = [tuple(pair) for pair in json.loads(theirs.backend.to_str())["model"]["merges"]]
         assert list(ours.merges) == merges
@@ -189,7 +189,7 @@ class TestReadableBPE:
             assert ours.decode(ours.encode(text)) == text
 
     def test_counts_never_rise(self, corpus: Path) -> None:
-        counts = bpe.train([corpus.read_text()], merges=50).counts
+        counts = bpe.train_bpe([corpus.read_text()], merges=50).counts
         assert all(a >= b for a, b in pairwise(counts))
 
     def test_a_word_is_merged_step_by_step(self) -> None:
@@ -200,12 +200,12 @@ class TestReadableBPE:
         assert [step.rank for step in learned.steps(" low")] == [0, 1, 2]
 
     def test_a_pair_that_overlaps_itself_is_merged_from_the_left(self) -> None:
-        assert bpe.merged(("a", "a", "a"), ("a", "a")) == ("aa", "a")
+        assert bpe.merge_pair(("a", "a", "a"), ("a", "a")) == ("aa", "a")
 
     def test_the_papers_example(self) -> None:
         """Sennrich et al. 2016, algorithm 1: low lower newest widest, here without the end-of-word mark."""
         words = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
-        assert bpe.train(words, merges=3).merges == (("e", "s"), ("es", "t"), ("l", "o"))
+        assert bpe.train_bpe(words, merges=3).merges == (("e", "s"), ("es", "t"), ("l", "o"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,7 +19,7 @@ from heedful.runs.reading import Corpus
 from heedful.runs.recipes import Vocabulary
 from heedful.runs.settings import READING, Chosen, located
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
-from heedful.text.training import TRAINERS, train_tokenizer
+from heedful.text.tokenizer_training import TRAINERS, train_tokenizer
 from heedful.train.checkpoint import of_run
 from heedful.train.objectives import Objective, distil, objective
 
@@ -52,10 +52,11 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"device = {name!r} is unknown; auto, cpu, cuda, cuda:1 or mps") from None
+        raise ConfigError(f"device = {name!r} is unknown", hint="auto, cpu, cuda, cuda:1 or mps") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            f"device = {name!r}: this machine has no CUDA device, or torch was installed without; use cpu"
+            f"device = {name!r}: this machine has no CUDA device, or torch was installed without",
+            hint="use cpu",
         )
     return device
 
@@ -64,7 +65,7 @@ def prepare(chosen: Chosen, device: torch.device, folder: Path | None = None) ->
     """Everything built; `folder` keeps the tokenizer, so that a resumed run has the same."""
     recipe = chosen.recipe
     if not chosen.files:
-        raise InputError("no data was given; name the files to train on: heed train RECIPE FILE…")
+        raise InputError("no data was given", hint="name the files to train on: heed train RECIPE FILE…")
     corpus = Corpus(
         recipe.objective, chosen.files, chosen.valid, {**READING, **recipe.data}, recipe.train.seed
     )
@@ -90,7 +91,7 @@ def _teacher(chosen: Chosen, device: torch.device) -> Model | None:
     if chosen.recipe.objective != "distil":
         return None
     if chosen.recipe.teacher is None:
-        raise ConfigError("distil needs a teacher; name a trained model: --set teacher=FOLDER")
+        raise ConfigError("distil needs a teacher", hint="name a trained model: --set teacher=FOLDER")
     teacher = load(of_run(chosen.recipe.teacher), device=device)
     if teacher.tokenizer is None:
         raise InputError(f"{chosen.recipe.teacher} has no tokenizer, which its student needs too")
@@ -145,7 +146,8 @@ def check_reach(chosen: Chosen, begun: Model | None) -> None:
     if isinstance(reach, int) and length > reach:
         more = "" if begun is not None else f", or --set model.context={length}"
         raise ConfigError(
-            f"data.length = {length} is longer than the context of {reach}; use --length {reach}{more}"
+            f"data.length = {length} is longer than the context of {reach}",
+            hint=f"use --length {reach}{more}",
         )
 
 
@@ -211,8 +213,8 @@ def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> N
         if len(tokenizer) > table.vocab:
             which = f"the model in {start}" if start is not None else "model.vocab"
             raise ConfigError(
-                f"the tokenizer has {len(tokenizer):,} tokens, {which} has {table.vocab:,} for its {what}; "
-                "they must be of one make"
+                f"the tokenizer has {len(tokenizer):,} tokens, {which} has {table.vocab:,} for its {what}",
+                hint="they must be of one make",
             )
 
 

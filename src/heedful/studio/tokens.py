@@ -11,8 +11,7 @@ from typing import Any
 from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.text import Tokenizer
-from heedful.text.bpe import BPE, Step, merged
-from heedful.text.byte_letters import by_bytes, bytes_of
+from heedful.text.bpe import BPE, MergeStep, is_byte_level, merge_pair, token_bytes
 from heedful.word2vec import Word2Vec
 
 SPACES = {"\n": "⏎", "\t": "⇥", " ": "·", "\u00a0": "·"}
@@ -49,11 +48,11 @@ def speller(model: Model) -> Callable[[str], str]:
     tokenizer = model.tokenizer
     if tokenizer is None:
         return lambda token: token
-    if not by_bytes(tokenizer):
+    if not is_byte_level(tokenizer):
         return _without_marks
 
     def spelled(token: str) -> str:
-        raw = bytes_of(tokenizer, token)
+        raw = token_bytes(tokenizer, token)
         if raw is None:
             return visible(token)
         try:
@@ -126,9 +125,9 @@ def tokenized(model: Model, text: str, special: bool, most: int) -> dict[str, An
     """Everything about how a model cuts a text; at most so many tokens are listed."""
     tokens, count = placed(model, text, special, most)
     tokenizer: Tokenizer = model.tokenizer
-    spelled = by_bytes(tokenizer)
+    spelled = is_byte_level(tokenizer)
     for token in tokens:
-        raw = bytes_of(tokenizer, token["text"]) if spelled else None
+        raw = token_bytes(tokenizer, token["text"]) if spelled else None
         raw = text[token["start"] : token["end"]].encode() if raw is None else raw
         token["bytes"] = raw.hex(" ").upper()
     kind = type(tokenizer.backend.model).__name__
@@ -180,13 +179,13 @@ def replayed(model: Model, text: str, state: dict[str, Any]) -> tuple[list[dict[
     return out, f"{left} of {len(words)} words are not replayed: too many, or too long" if left else None
 
 
-def steps_of(bpe: BPE, pieces: tuple[str, ...]) -> list[Step]:
+def steps_of(bpe: BPE, pieces: tuple[str, ...]) -> list[MergeStep]:
     """The merges of one word from its letters: always the pair that was learned first."""
     done = []
     while known := [pair for pair in pairwise(pieces) if pair in bpe.ranks]:
         pair = min(known, key=bpe.ranks.__getitem__)
-        pieces = merged(pieces, pair)
-        done.append(Step(bpe.ranks[pair], pair, pieces))
+        pieces = merge_pair(pieces, pair)
+        done.append(MergeStep(bpe.ranks[pair], pair, pieces))
     return done
 
 

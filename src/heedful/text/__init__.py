@@ -11,7 +11,7 @@ bpe.py            byte-pair encoding in the open: learned and replayed merge by 
 
 from __future__ import annotations
 
-from heedful.text.reading import load_tokenizer, save_tokenizer
 from heedful.text.tokenizer import Piece, Tokenizer
+from heedful.text.tokenizer_files import load_tokenizer, save_tokenizer
 
 __all__ = ["Piece", "Tokenizer", "load_tokenizer", "save_tokenizer"]

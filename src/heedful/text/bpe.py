@@ -1,4 +1,4 @@
-"""Byte-pair encoding in the open: how merges are learned, and how they are replayed on a word.
+"""Byte-pair encoding step by step: how merges are learned, and how they are replayed on a word.
 
 Count every pair of neighbours in all words, merge the most frequent one everywhere, and again (Gage 1994;
 Sennrich et al. 2016, algorithm 1). Over bytes nothing is unknown (Radford et al. 2019 §2.2). For real corpora
@@ -15,6 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heedful.text.tokenizer import Tokenizer
 
 Pair = tuple[str, str]
 
@@ -41,23 +45,37 @@ def word_pattern() -> re.Pattern[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """A text cut into words; merges never cross their ends."""
+    """Return the words of a text; merges never cross their ends."""
     return word_pattern().findall(text)
 
 
-def as_letters(word: str) -> tuple[str, ...]:
-    """The bytes of a word, as letters."""
+def word_letters(word: str) -> tuple[str, ...]:
+    """Return the bytes of a word, as letters."""
     return tuple(letters_of_bytes()[b] for b in word.encode("utf-8"))
 
 
-def as_text(pieces: Iterable[str]) -> str:
-    """The text of pieces."""
-    back = {letter: b for b, letter in letters_of_bytes().items()}
-    return bytes(back[c] for piece in pieces for c in piece).decode("utf-8", errors="replace")
+@functools.cache
+def bytes_of_letters() -> dict[str, int]:
+    """Map each letter of `letters_of_bytes` back to its byte."""
+    return {letter: b for b, letter in letters_of_bytes().items()}
 
 
-def merged(pieces: Sequence[str], pair: Pair) -> tuple[str, ...]:
-    """The pieces with every occurrence of the pair made one, from left to right."""
+def is_byte_level(tokenizer: Tokenizer) -> bool:
+    """Return whether the names in the vocabulary spell bytes by letters (Ġ for a space)."""
+    decoder = tokenizer.backend.decoder
+    return decoder is not None and "ByteLevel" in str(decoder)
+
+
+def token_bytes(tokenizer: Tokenizer, token: str) -> bytes | None:
+    """Return the bytes that a token of a byte-level vocabulary stands for; None for a special one."""
+    table = bytes_of_letters()
+    if token in tokenizer.roles.values() or any(c not in table for c in token):
+        return None
+    return bytes(table[c] for c in token)
+
+
+def merge_pair(pieces: Sequence[str], pair: Pair) -> tuple[str, ...]:
+    """Return the pieces with every occurrence of the pair made one, from left to right."""
     out: list[str] = []
     i = 0
     while i < len(pieces):
@@ -68,7 +86,7 @@ def merged(pieces: Sequence[str], pair: Pair) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Step:
+class MergeStep:
     """One merge on the way from bytes to tokens: its place in the list of merges, and the pieces after it."""
 
     rank: int
@@ -87,39 +105,40 @@ class BPE:
     def ranks(self) -> dict[Pair, int]:
         return {pair: rank for rank, pair in enumerate(self.merges)}
 
-    def steps(self, word: str) -> list[Step]:
-        """The merges of one word, one by one: always the pair that was learned first."""
-        pieces, done = as_letters(word), []
+    def steps(self, word: str) -> list[MergeStep]:
+        """Return the merges of one word, one by one: always the pair that was learned first."""
+        pieces, steps = word_letters(word), []
         while len(pieces) > 1:
             known = [pair for pair in pairwise(pieces) if pair in self.ranks]
             if not known:
                 break
             pair = min(known, key=self.ranks.__getitem__)
-            pieces = merged(pieces, pair)
-            done.append(Step(self.ranks[pair], pair, pieces))
-        return done
+            pieces = merge_pair(pieces, pair)
+            steps.append(MergeStep(self.ranks[pair], pair, pieces))
+        return steps
 
     def encode(self, text: str) -> list[str]:
-        """The pieces of a text."""
+        """Return the pieces of a text."""
         out: list[str] = []
         for word in split_words(text):
             steps = self.steps(word)
-            out += steps[-1].pieces if steps else as_letters(word)
+            out += steps[-1].pieces if steps else word_letters(word)
         return out
 
     def decode(self, pieces: Iterable[str]) -> str:
-        """The text of pieces."""
-        return as_text(pieces)
+        """Return the text of pieces."""
+        table = bytes_of_letters()
+        return bytes(table[c] for piece in pieces for c in piece).decode("utf-8", errors="replace")
 
 
-def train(texts: Iterable[str], merges: int) -> BPE:
-    """Learn so many merges from texts, or as many as there are pairs.
+def train_bpe(texts: Iterable[str], merges: int) -> BPE:
+    """Learn `merges` merges from texts, or as many as there are pairs.
 
     Between equally frequent pairs the one whose parts came first into the vocabulary wins: letters in their
     order, then merges in theirs.
     """
     counts = Counter(word for text in texts for word in split_words(text))
-    words = {word: as_letters(word) for word in counts}
+    words = {word: word_letters(word) for word in counts}
     age = {letter: i for i, letter in enumerate(sorted(letters_of_bytes().values()))}
     learned: list[Pair] = []
     seen: list[int] = []
@@ -134,5 +153,5 @@ def train(texts: Iterable[str], merges: int) -> BPE:
         learned.append(best)
         seen.append(pairs[best])
         age.setdefault("".join(best), len(age))
-        words = {w: merged(pieces, best) if best[0] in pieces else pieces for w, pieces in words.items()}
+        words = {w: merge_pair(pieces, best) if best[0] in pieces else pieces for w, pieces in words.items()}
     return BPE(tuple(learned), tuple(seen))

@@ -8,10 +8,10 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from heedful.errors import CorruptFile, InputError
-from heedful.text import pieces
+from heedful.text import sentencepiece as pieces
 from heedful.text import tokenizer as text
-from heedful.text.failures import typed_failure
-from heedful.text.vocabularies import frame
+from heedful.text.tokenizer import typed_failure
+from heedful.text.vocabularies import set_template
 
 # How text is cut before bytes are merged. A cut at digits first: every digit is a piece of its own.
 LLAMA3 = (
@@ -88,12 +88,12 @@ def _byte_level(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[st
     backend.add_tokens([AddedToken(n, normalized=False) for n in user])
     first = metadata.get("tokenizer.ggml.bos_token_id")
     if metadata.get("tokenizer.ggml.add_bos_token", False) and first is not None:
-        frame(backend, f"{names[first]} $A", f"{names[first]} $A $B:1")
+        set_template(backend, f"{names[first]} $A", f"{names[first]} $A $B:1")
     return backend
 
 
 def _by_scores(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[str, Any]) -> Tokenizer:
-    model = pieces.Pieces(
+    model = pieces.SentencePieceModel(
         names=list(names),
         scores=list(metadata["tokenizer.ggml.scores"]),
         kinds=list(kinds),
@@ -104,6 +104,6 @@ def _by_scores(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[str
         squeeze_spaces=False,
     )
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", True))
-    return pieces.build(
+    return pieces.build_sentencepiece(
         model, add_bos=add_bos, add_eos=bool(metadata.get("tokenizer.ggml.add_eos_token", False))
     )

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
-from heedful.errors import InputError
-from heedful.text.failures import typed_failure
+from heedful.errors import HeedfulError, InputError
 
 NO_LIMIT = int(1e30)  # what transformers says of a tokenizer that sets none
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
@@ -56,13 +55,13 @@ class Tokenizer:
         return f"Tokenizer({kind}, {len(self):,} tokens, {roles})"
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """The ids of a text; `special` puts around it what its model was trained with ([CLS] … [SEP])"""
+        """Return the ids of a text; `special` adds what its model was trained with ([CLS] … [SEP])."""
         return self._encoding(text, special).ids
 
     def __call__(
         self, text: str | Sequence[str], text_pair: str | None = None, *, add_special_tokens: bool = True
     ) -> dict[str, Any]:
-        """{"input_ids", "attention_mask"} of a text, of two, or lists of these for a list of texts.
+        """Return {"input_ids", "attention_mask"} of a text, of two, or lists of these for a list of texts.
 
         For code that comes from transformers, to look at ids; ours says `encode`. With two texts, or if the
         model reads them, there are "token_type_ids" too.
@@ -76,27 +75,27 @@ class Tokenizer:
         return found | ({"token_type_ids": encoding.type_ids} if typed else {})
 
     def encode_pair(self, first: str, second: str, special: bool = True) -> tuple[list[int], list[int]]:
-        """The ids of two texts as one sequence, and which of the two each belongs to (BERT's token types)."""
+        """Return the ids of two texts as one sequence, and the text each belongs to (BERT's token types)."""
         encoding = self._encoding(first, special, second)
         return encoding.ids, encoding.type_ids
 
     def encode_all(self, texts: Iterable[str], special: bool = True) -> list[list[int]]:
-        """The ids of many texts, on all cores."""
+        """Return the ids of many texts, encoded on all cores."""
         try:
             return [e.ids for e in self.backend.encode_batch_fast(list(texts), add_special_tokens=special)]
         except BaseException as error:
-            raise _unusable(error, "these texts cannot be encoded") from None
+            raise _encoding_failure(error, "these texts cannot be encoded") from None
 
     def split(self, text: str, special: bool = True) -> list[Piece]:
-        """The pieces of a text: ids, tokens and offsets. A special token that was added has an empty span."""
+        """Return the pieces of a text: ids, tokens and offsets. An added special token has an empty span."""
         e = self._encoding(text, special)
         try:
             return [Piece(i, t, *span) for i, t, span in zip(e.ids, e.tokens, e.offsets, strict=True)]
         except ValueError as error:  # a post-processor that names more tokens than ids
-            raise _unusable(error, f"{text!r:.40} cannot be split") from None
+            raise _encoding_failure(error, f"{text!r:.40} cannot be split") from None
 
     def offsets(self, text: str, special: bool = True) -> list[tuple[int, int]]:
-        """The first character of each piece and the one after its last."""
+        """Return the first character of each piece and the one after its last."""
         return self._encoding(text, special).offsets
 
     def _encoding(self, text: str, special: bool, pair: str | None = None) -> tokenizers.Encoding:
@@ -110,18 +109,18 @@ class Tokenizer:
         except TypeError:  # its word for a lone surrogate, what Python makes of bytes that are no UTF-8
             raise InputError(f"{text!r:.40} holds half a character; give text that is valid UTF-8") from None
         except BaseException as error:
-            raise _unusable(error, f"{text!r:.40} cannot be encoded") from None
+            raise _encoding_failure(error, f"{text!r:.40} cannot be encoded") from None
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
         self._check(ids)
         try:
             return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
         except BaseException as error:
-            raise _unusable(error, f"the ids {ids!s:.40} cannot be decoded") from None
+            raise _encoding_failure(error, f"the ids {ids!s:.40} cannot be decoded") from None
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The names of ids in the vocabulary: "Ġworld", "##ing", "▁the"."""
+        """Return the names of ids in the vocabulary: "Ġworld", "##ing", "▁the"."""
         self._check(ids)
         # Some vocabularies have holes that the model's table was rounded up over.
         return [str(t) if (t := self.backend.id_to_token(i)) is not None else f"<{i}>" for i in ids]
@@ -137,7 +136,7 @@ class Tokenizer:
             )
 
     def id(self, token: str) -> int | None:
-        """The id of a token by its name in the vocabulary; None if it is not there."""
+        """Return the id of a token by its name in the vocabulary; None if it is not there."""
         found = self.backend.token_to_id(token)
         return None if found is None else int(found)
 
@@ -191,26 +190,42 @@ class Tokenizer:
         return self._role("sep")
 
     def chat(self, messages: Sequence[Mapping[str, Any]], generation_prompt: bool = True) -> str:
-        """A conversation as the text its model was trained on; `generation_prompt` opens the answer.
+        """Return a conversation as the text its model was trained on; `generation_prompt` opens the answer.
 
         Encode the result with special=False: the template writes the special tokens itself.
         """
         if self.chat_template is None:
             raise InputError("this tokenizer has no chat template: its model was not trained to converse")
-        return render(
+        return render_chat(
             self.chat_template, messages=list(messages), add_generation_prompt=generation_prompt,
             **{f"{role}_token": token for role, token in self.roles.items()},
         )  # fmt: skip
 
 
-def _unusable(error: BaseException, what: str) -> BaseException:
-    """A failure of the library over text or ids that are well-formed: the vocabulary's rules are at fault."""
+def typed_failure(
+    error: BaseException, kind: type[HeedfulError], message: str, hint: str | None = None
+) -> BaseException:
+    """Return `kind` with the reason of the `tokenizers` library; an error of another kind comes back as it is.
+
+    The library raises bare Exception; and a limit it runs into (of a regular expression, say) is a panic,
+    which is no Exception at all and would pass every handler up to the terminal.
+    """
+    panicked = type(error).__name__ == "PanicException"
+    own = isinstance(error, HeedfulError | OSError | MemoryError)
+    if own or not (panicked or isinstance(error, Exception)):
+        return error
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return kind(f"{message} ({reason!r:.200})", hint=hint)
+
+
+def _encoding_failure(error: BaseException, message: str) -> BaseException:
+    """Return the error of well-formed text or ids that the library cannot take: its rules are at fault."""
     hint = "its tokenizer files are damaged, or lack a token for what is unknown"
-    return typed_failure(error, InputError, what, hint)
+    return typed_failure(error, InputError, message, hint)
 
 
-def render(template: str, **values: Any) -> str:
-    """A chat template filled in. It comes with a model from anywhere, so it runs in a sandbox."""
+def render_chat(template: str, **values: Any) -> str:
+    """Return a chat template filled in. It comes with a model from anywhere, so it runs in a sandbox."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

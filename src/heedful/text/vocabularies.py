@@ -20,13 +20,13 @@ from heedful.files import read_json
 Merges = Sequence[tuple[str, str]]
 
 
-def read_lines(path: Path) -> dict[str, int]:
+def read_vocabulary(path: Path) -> dict[str, int]:
     """One token per line; its number is its id."""
     text = path.read_text(encoding="utf-8")
     return {line.rstrip("\r"): i for i, line in enumerate(text.removesuffix("\n").split("\n"))}
 
 
-def read_table(path: Path) -> dict[str, int]:
+def read_vocabulary_table(path: Path) -> dict[str, int]:
     """A JSON table token → id."""
     table: dict[str, int] = read_json(path)
     if not all(isinstance(i, int) for i in table.values()):
@@ -47,7 +47,7 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
     return merges
 
 
-def special(backend: Tokenizer, tokens: Sequence[str], *, keep_space: Sequence[str] = ()) -> None:
+def mark_special(backend: Tokenizer, tokens: Sequence[str], *, keep_space: Sequence[str] = ()) -> None:
     """Make those of `tokens` that the vocabulary has special: never split, left out when decoding.
 
     One in `keep_space` swallows the space before it, as <mask> does in byte-level vocabularies.
@@ -73,7 +73,7 @@ def add_tokens(backend: Tokenizer, tokens: Sequence[AddedToken]) -> None:
         add(list(some))
 
 
-def frame(backend: Tokenizer, single: str, pair: str) -> None:
+def set_template(backend: Tokenizer, single: str, pair: str) -> None:
     """What stands around one text and two, e.g. "[CLS] $A [SEP]" and "[CLS] $A [SEP] $B:1 [SEP]:1"."""
     names = {word.split(":")[0] for word in f"{single} {pair}".split() if not word.startswith("$")}
     ids = [(name, backend.token_to_id(name)) for name in sorted(names)]
@@ -83,7 +83,7 @@ def frame(backend: Tokenizer, single: str, pair: str) -> None:
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
+def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
     """BERT's: split at spaces and punctuation, then WordPiece; [CLS] a [SEP] b [SEP] around."""
     backend = Tokenizer(models.WordPiece(dict(vocab), unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(
@@ -93,9 +93,9 @@ def wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenize
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(cleanup=True)
-    special(backend, BERT_SPECIAL)
+    mark_special(backend, BERT_SPECIAL)
     if "[CLS]" in vocab and "[SEP]" in vocab:
-        frame(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+        set_template(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
     return backend
 
 
@@ -104,14 +104,16 @@ def _lower_case(vocab: Mapping[str, int]) -> bool:
     return not any(t != t.lower() for t in vocab if t.isalpha())
 
 
-def byte_level(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
+def build_byte_level(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
     """GPT-2's; where the vocabulary has <s> and <mask> too, RoBERTa's: <s> a </s> </s> b </s> around."""
     prefix = bool(settings.get("add_prefix_space", False))
     backend = Tokenizer(models.BPE(dict(vocab), list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    special(backend, ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"), keep_space=("<mask>",))
+    mark_special(
+        backend, ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"), keep_space=("<mask>",)
+    )
     if "<s>" in vocab and "</s>" in vocab and "<mask>" in vocab:
         backend.post_processor = processors.RobertaProcessing(
             ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), trim_offsets=True, add_prefix_space=prefix
@@ -119,18 +121,18 @@ def byte_level(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, 
     return backend
 
 
-def word_level_bpe(vocab: Mapping[str, int], merges: Merges) -> Tokenizer:
+def build_word_bpe(vocab: Mapping[str, int], merges: Merges) -> Tokenizer:
     """GPT's: lower-cased words and punctuation, merged letter by letter; </w> marks the end of a word."""
     backend = Tokenizer(models.BPE(dict(vocab), list(merges), unk_token="<unk>", end_of_word_suffix="</w>"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.BPEDecoder(suffix="</w>")
-    special(backend, ("<unk>",))
+    mark_special(backend, ("<unk>",))
     return backend
 
 
-def bpe(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
+def build_bpe(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
     """Byte-level or word BPE: the ends of words tell."""
     if any(token.endswith("</w>") for token in vocab):
-        return word_level_bpe(vocab, merges)
-    return byte_level(vocab, merges, settings)
+        return build_word_bpe(vocab, merges)
+    return build_byte_level(vocab, merges, settings)

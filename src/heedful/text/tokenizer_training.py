@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from heedful.errors import InputError, nearest
 from heedful.files import Paths, expand_paths, name_files, read_lines
 from heedful.text.tokenizer import ROLES, Tokenizer
-from heedful.text.vocabularies import frame
+from heedful.text.vocabularies import set_template
 
 Lines = Callable[[], Iterator[str]]
 Specials = Mapping[str, str]
@@ -34,7 +34,7 @@ TOKENS: dict[str, dict[str, str]] = {
     "word": ANGLES | {"eos": "<eos>"},
     "char": ANGLES,
 }
-USUAL: dict[str, tuple[str, ...]] = {
+DEFAULT_ROLES: dict[str, tuple[str, ...]] = {
     "bpe": ("bos", "eos"),
     "wordpiece": ("pad", "unk", "cls", "sep", "mask"),
     "unigram": ("pad", "eos", "unk"),
@@ -62,7 +62,7 @@ def train_tokenizer(
     if kind not in TRAINERS:
         hint = nearest(kind, TRAINERS) or f"one of {', '.join(TRAINERS)}"
         raise InputError(f"no kind of tokenizer is called {kind!r}; {hint}")
-    roles = specials(kind, special)
+    roles = special_tokens(kind, special)
     if type(vocab) is not int or type(sentinels) is not int or sentinels < 0:
         raise InputError(f"vocab={vocab!r} and sentinels={sentinels!r} must be whole numbers")
     extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
@@ -79,15 +79,15 @@ def train_tokenizer(
     backend.add_special_tokens([as_special(t) for t in names])
     if {"cls", "sep"} <= set(roles):
         cls, sep = roles["cls"], roles["sep"]
-        frame(backend, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
+        set_template(backend, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
     elif kind == "unigram" and "eos" in roles:
-        frame(backend, f"$A {roles['eos']}", f"$A {roles['eos']} $B {roles['eos']}")
+        set_template(backend, f"$A {roles['eos']}", f"$A {roles['eos']} $B {roles['eos']}")
     return Tokenizer(backend, roles)
 
 
-def specials(kind: str, wanted: Sequence[str] | None) -> dict[str, str]:
+def special_tokens(kind: str, wanted: Sequence[str] | None) -> dict[str, str]:
     """Role → token. Bytes leave nothing unknown; the other kinds would drop it silently, so they have unk."""
-    roles = USUAL[kind] if wanted is None else tuple(wanted)
+    roles = DEFAULT_ROLES[kind] if wanted is None else tuple(wanted)
     for role in roles:
         if role not in ROLES:
             hint = nearest(role, ROLES) or f"one of {', '.join(ROLES)}"
@@ -155,7 +155,9 @@ def _unigram(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizer
         school.train_from_iterator(lines(), trainer)
     except Exception as error:  # the library raises bare Exception
         raise InputError(f"no unigram tokenizer of {room} pieces for this text: {error}") from None
-    pieces = settled([(p, s) for p, s in json.loads(school.to_str())["model"]["vocab"] if p not in named])
+    pieces = stable_scores(
+        [(p, s) for p, s in json.loads(school.to_str())["model"]["vocab"] if p not in named]
+    )
     table = [*((name, 0.0) for name in named), *pieces]
     backend = tokenizers.Tokenizer(models.Unigram(table, unk_id=named.index(roles["unk"])))
     backend.normalizer, backend.pre_tokenizer = tidy, pre_tokenizers.Metaspace()
@@ -163,7 +165,7 @@ def _unigram(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizer
     return backend
 
 
-def settled(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+def stable_scores(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
     """Pieces in one order with one score each, whichever way the library went through the words.
 
     Its sums differ in their last digits from run to run, and letters too rare to be counted get scores just
@@ -183,7 +185,9 @@ def _word(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizers.T
     """The most frequent words; equally frequent ones in the order of the alphabet."""
     fold = str.lower if lower else str
     found = Counter(word for line in lines() for word in fold(line).split())
-    return _listed(_common(found, roles, room), roles, lower, pre_tokenizers.WhitespaceSplit())
+    return _build_word_level(
+        _most_frequent(found, roles, room), roles, lower, pre_tokenizers.WhitespaceSplit()
+    )
 
 
 def _char(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizers.Tokenizer:
@@ -192,18 +196,20 @@ def _char(lines: Lines, roles: Specials, room: int, lower: bool) -> tokenizers.T
     found: Counter[str] = Counter()
     for line in lines():
         found.update(fold(line))
-    backend = _listed(sorted(_common(found, roles, room)), roles, lower, pre_tokenizers.Split("", "isolated"))
+    backend = _build_word_level(
+        sorted(_most_frequent(found, roles, room)), roles, lower, pre_tokenizers.Split("", "isolated")
+    )
     backend.decoder = decoders.Fuse()
     return backend
 
 
-def _common(found: Counter[str], roles: Specials, room: int) -> list[str]:
+def _most_frequent(found: Counter[str], roles: Specials, room: int) -> list[str]:
     for token in roles.values():  # a text may use <unk> itself
         found.pop(token, None)
     return sorted(found, key=lambda w: (-found[w], w))[: max(room, 0)]
 
 
-def _listed(words: Iterable[str], roles: Specials, lower: bool, cut: Any) -> tokenizers.Tokenizer:
+def _build_word_level(words: Iterable[str], roles: Specials, lower: bool, cut: Any) -> tokenizers.Tokenizer:
     names = dict.fromkeys([*roles.values(), *words])
     vocab = {name: i for i, name in enumerate(names)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=roles["unk"]))

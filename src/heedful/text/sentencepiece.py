@@ -15,14 +15,14 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heedful.errors import CorruptFile
-from heedful.text.vocabularies import frame
+from heedful.text.vocabularies import set_template
 
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of piece
 
 
 @dataclass
-class Pieces:
+class SentencePieceModel:
     """A SentencePiece model: its pieces in the order of their ids, and how text is prepared for them."""
 
     names: list[str] = field(default_factory=list)
@@ -40,26 +40,26 @@ class Pieces:
         return [n for n, k in zip(self.names, self.kinds, strict=True) if k in (UNKNOWN, CONTROL)]
 
 
-def fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
+def read_fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
     """The fields of a protocol buffer message: number and value."""
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
+        key, at = _read_varint(data, at)
         kind = key & 7
         value: bytes | int
         if kind == 0:
-            value, at = _varint(data, at)
+            value, at = _read_varint(data, at)
         else:
             size = {1: 8, 5: 4}.get(kind)
             if kind == 2:
-                size, at = _varint(data, at)
+                size, at = _read_varint(data, at)
             if size is None or at + size > len(data):
                 raise ValueError("a field runs past the end")
             value, at = data[at : at + size], at + size
         yield key >> 3, value
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -71,32 +71,32 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def _message(value: bytes | int) -> bytes:
+def _as_bytes(value: bytes | int) -> bytes:
     if isinstance(value, int):
         raise ValueError("a number stands where a message belongs")
     return value
 
 
-def _signed(value: bytes | int) -> int:
+def _as_integer(value: bytes | int) -> int:
     if not isinstance(value, int):
         raise ValueError("a message stands where a number belongs")
     return value - (1 << 64) if value >> 63 else value
 
 
-def read_pieces(path: Path) -> Pieces:
+def read_sentencepiece(path: Path) -> SentencePieceModel:
     """The pieces of a SentencePiece file."""
-    out = Pieces()
+    out = SentencePieceModel()
     try:
-        for number, value in fields(path.read_bytes()):
+        for number, value in read_fields(path.read_bytes()):
             if number == 1:
-                _read_piece(out, _message(value))
+                _read_piece(out, _as_bytes(value))
             elif number == 2:
-                train = dict(fields(_message(value)))
-                out.unigram = _signed(train.get(3, 1)) == 1
-                out.bos, out.eos = _signed(train.get(41, 1)), _signed(train.get(42, 2))
+                train = dict(read_fields(_as_bytes(value)))
+                out.unigram = _as_integer(train.get(3, 1)) == 1
+                out.bos, out.eos = _as_integer(train.get(41, 1)), _as_integer(train.get(42, 2))
             elif number == 3:
-                normal = dict(fields(_message(value)))
-                out.charsmap = _message(normal.get(2, b""))
+                normal = dict(read_fields(_as_bytes(value)))
+                out.charsmap = _as_bytes(normal.get(2, b""))
                 out.prefix_space = bool(normal.get(3, 1))
                 out.squeeze_spaces = bool(normal.get(4, 1))
     except (ValueError, struct.error) as error:
@@ -106,15 +106,17 @@ def read_pieces(path: Path) -> Pieces:
     return out
 
 
-def _read_piece(out: Pieces, message: bytes) -> None:
-    piece = dict(fields(message))
-    out.names.append(_message(piece.get(1, b"")).decode("utf-8"))
-    score = _message(piece.get(2, b"\0\0\0\0"))
+def _read_piece(out: SentencePieceModel, message: bytes) -> None:
+    piece = dict(read_fields(message))
+    out.names.append(_as_bytes(piece.get(1, b"")).decode("utf-8"))
+    score = _as_bytes(piece.get(2, b"\0\0\0\0"))
     out.scores.append(float(struct.unpack("<f", score)[0]))
-    out.kinds.append(_signed(piece.get(3, NORMAL)))
+    out.kinds.append(_as_integer(piece.get(3, NORMAL)))
 
 
-def merges(names: Sequence[str], scores: Sequence[float], kinds: Sequence[int]) -> list[tuple[str, str]]:
+def merges_from_scores(
+    names: Sequence[str], scores: Sequence[float], kinds: Sequence[int]
+) -> list[tuple[str, str]]:
     """The merges that scores stand for: two pieces join wherever their union is one, the best score first."""
     ids = {n: i for i, n in enumerate(names) if kinds[i] in (NORMAL, USER, UNUSED)}
     by_score: dict[float, list[tuple[int, int, str, str]]] = defaultdict(list)
@@ -129,7 +131,7 @@ def merges(names: Sequence[str], scores: Sequence[float], kinds: Sequence[int]) 
     return [(left, right) for *_, left, right in best_first]
 
 
-def renumbered(pieces: Pieces, vocab: Mapping[str, int]) -> Pieces:
+def renumber_pieces(pieces: SentencePieceModel, vocab: Mapping[str, int]) -> SentencePieceModel:
     """The same model with the ids of a table for two languages (Marian): `pieces` cuts the first of them.
 
     A token that only the other language has never joins letters here; it stays readable by its id.
@@ -144,7 +146,7 @@ def renumbered(pieces: Pieces, vocab: Mapping[str, int]) -> Pieces:
     return replace(pieces, names=names, scores=scores, kinds=kinds, bos=-1, eos=eos)
 
 
-def shifted(pieces: Pieces) -> Pieces:
+def use_xlmr_ids(pieces: SentencePieceModel) -> SentencePieceModel:
     """The same model with the ids that XLM-R gave it: <s> <pad> </s> <unk>, then the pieces, then <mask>."""
     return replace(
         pieces,
@@ -156,7 +158,9 @@ def shifted(pieces: Pieces) -> Pieces:
     )
 
 
-def build(pieces: Pieces, *, add_bos: bool, add_eos: bool, extra: Sequence[str] = ()) -> Tokenizer:
+def build_sentencepiece(
+    pieces: SentencePieceModel, *, add_bos: bool, add_eos: bool, extra: Sequence[str] = ()
+) -> Tokenizer:
     """The same segmentation by the `tokenizers` library; `extra` are special tokens after the last piece."""
     unknown = pieces.kinds.index(UNKNOWN) if UNKNOWN in pieces.kinds else None
     fallback = BYTE in pieces.kinds
@@ -165,7 +169,7 @@ def build(pieces: Pieces, *, add_bos: bool, add_eos: bool, extra: Sequence[str] 
         backend = Tokenizer(models.Unigram(scored, unk_id=unknown, byte_fallback=fallback))
     else:
         vocab = {name: i for i, name in enumerate(pieces.names)}
-        joins = merges(pieces.names, pieces.scores, pieces.kinds)
+        joins = merges_from_scores(pieces.names, pieces.scores, pieces.kinds)
         unk = None if unknown is None else pieces.names[unknown]
         backend = Tokenizer(models.BPE(vocab, joins, unk_token=unk, fuse_unk=True, byte_fallback=fallback))
     _prepare(backend, pieces)
@@ -177,7 +181,7 @@ def build(pieces: Pieces, *, add_bos: bool, add_eos: bool, extra: Sequence[str] 
     return backend
 
 
-def _prepare(backend: Tokenizer, pieces: Pieces) -> None:
+def _prepare(backend: Tokenizer, pieces: SentencePieceModel) -> None:
     """Normalise, write spaces as ▁, and back."""
     steps: list[normalizers.Normalizer] = []
     if pieces.charsmap:
@@ -194,10 +198,10 @@ def _prepare(backend: Tokenizer, pieces: Pieces) -> None:
     backend.decoder = decoders.Sequence(after + ([decoders.Strip(" ", 1, 0)] if pieces.prefix_space else []))
 
 
-def _frame(backend: Tokenizer, pieces: Pieces, add_bos: bool, add_eos: bool) -> None:
+def _frame(backend: Tokenizer, pieces: SentencePieceModel, add_bos: bool, add_eos: bool) -> None:
     if "[CLS]" in pieces.names and "[SEP]" in pieces.names:
-        return frame(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+        return set_template(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
     before = f"{pieces.names[pieces.bos]} " if add_bos and pieces.bos >= 0 else ""
     after = f" {pieces.names[pieces.eos]}" if add_eos and pieces.eos >= 0 else ""
     if before or after:
-        frame(backend, f"{before}$A{after}", f"{before}$A{after} {before}$B:1{after}")
+        set_template(backend, f"{before}$A{after}", f"{before}$A{after} {before}$B:1{after}")

@@ -22,9 +22,9 @@ import tokenizers
 
 from heedful.errors import CorruptFile
 from heedful.files import read_json
-from heedful.text import pieces, vocabularies
-from heedful.text.failures import typed_failure
-from heedful.text.tokenizer import ROLES, Tokenizer
+from heedful.text import sentencepiece as pieces
+from heedful.text import vocabularies
+from heedful.text.tokenizer import ROLES, Tokenizer, typed_failure
 
 Table = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ BPE_FILES = (
 PIECE_FILES = ("tokenizer.model", "spiece.model", "spm.model")
 
 # What a role is called where no file says so.
-USUAL: dict[str, tuple[str, ...]] = {
+DEFAULT_TOKENS: dict[str, tuple[str, ...]] = {
     "bos": ("<s>", "<|endoftext|>"),
     "eos": ("</s>", "<|endoftext|>"),
     "pad": ("[PAD]", "<pad>"),
@@ -80,7 +80,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 # What tokenizer_config.json says of a vocabulary that comes without rules of its own.
-KINDS: dict[str, tuple[type, ...]] = {
+SETTING_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), (bool,)),
     **dict.fromkeys(("add_prefix_space", "add_bos_token", "add_eos_token"), (bool,)),
     "extra_ids": (int,),
@@ -92,7 +92,7 @@ MAX_SENTINELS = 100_000
 
 def _check_settings(path: Path, settings: Table) -> None:
     """Raise CorruptFile for a setting of the wrong kind; null is silence."""
-    for name, kinds in KINDS.items():
+    for name, kinds in SETTING_TYPES.items():
         value = settings.get(name)
         infinite = isinstance(value, float) and not math.isfinite(value)
         many = name == "extra_ids" and isinstance(value, int) and value > MAX_SENTINELS
@@ -118,16 +118,18 @@ def _from_lines(folder: Path, settings: Table, hf_config: Table) -> tokenizers.T
     path = folder / "vocab.txt"
     if not path.is_file():
         return None
-    vocab = vocabularies.read_lines(path)
+    vocab = vocabularies.read_vocabulary(path)
     # A list without [UNK] (of single letters, say) is no WordPiece vocabulary: nothing tells how to apply it.
-    return vocabularies.wordpiece(vocab, settings) if "[UNK]" in vocab else None
+    return vocabularies.build_wordpiece(vocab, settings) if "[UNK]" in vocab else None
 
 
 def _from_merges(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     for vocab, merges in BPE_FILES:
         if (folder / vocab).is_file() and (folder / merges).is_file():
-            return vocabularies.bpe(
-                vocabularies.read_table(folder / vocab), vocabularies.read_merges(folder / merges), settings
+            return vocabularies.build_bpe(
+                vocabularies.read_vocabulary_table(folder / vocab),
+                vocabularies.read_merges(folder / merges),
+                settings,
             )
     return None
 
@@ -135,27 +137,29 @@ def _from_merges(folder: Path, settings: Table, hf_config: Table) -> tokenizers.
 def _from_two_languages(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     if not (folder / "source.spm").is_file() or not (folder / "vocab.json").is_file():
         return None
-    vocab = vocabularies.read_table(folder / "vocab.json")
-    found = pieces.renumbered(pieces.read_pieces(folder / "source.spm"), vocab)
+    vocab = vocabularies.read_vocabulary_table(folder / "vocab.json")
+    found = pieces.renumber_pieces(pieces.read_sentencepiece(folder / "source.spm"), vocab)
     languages = [name for name in vocab if name.startswith(">>") and name.endswith("<<")]
-    return pieces.build(found, add_bos=False, add_eos=True, extra=languages)
+    return pieces.build_sentencepiece(found, add_bos=False, add_eos=True, extra=languages)
 
 
 def _from_shifted(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     path = folder / "sentencepiece.bpe.model"
     if not path.is_file() or hf_config.get("model_type") != "xlm-roberta":  # others shift their ids otherwise
         return None
-    backend = pieces.build(pieces.shifted(pieces.read_pieces(path)), add_bos=True, add_eos=True)
-    vocabularies.special(backend, ["<mask>"], keep_space=["<mask>"])
-    vocabularies.frame(backend, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
+    backend = pieces.build_sentencepiece(
+        pieces.use_xlmr_ids(pieces.read_sentencepiece(path)), add_bos=True, add_eos=True
+    )
+    vocabularies.mark_special(backend, ["<mask>"], keep_space=["<mask>"])
+    vocabularies.set_template(backend, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
     return backend
 
 
 def _from_pieces(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     for name in PIECE_FILES:
         if (folder / name).is_file():
-            found = pieces.read_pieces(folder / name)
-            return pieces.build(
+            found = pieces.read_sentencepiece(folder / name)
+            return pieces.build_sentencepiece(
                 found,
                 add_bos=bool(settings.get("add_bos_token", not found.unigram)),
                 add_eos=bool(settings.get("add_eos_token", found.unigram)),
@@ -164,7 +168,7 @@ def _from_pieces(folder: Path, settings: Table, hf_config: Table) -> tokenizers.
     return None
 
 
-def _extra(found: pieces.Pieces, settings: Table, hf_config: Table) -> list[str]:
+def _extra(found: pieces.SentencePieceModel, settings: Table, hf_config: Table) -> list[str]:
     """Special tokens behind the last piece: T5's sentinels, counted down; a mask if an encoder has none."""
     sentinels = int(settings.get("extra_ids", 100 if hf_config.get("model_type") == "t5" else 0))
     extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
@@ -208,7 +212,7 @@ def find_roles(backend: tokenizers.Tokenizer, settings: Table, hf_config: Table)
         named = named.get("content") if isinstance(named, dict) else named
         number = hf_config.get(f"{role}_token_id")
         by_id = backend.id_to_token(number) if isinstance(number, int) and number >= 0 else None
-        usual = next((t for t in USUAL[role] if backend.token_to_id(t) is not None), None)
+        usual = next((t for t in DEFAULT_TOKENS[role] if backend.token_to_id(t) is not None), None)
         token = named or by_id or usual
         if token:
             roles[role] = str(token)

@@ -1,0 +1,163 @@
+"""One model as clients see it: what it can do, how far it reads, how a conversation becomes its prompt."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from heedful.decode.fast import choose_stepper
+from heedful.decode.request import check_prompt, context_length, encode_prompt
+from heedful.decode.stepper import Stepper
+from heedful.errors import InputError
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.serve.openai_errors import invalid, model_cannot, too_long
+from heedful.serve.openai_requests import CompletionRequest
+from heedful.text.bpe import is_byte_level, token_bytes
+from heedful.text.tokenizer import render_chat
+
+FAR = 4096  # tokens of prompt and answer, for a model that states no context
+LIFETIME = 10_000  # tokens that a server will surely write: machine code is got ready if that pays
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model under the name clients ask for. Without a stepper it cannot write."""
+
+    id: str
+    model: LM | Seq2Seq
+    stepper: Stepper | None
+    context: int
+    template: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    names: dict[int, tuple[str, list[int] | None]] = field(default_factory=dict)  # memo of `spelled`
+
+    @property
+    def kind(self) -> str:
+        if isinstance(self.model, Seq2Seq):
+            return "encoder-decoder"
+        return "decoder" if self.model.causal else "encoder"
+
+    @property
+    def embeds(self) -> bool:
+        return isinstance(self.model, LM) and self.model.tokenizer is not None
+
+    @property
+    def chat(self) -> str:
+        """How messages become a prompt."""
+        if self.template is not None:
+            return "template"
+        return "last message" if isinstance(self.model, Seq2Seq) else "plain"
+
+    @property
+    def can(self) -> list[str]:
+        writes = ["/v1/completions", "/v1/chat/completions"] if self.stepper is not None else []
+        return writes + ["/v1/embeddings"] * self.embeds
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Its entry in /v1/models."""
+        about = {"kind": self.kind, "endpoints": self.can} | (
+            {"chat": self.chat} if self.stepper is not None else {}
+        )
+        return {
+            "id": self.id, "object": "model", "created": self.created, "owned_by": "heedful",
+            "max_model_len": self.context, "heedful": about,
+        }  # fmt: skip
+
+    def writer(self) -> Stepper:
+        if self.stepper is None:
+            raise model_cannot(self.id, f"({self.kind}) writes no text", self.can)
+        return self.stepper
+
+    def prompt(self, prompt: str | list[int], *, scoring: bool = False) -> list[int]:
+        """The ids of a prompt that leaves room for an answer; `scoring` needs none. Never cut."""
+        ids = encode_prompt(self.model, prompt) if isinstance(prompt, str) else prompt
+        room = 0 if scoring or isinstance(self.model, Seq2Seq) else 1
+        if len(ids) > self.context - room:
+            raise too_long(self.context, len(ids))
+        return check_prompt(self.model, ids)
+
+    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Messages as the prompt of an answer."""
+        if self.template is not None:
+            tokenizer = self.model.tokenizer
+            if tokenizer is None:
+                raise InputError(f"{self.id} has no tokenizer", hint="ask it for a completion of ids")
+            named = {f"{role}_token": token for role, token in tokenizer.roles.items()}
+            text = render_chat(self.template, messages=list(messages), add_generation_prompt=True, **named)
+            return self.prompt(tokenizer.encode(text, special=False))
+        if isinstance(self.model, Seq2Seq):
+            return self.prompt(messages[-1]["content"])
+        return self.prompt(plain_conversation(messages))
+
+    def max_new_tokens(
+        self, prompts: Sequence[list[int]], max_tokens: CompletionRequest, default: int | None, strict: bool
+    ) -> int:
+        """How many tokens may be written: what was asked for, or what fits behind the shortest prompt."""
+        read = 0 if isinstance(self.model, Seq2Seq) else min(map(len, prompts))
+        wanted = default if max_tokens.max_tokens is None else max_tokens.max_tokens
+        if strict and wanted is not None and wanted > self.context - read:
+            raise too_long(self.context, read, wanted)
+        fits = max(0, self.context - read)
+        return fits if wanted is None else min(wanted, fits)
+
+    def text(self, ids: list[int]) -> str:
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            return ""
+        if wrong := [i for i in ids if i >= self.model.embed.vocab]:
+            raise invalid(
+                "tokens", f"{wrong[0]} is no token; the vocabulary is 0 … {self.model.embed.vocab - 1}"
+            )
+        return str(tokenizer.decode(ids))
+
+    def token_text(self, token: int) -> tuple[str, list[int] | None]:
+        """The text of one token inside a text, and its bytes; half a character is written as its bytes."""
+        found = self.names.get(token)
+        if found is None:
+            found = self.names[token] = spell(self.model.tokenizer, token)
+        return found
+
+
+def plain_conversation(messages: Sequence[dict[str, str]]) -> str:
+    """For a model without a template: a line per message, and the beginning of the answer's."""
+    return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant:"
+
+
+def spell(tokenizer: Any, token: int) -> tuple[str, list[int] | None]:
+    if tokenizer is None:
+        return f"token_id:{token}", None
+    name = tokenizer.tokens([token])[0]
+    if is_byte_level(tokenizer):
+        raw = token_bytes(tokenizer, name)
+    else:
+        one, two = (tokenizer.decode([token] * n, skip_special=False) for n in (1, 2))
+        text = two[len(one) :] if two.startswith(one) else one  # the second has the space before it
+        half = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", name)
+        raw = bytes([int(half[1], 16)]) if half else text.encode()
+    if raw is None:
+        return name, list(name.encode())
+    try:
+        return raw.decode(), list(raw)
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{b:02x}" for b in raw), list(raw)
+
+
+def make_served_model(
+    id: str, model: Model, *, ctx: int | None = None, template: str | None = None
+) -> ServedModel:
+    """A loaded model, made ready to be asked."""
+    if not isinstance(model, LM | Seq2Seq):
+        raise InputError(
+            f"{id} is no sequence model", hint="serve a decoder, an encoder-decoder or an encoder"
+        )
+    reach = context_length(model)
+    source = context_length(model, source=True)
+    stated = [far for far in (reach, source, ctx) if far is not None] or [FAR]
+    own = None if model.tokenizer is None else model.tokenizer.chat_template
+    writes = model.config.head == "lm" and (isinstance(model, Seq2Seq) or model.causal)
+    stepper = choose_stepper(model, 1, LIFETIME, exact=False) if writes else None
+    return ServedModel(id, model, stepper, min(stated), template or own)

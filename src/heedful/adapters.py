@@ -34,18 +34,18 @@ def lora(
     if not isinstance(rank, int) or rank < 1:
         raise ConfigError(f"rank={rank} must be a whole number, at least 1")
     if alpha is not None and not math.isfinite(alpha):
-        raise ConfigError(f"alpha={alpha} must be finite; None is twice the rank")
+        raise ConfigError(f"alpha={alpha} must be finite", hint="None is twice the rank")
     if next(adapted(model), None) is not None:
-        raise ConfigError("this model is adapted already; call heedful.merge(model) first")
+        raise ConfigError("this model is adapted already", hint="call heedful.merge(model) first")
     alpha = 2.0 * rank if alpha is None else float(alpha)
     names = swap(model, lambda name, m: LoRA(m, rank, alpha) if _meant(name, m, targets) else None)  # type: ignore[arg-type]
     if not names:
         linear = [n for n, m in model.named_modules() if type(m) is nn.Linear]
         if not linear:
-            raise ConfigError("this model has no linear layer in floats to adapt; load it unquantised")
+            raise ConfigError("this model has no linear layer in floats to adapt", hint="load it unquantised")
         hint = nearest(targets[0], {n.rpartition(".")[2] for n in linear}) if targets else ""
         hint = hint or f"it has {', '.join(linear[:6])}"
-        raise ConfigError(f"no linear layer is meant by targets={targets!r}; {hint}")
+        raise ConfigError(f"no linear layer is meant by targets={targets!r}", hint=hint)
     for name, parameter in model.named_parameters():
         ours = name.endswith((".down", ".up")) and name.rpartition(".")[0] in names
         parameter.requires_grad_(ours or any(fnmatch.fnmatchcase(name, pattern) for pattern in train))
@@ -77,17 +77,21 @@ def save_adapter(
 ) -> Path:
     """Write what is trained of an adapted model, apart from the model it stands on.
 
-    `base` names that model, so that the folder can be loaded by itself; `dtype` None keeps the tensors' own.
+    `base` names that model, so that the folder can be loaded by itself; it may then be a trained head alone.
+    `dtype` None keeps the tensors' own.
     """
     layers = dict(adapted(model))
-    if not layers:
-        raise InputError("this model has no adapter; call heedful.lora(model) first, or save the whole model")
+    if not layers and base is None:
+        raise InputError(
+            "this model has no adapter", hint="call heedful.lora(model) first, or save the whole model"
+        )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     small = adapter_tensors(model)
     whole = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in small}
-    first = next(iter(layers.values()))
-    settings = {"kind": "lora", "rank": first.rank, "alpha": first.alpha}
+    first = next(iter(layers.values()), None)
+    sizes = {"rank": 0, "alpha": 0.0} if first is None else {"rank": first.rank, "alpha": first.alpha}
+    settings: dict[str, Any] = {"kind": "lora" if layers else "head"} | sizes
     settings |= {"layers": list(layers), "whole": list(whole)} | ({"base": base} if base else {})
     held = {name: t.detach().to("cpu", dtype).contiguous() for name, t in {**small, **whole}.items()}
     save_file(held, folder / TENSORS, {"format": "pt"})
@@ -125,8 +129,9 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     for name in settings["layers"]:
         if name not in known:
             hint = nearest(name, known) or "it was trained on another model"
-            raise InputError(f"{folder} adapts {name!r}, which this model has not; {hint}")
-    lora(model, settings["rank"], settings["alpha"], settings["layers"], settings["whole"])
+            raise InputError(f"{folder} adapts {name!r}, which this model has not", hint=hint)
+    if settings["layers"]:
+        lora(model, settings["rank"], settings["alpha"], settings["layers"], settings["whole"])
     parameters = dict(model.named_parameters())
     for name, value in held.items():
         if name not in parameters or parameters[name].shape != value.shape:
@@ -139,10 +144,12 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not has_adapter(folder):
-        raise NotFound(f"{folder} has no {SETTINGS}; is it the folder of an adapter?")
+        raise NotFound(f"{folder} has no {SETTINGS}", hint="is it the folder of an adapter?")
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         held = load_file(folder / TENSORS)
         return {key: settings[key] for key in ("rank", "alpha", "layers", "whole")}, held
     except Exception as error:
-        raise CorruptFile(f"{folder} holds a damaged adapter ({str(error)[:80]}); save it again") from None
+        raise CorruptFile(
+            f"{folder} holds a damaged adapter ({str(error)[:80]})", hint="save it again"
+        ) from None

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import heedful
 from heedful.errors import InputError
-from heedful.evaluate.entities import entities, entity_f1
+from heedful.evaluate.entities import entities, entity_f1, entity_f1_interval
 from heedful.evaluate.generated import answer_f1, answers, bleu, exact_match, rouge, rouge_l, rouge_n
 from heedful.evaluate.perplexity import Perplexity, perplexity
-from heedful.evaluate.scores import accuracy, f1, interval, macro_f1, matthews, pearson, ranks, spearman
+from heedful.evaluate.scores import (
+    accuracy,
+    bootstrap_interval,
+    correlation_interval,
+    f1,
+    interval,
+    macro_f1,
+    matthews,
+    pearson,
+    ranks,
+    spearman,
+)
 
 
 def test_accuracy_and_f1_of_a_small_table() -> None:
@@ -41,6 +53,34 @@ def test_correlations_equal_scipy() -> None:
     x, y = [1.0, 2.5, 2.5, 4.0, 7.0, 0.5], [2.0, 2.0, 3.5, 3.0, 9.0, 1.0]
     assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
     assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic)
+
+
+def test_a_perfect_score_of_few_sentences_leaves_doubt() -> None:
+    perfect = [["B-PER", "O"], ["O", "B-LOC"]]
+    low, high = entity_f1_interval(perfect, perfect)
+    assert (high, low < 0.4) == (1.0, True)
+    assert entity_f1_interval([["O"]], [["O"]]) == (0.0, 1.0)
+
+
+def test_sentences_that_differ_widen_the_interval_of_f1() -> None:
+    truth, guess = [["B-PER"] * 8] * 16, [["B-PER"] * 8, ["O"] * 8] * 8
+    clustered, even = entity_f1_interval(truth, guess), interval(2 / 3, 96)
+    assert clustered[0] < even[0]
+    assert clustered[1] > even[1]
+
+
+def test_a_bootstrap_of_a_mean_is_as_wide_as_its_standard_error() -> None:
+    values = np.array([0.0, 1.0] * 50)
+    low, high = bootstrap_interval(lambda sample: float(values[sample].mean()), len(values))
+    assert (low, high) == pytest.approx((0.5 - 1.96 * 0.05, 0.5 + 1.96 * 0.05), abs=0.02)
+
+
+def test_a_correlation_of_few_pairs_is_hardly_known() -> None:
+    assert correlation_interval(1.0, 3) == (-1.0, 1.0)
+    low, high = correlation_interval(1.0, 5)
+    assert (low < 0, high) == (True, 1.0)
+    low, high = correlation_interval(0.8, 1000)
+    assert 0.77 < low < 0.8 < high < 0.83
 
 
 def test_a_small_sample_has_a_wide_interval() -> None:

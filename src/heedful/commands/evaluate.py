@@ -72,8 +72,8 @@ def evaluate(
     options |= {name: int(value) if value.isdigit() else value for name, value in named.items()}
     asked = Asked(files, batch, length, stride, limit, options, quiet=json)
     found = measure(loaded, wanted, asked)
-    first, value = next(iter(found.items()))
-    below = fail_under is not None and value < fail_under
+    first, metric = next((n, v) for n, v in found.items() if isinstance(v, int | float))  # not its interval
+    below = fail_under is not None and metric < fail_under
     asking = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}
     told: dict[str, Any] = {"model": model, "task": wanted, "data": files} | found | asking
     if out is not None:
@@ -97,7 +97,7 @@ def evaluate(
     if below and json:
         raise typer.Exit(1)  # the object says it: there is one
     if below:
-        raise Below(f"{first} is {value:.4f}, below --fail-under {fail_under}")
+        raise Below(f"{first} is {metric:.4f}, below --fail-under {fail_under}")
 
 
 def _short(value: Any) -> str:

@@ -56,6 +56,7 @@ def finetune(
 
     The file is looked at first: its columns, labels and lengths, and rows that cannot be used. A part of it
     is held out unless --valid names another file; the weights that do best there are those that are written.
+    Up to 32 rows a class, a linear head on the frozen model is fitted and cross-validated instead.
 
     Examples:
 
@@ -77,7 +78,8 @@ def finetune(
     outcome = run(asked, quiet=quiet)
     if json:
         return as_json(told(outcome))
-    rows = table("score", f"on {outcome.valid_rows:,} held out" if valid is None else f"on {valid}")
+    measured = f"on {outcome.valid_rows:,} held out" if valid is None else f"on {valid}"
+    rows = table("score", f"{outcome.folds}-fold cross-validation" if outcome.folds else measured)
     for name, value in outcome.scores.items():
         rows.add_row(name, _shown(value))
     console().print(rows)
@@ -89,9 +91,9 @@ def told(outcome: Outcome) -> dict[str, Any]:
     ended = outcome.training
     return {
         "task": outcome.task, "model": outcome.model, "data": outcome.found, "train_rows": outcome.train_rows,
-        "valid_rows": outcome.valid_rows, "settings": outcome.settings, "parameters": outcome.parameters,
-        "learning": outcome.learning, "steps": ended.steps, "best_step": ended.best_step,
-        "before": ended.before,
+        "valid_rows": outcome.valid_rows, "folds": outcome.folds, "settings": outcome.settings,
+        "parameters": outcome.parameters, "learning": outcome.learning, "steps": ended.steps,
+        "best_step": ended.best_step, "before": ended.before,
         "stopped_early": ended.stopped, "seconds": round(ended.seconds, 2), "scores": outcome.scores,
         "history": asdict(ended)["history"], "checkpoint": str(outcome.folder), "use": outcome.use,
     }  # fmt: skip

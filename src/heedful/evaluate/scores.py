@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from heedful.errors import InputError
 
@@ -80,8 +83,33 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     return pearson(ranks(x), ranks(y))
 
 
-def interval(part: float, count: int, z: float = 1.96) -> tuple[float, float]:
+def interval(part: float, count: float, z: float = 1.96) -> tuple[float, float]:
     """Where a proportion of `count` trials lies with 95 %   (Wilson 1927)"""
     middle = (part + z * z / (2 * count)) / (1 + z * z / count)
     half = z * math.sqrt(part * (1 - part) / count + z * z / (4 * count * count)) / (1 + z * z / count)
     return middle - half, middle + half
+
+
+def correlation_interval(correlation: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Where a rank correlation of `count` pairs lies with 95 %: tanh(atanh r ± z √((1 + r²/2)/(n − 3)))
+
+    (Fisher's transform with the variance of Bonett and Wright 2000.) A perfect one counts as 1 − 1/n.
+    """
+    if count <= 3:
+        return -1.0, 1.0
+    r = max(-1 + 1 / count, min(1 - 1 / count, correlation))
+    half = z * math.sqrt((1 + r * r / 2) / (count - 3))
+    low, high = (math.tanh(math.atanh(r) + sign * half) for sign in (-1, 1))
+    return min(low, correlation), max(high, correlation)
+
+
+def bootstrap_interval(
+    statistic: Callable[[NDArray[np.intp]], float], count: int, *, draws: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Where a statistic of `count` examples lies in 95 % of samples drawn from them   (Efron 1979)
+
+    `statistic` gets the indices of one sample, drawn with replacement.
+    """
+    samples = np.random.default_rng(seed).integers(count, size=(draws, count))
+    low, high = np.quantile([statistic(sample) for sample in samples], [0.025, 0.975])
+    return float(low), float(high)

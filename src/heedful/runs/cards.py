@@ -31,13 +31,12 @@ class Card:
     data: str  # the file's name
     sha256: str
     train_rows: int
-    valid_rows: int
-    validation: str
+    validation: str  # the data that were scored
+    measured: str  # how, as a sentence
+    trained: str  # by how many steps, or otherwise
     scores: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
-    steps: int = 0
-    best_step: int | None = None
 
 
 def card(about: Card) -> str:
@@ -75,7 +74,6 @@ def head(about: Card) -> str:
 def body(about: Card) -> str:
     """How to use it, what it was trained on, what it scores."""
     rows = "\n".join(f"| {name} | {shown(value)} |" for name, value in about.scores.items())
-    kept = f", those of step {about.best_step:,} kept" if about.best_step else ""
     settings = ", ".join(f"{name} {value}" for name, value in about.settings.items())
     labels = f"\n## Labels\n\n{', '.join(f'`{name}`' for name in about.labels)}\n" if about.labels else ""
     return f"""# {about.title}
@@ -90,8 +88,7 @@ pipe = {about.use}
 
 ## Scores
 
-On {about.valid_rows:,} examples ({about.validation}), by which the best weights were chosen: a score on other
-data may be a little lower.
+{about.measured}
 
 | score | value |
 | --- | --- |
@@ -100,7 +97,7 @@ data may be a little lower.
 ## Training
 
 - data: `{about.data}`, {about.train_rows:,} examples to learn from; sha256 of the file `{about.sha256}`
-- {about.steps:,} steps{kept}; {settings}
+- {about.trained}; {settings}
 - licence: not stated. It follows from those of the base model and of the data.
 
 ```

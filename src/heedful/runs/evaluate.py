@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,14 +16,22 @@ from heedful.data.batch import IGNORE, Batch
 from heedful.data.squad import Question
 from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
+from heedful.devices import resolve_device
 from heedful.errors import ConfigError, InputError, nearest
-from heedful.evaluate.entities import entity_f1
+from heedful.evaluate.entities import entity_f1, entity_f1_interval
 from heedful.evaluate.generated import answers, bleu, rouge
 from heedful.evaluate.perplexity import perplexity
-from heedful.evaluate.scores import accuracy, interval, macro_f1, matthews, pearson, spearman
+from heedful.evaluate.scores import (
+    accuracy,
+    correlation_interval,
+    interval,
+    macro_f1,
+    matthews,
+    pearson,
+    spearman,
+)
 from heedful.loading import load
 from heedful.models.base import LM, Model
-from heedful.runs.prepare import device_of
 from heedful.runs.reading import Corpus
 from heedful.train.checkpoint import of_run
 
@@ -47,7 +56,7 @@ class Asked:
 
 def trained(path: str, device: str = "auto") -> Model:
     """A model by its folder; of a run, its best checkpoint, else its last."""
-    model = load(of_run(path), device=device_of(device))
+    model = load(of_run(path), device=resolve_device(device))
     if model.tokenizer is None:
         raise InputError(f"{path} has no tokenizer: its text cannot be read")
     return model
@@ -128,9 +137,14 @@ def class_scores(model: Model, batches: data.Batches, limit: int | None = None) 
     for batch, logits in _logits(model, batches, limit):
         truth += batch.extra["label"].tolist()
         guess += logits.argmax(-1).tolist()
+    return label_scores(truth, guess)
+
+
+def label_scores(truth: Sequence[int], guess: Sequence[int]) -> dict[str, Any]:
+    """Accuracy after its 95 % interval, macro F1 and Matthews of predicted labels."""
     right = accuracy(truth, guess)
     scores = {"macro_f1": macro_f1(truth, guess), "matthews": matthews(truth, guess), "rows": len(truth)}
-    return {"accuracy": right, "accuracy_95": list(interval(right, len(truth))), **scores}
+    return {"accuracy_95": list(interval(right, len(truth))), "accuracy": right, **scores}
 
 
 def numbers(model: Model, asked: Asked) -> dict[str, Any]:
@@ -141,7 +155,14 @@ def numbers(model: Model, asked: Asked) -> dict[str, Any]:
     for batch, logits in _logits(model, batches, asked.limit):
         truth += batch.extra["score"].tolist()
         guess += logits.squeeze(-1).tolist()
-    return {"spearman": spearman(truth, guess), "pearson": pearson(truth, guess), "rows": len(truth)}
+    return correlation_scores(truth, guess)
+
+
+def correlation_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[str, Any]:
+    """Spearman's correlation after its 95 % interval, and Pearson's; of equal numbers both are 0."""
+    ranked, linear = (0.0 if math.isnan(r) else r for r in (spearman(truth, guess), pearson(truth, guess)))
+    between = list(correlation_interval(ranked, len(truth)))
+    return {"spearman_95": between, "spearman": ranked, "pearson": linear, "rows": len(truth)}
 
 
 def closeness(model: Model, asked: Asked) -> dict[str, Any]:
@@ -166,7 +187,7 @@ def closeness(model: Model, asked: Asked) -> dict[str, Any]:
 
 
 def tags(model: Model, asked: Asked) -> dict[str, Any]:
-    """F1 of whole entities, and accuracy by word."""
+    """F1 of whole entities after its 95 % interval, and accuracy by word."""
     batches = data.tag(asked.source, model.tokenizer, labels=_names(model), **_lengths(asked))
     return tag_scores(model, batches, asked.limit)
 
@@ -183,7 +204,9 @@ def tag_scores(model: Model, batches: data.Batches, limit: int | None = None) ->
             truth.append([names[i] for i in labels[kept].tolist()])
             guess.append([names[i] for i in said[kept].tolist()])
     flat = lambda rows: [tag for row in rows for tag in row]
-    return entity_f1(truth, guess) | {"accuracy": accuracy(flat(truth), flat(guess)), "sentences": len(truth)}
+    found, between = entity_f1(truth, guess), list(entity_f1_interval(truth, guess))
+    scores = {"f1_95": between, "f1": found.pop("f1")} | found
+    return scores | {"accuracy": accuracy(flat(truth), flat(guess)), "sentences": len(truth)}
 
 
 def questions(model: Model, asked: Asked) -> dict[str, Any]:
@@ -204,7 +227,11 @@ def answer_scores(
             if example not in best or score > best[example][0]:
                 best[example] = (score, text)
     truths = [[text for text, _ in all_asked[e].answers] for e in best]
-    return answers(truths, [text for _, text in best.values()]) | {"questions": len(best)}
+    found = answers(truths, [text for _, text in best.values()])
+    # No mean of numbers between 0 and 1 varies more than a proportion does.
+    between = lambda name: [100 * end for end in interval(found[name] / 100, len(best))]
+    pairs = [{f"{name}_95": between(name), name: found[name]} for name in found]
+    return {**pairs[0], **pairs[1], "questions": len(best)}
 
 
 def best_span(logits: Tensor, offsets: Tensor, context: str, longest: int = 30) -> tuple[str, float]:

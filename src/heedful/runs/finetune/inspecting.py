@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heedful.data.readers import Documents
-from heedful.data.tables import TABLE_KINDS, Column, Table, column_hint, read_objects, parse_object, json_text
+from heedful.data.tables import TABLE_KINDS, Column, Table, column_hint, json_text, parse_object, read_objects
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.files import DECOMPRESSION_ERRORS, expand_paths, open_bytes, read_blocks, read_lines, stem_path
 

@@ -62,6 +62,7 @@ class Classify(Task):
         return Examples(cells, found.places, {r: columns[r] for r in roles}, found.notes)
 
     def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        check_classes(examples)
         train, valid = in_proportion([row[-1] for row in examples.items], seed)
         return examples.some(train), examples.some(valid), "drawn at random, every label in proportion"
 
@@ -73,13 +74,8 @@ class Classify(Task):
                 "name the columns with --text, --pair and --label"
             )
         self.pair = "pair" in train.columns
+        check_classes(replace(train, items=[*train.items, *valid.items]))
         names = counted([row[-1] for row in train.items])
-        if len(names) < 2:
-            only = f"every row has the label {next(iter(names))!r}"
-            raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
-        if len(names) > MANY or len(names) * 2 > len(train) > 20:
-            many = f"{len(names):,} different labels in {len(train):,} rows"
-            raise InputError(f"column {train.columns['label']!r} has {many}; is it the right column?")
         for row, where in zip(valid.items, valid.places, strict=True):
             if row[-1] not in names:
                 hint = nearest(row[-1], names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
@@ -227,6 +223,17 @@ def closeness(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ (cos(a, b) − score)², scores between 0 and 1   (Reimers and Gurevych 2019 §3, regression)"""
     loss = F.mse_loss(cosines(model, batch), batch.extra["score"], reduction="sum")
     return {"closeness": Term(loss, "row")}
+
+
+def check_classes(examples: Examples) -> None:
+    """Raise InputError for labels that are no classes: all the same, or nearly all different."""
+    names = counted([row[-1] for row in examples.items])
+    if len(names) < 2:
+        only = f"every row has the label {next(iter(names))!r}"
+        raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
+    if len(names) > MANY or len(names) * 2 > len(examples) > 20:
+        many = f"{len(names):,} different labels in {len(examples):,} rows"
+        raise InputError(f"column {examples.columns['label']!r} has {many}; is it the right column?")
 
 
 def one_label(source: Source, column: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from heedful import data
 from heedful.data.batches import Batches, seeded_generator
-from heedful.data.conll import Sentence, to_bio, conll
+from heedful.data.conll import Sentence, conll, to_bio
 from heedful.data.squad import Question, locate_answer
 from heedful.data.tables import read_json_data
 from heedful.errors import InputError, nearest
@@ -111,9 +111,7 @@ class Tag(Task):
         return "tag"
 
     def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
-        found = tag_scores(model, batches)
-        first = ("f1", "precision", "recall")
-        return {name: found[name] for name in first} | {n: v for n, v in found.items() if n not in first}
+        return tag_scores(model, batches)
 
 
 def _column(source: Source, flag: str, name: str) -> int:
@@ -209,7 +207,7 @@ class Answer(Task):
 
     def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
         found = answer_scores(model, batches, examples.items)
-        return {"f1": found["f1"], "exact_match": found["exact_match"], "questions": found["questions"]}
+        return {name: found[name] for name in ("f1_95", "f1", "exact_match_95", "exact_match", "questions")}
 
 
 def _articles(source: Source) -> list[str]:

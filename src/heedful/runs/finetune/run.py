@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from heedful.runs.evaluate import trained
 from heedful.runs.finetune.guessing import check_flags, listed, task_of
 from heedful.runs.finetune.inspecting import Source, inspect
 from heedful.runs.finetune.labelled import Classify, Similarity
+from heedful.runs.finetune.linear_head import fit_linear_head, put_linear_head
 from heedful.runs.finetune.located import Answer, Tag
 from heedful.runs.finetune.tasks import Examples, Reading, Task, measured, reach
-from heedful.runs.finetune.training import Loop, Trained
+from heedful.runs.finetune.training import MIN_CHOOSING_ROWS, Loop, Trained
 from heedful.runs.finetune.writing import Asked, Outcome, out_lock, place, write
 from heedful.runs.finetune.written import Complete, Summarize, Translate
 from heedful.runs.prepare import check_vocabulary
@@ -44,9 +46,11 @@ class Looked:
     """A file after a look at it: what it is for, its examples in two parts, and what there is to say."""
 
     task: Task
+    examples: Examples  # of the file, those held out included
     train: Examples
     valid: Examples
     found: dict[str, Any]
+    parted: str  # how the two parts came about
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,13 @@ def finetune(asked: Asked, *, quiet: bool = False) -> Outcome:
 def _finetune(asked: Asked, out: Path, quiet: bool) -> Outcome:
     say: Progress = Silent() if quiet else Lines()
     seen = look(asked, say)
-    ready = make_ready(asked, seen, say)
+    model = opened(asked.model, asked.device)
+    seen.task.check(model)
+    free = asked.lr is None and asked.epochs is None and asked.lora is None  # nobody said how to train
+    if free and isinstance(seen.task, Classify) and seen.task.fits_linear_head(seen.examples, model):
+        return finetune_linear_head(asked, seen, seen.task, model, out, say)
+    say.say(f"validation: {seen.parted}")
+    ready = make_ready(asked, seen, model, say)
     shown = progress(ready.config.steps, quiet)
     try:
         ended = Loop(
@@ -99,8 +109,10 @@ def _finetune(asked: Asked, out: Path, quiet: bool) -> Outcome:
     seen.task.finish(ready.model)
     outcome = outcome_of(asked, seen, ready, ended, scores, out)
     write(ready.model, outcome, asked)
+    warn_of_few(outcome, seen.task, say)
     if ended.interrupted:
-        which = "its weights, not measured yet," if ended.best_step is None else "the best weights so far"
+        measured = "the best weights so far" if ended.chosen else f"the weights of step {ended.best_step}"
+        which = "its weights, not measured yet," if ended.best_step is None else measured
         raise Interrupted(f"interrupted at step {ended.steps}; {which} are in {out}: {outcome.use}")
     return outcome
 
@@ -114,6 +126,48 @@ def outcome_of(asked: Asked, seen: Looked, ready: Ready, ended: Trained, scores:
     )  # fmt: skip
 
 
+def finetune_linear_head(
+    asked: Asked, seen: Looked, task: Classify, body: Model, out: Path, say: Progress
+) -> Outcome:
+    """Fit a linear head on the sentence vectors of few rows: all of them, once the score is known."""
+    began = time.perf_counter()
+    examples, valid = seen.examples, seen.valid if asked.valid else seen.examples.some([])
+    task.prepare(examples, valid)
+    model = put_linear_head(body, task.labels)
+    how = reading(replace(seen, train=examples, valid=valid), model, asked, say)
+    learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    vector = f"the {model.config.classifier_pooling} of its vectors"
+    say.say(f"model: {asked.model} ({model.family.name}), frozen, with a linear head on {vector}")
+    few = f"{len(examples):,} rows of {len(task.labels)} classes are few"
+    say.say(f"training: {few}: the head alone is fitted; --full or --lora trains the model itself")
+    batches = task.batches(examples, model, how)
+    found = fit_linear_head(model, batches, asked.seed)
+    if asked.valid:
+        scores = task.score(model, valid, task.batches(valid, model, how), None)
+        rows, folds, parted = len(valid), 0, seen.parted
+    else:
+        rows, folds, scores = len(found.truth), found.folds, found.scores()
+        parted = f"{folds}-fold cross-validation of {rows:,} rows (seed {asked.seed})"
+    say.say(f"validation: {parted}")
+    settings = {"penalty": found.penalty, "length": how.length, "lora": False, "seed": asked.seed}
+    count, took = sum(p.numel() for p in model.parameters()), time.perf_counter() - began
+    outcome = Outcome(
+        task.name, task.pipeline, asked.model, out, scores, seen.found, len(examples), rows,
+        Trained(0, took, math.nan, None), batches.labels, settings, count, learning, folds,
+    )  # fmt: skip
+    write(model, outcome, asked)
+    return outcome
+
+
+def warn_of_few(outcome: Outcome, task: Task, say: Progress) -> None:
+    """Say how little a score on few rows tells."""
+    between = outcome.scores.get(f"{task.metric}_95")
+    if between and outcome.valid_rows < MIN_CHOOSING_ROWS:
+        low, high = (f"{end:.4g}" for end in between)
+        few = f"the score is of {outcome.valid_rows:,} {task.what} only"
+        say.say(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
+
+
 def look(asked: Asked, say: Progress) -> Looked:
     """Read the file, say what was found, and hold out what is to validate."""
     source = inspect(asked.file, encoding=asked.encoding, header=asked.header)
@@ -125,10 +179,10 @@ def look(asked: Asked, say: Progress) -> Looked:
     facts = task.facts(train, valid if asked.valid is None else valid.some([]))
     for line in described(task, source, examples, facts):
         say.say(line)
-    say.say(f"validation: {parted}")
     found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
     columns = {"columns": list(source.columns), "read_as": examples.columns}
-    return Looked(task, train, valid, found | columns | {"left_out": list(examples.notes), **facts})
+    found |= columns | {"left_out": list(examples.notes), **facts}
+    return Looked(task, examples, train, valid, found, parted)
 
 
 def divided(task: Task, examples: Examples, asked: Asked) -> tuple[Examples, Examples, str]:
@@ -164,12 +218,9 @@ def listing(value: Any, most: int = 12) -> str:
     return ", ".join(shown) + (f" and {len(value) - most} more" if len(value) > most else "")
 
 
-def make_ready(asked: Asked, seen: Looked, say: Progress) -> Ready:
+def make_ready(asked: Asked, seen: Looked, body: Model, say: Progress) -> Ready:
     """The model under its head, perhaps with an adapter; batches; how long it will learn."""
     task = seen.task
-    model = opened(asked.model, asked.device)
-    task.check(model)
-    body = model
     model, head = task.dress(body, asked.seed)
     count = sum(p.numel() for p in model.parameters())
     adapting = count > LARGE if asked.lora is None else asked.lora

@@ -173,7 +173,10 @@ def in_proportion(labels: Sequence[Hashable], seed: int) -> tuple[list[int], lis
             room[labels[i]] -= 1
             held.append(i)
     if not held:
-        held = order[:count]
+        raise InputError(
+            "every class has one row only, so that none can be held out to measure by",
+            hint="give two rows of a class or more, or --valid FILE",
+        )
     kept = set(held)
     return sorted(set(range(len(labels))) - kept), sorted(kept)
 

@@ -22,6 +22,7 @@ from heedful.train.stopping import EarlyStopping
 
 PATIENCE = 4  # evaluations without a better one
 OFTEN = 250  # steps between evaluations, at most
+MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
 
 
 @dataclass
@@ -35,12 +36,16 @@ class Trained:
     scores: dict[str, Any] = field(default_factory=dict)  # of the best evaluation
     before: float | None = None  # the metric before the first step, of a model that does the task already
     stopped: bool = False  # early, because nothing got better
+    chosen: bool = True  # whether the weights are those with the best score, and not the last ones
     interrupted: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
 
 
 class Loop:
-    """One run: steps are shown, an evaluation now and then decides which weights stay."""
+    """One run: steps are shown, an evaluation now and then decides which weights stay.
+
+    With few validation rows it runs to its end, and the last weights stay.
+    """
 
     def __init__(
         self, task: Task, model: Model, batches: Batches, valid: Batches, examples: Examples,
@@ -52,12 +57,14 @@ class Loop:
         self.every = min(len(batches), OFTEN)
         self.stopping = EarlyStopping(patience=PATIENCE, highest=task.highest)
         self.kept: dict[str, Tensor] = {}
-        self.done = Trained(0, 0.0, math.nan, None)
+        # Few rows pick a lucky evaluation, or stop the run before their metric has begun to move.
+        chosen = begun or task.by_loss or len(examples) >= MIN_CHOOSING_ROWS
+        self.done = Trained(0, 0.0, math.nan, None, chosen=chosen)
         self.began = self.seen = time.perf_counter()
         self.since, self.ema = 0, math.nan
 
     def run(self) -> Trained:
-        """Train; afterwards the model has its best weights."""
+        """Train; afterwards the model has the weights that stay."""
         if self.begun:
             self.done.before = self.evaluate(0)
         with signals() as asked:
@@ -66,7 +73,7 @@ class Loop:
                 if step.number % self.every == 0 or step.number == self.config.steps:
                     self.evaluate(step.number)
                 self.done.steps = step.number
-                if self.stopping.stop:
+                if self.stopping.stop and self.done.chosen:
                     self.done.stopped = True
                     self.shown.say(f"stopped early: nothing better since step {self.done.best_step}")
                     break
@@ -95,25 +102,25 @@ class Loop:
         self.seen, self.since = now, 0
 
     def evaluate(self, number: int) -> float:
-        """Score the validation examples; the best weights so far are kept."""
+        """Score the validation examples; the best weights so far are kept, or with few rows the newest."""
         self.model.eval()
         loss = mean_loss(self.model, self.task.objective, self.valid) if self.task.by_loss else None
         scores = self.task.score(self.model, self.examples, self.valid, loss)
         self.model.train()
         metric = float(scores[self.task.metric])
         better = self.stopping.better(metric)
-        if better:
+        if better or not self.done.chosen:
             self.done.best_step, self.done.scores = number, scores
             self.kept = {n: p.detach().clone() for n, p in self.model.named_parameters() if p.requires_grad}
         self.done.history.append({"step": number, self.task.metric: metric})
-        mark = "  best so far" if better and number else ""
+        mark = "  best so far" if better and number and self.done.chosen else ""
         self.shown.say(f"step {number}: validation {self.task.metric} {metric:.4f}{mark}")
         self.seen = time.perf_counter()
         return metric
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put the best weights back."""
+        """Put the kept weights back."""
         parameters = dict(self.model.named_parameters())
         for name, value in self.kept.items():
             parameters[name].copy_(value)

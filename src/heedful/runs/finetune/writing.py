@@ -21,6 +21,8 @@ from heedful.runs.cards import Card, card
 from heedful.runs.finetune.training import Trained
 from heedful.train.checkpoint import sync, sync_folder
 
+MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -73,6 +75,12 @@ class Outcome:
     settings: dict[str, Any] = field(default_factory=dict)
     parameters: int = 0
     learning: int = 0  # parameters that were trained
+    folds: int = 0  # of the cross-validation that measured it; 0: validation rows did
+
+    @property
+    def linear_head(self) -> bool:
+        """Whether only a linear head on the frozen model's sentence vectors was fitted."""
+        return "penalty" in self.settings
 
     @property
     def use(self) -> str:
@@ -107,14 +115,16 @@ def out_lock(out: Path) -> FileLock:
 def write(model: Model, outcome: Outcome, asked: Asked) -> None:
     """Write the checkpoint beside its place and rename it: it is whole, or not there.
 
-    An adapter of a model that has a name is written alone; one that stands on a folder, with its weights.
+    An adapter of a model that has a name is written alone, and so is a linear head of a large one; one that
+    stands on a folder, with its weights.
     """
     out = outcome.folder
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        if outcome.settings["lora"] and not Path(asked.model).exists():
+        alone = outcome.settings["lora"] or (outcome.linear_head and outcome.parameters > MAX_WHOLE)
+        if alone and not Path(asked.model).exists():
             save_on_base(model, part, asked.model, torch.float32)
         else:
             save(model, part)
@@ -131,9 +141,30 @@ def write(model: Model, outcome: Outcome, asked: Asked) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def measured(outcome: Outcome, data: str) -> str:
+    """Say how the scores were measured, for the card."""
+    if outcome.folds:
+        return (
+            f"By {outcome.folds}-fold cross-validation: each of {outcome.valid_rows:,} examples was scored "
+            "by a head that had not seen it. The head in this folder learnt all of them."
+        )
+    on = f"On {outcome.valid_rows:,} examples ({data})"
+    if outcome.linear_head or not outcome.training.chosen:
+        return f"{on}, from which nothing was learnt."
+    return f"{on}, by which the best weights were chosen: a score on other data may be a little lower."
+
+
 def card_of(outcome: Outcome, asked: Asked) -> Card:
     """What the card of a checkpoint says. Paths stay out of it: names and a hash tell the data."""
     file = Path(asked.file).name
+    held = f"{outcome.folds}-fold cross-validation on {file}" if outcome.folds else f"held out of {file}"
+    validation = Path(asked.valid).name if asked.valid else held
+    steps, kept = outcome.training.steps, outcome.training.best_step
+    trained = f"{steps:,} steps" + (f", those of step {kept:,} kept" if kept else "")
+    if outcome.linear_head:
+        trained = (
+            "a linear head on the frozen model's sentence vectors, which heedful opens and transformers not"
+        )
     return Card(
         title=outcome.folder.name,
         base=base_name(asked.model),
@@ -143,13 +174,12 @@ def card_of(outcome: Outcome, asked: Asked) -> Card:
         data=file,
         sha256=outcome.found["sha256"],
         train_rows=outcome.train_rows,
-        valid_rows=outcome.valid_rows,
-        validation=Path(asked.valid).name if asked.valid else f"held out of {file}",
+        validation=validation,
+        measured=measured(outcome, validation),
+        trained=trained,
         scores=outcome.scores,
         labels=list(outcome.labels),
         settings=outcome.settings,
-        steps=outcome.training.steps,
-        best_step=outcome.training.best_step,
     )
 
 

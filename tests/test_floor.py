@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from heedful.checks import check_choice, check_integer, check_number
+from heedful.devices import resolve_device
 from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.files import expand_paths, make_folder_atomically, open_atomically, read_blocks, read_lines
 
@@ -107,3 +108,25 @@ def test_of_two_who_make_the_same_folder_the_first_to_finish_wins(tmp_path: Path
             (quick / "a").write_text("quick")
     assert (path / "a").read_text() == "quick"
     assert [p.name for p in tmp_path.iterdir()] == ["cache"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "auto", None, -1])
+def test_without_a_gpu_every_way_to_ask_for_no_particular_one_is_the_cpu(
+    name: str | int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert resolve_device(name).type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda", "cuda:1", 0, 99])
+def test_a_device_that_is_not_there_is_named_with_a_way_out(
+    name: str | int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(InputError) as caught:
+        resolve_device(name, error=InputError)
+    assert f"device={name!r}" in caught.value.message
+    assert caught.value.hint is not None
+    assert "cpu" in caught.value.hint

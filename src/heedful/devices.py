@@ -9,6 +9,32 @@ from typing import Any
 
 import torch
 
+from heedful.errors import ConfigError, InputError
+
+DeviceName = int | str | torch.device | None
+
+
+def resolve_device(
+    name: DeviceName, error: type[ConfigError] | type[InputError] = ConfigError
+) -> torch.device:
+    """Return the device of a name; "auto" is a GPU if there is one. Raise `error` for one that is not there.
+
+    A whole number counts GPUs as transformers does: 0 is the first, below 0 is the CPU. None is the CPU.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name is None or (isinstance(name, int) and name < 0):
+        return torch.device("cpu")
+    try:
+        device = torch.device("cuda", name) if isinstance(name, int) else torch.device(name)
+    except (RuntimeError, TypeError):
+        raise error(f"device={name!r} is unknown", hint="use auto, cpu, cuda, cuda:1 or mps") from None
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    lacks_gpu = device.type == "cuda" and (device.index or 0) >= count
+    if lacks_gpu or (device.type == "mps" and not torch.backends.mps.is_available()):
+        raise error(f"device={name!r} asks for a GPU and torch sees none there", hint="use cpu")
+    return device
+
 
 @contextmanager
 def capture_graph(

@@ -21,15 +21,15 @@ def load_model(name: str, device: str, dtype: str | None) -> Any:
     """A model by anything that names one, where and in what precision it is wanted."""
     import torch
 
+    from heedful.devices import resolve_device
     from heedful.errors import InputError
     from heedful.loading import load
-    from heedful.runs.prepare import device_of
     from heedful.train.checkpoint import of_run
 
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if dtype is not None and dtype not in known:
         raise InputError(f"dtype={dtype!r} is unknown", hint=f"choose {', '.join(known)}")
-    return load(of_run(name), device=device_of(device), dtype=None if dtype is None else known[dtype])
+    return load(of_run(name), device=resolve_device(device), dtype=None if dtype is None else known[dtype])
 
 
 def load_stepper(name: str, device: str, dtype: str | None, rows: int = 1, tokens: int | None = None) -> Any:

@@ -138,10 +138,10 @@ def rebuilt(
 
 def spawn(count: int, chosen: Chosen, arguments: list[str]) -> NoReturn:
     """Hand over to several processes."""
+    from heedful.devices import resolve_device
     from heedful.runs.launch import launch
-    from heedful.runs.prepare import device_of
 
-    if device_of(chosen.recipe.device).type == "cuda":
+    if resolve_device(chosen.recipe.device).type == "cuda":
         import torch
 
         if count > torch.cuda.device_count():

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from heedful.data.batch import Batch
-from heedful.runs.prepare import MOMENTS, Prepared, device_of, prepare
+from heedful.devices import resolve_device
+from heedful.runs.prepare import MOMENTS, Prepared, prepare
 from heedful.runs.progress import clock, memory
 from heedful.runs.settings import Chosen
 from heedful.train.fit import fit
@@ -18,7 +19,7 @@ from heedful.train.fit import fit
 
 def rehearse(chosen: Chosen) -> dict[str, Any]:
     """Sizes, memory and time of a run, from one row's activations and two steps of training."""
-    device = device_of(chosen.recipe.device)
+    device = resolve_device(chosen.recipe.device)
     ready = prepare(chosen, device)
     config, batches, model = chosen.recipe.train, ready.batches, ready.model
     batch = batches[0]

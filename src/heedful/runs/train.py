@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from heedful.data.batches import Batches
+from heedful.devices import resolve_device
 from heedful.errors import HeedfulError
 from heedful.models.base import Model
 from heedful.nn.recurrent import Recurrence
 from heedful.runs.folder import Files, Folder, Nowhere, read_metrics
-from heedful.runs.prepare import Prepared, device_of, prepare, writes
+from heedful.runs.prepare import Prepared, prepare, writes
 from heedful.runs.progress import Progress, memory, progress
 from heedful.runs.settings import Chosen
 from heedful.train.checkpoint import newest, pointed, read_training
@@ -112,7 +113,7 @@ def train(
 ) -> Result:
     """Run it all: prepare, train, evaluate, save; alone or with the processes this one was started with."""
     recipe = chosen.recipe
-    device = device_of(recipe.device)
+    device = resolve_device(recipe.device)
     with processes(recipe.parallel, gpu=device.type == "cuda") as by:
         device = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
         files: Files = by.run_on_first(lambda: Folder(folder, chosen, resume, tensorboard)) or Nowhere(folder)

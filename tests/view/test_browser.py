@@ -167,3 +167,22 @@ def test_the_widget_of_a_notebook_draws_in_a_shadow_root(opened: Opened, tmp_pat
     )
     assert heading.startswith("Attention")
     assert not opened.said
+
+
+def test_a_saved_alignment_is_read_out_by_the_words_written(opened: Opened, tmp_path: Path) -> None:
+    figure = view.attention(tiny("t5"), IDS, [0, 6, 8], layer="decoder.0.cross")
+    page = opened.open(figure.save(tmp_path / "x.html"))
+    page.get_by_role("grid").focus()
+    assert page.locator(".fig-matrix [role=status]").inner_text().startswith("row '6', column '5'")
+    page.get_by_label("layer").select_option(label="decoder.0.attn")
+    page.get_by_role("button", name="View as table").click()
+    assert page.locator(".fig-table tbody th").all_inner_texts() == ["0", "6", "8"]
+
+
+def test_a_window_hides_keys_on_the_saved_page(opened: Opened, tmp_path: Path) -> None:
+    model = tiny("mistral", window=2)
+    page = opened.open(view.attention(model, IDS).save(tmp_path / "x.html"))
+    page.get_by_role("button", name="View as table").click()
+    cells = page.locator(".fig-table tbody td").all_inner_texts()
+    hidden = [s > t or t - s >= 2 for t in range(5) for s in range(5)]
+    assert [cell == "–" for cell in cells] == hidden

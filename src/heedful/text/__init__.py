@@ -1,12 +1,12 @@
 """Text to ids and back: the tokenizers that published models came with, on the `tokenizers` library.
 
-tokenizer.py      Tokenizer: encode, decode, pieces with offsets, special ids, chat
-reading.py        from a folder to a Tokenizer, and back
-vocabularies.py   WordPiece, byte-level BPE and GPT's word BPE from plain vocabulary files
-pieces.py         SentencePiece models (BPE and Unigram)
-from_gguf.py      from the metadata of a GGUF file
-training.py       from text: BPE, WordPiece, Unigram, words, characters
-bpe.py            byte-pair encoding in the open: learned and replayed merge by merge
+tokenizer.py            Tokenizer: encode, decode, pieces with offsets, special ids, chat
+tokenizer_files.py      from a folder to a Tokenizer, and back
+vocabularies.py         WordPiece, byte-level BPE and GPT's word BPE from plain vocabulary files
+sentencepiece.py        SentencePiece models (BPE and Unigram)
+from_gguf.py            from the metadata of a GGUF file
+tokenizer_training.py   learned from text: BPE, WordPiece, Unigram, words, characters
+bpe.py                  byte-pair encoding step by step, and the letters that stand for bytes
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from heedful.errors import CorruptFile, InputError
-from heedful.text import sentencepiece as pieces
+from heedful.text import sentencepiece
 from heedful.text import tokenizer as text
 from heedful.text.tokenizer import typed_failure
 from heedful.text.vocabularies import set_template
@@ -34,7 +34,7 @@ ROLES = {
 
 
 def from_gguf(metadata: Mapping[str, Any], where: str = "the GGUF file") -> text.Tokenizer | None:
-    """The tokenizer that a GGUF file describes; None if it has none. `where` names the file in errors."""
+    """Return the tokenizer that a GGUF file describes, or None; `where` names the file in errors."""
     try:
         return _read_tokenizer(metadata)
     except BaseException as error:
@@ -47,13 +47,13 @@ def _read_tokenizer(metadata: Mapping[str, Any]) -> text.Tokenizer | None:
     if kind is None or kind in ("none", "no_vocab"):
         return None
     names = list(metadata.get("tokenizer.ggml.tokens", []))
-    kinds = list(metadata.get("tokenizer.ggml.token_type") or [pieces.NORMAL] * len(names))
+    kinds = list(metadata.get("tokenizer.ggml.token_type") or [sentencepiece.NORMAL] * len(names))
     if kind == "gpt2":
         backend = _byte_level(names, kinds, metadata)
     elif kind == "llama":
         backend = _by_scores(names, kinds, metadata)
     else:
-        raise InputError(f"tokenizer.ggml.model={kind!r} is not read here; this version reads gpt2 and llama")
+        raise InputError(f"tokenizer.ggml.model={kind!r} cannot be read", hint="gpt2 and llama can")
     found = ((ours, metadata.get(f"tokenizer.ggml.{theirs}_token_id")) for theirs, ours in ROLES.items())
     roles = {role: names[i] for role, i in found if i is not None and 0 <= i < len(names)}
     return text.Tokenizer(backend, roles, metadata.get("tokenizer.chat_template"))
@@ -79,11 +79,13 @@ def _byte_level(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[st
         backend.pre_tokenizer = bytes_alone
     else:
         known = ", ".join(["gpt-2", *DIGITS_THEN_GPT2, *CUTS])
-        raise InputError(f"tokenizer.ggml.pre={pre!r}: how that cuts words is not known here; known: {known}")
+        raise InputError(f"tokenizer.ggml.pre={pre!r}: how it cuts words is unknown", hint=f"known: {known}")
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    control = [n for n, k in zip(names, kinds, strict=True) if k in (pieces.CONTROL, pieces.UNKNOWN)]
-    user = [n for n, k in zip(names, kinds, strict=True) if k == pieces.USER]
+    control = [
+        n for n, k in zip(names, kinds, strict=True) if k in (sentencepiece.CONTROL, sentencepiece.UNKNOWN)
+    ]
+    user = [n for n, k in zip(names, kinds, strict=True) if k == sentencepiece.USER]
     backend.add_special_tokens([AddedToken(n, normalized=False, special=True) for n in control])
     backend.add_tokens([AddedToken(n, normalized=False) for n in user])
     first = metadata.get("tokenizer.ggml.bos_token_id")
@@ -93,7 +95,7 @@ def _byte_level(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[st
 
 
 def _by_scores(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[str, Any]) -> Tokenizer:
-    model = pieces.SentencePieceModel(
+    model = sentencepiece.SentencePieceModel(
         names=list(names),
         scores=list(metadata["tokenizer.ggml.scores"]),
         kinds=list(kinds),
@@ -104,6 +106,6 @@ def _by_scores(names: Sequence[str], kinds: Sequence[int], metadata: Mapping[str
         squeeze_spaces=False,
     )
     add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", True))
-    return pieces.build_sentencepiece(
+    return sentencepiece.build_sentencepiece(
         model, add_bos=add_bos, add_eos=bool(metadata.get("tokenizer.ggml.add_eos_token", False))
     )

@@ -36,12 +36,12 @@ class SentencePieceModel:
     squeeze_spaces: bool = True
 
     def special(self) -> list[str]:
-        """The pieces that are no text: <s>, </s>, <unk> and their like."""
+        """Return the pieces that are no text: <s>, </s>, <unk> and their like."""
         return [n for n, k in zip(self.names, self.kinds, strict=True) if k in (UNKNOWN, CONTROL)]
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """The fields of a protocol buffer message: number and value."""
+    """Yield the fields of a protocol buffer message: number and value."""
     at = 0
     while at < len(data):
         key, at = _read_varint(data, at)
@@ -84,7 +84,7 @@ def _as_integer(value: bytes | int) -> int:
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """The pieces of a SentencePiece file."""
+    """Return the model in a SentencePiece file."""
     out = SentencePieceModel()
     try:
         for number, value in read_fields(path.read_bytes()):
@@ -100,9 +100,11 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
                 out.prefix_space = bool(normal.get(3, 1))
                 out.squeeze_spaces = bool(normal.get(4, 1))
     except (ValueError, struct.error) as error:
-        raise CorruptFile(f"{path} is damaged, or no SentencePiece model ({error}); fetch it again") from None
+        raise CorruptFile(
+            f"{path} is damaged, or no SentencePiece model ({error})", hint="fetch it again"
+        ) from None
     if not out.names:
-        raise CorruptFile(f"{path} holds no pieces; is it a SentencePiece model?")
+        raise CorruptFile(f"{path} holds no pieces", hint="is it a SentencePiece model?")
     return out
 
 
@@ -117,7 +119,7 @@ def _read_piece(out: SentencePieceModel, message: bytes) -> None:
 def merges_from_scores(
     names: Sequence[str], scores: Sequence[float], kinds: Sequence[int]
 ) -> list[tuple[str, str]]:
-    """The merges that scores stand for: two pieces join wherever their union is one, the best score first."""
+    """Return the merges that scores stand for: pieces join where their union is one, the best score first."""
     ids = {n: i for i, n in enumerate(names) if kinds[i] in (NORMAL, USER, UNUSED)}
     by_score: dict[float, list[tuple[int, int, str, str]]] = defaultdict(list)
     for name, i in ids.items():
@@ -132,7 +134,7 @@ def merges_from_scores(
 
 
 def renumber_pieces(pieces: SentencePieceModel, vocab: Mapping[str, int]) -> SentencePieceModel:
-    """The same model with the ids of a table for two languages (Marian): `pieces` cuts the first of them.
+    """Return the model with the ids of a table for two languages (Marian): `pieces` cuts the first of them.
 
     A token that only the other language has never joins letters here; it stays readable by its id.
     """
@@ -147,7 +149,7 @@ def renumber_pieces(pieces: SentencePieceModel, vocab: Mapping[str, int]) -> Sen
 
 
 def use_xlmr_ids(pieces: SentencePieceModel) -> SentencePieceModel:
-    """The same model with the ids that XLM-R gave it: <s> <pad> </s> <unk>, then the pieces, then <mask>."""
+    """Return the model with XLM-R's ids: <s> <pad> </s> <unk>, then the pieces, then <mask>."""
     return replace(
         pieces,
         names=["<s>", "<pad>", "</s>", "<unk>", *pieces.names[3:], "<mask>"],
@@ -161,7 +163,7 @@ def use_xlmr_ids(pieces: SentencePieceModel) -> SentencePieceModel:
 def build_sentencepiece(
     pieces: SentencePieceModel, *, add_bos: bool, add_eos: bool, extra: Sequence[str] = ()
 ) -> Tokenizer:
-    """The same segmentation by the `tokenizers` library; `extra` are special tokens after the last piece."""
+    """Return the model as a tokenizer of the library; `extra` are special tokens behind the pieces."""
     unknown = pieces.kinds.index(UNKNOWN) if UNKNOWN in pieces.kinds else None
     fallback = BYTE in pieces.kinds
     if pieces.unigram:
@@ -182,7 +184,7 @@ def build_sentencepiece(
 
 
 def _prepare(backend: Tokenizer, pieces: SentencePieceModel) -> None:
-    """Normalise, write spaces as ▁, and back."""
+    """Set how text is normalised, spaces are written as ▁, and both are undone."""
     steps: list[normalizers.Normalizer] = []
     if pieces.charsmap:
         steps.append(normalizers.Precompiled(pieces.charsmap))

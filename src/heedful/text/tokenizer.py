@@ -205,7 +205,7 @@ class Tokenizer:
 def typed_failure(
     error: BaseException, kind: type[HeedfulError], message: str, hint: str | None = None
 ) -> BaseException:
-    """Return `kind` with the reason of the `tokenizers` library; an error of another kind comes back as it is.
+    """Return `kind` with the reason of the `tokenizers` library; an error of ours comes back as it is.
 
     The library raises bare Exception; and a limit it runs into (of a regular expression, say) is a panic,
     which is no Exception at all and would pass every handler up to the terminal.

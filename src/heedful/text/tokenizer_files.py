@@ -22,8 +22,7 @@ import tokenizers
 
 from heedful.errors import CorruptFile
 from heedful.files import read_json
-from heedful.text import sentencepiece as pieces
-from heedful.text import vocabularies
+from heedful.text import sentencepiece, vocabularies
 from heedful.text.tokenizer import ROLES, Tokenizer, typed_failure
 
 Table = Mapping[str, Any]
@@ -35,7 +34,7 @@ BPE_FILES = (
 )
 PIECE_FILES = ("tokenizer.model", "spiece.model", "spm.model")
 
-# What a role is called where no file says so.
+# The tokens of a role where no file names one.
 DEFAULT_TOKENS: dict[str, tuple[str, ...]] = {
     "bos": ("<s>", "<|endoftext|>"),
     "eos": ("</s>", "<|endoftext|>"),
@@ -48,7 +47,7 @@ DEFAULT_TOKENS: dict[str, tuple[str, ...]] = {
 
 
 def load_tokenizer(folder: Path, hf_config: Table | None = None) -> Tokenizer | None:
-    """The tokenizer in a folder; None if it has none. `hf_config` is the model's config.json."""
+    """Return the tokenizer in a folder; None if it has none. `hf_config` is the model's config.json."""
     try:
         return _read_tokenizer(Path(folder), hf_config or {})
     except BaseException as error:
@@ -138,17 +137,17 @@ def _from_two_languages(folder: Path, settings: Table, hf_config: Table) -> toke
     if not (folder / "source.spm").is_file() or not (folder / "vocab.json").is_file():
         return None
     vocab = vocabularies.read_vocabulary_table(folder / "vocab.json")
-    found = pieces.renumber_pieces(pieces.read_sentencepiece(folder / "source.spm"), vocab)
+    found = sentencepiece.renumber_pieces(sentencepiece.read_sentencepiece(folder / "source.spm"), vocab)
     languages = [name for name in vocab if name.startswith(">>") and name.endswith("<<")]
-    return pieces.build_sentencepiece(found, add_bos=False, add_eos=True, extra=languages)
+    return sentencepiece.build_sentencepiece(found, add_bos=False, add_eos=True, extra=languages)
 
 
 def _from_shifted(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     path = folder / "sentencepiece.bpe.model"
     if not path.is_file() or hf_config.get("model_type") != "xlm-roberta":  # others shift their ids otherwise
         return None
-    backend = pieces.build_sentencepiece(
-        pieces.use_xlmr_ids(pieces.read_sentencepiece(path)), add_bos=True, add_eos=True
+    backend = sentencepiece.build_sentencepiece(
+        sentencepiece.use_xlmr_ids(sentencepiece.read_sentencepiece(path)), add_bos=True, add_eos=True
     )
     vocabularies.mark_special(backend, ["<mask>"], keep_space=["<mask>"])
     vocabularies.set_template(backend, "<s> $A </s>", "<s> $A </s> </s> $B </s>")
@@ -158,23 +157,23 @@ def _from_shifted(folder: Path, settings: Table, hf_config: Table) -> tokenizers
 def _from_pieces(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
     for name in PIECE_FILES:
         if (folder / name).is_file():
-            found = pieces.read_sentencepiece(folder / name)
-            return pieces.build_sentencepiece(
+            found = sentencepiece.read_sentencepiece(folder / name)
+            return sentencepiece.build_sentencepiece(
                 found,
                 add_bos=bool(settings.get("add_bos_token", not found.unigram)),
                 add_eos=bool(settings.get("add_eos_token", found.unigram)),
-                extra=_extra(found, settings, hf_config),
+                extra=_extra_tokens(found, settings, hf_config),
             )
     return None
 
 
-def _extra(found: pieces.SentencePieceModel, settings: Table, hf_config: Table) -> list[str]:
-    """Special tokens behind the last piece: T5's sentinels, counted down; a mask if an encoder has none."""
+def _extra_tokens(pieces: sentencepiece.SentencePieceModel, settings: Table, hf_config: Table) -> list[str]:
+    """Return special tokens behind the last piece: T5's sentinels, counted down; a mask for an encoder."""
     sentinels = int(settings.get("extra_ids", 100 if hf_config.get("model_type") == "t5" else 0))
     extra = [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
-    if "[CLS]" in found.names and "[MASK]" not in found.names:
+    if "[CLS]" in pieces.names and "[MASK]" not in pieces.names:
         extra.append("[MASK]")
-    return [name for name in extra if name not in found.names]
+    return [name for name in extra if name not in pieces.names]
 
 
 def named_tokens(
@@ -187,25 +186,25 @@ def named_tokens(
     """
     decoder = settings.get("added_tokens_decoder") or {}
     found = [_token(name, special=False) for name, _ in sorted(added.items(), key=lambda item: item[1])]
-    found += [_token(told) for _, told in sorted(decoder.items(), key=lambda item: int(item[0]))]
+    found += [_token(entry) for _, entry in sorted(decoder.items(), key=lambda item: int(item[0]))]
     roles = [_token(settings[f"{role}_token"]) for role in ROLES if settings.get(f"{role}_token")]
     found += [token for token in roles if backend.token_to_id(token.content) is not None]
     for key in ("additional_special_tokens", "extra_special_tokens"):
-        told = settings.get(key) or []
-        found += [_token(one) for one in (told.values() if isinstance(told, Mapping) else told)]
+        entries = settings.get(key) or []
+        found += [_token(entry) for entry in (entries.values() if isinstance(entries, Mapping) else entries)]
     return found
 
 
-def _token(told: Any, special: bool = True) -> tokenizers.AddedToken:
-    """A token as files write it: its name, or a table with its name and how it takes spaces."""
-    if not isinstance(told, Mapping):
-        return tokenizers.AddedToken(str(told), normalized=not special, special=special)
-    flags = {name: bool(told.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
-    return tokenizers.AddedToken(str(told["content"]), special=bool(told.get("special", special)), **flags)
+def _token(entry: Any, special: bool = True) -> tokenizers.AddedToken:
+    """Return a token from its name, or from a table with its name and how it takes spaces."""
+    if not isinstance(entry, Mapping):
+        return tokenizers.AddedToken(str(entry), normalized=not special, special=special)
+    flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+    return tokenizers.AddedToken(str(entry["content"]), special=bool(entry.get("special", special)), **flags)
 
 
 def find_roles(backend: tokenizers.Tokenizer, settings: Table, hf_config: Table) -> dict[str, str]:
-    """Which token is for what: as the tokenizer's files say, else config.json's ids, else the usual names."""
+    """Map roles to tokens: as the tokenizer's files say, else by config.json's ids, else by usual names."""
     roles: dict[str, str] = {}
     for role in ROLES:
         named = settings.get(f"{role}_token")

@@ -21,13 +21,13 @@ Merges = Sequence[tuple[str, str]]
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """One token per line; its number is its id."""
+    """Return the tokens of a file with one a line; the number of the line is the id."""
     text = path.read_text(encoding="utf-8")
     return {line.rstrip("\r"): i for i, line in enumerate(text.removesuffix("\n").split("\n"))}
 
 
 def read_vocabulary_table(path: Path) -> dict[str, int]:
-    """A JSON table token → id."""
+    """Return a JSON table token → id."""
     table: dict[str, int] = read_json(path)
     if not all(isinstance(i, int) for i in table.values()):
         raise CorruptFile(f"{path} is no table of tokens and ids", hint="fetch it again")
@@ -35,7 +35,7 @@ def read_vocabulary_table(path: Path) -> dict[str, int]:
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
-    """One merge per line, the most frequent first. A line that starts with #version is a remark."""
+    """Return the merges of a file with one a line; a first line that starts with #version is a remark."""
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip() or (number == 1 and line.startswith("#version")):
@@ -74,7 +74,7 @@ def add_tokens(backend: Tokenizer, tokens: Sequence[AddedToken]) -> None:
 
 
 def set_template(backend: Tokenizer, single: str, pair: str) -> None:
-    """What stands around one text and two, e.g. "[CLS] $A [SEP]" and "[CLS] $A [SEP] $B:1 [SEP]:1"."""
+    """Set the special tokens around one text and two: "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"."""
     names = {word.split(":")[0] for word in f"{single} {pair}".split() if not word.startswith("$")}
     ids = [(name, backend.token_to_id(name)) for name in sorted(names)]
     backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
@@ -84,7 +84,7 @@ BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
-    """BERT's: split at spaces and punctuation, then WordPiece; [CLS] a [SEP] b [SEP] around."""
+    """Return BERT's tokenizer: split at spaces and punctuation, then WordPiece; [CLS] a [SEP] b [SEP]."""
     backend = Tokenizer(models.WordPiece(dict(vocab), unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=bool(settings.get("do_lower_case", _lower_case(vocab))),
@@ -100,12 +100,12 @@ def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> To
 
 
 def _lower_case(vocab: Mapping[str, int]) -> bool:
-    """A vocabulary in which no ordinary word has a capital letter was made from lower-cased text."""
+    """Return whether no ordinary word has a capital letter: then the text was lower-cased."""
     return not any(t != t.lower() for t in vocab if t.isalpha())
 
 
 def build_byte_level(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
-    """GPT-2's; where the vocabulary has <s> and <mask> too, RoBERTa's: <s> a </s> </s> b </s> around."""
+    """Return GPT-2's tokenizer; RoBERTa's (<s> a </s> </s> b </s>) if there are <s> and <mask> too."""
     prefix = bool(settings.get("add_prefix_space", False))
     backend = Tokenizer(models.BPE(dict(vocab), list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
@@ -122,7 +122,7 @@ def build_byte_level(vocab: Mapping[str, int], merges: Merges, settings: Mapping
 
 
 def build_word_bpe(vocab: Mapping[str, int], merges: Merges) -> Tokenizer:
-    """GPT's: lower-cased words and punctuation, merged letter by letter; </w> marks the end of a word."""
+    """Return GPT's tokenizer: lower-cased words, merged letter by letter; </w> marks the end of a word."""
     backend = Tokenizer(models.BPE(dict(vocab), list(merges), unk_token="<unk>", end_of_word_suffix="</w>"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -132,7 +132,7 @@ def build_word_bpe(vocab: Mapping[str, int], merges: Merges) -> Tokenizer:
 
 
 def build_bpe(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
-    """Byte-level or word BPE: the ends of words tell."""
+    """Return a byte-level BPE, or a word BPE if tokens end with </w>."""
     if any(token.endswith("</w>") for token in vocab):
         return build_word_bpe(vocab, merges)
     return build_byte_level(vocab, merges, settings)

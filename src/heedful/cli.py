@@ -22,6 +22,8 @@ from typer.core import TyperGroup
 
 from heedful.errors import HeedfulError, is_out_of_memory
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @dataclass(frozen=True)
 class Command:
@@ -158,10 +160,12 @@ def report(error: Exception, arguments: Sequence[str], *, as_json: bool) -> int:
         code = error.exit_code
     elif is_out_of_memory(error):
         message, hint, code = "out of memory", "take a smaller batch, a shorter text or a smaller model", 4
+    elif isinstance(error, OSError) and error.errno in DISK_FULL:  # a write that fails names no file
+        message = f"could not write {error.filename or 'a file'}: {error.strerror}"
+        hint = "make room on the disk"
     elif isinstance(error, OSError) and error.filename is not None:
-        full = error.errno == errno.ENOSPC
-        hint = "make room on the disk" if full else "check the path, and whether it may be written"
-        message, code = f"{error.filename}: {error.strerror}", 1 if full else 3
+        message, hint = f"{error.filename}: {error.strerror}", "check the path, and whether it may be written"
+        code = 3
     else:
         message = f"{name}: {' '.join(str(error).split())[:300]}"
         hint = "this is a fault of heedful's: please report it"

@@ -19,7 +19,7 @@ import torch
 from bundle import SCRATCH
 from bundle.cards import Card
 from heedful import data
-from heedful.data.squad import Question
+from heedful.data.answer_spans import Question
 from heedful.models.base import Model
 from heedful.runs.evaluate import Asked, evaluate
 

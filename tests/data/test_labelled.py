@@ -12,9 +12,8 @@ import torch
 
 from heedful import data
 from heedful.data import IGNORE
-from heedful.data.conll import to_bio
-from heedful.data.squad import Question, locate_answer
-from heedful.data.token_classification import encode_words
+from heedful.data.answer_spans import Question, locate_answer
+from heedful.data.tagging import encode_words, to_bio
 from heedful.errors import InputError
 from tests.data.toy import Letters, Words
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from heedful.data.conll import Sentence, conll, to_bio
-from heedful.data.squad import Question, locate_answer, squad
+from heedful.data.answer_spans import Question, locate_answer, squad
 from heedful.data.tables import Table
+from heedful.data.tagging import Sentence, conll, to_bio
 from heedful.errors import HeedfulError
 
 quick = settings(

@@ -1,13 +1,15 @@
 """From files to batches.
 
-    readers.py  tables.py  conll.py  squad.py      files give examples: documents, rows, sentences, questions
-    tokenization.py  token_cache.py                what is needed of a tokenizer; text tokenised once
-    windows.py  corruption.py                      documents cut into rows; masking, spans, noise
-    batch.py  batches.py                           the tensors of one step, as a function of the step
-    batch_options.py                               what all builders take, and how they make Batches
-    language_modeling.py  masking.py  denoising.py                builders for plain text
-    translation.py  classification.py  labels.py                  builders for tasks with answers
-    token_classification.py  question_answering.py
+    readers.py  tables.py                 files: documents of plain text, rows of tables
+    tokenization.py  token_cache.py       what is needed of a tokenizer; text tokenised once
+    windows.py  corruption.py             documents cut into rows; masking, spans, noise
+    batch.py  batches.py                  the tensors of one step, as a function of the step
+    batch_options.py                      what all builders take, and how they make Batches
+    language_modeling.py  masking.py      builders for plain text: decoders, encoders,
+    denoising.py                          encoder-decoders
+    classification.py  translation.py     builders for tables, and for pairs of texts
+    tagging.py  answer_spans.py           readers and builders for CoNLL and for SQuAD
+    labels.py                             the classes of a task
 
 A data set is a function of the step number: batches[step] follows from (data, seed, step) alone.
 """
@@ -17,18 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from heedful.data.answer_spans import answer, squad
 from heedful.data.batch import IGNORE, Batch
 from heedful.data.batches import Batches
 from heedful.data.classification import classify, contrast, regress
-from heedful.data.conll import conll
 from heedful.data.denoising import denoise, spans
 from heedful.data.language_modeling import next_token
 from heedful.data.masking import masked, pairs, replaced
-from heedful.data.question_answering import answer
 from heedful.data.readers import Documents, documents, from_hub, texts
-from heedful.data.squad import squad
 from heedful.data.tables import Source, Table, column
-from heedful.data.token_classification import tag
+from heedful.data.tagging import conll, tag
 from heedful.data.tokenization import TokenizerProtocol as Tokenizer
 from heedful.data.translation import parallel
 from heedful.errors import InputError, nearest

@@ -21,18 +21,18 @@ from heedful.files import Paths, name_files
 
 
 def encode_columns(
-    source: Paths | Table, texts: Sequence[Column], others: Sequence[Column], tokenizer: TokenizerProtocol,
+    source: Paths | Table, texts: Sequence[Column], extra: Sequence[Column], tokenizer: TokenizerProtocol,
     take: Callable[[str, tuple[str, ...]], bool],
 ) -> RaggedArray:  # fmt: skip
-    """Return the ids of text columns, row by row. `take` sees the other columns and may refuse the row."""
+    """Return the ids of text columns, row by row. `take` sees the extra columns and may refuse the row."""
     table = open_table(source)
 
-    def accepted() -> Iterator[str]:
-        for where, values in table.rows(*texts, *others):
+    def read_texts() -> Iterator[str]:
+        for where, values in table.rows(*texts, *extra):
             if take(where, values[len(texts) :]):
                 yield from values[: len(texts)]
 
-    return encode_texts(accepted(), tokenizer, name_files(table.files))
+    return encode_texts(read_texts(), tokenizer, name_files(table.files))
 
 
 def truncate_pair(a: Ids, b: Ids, max_tokens: int) -> tuple[Ids, Ids]:

@@ -198,14 +198,16 @@ def _tokenize_sentences(
     """Return the ids by sentences and by documents; a line is a sentence, blank lines part documents."""
     files = open_documents(source, "file", encoding)
 
-    def read() -> Iterator[list[str]]:
+    def read_lines() -> Iterator[list[str]]:
         for document in files:
             yield from split_paragraphs(split_lines(document))
 
     settings = (*files.settings, "sentences")
-    sentences = Documents(lambda: ([s] for lines in read() for s in lines), files.files, settings, files.name)
+    sentences = Documents(
+        lambda: ([s] for lines in read_lines() for s in lines), files.files, settings, files.name
+    )
     lines = tokenize_documents(sentences, tokenizer, empty=True, cache=cache)
-    ends = np.fromiter((len(document) for document in read()), np.int64).cumsum()
+    ends = np.fromiter((len(document) for document in read_lines()), np.int64).cumsum()
     offsets = lines.offsets[np.concatenate(([0], ends))]
     return lines, RaggedArray(lines.flat, offsets, lines.fingerprint, lines.name, lines)
 

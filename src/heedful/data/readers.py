@@ -55,7 +55,7 @@ def documents(paths: Paths, unit: Unit = "file", encoding: str = "utf-8") -> Doc
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty")
 
-    def read() -> Iterator[Iterable[str]]:
+    def read_documents() -> Iterator[Iterable[str]]:
         for path in files:
             if unit == "file":
                 yield read_blocks(path, encoding)
@@ -64,7 +64,7 @@ def documents(paths: Paths, unit: Unit = "file", encoding: str = "utf-8") -> Doc
             else:
                 yield from (["\n".join(lines)] for lines in split_paragraphs(read_lines(path, encoding)))
 
-    return Documents(read, files, ("text", unit, encoding), name_files(files))
+    return Documents(read_documents, files, ("text", unit, encoding), name_files(files))
 
 
 def split_paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -177,7 +177,7 @@ def _rounds(
     pending: list[tuple[str, bool]] = []  # a piece of text, and whether it begins a document
     size, inside = 0, False  # whether a document was begun and not ended
 
-    def encoded() -> tuple[list[int], list[int]]:
+    def encode_pending() -> tuple[list[int], list[int]]:
         nonlocal inside
         ids: list[int] = []
         starts: list[int] = []
@@ -199,9 +199,9 @@ def _rounds(
             first = False
             size += len(piece) + 8
             if size >= ROUND_CHARACTERS:
-                yield encoded()
+                yield encode_pending()
                 pending, size = [], 0
-    ids, starts = encoded()
+    ids, starts = encode_pending()
     yield ids + (list(after) if inside else []), starts
 
 

@@ -119,12 +119,12 @@ def text_rows(
         windows = TokenWindows(tokens, width, options.seed, turn=turn)
         options.check_rows(len(windows), tokens.name)
 
-        def read(row: int, epoch: int) -> tuple[Ids, Ids | None]:
+        def read_window(row: int, epoch: int) -> tuple[Ids, Ids | None]:
             positions, _ = windows.positions(row, epoch)
             ids = tokens.flat[positions].astype(np.int64)
             return ids, windows.documents(positions) if len(tokens) > 1 else None
 
-        return TextRows(read, options.shuffle(len(windows)), tokens.fingerprint)
+        return TextRows(read_window, options.shuffle(len(windows)), tokens.fingerprint)
     tokens = tokenize_documents(source, tokenizer, cache=options.cache)
     pieces = split_documents(tokens, width)
     kept = np.flatnonzero(pieces.lengths >= min_tokens)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heedful import data
 from heedful.data.batch import IGNORE, Batch
-from heedful.data.squad import Question
+from heedful.data.answer_spans import Question
 from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
 from heedful.devices import resolve_device
@@ -32,7 +32,7 @@ from heedful.evaluate.scores import (
 )
 from heedful.loading import load
 from heedful.models.base import LM, Model
-from heedful.runs.reading import Corpus
+from heedful.runs.datasets import TrainingData
 from heedful.train.checkpoint import of_run
 
 
@@ -88,7 +88,7 @@ def usual(model: Model) -> str:
 def stream_perplexity(model: Model, asked: Asked) -> dict[str, Any]:
     """Of a text as one stream; per token, and per character whatever the vocabulary."""
     reading = {"length": 1, "batch": 1, "holdout": 0.0} | dict(asked.options)
-    documents = Corpus("next_token", asked.files, (), reading).documents(asked.files)
+    documents = TrainingData("next_token", asked.files, (), reading).documents(asked.files)
     around = find_template(model.tokenizer, end=True)
     after = () if "line_end" in asked.options else around.after  # the last line has its end already
     tokens = tokenize_documents(documents, model.tokenizer, before=around.before, after=after)

@@ -177,7 +177,7 @@ def _extra_tokens(pieces: sentencepiece.SentencePieceModel, settings: Table, hf_
 
 
 def named_tokens(
-    backend: tokenizers.Tokenizer, settings: Table, added: Mapping[str, int]
+    backend: tokenizers.Tokenizer, settings: Table, added_tokens: Mapping[str, int]
 ) -> list[tokenizers.AddedToken]:
     """Return the tokens that files beside the vocabulary name, in the order in which they get their ids.
 
@@ -185,7 +185,9 @@ def named_tokens(
     `additional_special_tokens`, which newer files call `extra_special_tokens`.
     """
     decoder = settings.get("added_tokens_decoder") or {}
-    found = [_token(name, special=False) for name, _ in sorted(added.items(), key=lambda item: item[1])]
+    found = [
+        _token(name, special=False) for name, _ in sorted(added_tokens.items(), key=lambda item: item[1])
+    ]
     found += [_token(entry) for _, entry in sorted(decoder.items(), key=lambda item: int(item[0]))]
     roles = [_token(settings[f"{role}_token"]) for role in ROLES if settings.get(f"{role}_token")]
     found += [token for token in roles if backend.token_to_id(token.content) is not None]

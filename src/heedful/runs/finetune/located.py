@@ -7,8 +7,8 @@ from typing import Any
 
 from heedful import data
 from heedful.data.batches import Batches, seeded_generator
-from heedful.data.conll import Sentence, conll, to_bio
-from heedful.data.squad import Question, locate_answer
+from heedful.data.tagging import Sentence, conll, to_bio
+from heedful.data.answer_spans import Question, locate_answer
 from heedful.data.tables import read_json_data
 from heedful.errors import InputError, nearest
 from heedful.models.base import Model

@@ -253,3 +253,37 @@ def test_a_kill_before_any_change_of_a_file_loses_nothing(
     while kill_while_writing(name, at, server, place, whole):
         at += 1
     assert at > 3
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from heedful.locks import FileLock
+FileLock(Path(sys.argv[1]), "", "").acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+LOCKS = {"gpt": "run/run.lock", "finetune": "tuned.lock", "word2vec": "v.safetensors.lock"}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_second_command_in_the_same_place_is_refused_in_one_line(
+    name: str, server: Server, place: Place, whole: Whole
+) -> None:
+    folder = place()
+    path = folder / LOCKS[name]
+    path.parent.mkdir(exist_ok=True)
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        there = {p for p in folder.rglob("*")}
+        assert server.run(COMMANDS[name], folder) == 3
+        said = (folder / "said").read_text().splitlines()
+        assert f"is in use by process {first.pid}" in said[0]
+        assert len(said) == 2, said  # what is wrong, and what to do
+        assert {p for p in folder.rglob("*")} - there <= {folder / "said"}
+        first.communicate()
+    go_on(server, name, folder)
+    assert COMMANDS[name].digest(folder) == whole[name].digest

@@ -14,6 +14,7 @@ from heedful.checks import check_choice, check_integer, check_number
 from heedful.devices import resolve_device
 from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.files import expand_paths, make_folder_atomically, open_atomically, read_blocks, read_lines
+from heedful.padding import pad_rows, valid_mask
 
 
 def test_an_error_has_a_message_and_a_hint_and_is_one_line() -> None:
@@ -130,3 +131,18 @@ def test_a_device_that_is_not_there_is_named_with_a_way_out(
     assert f"device={name!r}" in caught.value.message
     assert caught.value.hint is not None
     assert "cpu" in caught.value.hint
+
+
+def test_rows_are_padded_on_either_side_and_the_mask_says_where() -> None:
+    rows = [[1, 2, 3], [], [4]]
+    assert pad_rows(rows, fill=9).tolist() == [[1, 2, 3], [9, 9, 9], [4, 9, 9]]
+    assert pad_rows(rows, width=4, left=True).tolist() == [[0, 1, 2, 3], [0, 0, 0, 0], [0, 0, 0, 4]]
+    for left in (False, True):
+        filled = pad_rows(rows, fill=-1, left=left)
+        assert ((filled >= 0) == valid_mask([3, 0, 1], 3, left=left)).all()
+
+
+def test_padded_fractions_stay_fractions_and_ids_whole_numbers() -> None:
+    assert pad_rows([[0.5], [1, 2]]).tolist() == [[0.5, 0.0], [1.0, 2.0]]
+    assert pad_rows([[], [1]]).dtype.kind == "i"
+    assert pad_rows([[[1, 2]], [[3, 4], [5, 6]]], fill=-1).tolist()[0] == [[1, 2], [-1, -1]]

@@ -87,7 +87,7 @@ def counted(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The rows, telling how far they are read."""
     began = time.perf_counter()
     for i, row in enumerate(rows):
-        if i and i % benchmarks.BLOCK == 0:
+        if i and i % benchmarks.BLOCK_ROWS == 0:
             left = (time.perf_counter() - began) / i * (len(rows) - i)
             print(f"{i:,} of {len(rows):,} rows, {left / 60:.0f} minutes left", file=sys.stderr, flush=True)
         yield row

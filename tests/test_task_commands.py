@@ -270,7 +270,7 @@ def test_an_answer_stands_in_its_text(heed: Any, models: dict[str, Path], tmp_pa
 def test_an_answer_is_found_in_a_folder(
     heed: Any, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.tasks.search.MODEL", str(models["embed"]))
+    monkeypatch.setattr("heedful.tasks.search.DEFAULT_MODEL", str(models["embed"]))
     Path("notes").mkdir()
     Path("notes/pets.md").write_text("the cat sat on the mat .\n\n\nthe dog lives in paris .\n")
     Path("notes/other.txt").write_text("ada lives in paris .\n")

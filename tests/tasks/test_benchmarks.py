@@ -9,7 +9,7 @@ import pytest
 
 from heedful.errors import InputError
 from heedful.tasks.benchmarks import blimp, hellaswag, lambada
-from heedful.tasks.score import log_probability, rank
+from heedful.tasks.likelihood import log_probability, rank
 from tests.tasks.real import scribbler, smol
 
 

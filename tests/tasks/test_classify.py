@@ -12,7 +12,7 @@ import torch
 from heedful import pipeline
 from heedful.errors import InputError
 from heedful.tasks import Truncated
-from heedful.tasks.classify import TextClassification
+from heedful.tasks.text_classification import TextClassification
 from heedful.weights.bases import installed
 from tests.tasks.conftest import NLI, Tiny
 
@@ -88,7 +88,7 @@ def test_two_texts_in_a_list_inside_a_list_are_pointed_to_the_right_form(nlp: An
 def test_a_sentence_encoder_ranks_labels_by_cosine(tiny: Tiny) -> None:
     model = tiny("none")
     nlp = pipeline("zero-shot-classification", model=model)
-    assert "cosine" in nlp.how
+    assert "cosine" in nlp.equation
     found = nlp(TEXT, ["the cat", TEXT], hypothesis_template="{}")
     near = pipeline("sentence-similarity", model=model)(TEXT, ["the cat", TEXT])
     assert found["labels"] == [TEXT, "the cat"]

@@ -9,7 +9,7 @@ import pytest
 
 from heedful.errors import InputError, NotFound
 from heedful.tasks import pipeline
-from heedful.tasks.open_domain import OpenDomain, cut, passages_of
+from heedful.tasks.open_domain import OpenDomain, read_passages, split_passages
 from tests.tasks.real import minilm
 from tests.tasks.test_answer import word_by_word
 
@@ -57,7 +57,7 @@ def test_several_answers_come_best_first(folder: Path) -> None:
 
 def test_passages_cover_a_text_and_keep_to_their_size() -> None:
     text = "Short one.\n\nAnother.\n\n" + "word " * 400 + "\n\n\n" + "x" * 700 + "\n\nThe end."
-    places = list(cut(text, 300, 60))
+    places = list(split_passages(text, 300, 60))
     covered = set()
     for start, end in places:
         assert 0 < end - start <= 300
@@ -71,7 +71,7 @@ def test_passages_cover_a_text_and_keep_to_their_size() -> None:
 @pytest.mark.parametrize(("size", "overlap"), [(1, 0), (2, 1), (3, 1), (10, 5), (10, 0)])
 def test_parts_of_any_size_come_to_an_end(size: int, overlap: int) -> None:
     text = "a b " + "x" * 5 + " " + "y" * 40 + " c d"
-    places = list(cut(text, size, overlap))
+    places = list(split_passages(text, size, overlap))
     assert all(0 < end - start <= size for start, end in places)
     assert {i for start, end in places for i in range(start, end)} >= {
         i for i, letter in enumerate(text) if letter != " "
@@ -81,7 +81,7 @@ def test_parts_of_any_size_come_to_an_end(size: int, overlap: int) -> None:
 def test_a_folder_named_like_a_text_is_gone_through(folder: Path) -> None:
     (folder / "old.txt").mkdir()
     (folder / "old.txt" / "cats.txt").write_text("A cat.")
-    assert "old.txt/cats.txt" in {p.file for p in passages_of(folder, 800, 150)}
+    assert "old.txt/cats.txt" in {p.file for p in read_passages(folder, 800, 150)}
 
 
 def test_one_passage_is_read_like_several(folder: Path) -> None:
@@ -90,8 +90,8 @@ def test_one_passage_is_read_like_several(folder: Path) -> None:
 
 
 def test_only_texts_of_a_folder_are_read(folder: Path) -> None:
-    assert {p.file for p in passages_of(folder, 800, 150)} == {"houses.txt", "deep/dogs.md", "broken.txt"}
-    assert {p.file for p in passages_of(folder / "houses.txt", 800, 150)} == {"houses.txt"}
+    assert {p.file for p in read_passages(folder, 800, 150)} == {"houses.txt", "deep/dogs.md", "broken.txt"}
+    assert {p.file for p in read_passages(folder / "houses.txt", 800, 150)} == {"houses.txt"}
 
 
 def test_a_folder_that_cannot_be_asked_is_named(tmp_path: Path) -> None:

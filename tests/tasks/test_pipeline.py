@@ -15,10 +15,11 @@ import torch
 
 import heedful
 from heedful import pipeline
+from heedful.devices import resolve_device
 from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.tasks import Truncated
-from heedful.tasks.pipeline import TASKS, find, guess, names, place
-from heedful.tasks.readings import framed, read, room, windows
+from heedful.tasks.pipeline import TASKS, find_task, infer_task, task_names
+from heedful.tasks.tokenized import input_limit, tokenize, with_special_tokens
 from heedful.text.tokenizer import Tokenizer
 from tests.tasks.conftest import TAGS, Tiny
 
@@ -46,7 +47,7 @@ ASKED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 loaded = functools.cache(heedful.load)  # several tasks share a model
 
 
-@pytest.mark.parametrize("task", names())
+@pytest.mark.parametrize("task", task_names())
 def test_every_task_runs_with_its_own_model_and_no_network(
     task: str, offline: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,10 +57,10 @@ def test_every_task_runs_with_its_own_model_and_no_network(
     try:
         nlp = pipeline(task)
     except NotFound:
-        pytest.skip(f"the model {names()[task]!r} is not installed")
+        pytest.skip(f"the model {task_names()[task]!r} is not installed")
     given, options = ASKED["translation" if task.startswith("translation") else task]
     assert nlp.task == task
-    assert nlp.how
+    assert nlp.equation
     assert nlp(*given, **options)
 
 
@@ -94,13 +95,13 @@ def test_nothing_asked_for_lists_the_tasks() -> None:
 
 
 def test_other_names_are_the_same_task() -> None:
-    assert find("ner") is TASKS["token-classification"]
-    assert find("sentiment-analysis") is TASKS["text-classification"]
-    assert find("next-sentence-prediction") is TASKS["next-sentence"]
+    assert find_task("ner") is TASKS["token-classification"]
+    assert find_task("sentiment-analysis") is TASKS["text-classification"]
+    assert find_task("next-sentence-prediction") is TASKS["next-sentence"]
 
 
 def test_languages_in_the_name_of_a_translation_choose_its_model() -> None:
-    assert find("translation_en_to_fr").model == "translate-en-fr"
+    assert find_task("translation_en_to_fr").model == "translate-en-fr"
     with pytest.raises(
         InputError, match="no model that comes along does translation_fi_to_sv; .* give model="
     ):
@@ -119,9 +120,9 @@ def test_without_a_task_the_head_tells(tiny: Tiny, head: str, task: str) -> None
 
 def test_a_decoder_that_was_taught_to_summarise_is_known_by_its_prompt() -> None:
     model = heedful.build("llama", layers=1, dim=16, heads=2, vocab=20)
-    assert guess(model) == "text-generation"
+    assert infer_task(model) == "text-generation"
     model.hf_config["task_prompt"] = "Sum up:\n{text}\n=>"
-    assert guess(model) == "summarization"
+    assert infer_task(model) == "summarization"
 
 
 def test_a_head_that_no_task_uses_is_said() -> None:
@@ -194,12 +195,12 @@ def test_weights_are_loaded_in_the_type_asked_for(tiny: Tiny, tmp_path: Path) ->
 
 
 def test_devices_are_counted_as_in_transformers() -> None:
-    assert place(-1) == place(-2) == place(None) == place("cpu") == torch.device("cpu")
+    assert all(resolve_device(name) == torch.device("cpu") for name in (-1, -2, None, "cpu"))
     for bad in ("gpu", 1.5, "cuda:x"):
-        with pytest.raises(InputError, match="is none; give 'cpu'"):
-            place(bad)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="is unknown"):
+            resolve_device(bad, InputError)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="device=99 asks for a GPU and torch sees none there"):
-        place(99)
+        resolve_device(99, InputError)
 
 
 def test_an_option_that_does_not_exist_is_answered_with_the_nearest(tiny: Tiny) -> None:
@@ -367,10 +368,10 @@ def test_nothing_is_reported_where_nothing_is_cut(tiny: Tiny) -> None:
 
 def test_a_cut_text_reads_as_its_beginning(vocabularies: dict[str, Tokenizer]) -> None:
     for tokenizer in vocabularies.values():
-        whole, cut = read(tokenizer, LONG), read(tokenizer, LONG, length=12)
+        whole, cut = tokenize(tokenizer, LONG), tokenize(tokenizer, LONG).truncate(12)
         assert cut.ids == [*whole.ids[:11], whole.ids[-1]]
-        assert cut.spans[1:11] == whole.spans[1:11]
-        assert cut.cut == len(whole) - 12
+        assert cut.offsets[1:11] == whole.offsets[1:11]
+        assert cut.num_truncated == len(whole) - 12
 
 
 @pytest.mark.parametrize(
@@ -379,46 +380,46 @@ def test_a_cut_text_reads_as_its_beginning(vocabularies: dict[str, Tokenizer]) -
 def test_of_a_pair_the_right_text_is_cut(
     vocabularies: dict[str, Tokenizer], strategy: str, kept: tuple[int, int]
 ) -> None:
-    found = read(vocabularies["bert"], "the " * 8, "the " * 4, length=12, cut=strategy)
-    assert (len(found.where(0)), len(found.where(1))) == kept
-    assert found.cut == 3
-    assert [found.types[i] for i in found.where(1)] == [1] * kept[1]
+    found = tokenize(vocabularies["bert"], "the " * 8, "the " * 4).truncate(12, strategy)
+    assert (len(found.token_range(0)), len(found.token_range(1))) == kept
+    assert found.num_truncated == 3
+    assert [found.type_ids[i] for i in found.token_range(1)] == [1] * kept[1]
 
 
 def test_a_pair_of_two_long_texts_keeps_half_of_each(vocabularies: dict[str, Tokenizer]) -> None:
-    found = read(vocabularies["bert"], LONG, LONG, length=23)
+    found = tokenize(vocabularies["bert"], LONG, LONG).truncate(23)
     assert len(found) == 23
-    assert (len(found.where(0)), len(found.where(1))) == (10, 10)
+    assert (len(found.token_range(0)), len(found.token_range(1))) == (10, 10)
 
 
 def test_windows_hold_every_token_once_and_again_what_they_share(vocabularies: dict[str, Tokenizer]) -> None:
     tokenizer = vocabularies["bert"]
-    whole = read(tokenizer, "where?", LONG)
-    question = len(whole.where(0))
-    parts = windows(tokenizer, "where?", LONG, length=20, stride=4)
+    whole = tokenize(tokenizer, "where?", LONG)
+    question = len(whole.token_range(0))
+    parts = whole.windows(20, stride=4)
     fit = 20 - 3 - question
     assert all(len(p) == 20 for p in parts[:-1])
     assert len(parts[-1]) <= 20
-    inside = [[p.spans[i] for i in p.where(1)] for p in parts]
+    inside = [[p.offsets[i] for i in p.token_range(1)] for p in parts]
     for before, after in itertools.pairwise(inside):
         assert before[-4:] == after[:4]
     joined = inside[0] + [span for part in inside[1:] for span in part[4:]]
-    assert joined == [whole.spans[i] for i in whole.where(1)]
-    assert [p.before for p in parts] == [k * (fit - 4) for k in range(len(parts))]
+    assert joined == [whole.offsets[i] for i in whole.token_range(1)]
+    assert [p.window_start for p in parts] == [k * (fit - 4) for k in range(len(parts))]
 
 
 def test_a_stride_as_wide_as_a_window_is_refused(vocabularies: dict[str, Tokenizer]) -> None:
     with pytest.raises(InputError, match="stride=18 must be from 0 to 17: a window of 20 tokens has 18"):
-        windows(vocabularies["bert"], LONG, length=20, stride=18)
+        tokenize(vocabularies["bert"], LONG).windows(20, stride=18)
 
 
-def test_the_room_is_the_smallest_limit_anybody_names(tiny: Tiny) -> None:
+def test_the_input_limit_is_the_smallest_that_model_and_tokenizer_name(tiny: Tiny) -> None:
     model = tiny("classify")
-    assert room(model, model.tokenizer) == 64
+    assert input_limit(model, model.tokenizer) == 64
     shorter = Tokenizer(model.tokenizer.backend, model.tokenizer.roles, settings={"model_max_length": 40})
-    assert room(model, shorter) == 40
+    assert input_limit(model, shorter) == 40
     endless = Tokenizer(model.tokenizer.backend, model.tokenizer.roles, settings={"model_max_length": 10**30})
-    assert room(model, endless) == 64
+    assert input_limit(model, endless) == 64
 
 
 def test_a_tokenizer_that_puts_nothing_around_gets_what_its_encoder_was_trained_with(
@@ -431,8 +432,8 @@ def test_a_tokenizer_that_puts_nothing_around_gets_what_its_encoder_was_trained_
         single="$A", pair="$A $B", special_tokens=[]
     )
     plain = Tokenizer(bare, vocabularies["bert"].roles)
-    assert framed(plain).encode_pair("a", "cat") == vocabularies["bert"].encode_pair("a", "cat")
-    assert framed(vocabularies["bert"]) is vocabularies["bert"]
+    assert with_special_tokens(plain).encode_pair("a", "cat") == vocabularies["bert"].encode_pair("a", "cat")
+    assert with_special_tokens(vocabularies["bert"]) is vocabularies["bert"]
 
 
 def test_what_a_pipeline_is_fits_on_a_line(tiny: Tiny) -> None:
@@ -440,7 +441,7 @@ def test_what_a_pipeline_is_fits_on_a_line(tiny: Tiny) -> None:
 
 
 def test_a_pipeline_tells_how_its_answer_is_reached(tiny: Tiny) -> None:
-    assert pipeline(model=tiny("tag", TAGS)).how == "p = softmax(u) over the labels, at every token."
+    assert pipeline(model=tiny("tag", TAGS)).equation == "p = softmax(u) over the labels, at every token."
 
 
 def test_all_errors_are_heedfuls_own(tiny: Tiny) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from heedful.errors import InputError
-from heedful.tasks.prompt import FewShot, few_shot
-from heedful.tasks.score import rank
+from heedful.tasks.likelihood import rank
+from heedful.tasks.prompting import FewShot, few_shot
 from tests.tasks.real import scribbler, smol
 
 EXAMPLES = [("great fun", "good"), {"text": "a bore", "label": "bad"}]

@@ -9,8 +9,8 @@ import torch
 
 from heedful.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks import score
-from heedful.tasks.score import Group, continued, infill, log_probability, rank
+from heedful.tasks import likelihood as score
+from heedful.tasks.likelihood import Continuations, infill, log_probability, rank, score_continuations
 from tests.data.toy import Words
 from tests.decode.toy import letters, speller
 from tests.properties.tiny import DECODERS, SEQ2SEQS, tiny
@@ -48,9 +48,9 @@ def test_a_text_costs_the_sum_of_its_tokens_given_those_before() -> None:
 @pytest.mark.parametrize("family", DECODERS)
 def test_endings_that_share_a_beginning_cost_what_they_cost_alone(family: str) -> None:
     model = tiny(family)
-    groups = [Group([5, 6, 7, 8], [[9], [10, 11, 12], [13, 14]]), Group([20, 21], [[22, 23]])]
+    groups = [Continuations([5, 6, 7, 8], [[9], [10, 11, 12], [13, 14]]), Continuations([20, 21], [[22, 23]])]
     expected = [[by_hand(model, list(g.start), list(e)) for e in g.endings] for g in groups]
-    for found, truth in zip(continued(model, groups), expected, strict=True):
+    for found, truth in zip(score_continuations(model, groups), expected, strict=True):
         for one, logs in zip(found, truth, strict=True):
             assert one.logprobs == pytest.approx(logs, abs=2e-3)
 
@@ -58,8 +58,8 @@ def test_endings_that_share_a_beginning_cost_what_they_cost_alone(family: str) -
 @pytest.mark.parametrize("family", SEQ2SEQS)
 def test_a_target_costs_the_sum_of_its_tokens_given_the_source(family: str) -> None:
     model = tiny(family)
-    groups = [Group([5, 6, 7], [[9, 10], [11]]), Group([8, 9, 10, 11, 12], [[13, 14, 15]])]
-    for group, found in zip(groups, continued(model, groups), strict=True):
+    groups = [Continuations([5, 6, 7], [[9, 10], [11]]), Continuations([8, 9, 10, 11, 12], [[13, 14, 15]])]
+    for group, found in zip(groups, score_continuations(model, groups), strict=True):
         for ending, one in zip(group.endings, found, strict=True):
             read = torch.tensor([[model.start_token, *ending[:-1]]])
             with torch.no_grad():
@@ -72,7 +72,7 @@ def test_batches_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     model = speller()
     texts = ["a", "bc", "a much longer text", "d e"]
     together = [s.total for s in log_probability(model, texts)]
-    monkeypatch.setattr(score, "TOKENS", 1)
+    monkeypatch.setattr(score, "MAX_BATCH_TOKENS", 1)
     alone = [s.total for s in log_probability(model, texts)]
     assert together == pytest.approx(alone, abs=1e-4)
 

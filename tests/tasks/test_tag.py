@@ -10,7 +10,7 @@ import torch
 from heedful import pipeline
 from heedful.errors import InputError
 from heedful.tasks import Truncated
-from heedful.tasks.tag import Token, grouped, words
+from heedful.tasks.token_classification import ScoredToken, group_entities, merge_words
 from tests.tasks.conftest import TAGS, Tiny
 
 TEXT = "Ada Lovelace 🐉 lived in London, unbelievably; مرحبا and Paris."
@@ -147,7 +147,7 @@ def row(entity: str, word: str) -> dict[str, Any]:
 
 def test_a_beginning_starts_a_new_entity_and_an_inside_goes_on() -> None:
     tags = ["B-PER", "I-PER", "B-PER", "O", "I-LOC", "B-LOC", "LOC", "O", "O"]
-    groups = grouped([row(tag, str(i)) for i, tag in enumerate(tags)])
+    groups = group_entities([row(tag, str(i)) for i, tag in enumerate(tags)])
     assert [[r["word"] for r in group] for group in groups] == [
         ["0", "1"], ["2"], ["3"], ["4"], ["5", "6"], ["7", "8"]
     ]  # fmt: skip
@@ -157,12 +157,12 @@ def test_a_beginning_starts_a_new_entity_and_an_inside_goes_on() -> None:
     ("strategy", "expected"), [("first", [0.6, 0.4]), ("average", [0.35, 0.65]), ("max", [0.1, 0.9])]
 )
 def test_a_word_of_two_pieces_is_scored_as_the_strategy_says(strategy: str, expected: list[float]) -> None:
-    from heedful.tasks.tag import WORDS
+    from heedful.tasks.token_classification import WORD_STRATEGIES
 
     pieces = [
-        Token("lon", torch.tensor([0.6, 0.4]), 0, 3, 1),
-        Token("##don", torch.tensor([0.1, 0.9]), 3, 6, 2, continues=True),
+        ScoredToken("lon", torch.tensor([0.6, 0.4]), 0, 3, 1),
+        ScoredToken("##don", torch.tensor([0.1, 0.9]), 3, 6, 2, continues=True),
     ]
-    [word] = words(pieces, WORDS[strategy])
+    [word] = merge_words(pieces, WORD_STRATEGIES[strategy])
     assert word.scores.tolist() == pytest.approx(expected)
     assert (word.start, word.end) == (0, 6)

@@ -11,8 +11,8 @@ import heedful
 from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.tasks import Truncated, pipeline
-from heedful.tasks.generation import tidy
-from heedful.tasks.write import sentences
+from heedful.tasks.generation import clean_text
+from heedful.tasks.text2text import split_into_sentences
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
 from tests.tasks.real import scribbler, smol
@@ -160,14 +160,14 @@ def test_a_source_beyond_the_context_is_cut_only_if_asked() -> None:
     ],
 )
 def test_sentences_and_gaps_make_the_text_again(text: str, cut: list[str]) -> None:
-    found = sentences(text)
+    found = split_into_sentences(text)
     assert [sentence for sentence, _ in found] == cut
     assert "".join(sentence + gap for sentence, gap in found) == text
 
 
 def test_clean_text_has_no_space_before_its_points() -> None:
-    assert tidy(" I do n't know , it 's late . ", True) == "I don't know, it's late."
-    assert tidy(" a , b ", None) == "a , b"
+    assert clean_text(" I do n't know , it 's late . ", True) == "I don't know, it's late."
+    assert clean_text(" a , b ", None) == "a , b"
 
 
 @pytest.mark.parametrize(

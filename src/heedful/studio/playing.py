@@ -131,10 +131,10 @@ def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], 
     if task == "text-generation":
         return [(pipe.ids(given[0], "", None), "")]
     if task == "translation":
-        from heedful.tasks.write import sentences
+        from heedful.tasks.text2text import split_into_sentences
 
         before = pipe.direction(None, None)
-        return [(pipe.source(before + text), gap) for text, gap in sentences(given[0])]
+        return [(pipe.source(before + text), gap) for text, gap in split_into_sentences(given[0])]
     return [(pipe.prompt(given[0], None), "")]
 
 

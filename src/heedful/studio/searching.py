@@ -8,17 +8,23 @@ from typing import Any
 
 from torch import Tensor
 
+from heedful.decode.detokenizer import Detokenizer
 from heedful.decode.fast import choose_stepper
 from heedful.decode.request import eos_ids
 from heedful.decode.stepper import Stepper
-from heedful.decode.detokenizer import Detokenizer
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets
 from heedful.studio.playing import WRITING, fields_of, fitting, options_of, pipe_of, prompts_of
 from heedful.studio.shelf import Held
 from heedful.studio.work import Ticket
-from heedful.tasks.generation import BATCH, NotBefore, Plan, chosen, plan
+from heedful.tasks.generation import (
+    GENERATION_BATCH_SIZE,
+    GenerationPlan,
+    MinLengthStepper,
+    merge_options,
+    plan_generation,
+)
 from heedful.view.beams import Tree, entries
 from heedful.view.beams import trees as trees_of
 
@@ -26,7 +32,7 @@ MOST = 16  # beams, and texts whose tree is shown
 USUAL = {"max_new_tokens": 128}
 
 
-class Awaited(NotBefore):
+class Awaited(MinLengthStepper):
     """It stops where it is as soon as nobody waits for the text any more."""
 
     def __init__(self, inner: Stepper, ends: Sequence[int], least: int, ticket: Ticket) -> None:
@@ -50,7 +56,7 @@ def search(
         raise InputError(
             f"beams search for the likeliest text, a temperature of {warm} draws; set it to 0, or beams to 1"
         )
-    how = plan(chosen(task, pipe.speaker, options, USUAL))
+    how = plan_generation(merge_options(task, pipe.speaker, options, USUAL))
     if not 2 <= how.rules.get("beams", 1) <= MOST:
         raise InputError(f"a search keeps 2 to {MOST} texts; give beams")
     prompts, gaps, said = list[list[int]](), list[str](), list[str]()
@@ -59,7 +65,7 @@ def search(
         prompts, gaps, said = [*prompts, ids], [*gaps, gap], [*said, *cut]
     if len(prompts) > MOST:
         said.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")
-    some = [prompts[i : i + BATCH] for i in range(0, len(prompts), BATCH)]
+    some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
     found = [tree for batch in some for tree in grown(pipe.speaker, batch, how, ticket)]
     best, ends = [tree.ids(tree.found[0]) for tree in found], eos_ids(pipe.speaker, how.rules.get("eos"))
     texts = [spelled(pipe.speaker, *row, ends) for row in zip(prompts, best, strict=True)]
@@ -76,7 +82,7 @@ def search(
     }  # fmt: skip
 
 
-def grown(model: Model, prompts: list[list[int]], how: Plan, ticket: Ticket) -> list[Tree]:
+def grown(model: Model, prompts: list[list[int]], how: GenerationPlan, ticket: Ticket) -> list[Tree]:
     """The trees of some prompts, side by side; so many tokens at most and at least as the pipeline takes."""
     ticket.check()
     most, least = how.lengths(1 if isinstance(model, Seq2Seq) else len(prompts[0]))  # a decoder reads one
@@ -93,7 +99,7 @@ def spelled(model: Model, prompt: list[int], ids: list[int], ends: Collection[in
     return "".join([*map(text.push, kept), text.finish()])
 
 
-def python(held: Held, ids: list[int], how: Plan) -> str:
+def python(held: Held, ids: list[int], how: GenerationPlan) -> str:
     """The lines that draw one tree."""
     rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": how.most}
     call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in rules.items())})"

@@ -17,15 +17,22 @@ from typing import Any
 
 from heedful.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks.score import Group, Scored, begun, continued, plain_ids, shared
+from heedful.tasks.likelihood import (
+    Continuations,
+    TextScore,
+    common_prefix_length,
+    plain_ids,
+    score_continuations,
+    split_texts,
+)
 
-BLOCK = 512  # rows sorted by length together
+BLOCK_ROWS = 512  # rows sorted by length together
 
 
-def blocks(rows: Iterable[Mapping[str, Any]], *fields: str) -> Iterator[list[Mapping[str, Any]]]:
+def iterate_blocks(rows: Iterable[Mapping[str, Any]], *fields: str) -> Iterator[list[Mapping[str, Any]]]:
     """The rows some hundred at a time; one clear line for a row without what it must have."""
     source, count = iter(rows), 0
-    while some := list(islice(source, BLOCK)):
+    while some := list(islice(source, BLOCK_ROWS)):
         for i, row in enumerate(some):
             if missing := [name for name in fields if name not in row]:
                 raise InputError(f"row {count + i} has no {missing[0]!r}; it has {', '.join(row)}")
@@ -35,24 +42,24 @@ def blocks(rows: Iterable[Mapping[str, Any]], *fields: str) -> Iterator[list[Map
         raise InputError("there are no rows to evaluate on")
 
 
-def after(model: Model, prompt: str, endings: Sequence[str]) -> Group:
+def continuations_of(model: Model, prompt: str, endings: Sequence[str]) -> Continuations:
     """Endings behind the prompt they share, all tokenised as one text."""
     ids = plain_ids(model)
     whole = [ids(prompt + ending) for ending in endings]
-    return begun(model, whole, shared([ids(prompt), *whole], keep=0))
+    return split_texts(model, whole, common_prefix_length([ids(prompt), *whole], keep=0))
 
 
 def lambada(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """{"text"}: accuracy of the last word, all its tokens likeliest; exp of the mean of −log p of a word."""
-    found: list[Scored] = []
-    for some in blocks(rows, "text"):
+    found: list[TextScore] = []
+    for some in iterate_blocks(rows, "text"):
         groups = []
         for row in some:
             prompt, space, word = row["text"].rstrip().rpartition(" ")
             if not prompt:
                 raise InputError(f"{row['text']!r:.60} has no last word to predict from others")
-            groups.append(after(model, prompt, [space + word]))
-        found += [scored[0] for scored in continued(model, groups)]
+            groups.append(continuations_of(model, prompt, [space + word]))
+        found += [scored[0] for scored in score_continuations(model, groups)]
     nats = -math.fsum(s.total for s in found) / len(found)
     return {
         "accuracy": sum(all(s.likeliest) for s in found) / len(found),
@@ -64,17 +71,22 @@ def lambada(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def hellaswag(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """{"ctx", "endings", "label"}: how often the true ending has the highest log p, and log p per byte."""
     right = normal = count = 0
-    for some in blocks(rows, "ctx", "endings", "label"):
-        groups = [after(model, row["ctx"].strip(), [f" {e.strip()}" for e in row["endings"]]) for row in some]
-        for row, scored in zip(some, continued(model, groups), strict=True):
+    for some in iterate_blocks(rows, "ctx", "endings", "label"):
+        groups = [
+            continuations_of(model, row["ctx"].strip(), [f" {e.strip()}" for e in row["endings"]])
+            for row in some
+        ]
+        for row, scored in zip(some, score_continuations(model, groups), strict=True):
             sizes = [len(e.strip().encode()) for e in row["endings"]]
-            right += best([s.total for s in scored]) == int(row["label"])
-            normal += best([s.total / n for s, n in zip(scored, sizes, strict=True)]) == int(row["label"])
+            right += index_of_highest([s.total for s in scored]) == int(row["label"])
+            normal += index_of_highest([s.total / n for s, n in zip(scored, sizes, strict=True)]) == int(
+                row["label"]
+            )
             count += 1
     return {"acc": right / count, "acc_norm": normal / count, "rows": count}
 
 
-def best(scores: Sequence[float]) -> int:
+def index_of_highest(scores: Sequence[float]) -> int:
     """Which is highest; the first of equals."""
     return max(range(len(scores)), key=lambda i: scores[i])
 
@@ -89,9 +101,9 @@ def blimp(
     ids = plain_ids(model)
     by: dict[str, list[bool]] = defaultdict(list)
     fields: dict[str, set[str]] = defaultdict(set)
-    for some in blocks(rows, "good", "bad", "uid"):
-        groups = [begun(model, [ids(row["good"]), ids(row["bad"])], first=first) for row in some]
-        for row, (good, bad) in zip(some, continued(model, groups), strict=True):
+    for some in iterate_blocks(rows, "good", "bad", "uid"):
+        groups = [split_texts(model, [ids(row["good"]), ids(row["bad"])], first=first) for row in some]
+        for row, (good, bad) in zip(some, score_continuations(model, groups), strict=True):
             by[row["uid"]].append(good.total > bad.total)
             fields[row.get("field", "all").replace("/", "_")].add(row["uid"])  # BLiMP spells one in two ways
     paradigms = {uid: sum(rights) / len(rights) for uid, rights in by.items()}

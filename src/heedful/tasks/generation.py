@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from heedful.checks import check_integer
 from heedful.data.tokenization import find_template
 from heedful.decode.fast import choose_stepper
 from heedful.decode.loop import Generation, generate
@@ -24,43 +25,50 @@ from heedful.decode.request import context_length, eos_ids
 from heedful.decode.stepper import Stepper
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.tasks.common import Pipeline, Truncated, cuts, whole_number
+from heedful.tasks.common import Pipeline, Truncated, truncates
 
-BATCH = 8  # texts written at once
+GENERATION_BATCH_SIZE = 8  # texts written at once
 
 # transformers' name → that of `generate`; a value that switches its rule off is left out.
-NAMES = {
+RULE_NAMES = {
     "repetition_penalty": "repetition", "no_repeat_ngram_size": "no_repeat", "eos_token_id": "eos",
     "stop_strings": "stop", "seed": "seed",
 }  # fmt: skip
-DRAWING = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+SAMPLING_NAMES = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
            "typical_p": "typical"}  # fmt: skip
-SEARCHING = {"length_penalty": "length_penalty", "early_stopping": "early_stopping",
+BEAM_NAMES = {"length_penalty": "length_penalty", "early_stopping": "early_stopping",
              "num_beam_groups": "groups", "diversity_penalty": "diversity"}  # fmt: skip
-LENGTHS = ("max_new_tokens", "max_length", "min_new_tokens", "min_length")
-OFF = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0, "no_repeat_ngram_size": 0, "min_p": 0.0}
-OTHERS = ("num_beams", "do_sample", "num_return_sequences", "penalty_alpha")
-IDLE = ("use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id", "return_dict_in_generate",
-        "output_scores", "tokenizer")  # fmt: skip
-KNOWN = (*NAMES, *DRAWING, *SEARCHING, *LENGTHS, *OTHERS)
+LENGTH_OPTIONS = ("max_new_tokens", "max_length", "min_new_tokens", "min_length")
+DISABLED_VALUES = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0, "no_repeat_ngram_size": 0, "min_p": 0.0}
+OTHER_OPTIONS = ("num_beams", "do_sample", "num_return_sequences", "penalty_alpha")
+IGNORED_GENERATION_OPTIONS = (
+    "use_cache", "pad_token_id", "bos_token_id", "decoder_start_token_id", "return_dict_in_generate",
+    "output_scores", "tokenizer",
+)  # fmt: skip
+GENERATION_OPTIONS = (*RULE_NAMES, *SAMPLING_NAMES, *BEAM_NAMES, *LENGTH_OPTIONS, *OTHER_OPTIONS)
 
 
-def chosen(task: str, model: Model, options: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def merge_options(
+    task: str, model: Model, options: Mapping[str, Any], usual: Mapping[str, Any]
+) -> dict[str, Any]:
     """What the caller asks for, else what the model was published with, else what is usual for the task."""
     for name in options:
-        if name not in KNOWN and name not in IDLE:
-            raise InputError(
-                f"{task} has no option {name!r}; {nearest(name, KNOWN) or 'it has ' + ', '.join(KNOWN)}"
-            )
-    published = {name: value for name, value in model.generation.items() if name in KNOWN}
-    layers = [usual, published, {k: v for k, v in options.items() if v is not None and k not in IDLE}]
+        if name not in GENERATION_OPTIONS and name not in IGNORED_GENERATION_OPTIONS:
+            hint = nearest(name, GENERATION_OPTIONS) or "it has " + ", ".join(GENERATION_OPTIONS)
+            raise InputError(f"{task} has no option {name!r}", hint=hint)
+    published = {name: value for name, value in model.generation.items() if name in GENERATION_OPTIONS}
+    layers = [
+        usual,
+        published,
+        {k: v for k, v in options.items() if v is not None and k not in IGNORED_GENERATION_OPTIONS},
+    ]
     found: dict[str, Any] = {}
     for layer in layers:
         for end in ("max", "min"):  # either name says how long; the nearer layer's counts
-            if any(name in layer for name in LENGTHS if name.startswith(end)):
-                found = {k: v for k, v in found.items() if not (k in LENGTHS and k.startswith(end))}
+            if any(name in layer for name in LENGTH_OPTIONS if name.startswith(end)):
+                found = {k: v for k, v in found.items() if not (k in LENGTH_OPTIONS and k.startswith(end))}
         found |= layer
-    asked = any(options.get(name) is not None for name in DRAWING)
+    asked = any(options.get(name) is not None for name in SAMPLING_NAMES)
     several = (options.get("num_return_sequences") or 1) > 1  # drawn, they differ
     found.setdefault(
         "do_sample", (asked or several) and found.get("num_beams", 1) == 1 and "penalty_alpha" not in found
@@ -69,7 +77,7 @@ def chosen(task: str, model: Model, options: Mapping[str, Any], usual: Mapping[s
 
 
 @dataclass(frozen=True)
-class Plan:
+class GenerationPlan:
     """Keywords of `generate`, and how long a text may and must be; `whole` lengths count the prompt."""
 
     rules: dict[str, Any]
@@ -91,10 +99,14 @@ class Plan:
         return most, min(self.least - prompt * self.whole_least, most)
 
 
-def plan(found: Mapping[str, Any]) -> Plan:
+def plan_generation(found: Mapping[str, Any]) -> GenerationPlan:
     """Settings under heedful's names."""
-    on = {k: v for k, v in found.items() if v is not None and not (k in OFF and OFF[k] == v)}
-    rules: dict[str, Any] = {NAMES[k]: v for k, v in on.items() if k in NAMES}
+    on = {
+        k: v
+        for k, v in found.items()
+        if v is not None and not (k in DISABLED_VALUES and DISABLED_VALUES[k] == v)
+    }
+    rules: dict[str, Any] = {RULE_NAMES[k]: v for k, v in on.items() if k in RULE_NAMES}
     beams = found.get("num_beams", 1)
     if beams < 1:
         raise InputError(f"num_beams={beams} searches nothing; give at least 1")
@@ -105,9 +117,9 @@ def plan(found: Mapping[str, Any]) -> Plan:
             raise InputError(f"num_beams={beams} searches and do_sample=True draws; leave one of them out")
         # A rule switched off by its value stays off; only a silent caller gets the usual 50.
         rules |= {"temperature": 1.0} | ({} if "top_k" in found else {"top_k": 50})
-        rules |= {DRAWING[k]: v for k, v in on.items() if k in DRAWING}
+        rules |= {SAMPLING_NAMES[k]: v for k, v in on.items() if k in SAMPLING_NAMES}
     elif beams > 1:
-        rules |= {"beams": beams} | {SEARCHING[k]: v for k, v in on.items() if k in SEARCHING}
+        rules |= {"beams": beams} | {BEAM_NAMES[k]: v for k, v in on.items() if k in BEAM_NAMES}
     elif found.get("num_return_sequences", 1) > 1:
         raise InputError(
             f"num_return_sequences={found['num_return_sequences']} would be the same text each time; "
@@ -117,10 +129,10 @@ def plan(found: Mapping[str, Any]) -> Plan:
     most = found["max_new_tokens"] if new else found.get("max_length", 128)
     least = found["min_new_tokens"] if fresh else found.get("min_length", 0)
     rules["n"] = found.get("num_return_sequences", 1)
-    return Plan(rules, most, least, not new, not fresh)
+    return GenerationPlan(rules, most, least, not new, not fresh)
 
 
-class NotBefore:
+class MinLengthStepper:
     """A stepper that does not let a text end before it has `least` tokens."""
 
     def __init__(self, inner: Stepper, ends: Sequence[int], least: int) -> None:
@@ -149,11 +161,11 @@ class NotBefore:
         return self._held(self.inner.step(tokens))
 
 
-def written(
-    model: Model, prompts: Sequence[list[int]], how: Plan, batch_size: int = BATCH
+def generate_texts(
+    model: Model, prompts: Sequence[list[int]], how: GenerationPlan, batch_size: int = GENERATION_BATCH_SIZE
 ) -> list[list[Generation]]:
     """For each prompt what was written behind it, as often as asked."""
-    whole_number("batch_size", batch_size)
+    check_integer("batch_size", batch_size)
     count = lambda ids: 1 if isinstance(model, Seq2Seq) else len(ids)  # a decoder's start token is counted
     out: list[list[Generation]] = []
     while len(out) < len(prompts):
@@ -168,18 +180,18 @@ def written(
         by: Model | Stepper = model
         if least > 0 and "contrastive" not in rules:
             inner = choose_stepper(model, len(some) * max(rules["n"], rules.get("beams", 1)), most)
-            by = cast(Stepper, NotBefore(inner, sorted(eos_ids(model, rules.get("eos"))), least))
+            by = cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, rules.get("eos"))), least))
         out += generate(by, some, details=True, **rules)
     return out
 
 
-def fitting(model: Model, ids: list[int], truncation: Any, new: int | None = None) -> list[int]:
+def truncate_prompt(model: Model, ids: list[int], truncation: Any, new: int | None = None) -> list[int]:
     """The ids, or as many as the model reads: what is cut is reported, and nothing without `truncation`.
 
     A source keeps its beginning and its end token; a prompt that `new` tokens shall follow keeps its end.
     """
     reach = context_length(model, source=True)
-    if not cuts(truncation) or reach is None:
+    if not truncates(truncation) or reach is None:
         return ids
     fit = reach if new is None else reach - new + 1  # the last one written is not read any more
     if fit < 1:
@@ -192,7 +204,7 @@ def fitting(model: Model, ids: list[int], truncation: Any, new: int | None = Non
     return [*ids[: fit - 1], ids[-1]] if new is None else ids[-fit:]
 
 
-def tidy(text: str, clean: bool | None) -> str:
+def clean_text(text: str, clean: bool | None) -> str:
     """White space off both ends; `clean` also takes it from before punctuation and inside contractions."""
     text = text.strip()
     if not clean:
@@ -210,7 +222,7 @@ def wants_ids(tensors: bool | None, text: bool | None, full_text: bool | None = 
     return bool(tensors) or text is False
 
 
-class Writes(Pipeline):
+class GenerationPipeline(Pipeline):
     """A pipeline whose model writes."""
 
     heads = ("lm",)
@@ -236,7 +248,7 @@ class Writes(Pipeline):
         if not ids:
             raise InputError(f"{self.task} got {text!r:.40}, which has no token; leave it out")
         around = find_template(self.tokenizer, end=True)
-        return fitting(self.model, around.wrap(ids).tolist(), truncation)
+        return truncate_prompt(self.model, around.wrap(ids).tolist(), truncation)
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Messages as the prompt of an answer."""
@@ -250,5 +262,5 @@ class Writes(Pipeline):
         batch_size: int,
     ) -> list[list[Generation]]:
         """What the model writes for each prompt."""
-        how = plan(chosen(self.task, self.model, options, usual))
-        return written(self.speaker, prompts, how, batch_size)
+        how = plan_generation(merge_options(self.task, self.model, options, usual))
+        return generate_texts(self.speaker, prompts, how, batch_size)

@@ -10,8 +10,8 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.models.base import LM
 from heedful.nn.head import PretrainHead
-from heedful.tasks.common import BATCH, Pipeline, fitted, run, spread
-from heedful.tasks.similar import paired
+from heedful.tasks.common import BATCH_SIZE, Pipeline, forward_batches, map_inputs, tokenize_inputs
+from heedful.tasks.sentence_similarity import pair_texts
 
 LABELS = ("isNext", "notNext")
 
@@ -30,29 +30,31 @@ class NextSentence(Pipeline):
     heads = ("next", "pretrain")
     needs = "a head that judges whether a sentence follows (next, pretrain)"
 
-    def answer(
+    def predict(
         self,
         first: Any,
         second: Any = None,
         *,
         truncation: bool | str = False,
         max_length: int | None = None,
-        batch_size: int = BATCH,
+        batch_size: int = BATCH_SIZE,
     ) -> Any:
         """{"label": "isNext" or "notNext", "score"} of two texts; a list of them for a list of pairs."""
 
         def answers(pairs: list[Any]) -> list[dict[str, Any]]:
             texts = [_pair(pair) for pair in pairs]
-            readings = fitted(self.model, self.tokenizer, texts, truncation=truncation, max_length=max_length)
-            found = run(self.model, self.tokenizer, readings, self.judge, batch_size)
+            readings = tokenize_inputs(
+                self.model, self.tokenizer, texts, truncation=truncation, max_length=max_length
+            )
+            found = forward_batches(self.model, self.tokenizer, readings, self.judge, batch_size)
             best = [u.softmax(-1).max(-1) for u in found]
             return [{"label": LABELS[int(at)], "score": float(p)} for p, at in best]
 
         if second is None:
-            return spread(first, answers, batch_size, (str, Mapping))
+            return map_inputs(first, answers, batch_size, (str, Mapping))
         if isinstance(first, str):
             return answers([(first, second)])[0]
-        return spread(paired(first, second), answers, batch_size, Mapping)
+        return map_inputs(pair_texts(first, second), answers, batch_size, Mapping)
 
     def judge(self, tokens: Tensor, **given: Any) -> Tensor:
         """(B, 2): the logits of "follows" and "does not"."""

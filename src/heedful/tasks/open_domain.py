@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heedful.checks import check_integer
 from heedful.errors import InputError, NotFound
 from heedful.models.base import Model
-from heedful.tasks.common import Pipeline, whole_number
+from heedful.tasks.common import Pipeline
 from heedful.tasks.pipeline import pipeline
-from heedful.tasks.search import MODEL, Search
+from heedful.tasks.search import DEFAULT_MODEL, Search
 
-KINDS = (".txt", ".md", ".rst")
+TEXT_SUFFIXES = (".txt", ".md", ".rst")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Passage:
     text: str
 
 
-def cut(text: str, size: int, overlap: int) -> Iterator[tuple[int, int]]:
+def split_passages(text: str, size: int, overlap: int) -> Iterator[tuple[int, int]]:
     """Where passages begin and end: paragraphs joined up to `size` characters, longer ones in windows."""
     begin: int | None = None
     last = 0
@@ -42,7 +43,7 @@ def cut(text: str, size: int, overlap: int) -> Iterator[tuple[int, int]]:
             yield begin, last
             begin = None
         if end - start > size:
-            yield from windows(text, start, end, size, overlap)
+            yield from split_paragraph(text, start, end, size, overlap)
             continue
         begin, last = start if begin is None else begin, end
     if begin is not None:
@@ -60,7 +61,7 @@ def paragraphs(text: str) -> Iterator[tuple[int, int]]:
         at = len(text) if gap is None else gap.end()
 
 
-def windows(text: str, start: int, end: int, size: int, overlap: int) -> Iterator[tuple[int, int]]:
+def split_paragraph(text: str, start: int, end: int, size: int, overlap: int) -> Iterator[tuple[int, int]]:
     """A long paragraph in parts that share about `overlap` characters, cut between words if there are any."""
     while end - start > size:
         stop = start + size
@@ -73,12 +74,14 @@ def windows(text: str, start: int, end: int, size: int, overlap: int) -> Iterato
     yield start, end
 
 
-def passages_of(folder: str | Path, size: int, overlap: int, kinds: Sequence[str] = KINDS) -> list[Passage]:
+def read_passages(
+    folder: str | Path, size: int, overlap: int, kinds: Sequence[str] = TEXT_SUFFIXES
+) -> list[Passage]:
     """The passages of all texts in a folder and below, or of one file."""
     root = Path(folder)
     if not root.exists():
         raise NotFound(f"{folder} is no folder of texts; check the path")
-    whole_number("size", size)
+    check_integer("size", size)
     if not 0 <= overlap <= size // 2:
         raise InputError(f"overlap={overlap} must be from 0 to half of size={size}")
     below = sorted(p for p in root.rglob("*") if p.suffix.lower() in kinds and p.is_file())
@@ -88,7 +91,7 @@ def passages_of(folder: str | Path, size: int, overlap: int, kinds: Sequence[str
         name = path.name if root.is_file() else path.relative_to(root).as_posix()
         # Some files of a folder are not what they say: a stray byte must not hide all others.
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
-        found += [Passage(name, a, b, text[a:b]) for a, b in cut(text, size, overlap)]
+        found += [Passage(name, a, b, text[a:b]) for a, b in split_passages(text, size, overlap)]
     if not found:
         raise InputError(f"{folder} holds no text ({', '.join(kinds)}); put some in, or name another folder")
     return found
@@ -105,12 +108,12 @@ class OpenDomain:
         folder: str | Path,
         *,
         reader: Pipeline | Model | str | Path | None = None,
-        model: str | Path | Model = MODEL,
+        model: str | Path | Model = DEFAULT_MODEL,
         size: int = 800,
         overlap: int = 150,
         least: float = 0.05,
     ) -> None:
-        self.passages = passages_of(folder, size, overlap)
+        self.passages = read_passages(folder, size, overlap)
         self.search = Search([p.text for p in self.passages], model)
         self.reader = reader if isinstance(reader, Pipeline) else pipeline("question-answering", reader)
         self.least = least
@@ -121,10 +124,10 @@ class OpenDomain:
         So many `passages` are read; the options are those of question-answering. Where no passage answers,
         one row says so: its score is how sure that is, its passage the nearest one.
         """
-        whole_number("top_k", top_k)
+        check_integer("top_k", top_k)
         if not isinstance(question, str):
             raise InputError(f"the question must be a text; got {question!r:.60}")
-        near = self.search.find(question, whole_number("passages", passages))
+        near = self.search.find(question, check_integer("passages", passages))
         asked = [{"question": question, "context": row["text"]} for row in near]
         options = {"handle_impossible_answer": True} | options
         read = self.reader(iter(asked), **options, top_k=max(top_k, 2))

@@ -15,18 +15,19 @@ from typing import Any
 
 import torch
 
+from heedful.devices import resolve_device
 from heedful.errors import ConfigError, InputError, NotFound, nearest
 from heedful.loading import load
 from heedful.models.base import LM, Model
 from heedful.tasks.common import Pipeline
-from heedful.tasks.readings import framed
+from heedful.tasks.tokenized import with_special_tokens
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.weights.bases import at_hand
 from heedful.weights.hub import resolve
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskEntry:
     """Where a task is done ("module:class"), by which model if none is given, and its other names."""
 
     where: str
@@ -34,30 +35,34 @@ class Task:
     aliases: tuple[str, ...] = ()
 
 
-TASKS: dict[str, Task] = {
-    "text-classification": Task(
-        "heedful.tasks.classify:TextClassification", "sentiment", ("sentiment-analysis",)
+TASKS: dict[str, TaskEntry] = {
+    "text-classification": TaskEntry(
+        "heedful.tasks.text_classification:TextClassification", "sentiment", ("sentiment-analysis",)
     ),
-    "zero-shot-classification": Task("heedful.tasks.zero_shot:ZeroShot", "all-minilm-l6-v2"),
-    "token-classification": Task("heedful.tasks.tag:TokenClassification", "entities", ("ner",)),
-    "question-answering": Task("heedful.tasks.answer:QuestionAnswering", "answers"),
-    "fill-mask": Task("heedful.tasks.fill:FillMask", "masked"),
-    "next-sentence": Task(
+    "zero-shot-classification": TaskEntry("heedful.tasks.zero_shot:ZeroShot", "all-minilm-l6-v2"),
+    "token-classification": TaskEntry(
+        "heedful.tasks.token_classification:TokenClassification", "entities", ("ner",)
+    ),
+    "question-answering": TaskEntry("heedful.tasks.question_answering:QuestionAnswering", "answers"),
+    "fill-mask": TaskEntry("heedful.tasks.fill_mask:FillMask", "masked"),
+    "next-sentence": TaskEntry(
         "heedful.tasks.next_sentence:NextSentence", "masked", ("next-sentence-prediction",)
     ),
-    "feature-extraction": Task("heedful.tasks.features:FeatureExtraction", "all-minilm-l6-v2"),
-    "sentence-similarity": Task("heedful.tasks.similar:SentenceSimilarity", "all-minilm-l6-v2"),
-    "text-generation": Task("heedful.tasks.complete:TextGeneration", "smollm2-135m-instruct"),
-    "conversational": Task("heedful.tasks.complete:Conversational", "smollm2-135m-instruct"),
-    "text2text-generation": Task("heedful.tasks.write:Text2Text", "smollm2-135m-instruct"),
-    "summarization": Task("heedful.tasks.write:Summarization", "summaries"),
-    "translation": Task("heedful.tasks.write:Translation", "translate-en-de"),
+    "feature-extraction": TaskEntry("heedful.tasks.feature_extraction:FeatureExtraction", "all-minilm-l6-v2"),
+    "sentence-similarity": TaskEntry(
+        "heedful.tasks.sentence_similarity:SentenceSimilarity", "all-minilm-l6-v2"
+    ),
+    "text-generation": TaskEntry("heedful.tasks.text_generation:TextGeneration", "smollm2-135m-instruct"),
+    "conversational": TaskEntry("heedful.tasks.text_generation:Conversational", "smollm2-135m-instruct"),
+    "text2text-generation": TaskEntry("heedful.tasks.text2text:Text2Text", "smollm2-135m-instruct"),
+    "summarization": TaskEntry("heedful.tasks.text2text:Summarization", "summaries"),
+    "translation": TaskEntry("heedful.tasks.text2text:Translation", "translate-en-de"),
 }
 
 TRANSLATORS = {"en_to_de": "translate-en-de", "en_to_fr": "translate-en-fr"}
 
 # What a model is for, by the kind of its head; a language model's depends on what it reads.
-BY_HEAD = {
+TASK_BY_HEAD = {
     "classify": "text-classification",
     "tag": "token-classification",
     "span": "question-answering",
@@ -68,7 +73,7 @@ BY_HEAD = {
 }
 
 # What transformers' pipeline takes beside; nothing here depends on it.
-IDLE = frozenset(
+IGNORED_ARGUMENTS = frozenset(
     {"framework", "revision", "trust_remote_code", "use_fast", "device_map", "token", "use_auth_token",
      "config", "feature_extractor", "image_processor", "processor", "binary_output"}
 )  # fmt: skip
@@ -89,14 +94,18 @@ def pipeline(
     said = {**(defaults.get("model_kwargs") or {}), **defaults}
     dtype = said.get("dtype", said.get("torch_dtype"))
     loading = ("dtype", "torch_dtype", "model_kwargs")
-    defaults = {name: value for name, value in defaults.items() if name not in IDLE and name not in loading}
+    defaults = {
+        name: value
+        for name, value in defaults.items()
+        if name not in IGNORED_ARGUMENTS and name not in loading
+    }
     if task is None and model is None:
         raise InputError(f"name a task or a model; the tasks are {', '.join(TASKS)}")
-    found = None if task is None else find(task)
-    loaded = _loaded(task, model, found, device, dtype)
+    found = None if task is None else find_task(task)
+    loaded = _load_model(task, model, found, device, dtype)
     if found is None or task is None:
-        task = guess(loaded)
-        found = find(task)
+        task = infer_task(loaded)
+        found = find_task(task)
     module, _, name = found.where.partition(":")
     kind: type[Pipeline] = getattr(importlib.import_module(module), name)
     if not kind.fits(loaded):
@@ -104,7 +113,7 @@ def pipeline(
     return kind(task, loaded, _tokenizer(tokenizer, loaded), defaults)
 
 
-def find(task: str) -> Task:
+def find_task(task: str) -> TaskEntry:
     """The row of a task, by its name or another one it has; translation_xx_to_yy names its languages."""
     if not isinstance(task, str):
         raise InputError(f"a task is named by a text, one of {', '.join(TASKS)}; got {task!r:.60}")
@@ -114,30 +123,30 @@ def find(task: str) -> Task:
         if task in row.aliases:
             return row
     if pair := re.fullmatch(r"translation_(\w+_to_\w+)", task):
-        return Task(TASKS["translation"].where, TRANSLATORS.get(pair[1], ""))
-    known = names()
+        return TaskEntry(TASKS["translation"].where, TRANSLATORS.get(pair[1], ""))
+    known = task_names()
     raise NotFound(
         f"no task is called {task!r}; {nearest(task.lower(), known, 1) or 'there are ' + ', '.join(known)}"
     )
 
 
-def guess(model: Model) -> str:
+def infer_task(model: Model) -> str:
     """The task a model is for, by its head; one that writes says in its config.json what it was taught."""
     if model.config.head == "lm":
         if isinstance(model, LM):
             return "summarization" if "task_prompt" in model.hf_config else "text-generation"
         return "translation" if "languages" in model.hf_config else "text2text-generation"
-    if model.config.head not in BY_HEAD:
+    if model.config.head not in TASK_BY_HEAD:
         raise InputError(f"a {model.config.head!r} head belongs to no task; name one of {', '.join(TASKS)}")
     pooled = model.config.head == "none" and model.pooling is not None
-    return "sentence-similarity" if pooled else BY_HEAD[model.config.head]
+    return "sentence-similarity" if pooled else TASK_BY_HEAD[model.config.head]
 
 
-def _loaded(
-    task: str | None, model: str | Path | Model | None, row: Task | None, device: Any, dtype: Any
+def _load_model(
+    task: str | None, model: str | Path | Model | None, row: TaskEntry | None, device: Any, dtype: Any
 ) -> Model:
     if isinstance(model, Model):
-        return (model if device is None else model.to(place(device))).eval()
+        return (model if device is None else model.to(resolve_device(device, InputError))).eval()
     if model is not None and (not isinstance(model, (str, Path)) or not str(model).strip()):
         got = "an empty text" if isinstance(model, str) else f"a {type(model).__name__}"
         raise InputError(f"model= is {got}; give a folder, the name of a model, a hub id or heedful's model")
@@ -150,27 +159,11 @@ def _loaded(
             )
         try:
             own = at_hand().get(row.model, row.model)  # and not a folder here that has its name
-            return load(own, device=place(device), dtype=_dtype(dtype))
+            return load(own, device=resolve_device(device, InputError), dtype=_dtype(dtype))
         except NotFound as error:
             told = str(error).partition(";")[0]
             raise NotFound(f"{task} takes {row.model!r} if no model is given: {told}; give model=") from None
-    return load(model, device=place(device), dtype=_dtype(dtype))
-
-
-def place(device: int | str | torch.device | None) -> torch.device:
-    """A device as transformers counts them: below 0 is the CPU, 0 the first GPU."""
-    if device is None or (isinstance(device, int) and device < 0):
-        return torch.device("cpu")
-    try:
-        wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except (RuntimeError, TypeError):
-        raise InputError(
-            f"device={device!r} is none; give 'cpu', 'cuda', 'cuda:1', or leave it out"
-        ) from None
-    lacks = wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count()
-    if lacks or (wanted.type == "mps" and not torch.backends.mps.is_available()):
-        raise InputError(f"device={device!r} asks for a GPU and torch sees none there; leave it out")
-    return wanted
+    return load(model, device=resolve_device(device, InputError), dtype=_dtype(dtype))
 
 
 def _dtype(name: Any) -> torch.dtype | None:
@@ -194,10 +187,10 @@ def _tokenizer(given: str | Path | Tokenizer | None, model: Model) -> Tokenizer:
         raise InputError(
             f"the tokenizer of this model is {got}; give tokenizer= a heedful one, or a folder that has one"
         )
-    return framed(tokenizer) if isinstance(model, LM) and not model.causal else tokenizer
+    return with_special_tokens(tokenizer) if isinstance(model, LM) and not model.causal else tokenizer
 
 
-def _misfit(task: str, kind: type[Pipeline], model: Model, row: Task) -> str:
+def _misfit(task: str, kind: type[Pipeline], model: Model, row: TaskEntry) -> str:
     head = model.config.head
     has = "no head" if head == "none" else f"a {head!r} head"
     would = f"the bundled {row.model!r} would do" if row.model else "give another model="
@@ -206,12 +199,12 @@ def _misfit(task: str, kind: type[Pipeline], model: Model, row: Task) -> str:
 
 def _suggest(model: Model) -> str:
     try:
-        return f"good for {guess(model)}"
+        return f"good for {infer_task(model)}"
     except InputError:
         return "good for no task here"
 
 
-def names() -> Mapping[str, str]:
+def task_names() -> Mapping[str, str]:
     """Every name a task can be asked for by → the model it takes if none is given."""
     said = {n: row.model for name, row in TASKS.items() for n in (name, *row.aliases)}
     return said | {f"translation_{pair}": model for pair, model in TRANSLATORS.items()}

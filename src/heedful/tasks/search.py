@@ -18,19 +18,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.checks import check_integer
 from heedful.errors import CorruptFile, InputError, NotFound
 from heedful.loading import embed
 from heedful.models.base import Model
-from heedful.tasks.common import report, whole_number
-from heedful.tasks.readings import read
-from heedful.tasks.recent import open_model
+from heedful.tasks.common import warn_truncated
+from heedful.tasks.model_cache import open_model
+from heedful.tasks.tokenized import tokenize
 from heedful.text import Tokenizer
 
-MODEL = "all-minilm-l6-v2"
-VECTORS, TEXTS = "vectors.safetensors", "search.json"
+DEFAULT_MODEL = "all-minilm-l6-v2"
+VECTORS_FILE, TEXTS_FILE = "vectors.safetensors", "search.json"
 
 
-def texts_of(source: str | Path | Iterable[str]) -> list[str]:
+def read_sentences(source: str | Path | Iterable[str]) -> list[str]:
     """The sentences themselves, or the lines of a file that are not empty."""
     if isinstance(source, (str, Path)):
         path = Path(source)
@@ -59,13 +60,13 @@ class Search:
     def __init__(
         self,
         sentences: str | Path | Iterable[str],
-        model: str | Path | Model = MODEL,
+        model: str | Path | Model = DEFAULT_MODEL,
         *,
         batch_size: int = 32,
         vectors: Tensor | None = None,
     ) -> None:
         self.given = model
-        self.texts, self.batch_size = texts_of(sentences), whole_number("batch_size", batch_size)
+        self.texts, self.batch_size = read_sentences(sentences), check_integer("batch_size", batch_size)
         self.vectors = self.embedded(self.texts) if vectors is None else vectors
         if len(self.vectors) != len(self.texts):
             raise InputError(f"{len(self.vectors)} vectors do not belong to {len(self.texts)} sentences")
@@ -84,18 +85,20 @@ class Search:
         if length is not None and isinstance(self.model.tokenizer, Tokenizer):
             # A character is at most four bytes, and so many tokens.
             long = {i: text for i, text in enumerate(texts) if len(text) > length // 4}
-            report({i: read(self.model.tokenizer, text, length=length) for i, text in long.items()})
+            warn_truncated(
+                {i: tokenize(self.model.tokenizer, text).truncate(length) for i, text in long.items()}
+            )
         return F.normalize(embed(self.model, texts, batch=self.batch_size), dim=-1)
 
     def add(self, sentences: str | Path | Iterable[str]) -> None:
         """More sentences, after those there are."""
-        more = texts_of(sentences)
+        more = read_sentences(sentences)
         self.vectors = torch.cat((self.vectors, self.embedded(more)))
         self.texts += more
 
     def find(self, query: str | Sequence[str], top_k: int = 5) -> Any:
         """The nearest sentences, the best first: [{"text", "score", "index"}]; a list of such for a list."""
-        whole_number("top_k", top_k)
+        check_integer("top_k", top_k)
         queries = [query] if isinstance(query, str) else list(query) if isinstance(query, Iterable) else []
         if not queries or not all(isinstance(q, str) and q.strip() for q in queries):
             raise InputError(f"what is looked for must be a text that is not empty; got {query!r:.60}")
@@ -116,8 +119,10 @@ class Search:
         folder.mkdir(parents=True, exist_ok=True)
         name = None if isinstance(self.given, Model) else str(self.given)
         said = {"model": name, "texts": self.texts}
-        (folder / TEXTS).write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        save_file({"vectors": self.vectors.contiguous()}, folder / VECTORS)
+        (folder / TEXTS_FILE).write_text(
+            json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
+        save_file({"vectors": self.vectors.contiguous()}, folder / VECTORS_FILE)
         return folder
 
     @classmethod
@@ -127,13 +132,13 @@ class Search:
         from safetensors.torch import load_file
 
         folder = Path(folder)
-        for name in (TEXTS, VECTORS):
+        for name in (TEXTS_FILE, VECTORS_FILE):
             if not (folder / name).is_file():
                 raise NotFound(f"{folder} has no {name}; was it written by Search.save?")
         try:
-            said = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
+            said = json.loads((folder / TEXTS_FILE).read_text(encoding="utf-8"))
             texts, named = said["texts"], said["model"]
-            vectors = load_file(folder / VECTORS)["vectors"]
+            vectors = load_file(folder / VECTORS_FILE)["vectors"]
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise CorruptFile(
                 f"{folder} does not hold what Search.save wrote ({error}); save again"

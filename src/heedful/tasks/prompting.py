@@ -13,8 +13,8 @@ from typing import Any
 from heedful.decode.loop import generate
 from heedful.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks.recent import open_model
-from heedful.tasks.score import By, rank
+from heedful.tasks.likelihood import By, rank
+from heedful.tasks.model_cache import open_model
 
 Example = Sequence[str] | Mapping[str, str]
 
@@ -37,20 +37,20 @@ def few_shot(
     if isinstance(names, str) or len(names) != 2:
         raise InputError(f"names must be two texts, that of the text and that of the answer; got {names!r}")
     given, asked = names
-    shown = [f"{given}: {text}\n{asked}: {answer}" for text, answer in pairs(examples)]
+    shown = [f"{given}: {text}\n{asked}: {answer}" for text, answer in parse_examples(examples)]
     parts = [*([instruction] if instruction else []), *shown, f"{given}: {query}\n{asked}:"]
     return between.join(parts)
 
 
-def pairs(examples: Iterable[Example]) -> list[tuple[str, str]]:
+def parse_examples(examples: Iterable[Example]) -> list[tuple[str, str]]:
     """The text and the answer of every example; of a mapping from texts to answers its items."""
     given = examples.items() if isinstance(examples, Mapping) else examples
     if not isinstance(given, Iterable):
         raise InputError(f"examples must be a list of pairs of a text and its answer; got {given!r:.60}")
-    return [pair(i, example) for i, example in enumerate(given)]
+    return [parse_example(i, example) for i, example in enumerate(given)]
 
 
-def pair(number: int, example: Example) -> tuple[str, str]:
+def parse_example(number: int, example: Example) -> tuple[str, str]:
     """The text and the answer of an example, one line for what has not two."""
     values = list(example.values()) if isinstance(example, Mapping) else list(example)
     if isinstance(example, str) or len(values) != 2 or not all(isinstance(v, str) and v for v in values):
@@ -78,7 +78,7 @@ class FewShot:
         by: By = "total",
         **settings: Any,
     ) -> None:
-        self.examples, self.instruction, self.names = pairs(examples), instruction, names
+        self.examples, self.instruction, self.names = parse_examples(examples), instruction, names
         self.labels, self.by, self.settings = labels, by, settings
         answers = [answer for _, answer in self.examples]
         if labels is not None:

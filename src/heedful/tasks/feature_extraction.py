@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.tasks.common import BATCH, Pipeline, cutting, encoder, fitted, run, spread
+from heedful.tasks.common import (
+    BATCH_SIZE,
+    Pipeline,
+    encode_function,
+    forward_batches,
+    map_inputs,
+    tokenize_inputs,
+    truncation_options,
+)
 
 
 class FeatureExtraction(Pipeline):
@@ -13,7 +21,7 @@ class FeatureExtraction(Pipeline):
 
     needs = "any model"
 
-    def answer(
+    def predict(
         self,
         inputs: Any,
         *,
@@ -21,15 +29,17 @@ class FeatureExtraction(Pipeline):
         tokenize_kwargs: Mapping[str, Any] | None = None,
         truncation: bool | str = False,
         max_length: int | None = None,
-        batch_size: int = BATCH,
+        batch_size: int = BATCH_SIZE,
     ) -> Any:
         """(1, T, D) of each text, as nested lists or with `return_tensors` as a tensor."""
-        cut = cutting(truncation, max_length, tokenize_kwargs)
+        cut = truncation_options(truncation, max_length, tokenize_kwargs)
 
         def answers(texts: list[str]) -> list[Any]:
-            readings = fitted(self.model, self.tokenizer, texts, **cut)
-            found = run(self.model, self.tokenizer, readings, encoder(self.model), batch_size)
+            readings = tokenize_inputs(self.model, self.tokenizer, texts, **cut)
+            found = forward_batches(
+                self.model, self.tokenizer, readings, encode_function(self.model), batch_size
+            )
             tensors = [x[None, : len(r)] for r, x in zip(readings, found, strict=True)]
             return [x.clone() if return_tensors else x.tolist() for x in tensors]
 
-        return spread(inputs, answers, batch_size)
+        return map_inputs(inputs, answers, batch_size)

@@ -10,10 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.checks import check_integer
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.common import BATCH, Pipeline, cutting, fitted, run, spread, whole_number
-from heedful.tasks.readings import Reading
+from heedful.tasks.common import (
+    BATCH_SIZE,
+    Pipeline,
+    forward_batches,
+    map_inputs,
+    tokenize_inputs,
+    truncation_options,
+)
+from heedful.tasks.tokenized import TokenizedText
 
 MASK = re.compile(r"\[MASK\]|<mask>", re.IGNORECASE)  # as BERT and RoBERTa write it
 
@@ -32,7 +40,7 @@ class FillMask(Pipeline):
         """Encoders with such a head; an encoder-decoder writes the whole text anew, the hidden word in it."""
         return super().fits(model) or (not isinstance(model, LM) and model.config.head == "lm")
 
-    def answer(
+    def predict(
         self,
         inputs: Any,
         *,
@@ -41,7 +49,7 @@ class FillMask(Pipeline):
         tokenizer_kwargs: Mapping[str, Any] | None = None,
         truncation: bool | str = False,
         max_length: int | None = None,
-        batch_size: int = BATCH,
+        batch_size: int = BATCH_SIZE,
     ) -> Any:
         """[{"score", "token", "token_str", "sequence"}], best first; of several masks a list each.
 
@@ -50,20 +58,22 @@ class FillMask(Pipeline):
         """
         if self.tokenizer.mask is None:
             raise InputError("fill-mask needs a tokenizer with a mask token, and this one has none")
-        top_k = whole_number("top_k", 5 if top_k is None else top_k)
-        cut = cutting(truncation, max_length, tokenizer_kwargs)
+        top_k = check_integer("top_k", 5 if top_k is None else top_k)
+        cut = truncation_options(truncation, max_length, tokenizer_kwargs)
         only = (
             None if targets is None else self.target_ids([targets] if isinstance(targets, str) else targets)
         )
 
         def answers(texts: list[str]) -> list[Any]:
-            readings = fitted(self.model, self.tokenizer, [self.masked(text) for text in texts], **cut)
+            readings = tokenize_inputs(
+                self.model, self.tokenizer, [self.masked(text) for text in texts], **cut
+            )
             for i, one in enumerate(readings):
                 self._check_mask(one, i)
-            found = run(self.model, self.tokenizer, readings, self.at_masks, batch_size)
+            found = forward_batches(self.model, self.tokenizer, readings, self.at_masks, batch_size)
             return [self.filled(r, u, top_k, only) for r, u in zip(readings, found, strict=True)]
 
-        found = spread(inputs, answers, batch_size)
+        found = map_inputs(inputs, answers, batch_size)
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found  # as transformers does
 
     def masked(self, text: str) -> str:
@@ -73,9 +83,9 @@ class FillMask(Pipeline):
             return text
         return MASK.sub(lambda found: own if self.tokenizer.id(found[0]) is None else found[0], text)
 
-    def _check_mask(self, reading: Reading, i: int) -> None:
+    def _check_mask(self, reading: TokenizedText, i: int) -> None:
         if self.tokenizer.mask not in reading.ids:
-            lost = " (it was cut off)" if reading.cut else ""
+            lost = " (it was cut off)" if reading.num_truncated else ""
             raise InputError(
                 f"input {i} has no {self.tokenizer.roles['mask']}{lost}: put one where a word is missing"
             )
@@ -92,7 +102,7 @@ class FillMask(Pipeline):
         hidden, ctx = self.model.read(tokens, **given)
         return self.model.head.words(hidden.gather(1, places.expand(-1, -1, hidden.shape[-1])), ctx)
 
-    def filled(self, reading: Reading, logits: Tensor, top_k: int, only: Tensor | None) -> Any:
+    def filled(self, reading: TokenizedText, logits: Tensor, top_k: int, only: Tensor | None) -> Any:
         """The best words of every mask of a text."""
         places = [t for t, i in enumerate(reading.ids) if i == self.tokenizer.mask]
         p = logits[: len(places)].softmax(-1)
@@ -106,7 +116,7 @@ class FillMask(Pipeline):
         ]
         return rows[0] if alone else rows
 
-    def _row(self, reading: Reading, at: int, score: float, word: int, alone: bool) -> dict[str, Any]:
+    def _row(self, reading: TokenizedText, at: int, score: float, word: int, alone: bool) -> dict[str, Any]:
         ids = [*reading.ids[:at], word, *reading.ids[at + 1 :]]
         kept = [i for i in ids if i != self.tokenizer.pad]
         # Of several masks the others must stay in sight, so nothing is skipped then.

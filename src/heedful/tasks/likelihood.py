@@ -23,19 +23,18 @@ from torch import Tensor
 
 from heedful.data.tokenization import find_template
 from heedful.decode.request import Prompts, context_length
-from heedful.decode.stepper import evaluation_mode
 from heedful.errors import InputError
-from heedful.models.base import LM, Model, Seq2Seq
-from heedful.tasks.fill import MASK
-from heedful.tasks.recent import open_model
+from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.tasks.fill_mask import MASK
+from heedful.tasks.model_cache import open_model
 
 By = Literal["total", "mean"]
-TOKENS = 1 << 13  # read at once, padding included
-LOGITS = 1 << 26  # held at once
+MAX_BATCH_TOKENS = 1 << 13  # read at once, padding included
+MAX_BATCH_LOGITS = 1 << 26  # held at once
 
 
 @dataclass(frozen=True)
-class Scored:
+class TextScore:
     """What a text costs, token by token. `likeliest` says where the model itself would have written it.
 
     Without anything before it the first token of a text is taken as given and not counted.
@@ -62,7 +61,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Group:
+class Continuations:
     """A beginning that is read once, and what may follow it. An encoder-decoder's beginning is its source."""
 
     start: Sequence[int]
@@ -82,7 +81,7 @@ def log_probability(
 ) -> Any:
     """The log-probability of a text, or of each of several; an encoder-decoder needs the `source` of each."""
     model = open_model(model)
-    texts = [text] if isinstance(text, str) else several("text", text)
+    texts = [text] if isinstance(text, str) else check_texts("text", text)
     if isinstance(model, Seq2Seq):
         sources = [source] if isinstance(source, str) else list(source or ())
         if len(sources) != len(texts):
@@ -91,18 +90,24 @@ def log_probability(
                 "pass source="
             )
         groups = [
-            Group(read_ids(model, s), [written_ids(model, t)]) for s, t in zip(sources, texts, strict=True)
+            Continuations(source_ids(model, s), [target_ids(model, t)])
+            for s, t in zip(sources, texts, strict=True)
         ]
-        found = [row[0] for row in continued(model, groups)]
+        found = [row[0] for row in score_continuations(model, groups)]
     elif source is not None:
         raise InputError(
             "source= is for encoder-decoders; put it before the text and use rank(model, source, …)"
         )
     elif is_masked(model):
-        found = pseudo(model, [(ids, range(len(ids))) for ids in map(plain_ids(model), texts)])
+        found = pseudo_log_likelihoods(
+            model, [(ids, range(len(ids))) for ids in map(plain_ids(model), texts)]
+        )
     else:
         found = [
-            row[0] for row in continued(model, [alone(model, ids) for ids in map(plain_ids(model), texts)])
+            row[0]
+            for row in score_continuations(
+                model, [whole_text(model, ids) for ids in map(plain_ids(model), texts)]
+            )
         ]
     return found[0] if isinstance(text, str) else found
 
@@ -120,16 +125,16 @@ def rank(
     if not isinstance(prompt, str):
         raise InputError(f"the prompt must be a text; got {prompt!r:.60}")
     if isinstance(model, Seq2Seq):
-        group = Group(read_ids(model, prompt), [written_ids(model, c) for c in candidates])
-        return ranked(candidates, continued(model, [group])[0], by)
+        group = Continuations(source_ids(model, prompt), [target_ids(model, c) for c in candidates])
+        return rank_candidates(candidates, score_continuations(model, [group])[0], by)
     whole = [plain_ids(model)(prompt + c) for c in candidates]
     before = plain_ids(model)(prompt) if prompt else []
     if is_masked(model):
-        same = [min(shared([before, ids], keep=0), len(ids) - 1) for ids in whole]
+        same = [min(common_prefix_length([before, ids], keep=0), len(ids) - 1) for ids in whole]
         rows = [(ids, range(at, len(ids))) for ids, at in zip(whole, same, strict=True)]
-        return ranked(candidates, pseudo(model, rows), by)
-    at = shared([before, *whole], keep=0)
-    return ranked(candidates, continued(model, [begun(model, whole, at)])[0], by)
+        return rank_candidates(candidates, pseudo_log_likelihoods(model, rows), by)
+    at = common_prefix_length([before, *whole], keep=0)
+    return rank_candidates(candidates, score_continuations(model, [split_texts(model, whole, at)])[0], by)
 
 
 BLANK = re.compile(rf"_{{3,}}|{MASK.pattern}", re.IGNORECASE)
@@ -150,23 +155,23 @@ def infill(
     before, after = BLANK.split(text)
     filled = [before + c + after for c in candidates]
     if isinstance(model, Seq2Seq):
-        hidden, write = _denoised(model)
-        group = Group(
-            read_ids(model, before + hidden + after), [written_ids(model, write(c, f)) for c, f in
+        hidden, write = infilling_format(model)
+        group = Continuations(
+            source_ids(model, before + hidden + after), [target_ids(model, write(c, f)) for c, f in
                                                        zip(candidates, filled, strict=True)]
         )  # fmt: skip
-        found = continued(model, [group])[0]
+        found = score_continuations(model, [group])[0]
     else:
         whole = list(map(plain_ids(model), filled))
         if is_masked(model):
-            found = pseudo(model, [(ids, range(len(ids))) for ids in whole])
+            found = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in whole])
         else:
-            found = continued(model, [begun(model, whole)])[0]
-    rows = ranked(candidates, found, by)
+            found = score_continuations(model, [split_texts(model, whole)])[0]
+    rows = rank_candidates(candidates, found, by)
     return [row | {"sequence": filled[row["index"]]} for row in rows]
 
 
-def _denoised(model: Seq2Seq) -> tuple[str, Callable[[str, str], str]]:
+def infilling_format(model: Seq2Seq) -> tuple[str, Callable[[str, str], str]]:
     """What hides a word, and what is written for it: the whole text (BART), or the words alone (T5)."""
     roles = model.tokenizer.roles
     if "mask" in roles:
@@ -178,7 +183,7 @@ def _denoised(model: Seq2Seq) -> tuple[str, Callable[[str, str], str]]:
     )
 
 
-def several(name: str, given: Any) -> list[str]:
+def check_texts(name: str, given: Any) -> list[str]:
     """Texts as a list; one clear line for what is none, or holds what is none."""
     if isinstance(given, Iterable) and not isinstance(given, str):
         texts = list(given)
@@ -189,7 +194,7 @@ def several(name: str, given: Any) -> list[str]:
 
 def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
     """The candidates; one clear line for none of them, for an empty one, for an unknown way to compare."""
-    found = several("candidates", candidates)
+    found = check_texts("candidates", candidates)
     if not found or not all(found):
         raise InputError(f"candidates must be a list of texts, none of them empty; got {found!r}")
     if by not in ("total", "mean"):
@@ -197,7 +202,7 @@ def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
     return found
 
 
-def ranked(candidates: Sequence[str], found: Sequence[Scored], by: str) -> list[dict[str, Any]]:
+def rank_candidates(candidates: Sequence[str], found: Sequence[TextScore], by: str) -> list[dict[str, Any]]:
     """Rows for the candidates, the best first."""
     scores = [s.total if by == "total" else s.mean for s in found]
     shares = torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
@@ -230,20 +235,20 @@ def plain_ids(model: Model) -> Callable[[str], list[int]]:
     return ids
 
 
-def read_ids(model: Model, text: str) -> list[int]:
+def source_ids(model: Model, text: str) -> list[int]:
     """A source as encoder-decoders read it in training: with its end."""
     is_masked(model)
     tokenizer = model.tokenizer
     return find_template(tokenizer, end=True).wrap(plain_ids(model)(text)).tolist()
 
 
-def written_ids(model: Seq2Seq, text: str) -> list[int]:
+def target_ids(model: Seq2Seq, text: str) -> list[int]:
     """A target, with its end and without the start token, which the model writes itself."""
-    ids = read_ids(model, text)
+    ids = source_ids(model, text)
     return ids[1:] if len(ids) > 1 and ids[0] == model.start_token else ids
 
 
-def begins(model: Model) -> list[int]:
+def start_ids(model: Model) -> list[int]:
     """What a text can be predicted from if nothing stands before it: the end of another, or its bos token.
 
     A chat model's bos opens a message, and a text behind it would be a speaker's name.
@@ -253,40 +258,40 @@ def begins(model: Model) -> list[int]:
     return [i for i in known if isinstance(i, int)][:1]
 
 
-def shared(texts: Sequence[Sequence[int]], keep: int = 1) -> int:
+def common_prefix_length(texts: Sequence[Sequence[int]], keep: int = 1) -> int:
     """How many first tokens all have in common, if at least `keep` are to remain of each."""
     most = min(map(len, texts)) - keep
     same = lambda i: len({ids[i] for ids in texts}) == 1
     return next((i for i in range(most) if not same(i)), max(most, 0))
 
 
-def begun(
+def split_texts(
     model: Model, texts: Sequence[Sequence[int]], at: int | None = None, first: Sequence[int] | None = None
-) -> Group:
+) -> Continuations:
     """Texts split where they part, or after `at` tokens; before them what the tokenizer puts there.
 
     What they have in common costs all the same and is left out. With nothing before them they follow `first`.
     """
     before = list(find_template(model.tokenizer).before)
-    at = min(shared(texts) if at is None else at, min(map(len, texts)) - 1)
+    at = min(common_prefix_length(texts) if at is None else at, min(map(len, texts)) - 1)
     if not before and at == 0:
-        before = list(begins(model) if first is None else first)
+        before = list(start_ids(model) if first is None else first)
         if not before:
             raise InputError(
                 "this model has no token that begins a text: put a first word before all of them"
             )
-    return Group([*before, *texts[0][:at]], [ids[at:] for ids in texts])
+    return Continuations([*before, *texts[0][:at]], [ids[at:] for ids in texts])
 
 
-def alone(model: Model, ids: Sequence[int]) -> Group:
+def whole_text(model: Model, ids: Sequence[int]) -> Continuations:
     """A text from its first token on; from its second if there is nothing to predict the first from."""
-    first = list(find_template(model.tokenizer).before) or begins(model)
+    first = list(find_template(model.tokenizer).before) or start_ids(model)
     if not first and len(ids) < 2:
         raise InputError("this model has no token that begins a text; one of a single token cannot be scored")
-    return Group(first, [ids]) if first else Group(ids[:1], [ids[1:]])
+    return Continuations(first, [ids]) if first else Continuations(ids[:1], [ids[1:]])
 
 
-def pieces(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[int]]:
+def batch_by_length(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[int]]:
     """Batches of rows by (length, predicted, how many): alike lengths together, of bounded size."""
     order = sorted(range(len(rows)), key=lambda i: rows[i])
     batch: list[int] = []
@@ -294,7 +299,9 @@ def pieces(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[in
     for i in order:
         length, predicted, many = rows[i]
         bigger = max(long, length), max(wide, predicted), count + many
-        if batch and (bigger[0] * bigger[2] > TOKENS or bigger[1] * bigger[2] * vocab > LOGITS):
+        if batch and (
+            bigger[0] * bigger[2] > MAX_BATCH_TOKENS or bigger[1] * bigger[2] * vocab > MAX_BATCH_LOGITS
+        ):
             yield batch
             batch, bigger = [], (length, predicted, many)
         long, wide, count = bigger
@@ -303,7 +310,7 @@ def pieces(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[in
         yield batch
 
 
-def check_reach(model: Model, length: int) -> None:
+def check_context(model: Model, length: int) -> None:
     """One clear line for a text beyond the context: a part of it would be another text."""
     reach = context_length(model)
     if reach is not None and length > reach:
@@ -314,23 +321,23 @@ def check_reach(model: Model, length: int) -> None:
 
 
 @torch.no_grad()
-def continued(model: Model, groups: Sequence[Group]) -> list[list[Scored]]:
+def score_continuations(model: Model, groups: Sequence[Continuations]) -> list[list[TextScore]]:
     """log p of every ending given its beginning. What begins several endings is read once."""
     assert isinstance(model, (LM, Seq2Seq))
     for group in groups:
         source = 1 if isinstance(model, Seq2Seq) else len(group.start)
-        check_reach(model, source + group.longest - 1)
-    out: list[list[Scored]] = [[] for _ in groups]
+        check_context(model, source + group.longest - 1)
+    out: list[list[TextScore]] = [[] for _ in groups]
     sizes = [(len(g.start) + g.longest, g.longest, len(g.endings)) for g in groups]
     with evaluation_mode(model):
-        for batch in pieces(sizes, model.config.vocab):
+        for batch in batch_by_length(sizes, model.config.vocab):
             found = iter(_endings(model, [groups[i] for i in batch]))
             for i in batch:
                 out[i] = [next(found) for _ in groups[i].endings]
     return out
 
 
-def _endings(model: LM | Seq2Seq, groups: Sequence[Group]) -> list[Scored]:
+def _endings(model: LM | Seq2Seq, groups: Sequence[Continuations]) -> list[TextScore]:
     tokens, valid = Prompts([list(g.start) for g in groups], False, False).padded(model.device)
     endings = [list(e) for g in groups for e in g.endings]
     target, real = padded(endings, model.device)
@@ -344,7 +351,7 @@ def _endings(model: LM | Seq2Seq, groups: Sequence[Group]) -> list[Scored]:
         more = real[:, 1:]  # a token is read only if another is predicted from it
         after = model.step(target[:, :-1], state, valid=None if bool(more.all()) else more)
         logits = torch.cat((logits, after), 1)  # (N, T, V)
-    return told(logits, target, endings)
+    return token_scores(logits, target, endings)
 
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -355,19 +362,19 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor,
     return tokens.to(device), (torch.arange(width) < lengths[:, None]).to(device)
 
 
-def told(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) -> list[Scored]:
+def token_scores(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) -> list[TextScore]:
     """Logits (N, T, V) and what was written (N, T), as one Scored to a row."""
     losses = F.cross_entropy(logits.float().flatten(0, 1), target.flatten(), reduction="none")
     logprobs = (-losses).view(target.shape).tolist()
     best = (logits.argmax(-1) == target).tolist()
     return [
-        Scored(tuple(ids), tuple(logs[: len(ids)]), tuple(right[: len(ids)]))
+        TextScore(tuple(ids), tuple(logs[: len(ids)]), tuple(right[: len(ids)]))
         for ids, logs, right in zip(rows, logprobs, best, strict=True)
     ]
 
 
 @torch.no_grad()
-def pseudo(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[Scored]:
+def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[TextScore]:
     """Σ log p(x_t | all others) over the places asked for: each is hidden in a copy of its own."""
     assert isinstance(model, LM)
     mask, around = model.tokenizer.mask, find_template(model.tokenizer)
@@ -375,11 +382,11 @@ def pseudo(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[S
         raise InputError("this model reads both ways but its tokenizer has no mask token to hide a word with")
     lead = len(around.before)
     whole = [around.wrap(ids).tolist() for ids, _ in texts]
-    check_reach(model, max(map(len, whole)))
+    check_context(model, max(map(len, whole)))
     places = [(i, t) for i, (_, asked) in enumerate(texts) for t in asked]
-    found: dict[tuple[int, int], Scored] = {}
+    found: dict[tuple[int, int], TextScore] = {}
     with evaluation_mode(model):
-        for batch in pieces([(len(whole[i]), 1, 1) for i, _ in places], model.config.vocab):
+        for batch in batch_by_length([(len(whole[i]), 1, 1) for i, _ in places], model.config.vocab):
             some = [places[k] for k in batch]
             tokens, real = padded([whole[i] for i, _ in some], model.device)
             rows = torch.arange(len(some), device=model.device)
@@ -388,10 +395,10 @@ def pseudo(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[S
             tokens[rows, at] = mask
             hidden, ctx = model.read(tokens, valid=None if bool(real.all()) else real)
             logits = model.head.words(hidden[rows, at][:, None], ctx)  # (N, 1, V)
-            found |= zip(some, told(logits, target, target.tolist()), strict=True)
-    return [_joined([found[i, t] for t in asked]) for i, (_, asked) in enumerate(texts)]
+            found |= zip(some, token_scores(logits, target, target.tolist()), strict=True)
+    return [_join_scores([found[i, t] for t in asked]) for i, (_, asked) in enumerate(texts)]
 
 
-def _joined(parts: Sequence[Scored]) -> Scored:
+def _join_scores(parts: Sequence[TextScore]) -> TextScore:
     flat = lambda name: tuple(getattr(part, name)[0] for part in parts)
-    return Scored(flat("ids"), flat("logprobs"), flat("likeliest"))
+    return TextScore(flat("ids"), flat("logprobs"), flat("likeliest"))

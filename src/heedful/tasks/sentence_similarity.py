@@ -12,32 +12,44 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.pooling import Pooling, pool
-from heedful.tasks.common import BATCH, Pipeline, cuts, encoder, fitted, run, spread
+from heedful.tasks.common import (
+    BATCH_SIZE,
+    Pipeline,
+    encode_function,
+    forward_batches,
+    map_inputs,
+    tokenize_inputs,
+    truncates,
+)
 from heedful.text import Tokenizer
 
 
-def vectors(
+def sentence_vectors(
     model: Model,
     tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
     truncation: bool | str = True,
-    batch_size: int = BATCH,
+    batch_size: int = BATCH_SIZE,
 ) -> Tensor:
     """One vector of length 1 per text, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
-    how, encode = model.pooling or Pooling(), encoder(model)
-    readings = fitted(
-        model, tokenizer, texts, truncation=truncation, max_length=how.length if cuts(truncation) else None
+    how, encode = model.pooling or Pooling(), encode_function(model)
+    readings = tokenize_inputs(
+        model,
+        tokenizer,
+        texts,
+        truncation=truncation,
+        max_length=how.length if truncates(truncation) else None,
     )
 
     def pooled(tokens: Tensor, valid: Tensor | None = None, **given: Any) -> Tensor:
         there = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
         return pool(encode(tokens, valid=valid, **given), there, how)
 
-    return F.normalize(torch.stack(run(model, tokenizer, readings, pooled, batch_size)), dim=-1)
+    return F.normalize(torch.stack(forward_batches(model, tokenizer, readings, pooled, batch_size)), dim=-1)
 
 
-def paired(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
+def pair_texts(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
     """Two lists as a list of pairs."""
     if isinstance(second, str) or not isinstance(second, Collection) or len(first) != len(second):
         size = f"{len(second)}" if isinstance(second, (list, tuple)) else f"{second!r:.40}"
@@ -53,15 +65,15 @@ class SentenceSimilarity(Pipeline):
 
     needs = "any model that encodes text"
 
-    def answer(
-        self, first: Any, second: Any = None, *, truncation: bool | str = True, batch_size: int = BATCH
+    def predict(
+        self, first: Any, second: Any = None, *, truncation: bool | str = True, batch_size: int = BATCH_SIZE
     ) -> Any:
         """Called with {"source_sentence": …, "sentences": […]}: a list of floats, one for each sentence.
 
         Called with two texts: one float; with a text and a list: a list of floats; with two lists: one float
         for each pair.
         """
-        near = lambda texts: vectors(
+        near = lambda texts: sentence_vectors(
             self.model, self.tokenizer, texts, truncation=truncation, batch_size=batch_size
         )
 
@@ -80,10 +92,12 @@ class SentenceSimilarity(Pipeline):
             return (found[1:] @ found[0]).clamp(-1, 1).tolist()
 
         if second is None:
-            return spread(first, lambda requests: [asked(r) for r in requests], batch_size, (Mapping, str))
+            return map_inputs(
+                first, lambda requests: [asked(r) for r in requests], batch_size, (Mapping, str)
+            )
         if isinstance(first, str):
             return to_all(first, [second])[0] if isinstance(second, str) else to_all(first, second)
-        pairs = paired(first, second)
+        pairs = pair_texts(first, second)
         if not pairs:
             return []
         found = near([text for pair in pairs for text in pair]).unflatten(0, (len(pairs), 2))

@@ -9,13 +9,19 @@ from uuid import uuid4
 
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.common import cuts, spread
-from heedful.tasks.generation import BATCH, Writes, fitting, tidy, wants_ids
+from heedful.tasks.common import map_inputs, truncates
+from heedful.tasks.generation import (
+    GENERATION_BATCH_SIZE,
+    GenerationPipeline,
+    clean_text,
+    truncate_prompt,
+    wants_ids,
+)
 
-USUAL = {"max_new_tokens": 256}
+DEFAULT_GENERATION = {"max_new_tokens": 256}
 
 
-class TextGeneration(Writes):
+class TextGeneration(GenerationPipeline):
     """[{"generated_text"}]: for a text the text and what follows it, for messages these and the answer."""
 
     needs: ClassVar[str] = "a decoder that writes"
@@ -24,7 +30,7 @@ class TextGeneration(Writes):
     def fits(cls, model: Model) -> bool:
         return super().fits(model) and isinstance(model, LM)
 
-    def answer(
+    def predict(
         self,
         text_inputs: Any,
         *,
@@ -38,7 +44,7 @@ class TextGeneration(Writes):
         truncation: bool | str | None = None,
         handle_long_generation: str | None = None,
         continue_final_message: bool | None = None,
-        batch_size: int = BATCH,
+        batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
         """num_return_sequences texts for each input. The other options are those of generation.
@@ -51,18 +57,18 @@ class TextGeneration(Writes):
         tensors = wants_ids(return_tensors, return_text, return_full_text)
         ends = stop if stop is not None else stop_sequence
         options = generation | ({} if ends is None else {"stop_strings": ends})
-        cut = cuts(truncation) or handle_long_generation is not None
+        cut = truncates(truncation) or handle_long_generation is not None
         whole = return_full_text is None or return_full_text
         new = generation.get("max_new_tokens") or (
-            1 if "max_length" in generation else USUAL["max_new_tokens"]
+            1 if "max_length" in generation else DEFAULT_GENERATION["max_new_tokens"]
         )
 
         def answers(given: list[Any]) -> list[Any]:
             prompts = [
-                fitting(self.model, self.ids(one, prefix or "", continue_final_message), cut, new)
+                truncate_prompt(self.model, self.ids(one, prefix or "", continue_final_message), cut, new)
                 for one in given
             ]
-            rows = self.write(prompts, options, USUAL, batch_size)
+            rows = self.write(prompts, options, DEFAULT_GENERATION, batch_size)
             if tensors:
                 return [
                     [{"generated_token_ids": [*ids, *g.ids]} for g in row]
@@ -77,7 +83,7 @@ class TextGeneration(Writes):
             ]
 
         one = isinstance(text_inputs, str) or is_chat(text_inputs)
-        return answers([text_inputs])[0] if one else spread(text_inputs, answers, batch_size)
+        return answers([text_inputs])[0] if one else map_inputs(text_inputs, answers, batch_size)
 
     def ids(self, given: Any, prefix: str, resume: bool | None) -> list[int]:
         """The prompt of a text or of messages; an answer that was begun is gone on with."""
@@ -94,7 +100,7 @@ class TextGeneration(Writes):
         """What was written; with what stood before it if that is wanted."""
         if isinstance(given, str):
             text = given + text if whole else text
-            return tidy(text, clean) if clean else text
+            return clean_text(text, clean) if clean else text
         if not whole:
             return text
         messages = [dict(m) for m in given]
@@ -195,7 +201,7 @@ class Conversation(list[dict[str, str]]):
         return [m["content"] for m in self if m["role"] == "assistant"]
 
 
-class Conversational(Writes):
+class Conversational(GenerationPipeline):
     """The conversation with the answer appended: a Conversation itself, a new one for a list of messages."""
 
     needs: ClassVar[str] = "a decoder trained to converse"
@@ -204,14 +210,14 @@ class Conversational(Writes):
     def fits(cls, model: Model) -> bool:
         return super().fits(model) and isinstance(model, LM)
 
-    def answer(
+    def predict(
         self,
         conversations: Any,
         *,
         min_length_for_response: int | None = None,
         minimum_tokens: int | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-        batch_size: int = BATCH,
+        batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
         """The next message of each conversation; a list of one is answered like that one.
@@ -223,22 +229,22 @@ class Conversational(Writes):
             raise InputError("this model has no chat template; use text-generation, or one made to converse")
 
         def answers(given: list[Any]) -> list[Any]:
-            talks = [begun(one) for one in given]
+            talks = [as_conversation(one) for one in given]
             for i, talk in enumerate(talks):
                 if talk[-1]["role"] == "assistant":
                     raise InputError(f"conversation {i} ends with an answer; add what the user says next")
-            rows = self.write([self.chat(talk) for talk in talks], generation, USUAL, batch_size)
+            rows = self.write([self.chat(talk) for talk in talks], generation, DEFAULT_GENERATION, batch_size)
             for talk, row in zip(talks, rows, strict=True):
-                talk.append_response(tidy(row[0].text, clean_up_tokenization_spaces))
+                talk.append_response(clean_text(row[0].text, clean_up_tokenization_spaces))
             return talks
 
         if isinstance(conversations, (str, Conversation)) or is_chat(conversations):
             return answers([conversations])[0]
-        found = spread(conversations, answers, batch_size, Conversation)
+        found = map_inputs(conversations, answers, batch_size, Conversation)
         return found[0] if isinstance(found, list) and len(found) == 1 else found
 
 
-def begun(given: Any) -> Conversation:
+def as_conversation(given: Any) -> Conversation:
     """A conversation from whatever it is given as: itself, messages, or the user's first words."""
     if isinstance(given, str):
         return Conversation(given)

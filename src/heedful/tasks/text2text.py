@@ -15,18 +15,18 @@ from typing import Any, ClassVar
 from heedful.decode.request import context_length
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
-from heedful.tasks.common import Truncated, cuts, spread
-from heedful.tasks.generation import BATCH, Writes, tidy, wants_ids
+from heedful.tasks.common import Truncated, map_inputs, truncates
+from heedful.tasks.generation import GENERATION_BATCH_SIZE, GenerationPipeline, clean_text, wants_ids
 
 
-class Text2Text(Writes):
+class Text2Text(GenerationPipeline):
     """[{"generated_text"}]"""
 
     needs: ClassVar[str] = "a model that writes"
     key: ClassVar[str] = "generated"
     usual: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 256}
 
-    def answer(
+    def predict(
         self,
         inputs: Any,
         *,
@@ -34,7 +34,7 @@ class Text2Text(Writes):
         return_tensors: bool | None = None,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-        batch_size: int = BATCH,
+        batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
         """What is written for a text, num_return_sequences of them; one for each text of a list.
@@ -47,15 +47,15 @@ class Text2Text(Writes):
         tensors = wants_ids(return_tensors, return_text)
 
         def answers(texts: list[Any]) -> list[Any]:
-            prompts = [self.prompt(checked(t), truncation, new) for t in texts]
+            prompts = [self.prompt(check_text(t), truncation, new) for t in texts]
             check_prompts(self.model, prompts)
             rows = self.write(prompts, asked, self.usual, batch_size)
             return [
-                [self.row(tidy(g.text, clean_up_tokenization_spaces), g.ids, tensors) for g in row]
+                [self.row(clean_text(g.text, clean_up_tokenization_spaces), g.ids, tensors) for g in row]
                 for row in rows
             ]
 
-        return shaped(inputs, answers, batch_size)
+        return map_texts(inputs, answers, batch_size)
 
     def row(self, text: str, ids: list[int], tensors: bool) -> dict[str, Any]:
         """One text under the task's own name."""
@@ -69,7 +69,7 @@ class Text2Text(Writes):
         if isinstance(self.model, Seq2Seq):
             return self.source(self.prefix() + text, truncation)
         ids, reach = self.asked(text), context_length(self.model)
-        if not cuts(truncation) or reach is None:
+        if not truncates(truncation) or reach is None:
             return ids
         spans, fit = self.tokenizer.offsets(text, special=False), reach - new + 1
         keep = len(spans)
@@ -119,7 +119,7 @@ class Summarization(Text2Text):
         return f"{text}\nTL;DR:"  # Radford et al. 2019 §3.6
 
 
-class Translation(Writes):
+class Translation(GenerationPipeline):
     """[{"translation_text"}]: sentence by sentence, white space between them kept."""
 
     needs: ClassVar[str] = "an encoder-decoder that writes"
@@ -128,7 +128,7 @@ class Translation(Writes):
     def fits(cls, model: Model) -> bool:
         return super().fits(model) and isinstance(model, Seq2Seq)
 
-    def answer(
+    def predict(
         self,
         inputs: Any,
         *,
@@ -139,7 +139,7 @@ class Translation(Writes):
         return_tensors: bool | None = None,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-        batch_size: int = BATCH,
+        batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
         """The translation of a text. Models learn from single sentences, so a text is cut into its own.
@@ -150,13 +150,13 @@ class Translation(Writes):
         whole = not split_sentences or generation.get("num_return_sequences", 1) > 1
 
         def answers(texts: list[Any]) -> list[Any]:
-            parts = [[(checked(t), "")] if whole else sentences(checked(t)) for t in texts]
+            parts = [[(check_text(t), "")] if whole else split_into_sentences(check_text(t)) for t in texts]
             prompts = [self.source(prefix + s, truncation) for part in parts for s, _ in part]
             found = iter(self.write(prompts, generation, {"num_beams": 4, "max_new_tokens": 200}, batch_size))
             return [self.joined(part, [next(found) for _ in part], ways) for part in parts]
 
         ways = (wants_ids(return_tensors, return_text), clean_up_tokenization_spaces)
-        return shaped(inputs, answers, batch_size)
+        return map_texts(inputs, answers, batch_size)
 
     def joined(
         self, part: list[tuple[str, str]], rows: list[Any], ways: tuple[bool, bool | None]
@@ -168,7 +168,9 @@ class Translation(Writes):
             if tensors:
                 out.append({"translation_token_ids": [i for g in choice for i in g.ids]})
             else:
-                text = "".join(tidy(g.text, clean) + gap for g, (_, gap) in zip(choice, part, strict=True))
+                text = "".join(
+                    clean_text(g.text, clean) + gap for g, (_, gap) in zip(choice, part, strict=True)
+                )
                 out.append({"translation_text": text})
         return out
 
@@ -217,43 +219,43 @@ def check_prompts(model: Model, prompts: Sequence[Sequence[int]]) -> None:
             )
 
 
-def checked(text: Any) -> str:
+def check_text(text: Any) -> str:
     """One clear line for what is no text."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"the input must be a text that is not empty; got {text!r:.60}")
     return text
 
 
-def shaped(inputs: Any, answers: Any, batch_size: int) -> Any:
+def map_texts(inputs: Any, answers: Any, batch_size: int) -> Any:
     """A list of rows for each text; of several texts at once the row itself where there is but one."""
-    found = spread(inputs, answers, batch_size)
+    found = map_inputs(inputs, answers, batch_size)
     if isinstance(found, list) and not isinstance(inputs, str) and all(len(rows) == 1 for rows in found):
         return [rows[0] for rows in found]
     return found
 
 
 # Words whose point does not end a sentence.
-SHORT = frozenset(
+ABBREVIATIONS = frozenset(
     re.split(
         " ", "mr mrs ms dr prof sr jr vs etc vol fig ca cf bzw usw ggf inkl nr z.b d.h u.a e.g i.e mme mlle"
     )
 )
-END = re.compile(
+SENTENCE_END = re.compile(
     r"""[.!?…]+["'”“’»)\]]*(\s+)(?=["'“‘«(\[¿¡]*[^\Wa-z])|[。！？]+(\s*)(?=\S)|(\s*\n\s*)(?=\S)"""
 )
 
 
-def sentences(text: str) -> list[tuple[str, str]]:
+def split_into_sentences(text: str) -> list[tuple[str, str]]:
     """The sentences of a text, each with the white space behind it: joined again they are the text."""
     out = []
     at = len(text) - len(text.lstrip())
     first = text[:at]
-    for found in END.finditer(text, at):
+    for found in SENTENCE_END.finditer(text, at):
         gap = next(group for group in found.groups() if group is not None)
         end = found.end() - len(gap)
         word = text[at:end].rsplit(None, 1)[-1].rstrip(".").lower() if text[at:end].split() else ""
         initial = len(word) == 1 and word.isalpha()
-        if text[found.start()] == "." and (word in SHORT or initial) and "\n" not in gap:
+        if text[found.start()] == "." and (word in ABBREVIATIONS or initial) and "\n" not in gap:
             continue
         out.append((first + text[at:end], gap))
         first, at = "", found.end()

@@ -8,17 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.checks import check_integer
 from heedful.errors import InputError
-from heedful.tasks.common import BATCH, Pipeline, fitted, labels, renamed, run, spread, whole_number
+from heedful.tasks.common import (
+    BATCH_SIZE,
+    Pipeline,
+    forward_batches,
+    map_inputs,
+    rename_options,
+    tokenize_inputs,
+)
 
-FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: logits.softmax(-1),
     "sigmoid": torch.sigmoid,
     "none": lambda logits: logits,
 }
 
 
-def as_pair(given: Any) -> str | tuple[str, str]:
+def parse_text_pair(given: Any) -> str | tuple[str, str]:
     """A text, or two of them given as {"text": …, "text_pair": …}."""
     if isinstance(given, str):
         return given
@@ -44,9 +52,9 @@ class TextClassification(Pipeline):
         found = super().__call__(*inputs, **options)
         # As in transformers, the answer to one text stands in a list unless this very call gives top_k.
         given = inputs[0] if inputs else options.get("inputs")
-        return [found] if isinstance(given, str) and "top_k" not in renamed(options) else found
+        return [found] if isinstance(given, str) and "top_k" not in rename_options(options) else found
 
-    def answer(
+    def predict(
         self,
         inputs: Any,
         *,
@@ -55,12 +63,12 @@ class TextClassification(Pipeline):
         return_all_scores: bool = False,
         truncation: bool | str = False,
         max_length: int | None = None,
-        batch_size: int = BATCH,
+        batch_size: int = BATCH_SIZE,
     ) -> Any:
-        function = FUNCTIONS[self.usual() if function_to_apply is None else chosen(function_to_apply)]
+        function = SCORE_FUNCTIONS[self.usual() if function_to_apply is None else chosen(function_to_apply)]
         if top_k not in ("best", None):
-            top_k = whole_number("top_k", top_k)
-        names = labels(self.model)
+            top_k = check_integer("top_k", top_k)
+        names = self.model.label_names
 
         def ranked(logits: Tensor) -> Any:
             rows = [{"label": n, "score": s} for n, s in zip(names, function(logits).tolist(), strict=True)]
@@ -70,11 +78,16 @@ class TextClassification(Pipeline):
             return rows[0] if isinstance(top_k, str) else rows[:top_k]
 
         def answers(texts: list[Any]) -> list[Any]:
-            pairs = [as_pair(text) for text in texts]
-            readings = fitted(self.model, self.tokenizer, pairs, truncation=truncation, max_length=max_length)
-            return [ranked(u) for u in run(self.model, self.tokenizer, readings, batch_size=batch_size)]
+            pairs = [parse_text_pair(text) for text in texts]
+            readings = tokenize_inputs(
+                self.model, self.tokenizer, pairs, truncation=truncation, max_length=max_length
+            )
+            return [
+                ranked(u)
+                for u in forward_batches(self.model, self.tokenizer, readings, batch_size=batch_size)
+            ]
 
-        return spread(inputs, answers, batch_size, (str, Mapping))
+        return map_inputs(inputs, answers, batch_size, (str, Mapping))
 
     def usual(self) -> str:
         """The function that turns this model's logits into scores."""
@@ -88,6 +101,6 @@ class TextClassification(Pipeline):
 def chosen(function: str) -> str:
     """A function by its name, in any case."""
     said = str(getattr(function, "value", function)).lower()  # transformers' own enumeration has values
-    if said not in FUNCTIONS:
-        raise InputError(f"function_to_apply={function!r} is unknown; one of {', '.join(FUNCTIONS)}")
+    if said not in SCORE_FUNCTIONS:
+        raise InputError(f"function_to_apply={function!r} is unknown; one of {', '.join(SCORE_FUNCTIONS)}")
     return said

@@ -1,0 +1,238 @@
+"""token-classification: a label for every token, joined to entities in one of four ways.
+
+    none       every token by itself
+    simple     neighbouring tokens of one type
+    first      a word has the label of its first token           ┐
+    average    … the best label of its tokens' mean               ├ then neighbouring words of one type
+    max        … the label of its surest token                   ┘
+
+A long text is read in windows that share `stride` tokens. A token is judged in the window where it stands
+farther from the edge, and only then are tokens joined: an entity is never split by a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import InputError, nearest
+from heedful.tasks.common import (
+    BATCH_SIZE,
+    Pipeline,
+    check_length,
+    forward_batches,
+    map_inputs,
+    truncates,
+    warn_truncated,
+)
+from heedful.tasks.tokenized import (
+    TokenizedText,
+    input_limit,
+    tokenize,
+    tokenize_words,
+)
+from heedful.text import Tokenizer
+
+# (tokens of a word, labels) → the scores of the word
+WORD_STRATEGIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "first": lambda p: p[0],
+    "average": lambda p: p.mean(0),
+    "max": lambda p: p[int(p.amax(-1).argmax())],
+}
+STRATEGIES = ("none", "simple", *WORD_STRATEGIES)
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """A token, or a word of several, with the probability of each label."""
+
+    text: str
+    scores: Tensor
+    start: int
+    end: int
+    index: int
+    continues: bool = False  # a word that began before
+
+
+class TokenClassification(Pipeline):
+    """p = softmax(u) over the labels, at every token."""
+
+    heads = ("tag",)
+    needs = "a head that labels every token (tag)"
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        aggregation_strategy: str | None = None,
+        ignore_labels: Sequence[str] | None = None,
+        stride: int | None = None,
+        is_split_into_words: bool = False,
+        delimiter: str | None = None,
+        grouped_entities: bool = False,
+        ignore_subwords: bool = False,
+        truncation: bool | str = False,
+        batch_size: int = BATCH_SIZE,
+    ) -> Any:
+        """Return [{"entity", "score", "index", "word", "start", "end"}]; joined, "entity_group" and no index.
+
+        `start` and `end` are characters of the text; `word` is a token as its vocabulary has it, and joined
+        what the text says from `start` to `end`: whole words, unless they are joined by "simple". `stride`
+        None is a quarter of a window; truncation=True reads the beginning only. With `is_split_into_words` a
+        text is a list of words, joined by `delimiter` (a space). `ignore_labels` None is "O" alone.
+        grouped_entities=True is the older name of "simple", and of "first" together with `ignore_subwords`.
+        """
+        old = ("first" if ignore_subwords else "simple") if grouped_entities else "none"
+        strategy = _parse_strategy(aggregation_strategy or old)
+        ignored = ("O",) if ignore_labels is None else ignore_labels
+        between = " " if delimiter is None else delimiter
+        limit = input_limit(self.model, self.tokenizer)
+        max_length = limit if truncates(truncation) else None
+
+        def tokenize_one(text: Any, number: int) -> tuple[TokenizedText, str]:
+            if is_split_into_words:
+                one, text = tokenize_words(self.tokenizer, text, between)
+            else:
+                one = tokenize(self.tokenizer, text)
+            one = one.truncate(max_length)
+            check_length(one, None, number)
+            return one, text
+
+        def windows(one: TokenizedText) -> list[TokenizedText]:
+            return [one] if limit is None else one.windows(limit, limit // 4 if stride is None else stride)
+
+        def predict_batch(texts: list[Any]) -> list[Any]:
+            wholes = [tokenize_one(text, i) for i, text in enumerate(texts)]
+            warn_truncated(dict(enumerate(one for one, _ in wholes)))
+            parts = [windows(one) for one, _ in wholes]
+            flat = [window for part in parts for window in part]
+            logits = iter(forward_batches(self.model, self.tokenizer, flat, batch_size=batch_size))
+            found = []
+            for (one, text), part in zip(wholes, parts, strict=True):
+                scores = merge_windows(one, part, [next(logits) for _ in part]).softmax(-1)
+                tokens = scored_tokens(one, scores, text, self.tokenizer)
+                found.append(self.aggregate_entities(tokens, text, strategy, ignored))
+            return found
+
+        if is_split_into_words and isinstance(inputs, list) and all(isinstance(w, str) for w in inputs):
+            return predict_batch([inputs])
+        return map_inputs(inputs, predict_batch, batch_size)
+
+    def aggregate_entities(
+        self, tokens: list[ScoredToken], text: str, strategy: str, ignore: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Return the tokens, or the entities they make, without those whose label is to be ignored."""
+        names = self.labels
+        if strategy == "none":
+            rows = [{**_row(t, names), "index": t.index} for t in tokens]
+            order = ("entity", "score", "index", "word", "start", "end")
+            return [{key: row[key] for key in order} for row in rows if row["entity"] not in ignore]
+        if strategy in WORD_STRATEGIES:
+            tokens = merge_words(tokens, WORD_STRATEGIES[strategy])
+        made = [_entity_row(rows, text) for rows in group_entities([_row(t, names) for t in tokens])]
+        return [row for row in made if row["entity_group"] not in ignore]
+
+
+def _parse_strategy(name: Any) -> str:
+    lower = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
+    if lower not in STRATEGIES:
+        hint = nearest(lower, STRATEGIES) or f"one of {', '.join(STRATEGIES)}"
+        raise InputError(f"aggregation_strategy={name!r} is unknown", hint=hint)
+    return lower
+
+
+def merge_windows(one: TokenizedText, parts: list[TokenizedText], logits: list[Tensor]) -> Tensor:
+    """Return the logits (T, C) of a text from its windows: of what two share, each judges its own half."""
+    text = one.token_range(0)
+    out = torch.zeros(len(one), logits[0].shape[-1])
+    ends = [part.window_start + len(part.token_range(0)) for part in parts]
+    # Where one window leaves off and the next begins, counted in tokens of the text.
+    seams = [
+        0,
+        *((end + part.window_start) // 2 for end, part in zip(ends, parts[1:], strict=False)),
+        len(text),
+    ]
+    for part, u, (a, b) in zip(parts, logits, pairwise(seams), strict=True):
+        shift = part.token_range(0).start - part.window_start
+        out[text.start + a : text.start + b] = u[shift + a : shift + b]
+    return out
+
+
+def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Tokenizer) -> list[ScoredToken]:
+    """Return the tokens of a text with their scores, without special tokens.
+
+    A vocabulary that marks pieces which continue a word (##ing) tells words apart; else a space before does.
+    """
+    marked = bool(getattr(tokenizer.backend.model, "continuing_subword_prefix", None))
+    found = []
+    names = tokenizer.tokens(one.ids)
+    for i, (name, (start, end), special) in enumerate(
+        zip(names, one.offsets, one.special_tokens_mask, strict=True)
+    ):
+        if special:
+            continue
+        written = text[start:end]
+        if marked:
+            continues = len(name) != len(written)
+        else:
+            continues = start > 0 and " " not in text[start - 1 : start + 1]
+        if one.ids[i] == tokenizer.unk:
+            name, continues = written, False
+        found.append(ScoredToken(name, scores[i], start, end, i, continues))
+    return found
+
+
+def merge_words(tokens: list[ScoredToken], pick: Callable[[Tensor], Tensor]) -> list[ScoredToken]:
+    """Join the tokens of each word to one, scored by `pick`."""
+    groups: list[list[ScoredToken]] = []
+    for token in tokens:
+        if token.continues and groups:
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return [
+        ScoredToken(
+            "".join(t.text for t in group),
+            pick(torch.stack([t.scores for t in group])),
+            group[0].start,
+            group[-1].end,
+            group[0].index,
+        )
+        for group in groups
+    ]
+
+
+def _row(token: ScoredToken, names: Sequence[str]) -> dict[str, Any]:
+    best = int(token.scores.argmax())
+    score = float(token.scores[best])
+    return {"entity": names[best], "score": score, "word": token.text, "start": token.start, "end": token.end}
+
+
+def _entity_type(label: str) -> str:
+    """Return PER for B-PER and I-PER; a label without either stands for itself."""
+    return label[2:] if label.startswith(("B-", "I-")) else label
+
+
+def group_entities(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Group neighbouring rows of one type; a B- begins a new group."""
+    groups: list[list[dict[str, Any]]] = []
+    for row in rows:
+        same = bool(groups) and _entity_type(groups[-1][-1]["entity"]) == _entity_type(row["entity"])
+        if same and not row["entity"].startswith("B-"):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _entity_row(rows: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    """Return tokens or words of one type as an entity, spelt as the text spells it."""
+    score = sum(row["score"] for row in rows) / len(rows)
+    start, end = rows[0]["start"], rows[-1]["end"]
+    name = rows[0]["entity"].split("-", 1)[-1]
+    return {"entity_group": name, "score": score, "word": text[start:end].strip(), "start": start, "end": end}

@@ -20,9 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.data.batch import IGNORE, Batch
-from heedful.kernels import columns, float8, gelu
-from heedful.kernels.crossentropy import loss_and_slope
-from heedful.kernels.float8 import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
+from heedful.kernels import float8_product as float8
+from heedful.kernels import gelu
+from heedful.kernels import linear_group as columns
+from heedful.kernels.float8_product import BACKWARD, FORWARD, GELU, PLAIN, SLOPE
+from heedful.kernels.gpu_crossentropy import loss_and_slope
 from heedful.loading import build
 from heedful.train import float8 as swapping
 from heedful.train.crossentropy import linear_cross_entropy
@@ -69,8 +71,8 @@ def roundings(a: argparse.Namespace) -> None:
 
 
 def rounding(name: str, parts: list[Tensor], up: Tensor | None, what: int, gradient: bool) -> None:
-    flat, turned, back, sums = float8._turn(parts, up, what, gradient)
-    value = torch.cat([float8._value(part, up, what) for part in parts], 1)
+    flat, turned, back, sums = float8.round_operand(parts, up, what, gradient)
+    value = torch.cat([float8.operand(part, up, what) for part in parts], 1)
     wanted, scale = float8.round_float8(value, BACKWARD if gradient else FORWARD)
     bits = lambda t: t.view(torch.int8)
     say(
@@ -89,12 +91,12 @@ def products(a: argparse.Namespace) -> None:
     for K, N in ((D, D), (D, 3 * D), (D, 4 * D), (4 * D, D)):
         x = torch.randn(M, K, device=a.device, dtype=torch.bfloat16)
         w, up = torch.randn(N, K, device=a.device) * 0.02, torch.randn(M, N, device=a.device).to(x) * 1e-7
-        (f, ft, sf), (b, bt, sb) = float8.rounded_both(x), float8.rounded_both(w)
-        g, gt, sg, _ = float8._turn([up], None, PLAIN, True)
+        (f, ft, sf), (b, bt, sb) = float8.round_matrix(x), float8.round_matrix(w)
+        g, gt, sg, _ = float8.round_operand([up], None, PLAIN, True)
         say(
             f"products {K} × {N}",
-            y=off(float8.product(f, sf, b, sb, torch.bfloat16), x @ w.to(x).t()),
-            gx=off(float8.product(g, sg, bt, sb, torch.bfloat16), up @ w.to(x)),
+            y=off(float8.float8_product(f, sf, b, sb, torch.bfloat16), x @ w.to(x).t()),
+            gx=off(float8.float8_product(g, sg, bt, sb, torch.bfloat16), up @ w.to(x)),
             gw=off(float8.long_product(gt, sg, ft, sf, torch.float32), up.t() @ x),
         )
 
@@ -140,7 +142,7 @@ def attention(a: argparse.Namespace) -> None:
 def visits(a: argparse.Namespace) -> None:
     """The bfloat16 kernels."""
     u, up = (torch.randn(a.rows * a.length, 4 * a.dim, device=a.device).bfloat16() for _ in range(2))
-    (d, sums), (d2, sums2) = gelu.gelu_back(up, u), gelu.gelu_backward_reference(up, u)
+    (d, sums), (d2, sums2) = gelu.gelu_backward(up, u), gelu.gelu_backward_reference(up, u)
     h = gelu.gelu(u)
     say("GELU", h=off(h, F.gelu(u, approximate="tanh")), d=off(d, d2), sums=off(sums.sum(0), sums2[0]))
     parts = [u[:, : a.dim], up[:, a.dim : 2 * a.dim], u[:, 2 * a.dim : 3 * a.dim].contiguous()]

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data.batch import IGNORE
-from heedful.kernels import crossentropy
+from heedful.kernels import gpu_crossentropy as crossentropy
 from heedful.train.fit import kernels as attention_kernels
 
 VOCAB, WIDE, DIM, HEADS, ROWS, LENGTH, LAYERS = 50257, 50304, 768, 12, 65536, 1024, 12
@@ -238,13 +238,14 @@ def product(K: int, N: int) -> dict[str, Any]:
 
 def visits() -> dict[str, Any]:
     """The kernels that visit memory once in bfloat16: GELU forward and back, and three gradients joined."""
-    from heedful.kernels import columns, gelu
+    from heedful.kernels import gelu
+    from heedful.kernels import linear_group as columns
 
     u = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, parts = torch.randn_like(u), [torch.randn(ROWS, DIM, device="cuda", dtype=torch.bfloat16)] * 3
     found: dict[str, Any] = {
         "copy": clock(lambda: torch.empty_like(u).copy_(u)),
-        "GELU": attempt(lambda: clock(lambda: gelu.forth(u))),
+        "GELU": attempt(lambda: clock(lambda: gelu.launch_gelu(u))),
         "cat": clock(lambda: torch.cat(parts, 1)),
     }
     for shape in ((16, 128, 4), (32, 128, 4), (16, 256, 4), (16, 256, 8), (32, 256, 8), (64, 128, 8)):
@@ -256,14 +257,15 @@ def visits() -> dict[str, Any]:
 
 def roundings() -> dict[str, Any]:
     """Rounding to float8 both ways, plain and through a GELU and its slope, in several tiles."""
-    from heedful.kernels import float8, gpu_float8
+    from heedful.kernels import float8_product as float8
+    from heedful.kernels import gpu_float8
 
     x = torch.randn(ROWS, 4 * DIM, device="cuda", dtype=torch.bfloat16)
     up, weight = torch.randn_like(x) * 1e-5, torch.randn(4 * DIM, DIM, device="cuda")
     small = x.to(float8.BACKWARD)
     found: dict[str, Any] = {"copy": clock(lambda: torch.empty_like(x).copy_(x))}
-    found["flip"] = attempt(lambda: clock(lambda: gpu_float8.transpose_bytes(small)))
-    found["a weight"] = attempt(lambda: clock(lambda: float8.rounded_both(weight)))
+    found["transpose"] = attempt(lambda: clock(lambda: gpu_float8.transpose_bytes(small)))
+    found["a weight"] = attempt(lambda: clock(lambda: float8.round_matrix(weight)))
     for tile in ((64, 64, 4), (128, 64, 4), (128, 64, 8), (128, 128, 8), (256, 64, 8), (64, 128, 4)):
         for name, what, gradient in (
             ("plain", 0, False),
@@ -273,7 +275,8 @@ def roundings() -> dict[str, Any]:
         ):
             kind = float8.BACKWARD if gradient else float8.FORWARD
             shape = gpu_float8.Tile(*tile)
-            work = partial(gpu_float8.launch_round, [x], up, what, kind, float8.ROOM[kind], gradient, shape)
+            headroom = float8.HEADROOM[kind]
+            work = partial(gpu_float8.launch_round, [x], up, what, kind, headroom, gradient, shape)
             found[f"{name} {tile}"] = attempt(partial(clock, work))
     return found
 

@@ -111,11 +111,11 @@ def test_a_product_in_whole_numbers_is_that_of_its_bytes(
     v, scale = torch.randn(columns, device=DEVICE) * 3, torch.rand(count, device=DEVICE)
     digits = torch.zeros(2 * columns, dtype=torch.int8, device=DEVICE)
     gains, y = torch.zeros(columns // 16, device=DEVICE), torch.zeros(count, device=DEVICE)
-    I.round8[(-(-columns // 32),)](v, digits, gains, columns, BLOCK=32, num_warps=1)
+    I.round_kernel[(-(-columns // 32),)](v, digits, gains, columns, BLOCK=32, num_warps=1)
     hi, lo = digits.view(2, columns).double()
     kept = (256 * hi + lo) * gains.double().repeat_interleave(16)
     assert (kept - v).abs().max() < 2e-4
-    I.product8[(-(-count // rows),)](
+    I.int8_product_kernel[(-(-count // rows),)](
         digits.view(torch.int32), gains, w.view(torch.int32), y, scale, y, 1.0, WORDS=columns // 4,
         COUNT=count, MODE=0, ACT=0, BIAS=False, ROWS=rows, BLOCK=block, DP4A=DEVICE == "cuda", num_warps=1,
     )  # fmt: skip
@@ -309,7 +309,7 @@ def test_a_prompt_read_with_merged_matrices_is_not_when_a_hook_would_miss_it(
 ) -> None:
     from heedful.decode.engines import recorded_stepper as graph
 
-    monkeypatch.setattr(graph, "READ_FROM", 1)
+    monkeypatch.setattr(graph, "MIN_PROMPT_TOKENS", 1)
     model = tiny("llama").to(DEVICE)
     quick = quick_on(model)
     assert far_from_plain(quick, model, 0) < 1e-4

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.kernels import float8
-from heedful.kernels.float8 import BACKWARD, FORWARD, Float8Linear, product_reference, round_float8
+from heedful.kernels import float8_product as float8
+from heedful.kernels.float8_product import BACKWARD, FORWARD, Float8Linear, product_reference, round_float8
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.train.float8 import MLP8, Attention8, swap_in
@@ -31,7 +31,7 @@ def test_rounding_leaves_room_above_the_rows_it_looked_at() -> None:
     x = torch.randn(1024, 64) * 1e-3
     for kind in (FORWARD, BACKWARD):
         small, _ = round_float8(x, kind)
-        seen = small[::4].float().abs().max() * float8.ROOM[kind]
+        seen = small[::4].float().abs().max() * float8.HEADROOM[kind]
         torch.testing.assert_close(float(seen), torch.finfo(kind).max, rtol=2**-3, atol=0)
     small, back = round_float8(x, FORWARD)
     torch.testing.assert_close(small.float() * back, x, rtol=2**-4, atol=1e-6)
@@ -97,9 +97,9 @@ def test_a_hidden_layer_keeps_its_gradients_through_the_gelu() -> None:
 def test_the_kernel_rounds_as_the_definition(what: int, gradient: bool, dtype: torch.dtype) -> None:
     x, up = (torch.randn(304, 80).to(dtype) for _ in range(2))
     parts = [x, x * 3] if what == float8.PLAIN else [x]
-    there = float8._turn([p.cuda() for p in parts], up.cuda(), what, gradient)
+    there = float8.round_operand([p.cuda() for p in parts], up.cuda(), what, gradient)
     flat, turned, back, sums = (t.cpu() for t in there)
-    wanted, _, scale, total = float8._turn(parts, up, what, gradient)
+    wanted, _, scale, total = float8.round_operand(parts, up, what, gradient)
     assert torch.equal(flat.float().t(), turned.float())
     torch.testing.assert_close(back, scale, rtol=1e-3, atol=0)
     torch.testing.assert_close(flat.float(), wanted.float(), rtol=2**-2 if gradient else 2**-3, atol=0.1)

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.kernels import columns, gelu
-from heedful.kernels.columns import linear_group
-from heedful.kernels.gelu import mlp
+from heedful.kernels import gelu
+from heedful.kernels import linear_group as columns
+from heedful.kernels.gelu import gelu_mlp
+from heedful.kernels.linear_group import linear_group
 from heedful.train.fused import FusedAttention, FusedMLP, fuse
 from tests.train import toys
 
@@ -23,7 +24,7 @@ def test_a_hidden_layer_and_its_gradients_equal_the_plain_ones() -> None:
         x, w1, b1, w2, b2 = (t.detach().float().requires_grad_() for t in (x, w1, b1, w2, b2))
     leaves, near = (x, w1, b1, w2, b2), 1e-3 if DEVICE == "cuda" else 1e-6
     wanted = F.linear(F.gelu(F.linear(x, w1, b1), approximate="tanh"), w2, b2)
-    got = mlp(x, w1, b1, w2, b2)
+    got = gelu_mlp(x, w1, b1, w2, b2)
     up = torch.randn_like(wanted)
     torch.testing.assert_close(got, wanted, rtol=near, atol=near)
     found, right = torch.autograd.grad(got, leaves, up), torch.autograd.grad(wanted, leaves, up)
@@ -55,7 +56,7 @@ def test_what_layers_say_together_lies_in_one_product() -> None:
 @pytest.mark.skipif(DEVICE == "cpu", reason="the kernels are Triton's and need a GPU")
 def test_the_kernels_equal_the_definitions() -> None:
     up, u = (torch.randn(300, 80, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    (d, sums), (d2, sums2) = gelu.gelu_back(up, u), gelu.gelu_backward_reference(up, u)
+    (d, sums), (d2, sums2) = gelu.gelu_backward(up, u), gelu.gelu_backward_reference(up, u)
     torch.testing.assert_close(d, d2, rtol=2**-6, atol=1e-3)
     torch.testing.assert_close(sums.sum(0), sums2[0], rtol=1e-2, atol=5e-2)
     torch.testing.assert_close(gelu.gelu(u), F.gelu(u, approximate="tanh"), rtol=2**-7, atol=1e-5)

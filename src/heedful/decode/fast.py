@@ -24,7 +24,7 @@ from heedful.models.base import Model
 # Weights × tokens that make up for getting the machine code ready (docs/generation-speed.md): a quarter of a
 # second to read what an earlier process compiled, some ten to compile it the first time.
 MIN_WORK_CACHED, MIN_WORK_COMPILED = 4e9, 4e10
-NUMBA_KERNELS = "heedful.kernels.rows"
+NUMBA_KERNELS = "heedful.kernels.team"
 
 
 def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: bool = True) -> Stepper:

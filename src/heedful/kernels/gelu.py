@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from heedful.kernels.columns import STRIPE, Tile, stripes
+from heedful.kernels.linear_group import STRIPE, Tile, stripe_count
 
 BLOCK = 4096  # numbers a program of the forward kernel takes
 TILE = Tile(16, 128, 4)
@@ -37,7 +37,7 @@ def gelu_kernels() -> tuple[Any, Any]:
     import triton.language as tl
 
     @triton.jit
-    def there(u, h, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    def forward_kernel(u, h, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
         at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         v = tl.load(u + at, mask=at < size, other=0.0).to(tl.float32)
         # −2 log₂e · √(2/π), and the same times 0.044715
@@ -45,7 +45,7 @@ def gelu_kernels() -> tuple[Any, Any]:
         tl.store(h + at, (v * gate).to(h.dtype.element_ty), mask=at < size)
 
     @triton.jit
-    def back(up, u, d, sums, M, N, STRIPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
+    def backward_kernel(up, u, d, sums, M, N, STRIPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
         n = tl.program_id(0) * BN + tl.arange(0, BN)
         total = tl.zeros((BM, BN), tl.float32)
         for start in range(0, STRIPE, BM):
@@ -62,16 +62,16 @@ def gelu_kernels() -> tuple[Any, Any]:
             total += g.to(tl.float32)
         tl.store(sums + tl.program_id(1) * N + n, tl.sum(total, 0), mask=n < N)
 
-    return there, back
+    return forward_kernel, backward_kernel
 
 
 @torch.library.custom_op("heedful::gelu", mutates_args=())
 def gelu(u: Tensor) -> Tensor:
     """h; the compiler does not see into it, and so keeps h instead of making it again."""
-    return forth(u.contiguous()) if u.is_cuda else F.gelu(u, approximate="tanh")
+    return launch_gelu(u.contiguous()) if u.is_cuda else F.gelu(u, approximate="tanh")
 
 
-def forth(u: Tensor) -> Tensor:
+def launch_gelu(u: Tensor) -> Tensor:
     """The kernel over all of u."""
     h = torch.empty_like(u)
     gelu_kernels()[0][(-(-u.numel() // BLOCK),)](u, h, u.numel(), BLOCK=BLOCK, num_warps=8)
@@ -84,7 +84,7 @@ def _(u: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("heedful::gelu_back", mutates_args=())
-def gelu_back(up: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def gelu_backward(up: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """d and the sums, the latter in parts; of matrices."""
     if not u.is_cuda:
         return gelu_backward_reference(up, u)
@@ -94,15 +94,15 @@ def gelu_back(up: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 def launch_gelu_backward(up: Tensor, u: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
     """The kernel over whole matrices."""
     (M, N), (rows, columns, warps) = u.shape, tile or TILE
-    d, sums = torch.empty_like(up), torch.empty(stripes(M), N, device=u.device, dtype=torch.float32)
-    grid = (-(-N // columns), stripes(M))
+    d, sums = torch.empty_like(up), torch.empty(stripe_count(M), N, device=u.device, dtype=torch.float32)
+    grid = (-(-N // columns), stripe_count(M))
     gelu_kernels()[1][grid](up, u, d, sums, M, N, STRIPE=STRIPE, BM=rows, BN=columns, num_warps=warps)
     return d, sums
 
 
-@gelu_back.register_fake
+@gelu_backward.register_fake
 def _(up: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    parts = stripes(len(u)) if u.is_cuda else 1
+    parts = stripe_count(len(u)) if u.is_cuda else 1
     return torch.empty_like(up), u.new_empty(parts, u.shape[1], dtype=torch.float32)
 
 
@@ -119,7 +119,7 @@ class _MLP(Function):
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor, ...]:
         x, u, h, w1, w2 = ctx.saved_tensors
-        d, sums = gelu_back(up @ w2, u)
+        d, sums = gelu_backward(up @ w2, u)
         return (
             d @ w1,
             d.t() @ x,
@@ -129,7 +129,7 @@ class _MLP(Function):
         )
 
 
-def mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+def gelu_mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """W₂ gelu(W₁ x + b₁) + b₂ with tanh's GELU, for x (…, D); every factor in one type."""
     y: Tensor = _MLP.apply(x.reshape(-1, x.shape[-1]), w1, b1, w2, b2)
     return y.unflatten(0, x.shape[:-1])

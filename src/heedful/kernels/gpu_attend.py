@@ -1,9 +1,9 @@
 """One step's attention on a GPU: rotary q and k, the newest key and value into the cache, and
 softmax(q kᵀ · scale + bias) v over what is written so far, for one row or many.
 
-    attend     one key head of one row with the query heads that share it, over one piece of the cache
-    combine    the pieces of a head as one
-    spread     rotary q and k of whole prompts; their keys and values into the cache
+    attention_kernel      one key head of one row with the query heads that share it, over one piece
+    combine_kernel        the pieces of a head as one
+    rotate_prompt_kernel  rotary q and k of whole prompts; their keys and values into the cache
 
 Blocks of keys and values stream through a pipeline and meet the queries in matrix units, 16 queries at least:
 those that are not there cost nothing that memory would notice. Exponentials are powers of two, log₂e is in
@@ -18,41 +18,41 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 
 from heedful.kernels.gpu_rows import round_row
 
-LEAST = 16  # queries and head sizes that a matrix unit takes
+MIN_TILE = 16  # queries and head sizes that a matrix unit takes
 UNITS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 @triton.jit
-def angles(cos, sin, place, i, SIZE: tl.constexpr, WIDE: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """cos and signed sin for every place of a head whose angles begin at `place`; 1 and 0 without"""
-    c = tl.full((WIDE,), 1.0, tl.float32)
-    s = tl.zeros((WIDE,), tl.float32)
+def rotary_angles(cos, sin, base, i, SIZE: tl.constexpr, PADDED: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """cos and signed sin for every place of a head whose angles begin at `base`; 1 and 0 without"""
+    c = tl.full((PADDED,), 1.0, tl.float32)
+    s = tl.zeros((PADDED,), tl.float32)
     if ROTARY:
-        c = tl.load(cos + place + i % (SIZE // 2), mask=i < SIZE, other=0.0)
-        s = tl.load(sin + place + i % (SIZE // 2), mask=i < SIZE, other=0.0)
+        c = tl.load(cos + base + i % (SIZE // 2), mask=i < SIZE, other=0.0)
+        s = tl.load(sin + base + i % (SIZE // 2), mask=i < SIZE, other=0.0)
         s = s * tl.where(i < SIZE // 2, -1.0, 1.0)
     return c, s
 
 
 @triton.jit
-def rotate(place, c, s, i, live, SIZE: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
+def rotate_head(base, c, s, i, live, SIZE: tl.constexpr, ROTARY: tl.constexpr):  # type: ignore[no-untyped-def]
     """x_i cos − x_{i+K/2} sin in a head's first half, x_i cos + x_{i−K/2} sin in the second; s is signed"""
-    x = tl.load(place + i, mask=live, other=0.0).to(tl.float32)
+    x = tl.load(base + i, mask=live, other=0.0).to(tl.float32)
     if ROTARY:
         partner = tl.where(i < SIZE // 2, i + SIZE // 2, i - SIZE // 2)
-        x = x * c + tl.load(place + partner, mask=live, other=0.0).to(tl.float32) * s
+        x = x * c + tl.load(base + partner, mask=live, other=0.0).to(tl.float32) * s
     return x
 
 
 @triton.jit
-def widen_float8(w, ODD: tl.constexpr, PACKED: tl.constexpr):  # type: ignore[no-untyped-def]
+def widen_float8(w, SECOND: tl.constexpr, PACKED: tl.constexpr):  # type: ignore[no-untyped-def]
     """One of the two 8-bit floats in each 16 bits, as a float16 that is 2⁸ too small.
 
-    Both have a sign, an exponent and a mantissa in this order: shifted into place, only the exponent's zero
+    Both have a sign, an exponent and a mantissa in this order: shifted into base, only the exponent's zero
     differs, by 8. PACKED does it for two at once in 32 bits, which an interpreter cannot.
     """
     if PACKED:
-        if ODD:
+        if SECOND:
             w = tl.inline_asm_elementwise(
                 "{ .reg .b32 a, b; and.b32 a, $1, 0x80008000; shr.b32 b, $1, 1; and.b32 b, b, 0x3f803f80; "
                 "or.b32 $0, a, b; }", "=r,r", [w], dtype=tl.int16, is_pure=True, pack=2,
@@ -65,59 +65,59 @@ def widen_float8(w, ODD: tl.constexpr, PACKED: tl.constexpr):  # type: ignore[no
             )  # fmt: skip
     else:
         n = w.to(tl.int32)
-        n = n if ODD else n << 8
+        n = n if SECOND else n << 8
         w = ((n & 0x8000) | ((n >> 1) & 0x3F80)).to(tl.int16)
     return w.to(tl.float16, bitcast=True)
 
 
 @triton.jit
-def weigh_values(q, k, m, slope, away, seen, scale, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]
+def weigh_values(q, k, m, slope, away, visible, scale, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]
     """2^(u − top) for a block of keys, the largest score so far, and what earlier sums shrink by"""
     u = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # (SHARED, BLOCK)
     if ALIBI:
         u -= slope[:, None] * away.to(tl.float32)[None, :]
-    u = tl.where(seen[None, :], u, -1e30)
+    u = tl.where(visible[None, :], u, -1e30)
     top = tl.maximum(m, tl.max(u, 1))
-    p = tl.where(seen[None, :], tl.exp2(u - top[:, None]), 0.0)
+    p = tl.where(visible[None, :], tl.exp2(u - top[:, None]), 0.0)
     return p, top, tl.exp2(m - top)
 
 
 @triton.jit
 def attention_kernel(  # type: ignore[no-untyped-def]
     qkv, keys, values, y, parts, past, first, cos, sin, slopes,
-    room, heads, kv_heads, scale, window, splits,
-    SIZE: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    capacity, heads, kv_heads, scale, window, splits,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     ROTARY: tl.constexpr, ALIBI: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr, UNIT: tl.constexpr,
     PAIRS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """The newest key and value come from qkv: piece 0 counts them and puts them into the cache.
 
-    `scale` has the factor log₂e; SIZE is that of a head, WIDE and SHARED are padded. PAIRS: values are 8-bit
-    floats and are read two at a time, since matrix units want 16 bits; o has the even and the odd ones apart.
+    `scale` has the factor log₂e; SIZE is that of a head, PADDED and SHARED are rounded up. PAIRS: values are
+    8-bit floats and are read two at a time, since matrix units want 16 bits; o has even and odd ones apart.
     """
     row, g, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     end, begin = tl.load(past), tl.load(first + row)
     at = (end - begin) * (SIZE // 2)  # angles are by position, slots count padding too
     if WINDOW:
         begin = tl.maximum(begin, end + 1 - window)
-    i = tl.arange(0, WIDE)
+    i = tl.arange(0, PADDED)
     live = i < SIZE
-    c, s = angles(cos, sin, at, i, SIZE, WIDE, ROTARY)
+    c, s = rotary_angles(cos, sin, at, i, SIZE, PADDED, ROTARY)
     shared = heads // kv_heads
     h = tl.arange(0, SHARED)
     line = qkv + row.to(tl.int64) * (heads + 2 * kv_heads) * SIZE
     which, both = g * shared + h, (h < shared)[:, None] & live[None, :]
-    q = rotate(line + which[:, None] * SIZE, c[None, :], s[None, :], i[None, :], both, SIZE, ROTARY)
+    q = rotate_head(line + which[:, None] * SIZE, c[None, :], s[None, :], i[None, :], both, SIZE, ROTARY)
     slope = tl.zeros((SHARED,), tl.float32)
     if ALIBI:
         slope = tl.load(slopes + which, mask=h < shared, other=0.0) * 1.4426950408889634
-    cache = (row * kv_heads + g).to(tl.int64) * room * SIZE
+    cache = (row * kv_heads + g).to(tl.int64) * capacity * SIZE
     m = tl.full((SHARED,), -1e30, tl.float32)
     z = tl.zeros((SHARED,), tl.float32)
     newest = m
-    worth = tl.zeros((WIDE,), tl.float32)
+    worth = tl.zeros((PADDED,), tl.float32)
     if piece == 0:
-        new = rotate(line + (heads + g) * SIZE, c, s, i, live, SIZE, ROTARY).to(keys.dtype.element_ty)
+        new = rotate_head(line + (heads + g) * SIZE, c, s, i, live, SIZE, ROTARY).to(keys.dtype.element_ty)
         value = tl.load(line + (heads + kv_heads + g) * SIZE + i, mask=live, other=0.0)
         value = value.to(values.dtype.element_ty)
         slot = cache + end.to(tl.int64) * SIZE + i
@@ -128,26 +128,26 @@ def attention_kernel(  # type: ignore[no-untyped-def]
         worth = value.to(tl.float32)
     m = newest
     if PAIRS:
-        two = tl.arange(0, WIDE // 2)
+        two = tl.arange(0, PADDED // 2)
         pairs = (values + cache).to(tl.pointer_type(tl.int16), bitcast=True)
-        o = tl.zeros((SHARED, WIDE // 2), tl.float32)
-        odd = tl.zeros((SHARED, WIDE // 2), tl.float32)
+        o = tl.zeros((SHARED, PADDED // 2), tl.float32)
+        odd = tl.zeros((SHARED, PADDED // 2), tl.float32)
     else:
-        o = tl.zeros((SHARED, WIDE), tl.float32)
+        o = tl.zeros((SHARED, PADDED), tl.float32)
     q = q.to(UNIT)
     span = tl.cdiv(tl.cdiv(end - begin, splits), BLOCK) * BLOCK
     low = begin + piece * span
     high = tl.minimum(low + span, end)
     for start in tl.range(low, high, BLOCK, num_stages=STAGES):
         j = start + tl.arange(0, BLOCK)
-        seen = j < high
+        visible = j < high
         slots = j[:, None] * SIZE + i[None, :]
-        mask = seen[:, None] & live[None, :]
+        mask = visible[:, None] & live[None, :]
         k = tl.load(keys + cache + slots, mask=mask, other=0.0).to(UNIT)
-        p, m, shrink = weigh_values(q, k, m, slope, end - j, seen, scale, ALIBI)
+        p, m, shrink = weigh_values(q, k, m, slope, end - j, visible, scale, ALIBI)
         z = z * shrink + tl.sum(p, 1)
         if PAIRS:
-            inside = seen[:, None] & (two < SIZE // 2)[None, :]
+            inside = visible[:, None] & (two < SIZE // 2)[None, :]
             v = tl.load(pairs + j[:, None] * (SIZE // 2) + two[None, :], mask=inside, other=0)
             o = tl.dot(p.to(UNIT), widen_float8(v, False, PACKED), o * shrink[:, None])
             odd = tl.dot(p.to(UNIT), widen_float8(v, True, PACKED), odd * shrink[:, None])
@@ -168,7 +168,7 @@ def attention_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def combine(  # type: ignore[no-untyped-def]
+def combine_kernel(  # type: ignore[no-untyped-def]
     parts, y, gains, size, splits,
     SPLITS: tl.constexpr, BLOCK: tl.constexpr, DIGITS: tl.constexpr,
 ):  # fmt: skip
@@ -189,24 +189,24 @@ def combine(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def launch_attention(  # type: ignore[no-untyped-def]
+def rotate_prompt_kernel(  # type: ignore[no-untyped-def]
     qkv, turned_qkv, keys, values, cos, sin, length, capacity, heads, kv_heads,
-    SIZE: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, ROTARY: tl.constexpr,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, HEADS: tl.constexpr, ROTARY: tl.constexpr,
 ):  # fmt: skip
-    """MANY heads of one position, of q, k and v side by side: into the cache, and as attention over the
+    """HEADS heads of one position, of q, k and v side by side: into the cache, and as attention over the
     prompt reads them. That is keys and values as they are kept.
     """
     at = tl.program_id(0)
     row, t = at // length, at % length
-    h, i = tl.program_id(1) * MANY + tl.arange(0, MANY), tl.arange(0, WIDE)
+    h, i = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, PADDED)
     live = (h < heads + 2 * kv_heads)[:, None] & (i < SIZE)[None, :]
     new, worth = (h >= heads) & (h < heads + kv_heads), h >= heads + kv_heads
-    c, s = angles(cos, sin, t * (SIZE // 2), i, SIZE, WIDE, ROTARY)
+    c, s = rotary_angles(cos, sin, t * (SIZE // 2), i, SIZE, PADDED, ROTARY)
     c = tl.where(worth[:, None], 1.0, c[None, :])
     s = tl.where(worth[:, None], 0.0, s[None, :])
     line = at.to(tl.int64) * (heads + 2 * kv_heads) * SIZE
     offsets = h[:, None] * SIZE
-    x = rotate(qkv + line + offsets, c, s, i[None, :], live, SIZE, ROTARY)
+    x = rotate_head(qkv + line + offsets, c, s, i[None, :], live, SIZE, ROTARY)
     kept = x.to(keys.dtype.element_ty)
     g = tl.where(worth, h - heads - kv_heads, h - heads)
     slot = ((row * kv_heads + g).to(tl.int64) * capacity + t)[:, None] * SIZE + i[None, :]

@@ -1,12 +1,12 @@
 """Products of one row with weights of 8 bits, in whole numbers: Triton kernels.
 
-    round8     v ≈ gain · (256 hi + lo), hi and lo signed bytes, one gain for 16 neighbours
-    product8   y = act(s ⊙ W v + b), W four bytes to a word; y is set, added to x, or gated by a second matrix
+    round_kernel         v ≈ gain · (256 hi + lo), hi and lo signed bytes, one gain for 16 neighbours
+    int8_product_kernel  y = act(s ⊙ W v + b), W four bytes to a word; y is set, added to x, or gated
 
 A byte that becomes a float costs instructions and registers; four bytes times four bytes are one instruction
 instead (dp4a), for hi and for lo, and a row is read as two bytes a column instead of floats to be normalised.
-16 bits of v are far more than the 8 of W, so that the error stays that of the weights. `kernels/rows.py` does
-the same on a CPU.
+16 bits of v are far more than the 8 of W, so that the error stays that of the weights. `kernels/cpu_rows.py`
+does the same on a CPU.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from __future__ import annotations
 import triton  # type: ignore[import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 
-from heedful.kernels.gpu_rows import store_output, round_row
+from heedful.kernels.gpu_rows import round_row, store_output
 
 
 @triton.jit
-def round8(v, digits, gains, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def round_kernel(v, digits, gains, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = k < size
     value = tl.load(v + k, mask=inside, other=0.0).to(tl.float32)
@@ -50,7 +50,7 @@ def group_sums(w, hi, lo, ROWS: tl.constexpr, BLOCK: tl.constexpr, DP4A: tl.cons
 
 
 @triton.jit
-def product8(  # type: ignore[no-untyped-def]
+def int8_product_kernel(  # type: ignore[no-untyped-def]
     digits, gains, w, y, scales, bias, factor,
     WORDS: tl.constexpr, COUNT: tl.constexpr, MODE: tl.constexpr, ACT: tl.constexpr, BIAS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, DP4A: tl.constexpr,
@@ -58,16 +58,16 @@ def product8(  # type: ignore[no-untyped-def]
     """ROWS rows of W v. `digits` and `w` are read as words; the loop is unrolled, so that loads run ahead."""
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = r < COUNT
-    place = w + r.to(tl.int64)[:, None] * WORDS
+    base = w + r.to(tl.int64)[:, None] * WORDS
     total = tl.zeros((ROWS, BLOCK // 4), tl.float32)
     second = tl.zeros((ROWS, BLOCK // 4), tl.float32)
     for start in tl.static_range(0, WORDS, BLOCK):
         k = start + tl.arange(0, BLOCK)
         group = start // 4 + tl.arange(0, BLOCK // 4)
         mask = live[:, None] & (k < WORDS)[None, :]
-        a = tl.load(place + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+        a = tl.load(base + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
         if MODE == 2:
-            b = tl.load(place + COUNT * WORDS + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+            b = tl.load(base + COUNT * WORDS + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
         hi = tl.load(digits + k, mask=k < WORDS, other=0)
         lo = tl.load(digits + WORDS + k, mask=k < WORDS, other=0)
         gain = tl.load(gains + group, mask=group < WORDS // 4, other=0.0)

@@ -1,13 +1,14 @@
 """One step of a decoder on a GPU: Triton kernels for what stands between the large products, and for those
 products where one row makes them a matter of memory alone.
 
-    embed      x = scale · table[token] + position
-    normalise  x += y;  n = norm(x)
-    product    y = act(W norm(x) + b), one row; y is set, added to x, or gated by a second matrix
-    gate       h = act(g) ⊙ u
+    embed_kernel      x = scale · table[token] + position
+    normalise_kernel  x += y;  n = norm(x)
+    product_kernel    y = act(W norm(x) + b), one row; y is set, added to x, or gated by a second matrix
+    gate_kernel       h = act(g) ⊙ u
 
-`gpu_attend.py` has attention, `gpu_int8.py` products with weights of 8 bits, for which `normalise` writes
-digits. The model itself is the definition; `kernels/rows.py` is the same list for a CPU. x stays in float32.
+`gpu_attend.py` has attention, `gpu_int8.py` products with weights of 8 bits, for which `normalise_kernel`
+writes digits. The model itself is the definition; `kernels/cpu_rows.py` is the same list for a CPU. x stays
+in float32.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ GROUP = 16  # columns with a gain of their own: what a thread reads of a row of 
 
 
 @triton.jit
-def activation(y, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def apply_activation(y, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
     if ACT == 1:
         y = tl.maximum(y, 0.0)
     elif ACT == 2:
@@ -71,7 +72,7 @@ def round_row(v, digits, gains, k, size, inside, BLOCK: tl.constexpr):  # type: 
 
 
 @triton.jit
-def embed(  # type: ignore[no-untyped-def]
+def embed_kernel(  # type: ignore[no-untyped-def]
     tokens, table, scales, positions, past, first, x, size, scale,
     INT8: tl.constexpr, POSITION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -89,16 +90,17 @@ def embed(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def normalise(  # type: ignore[no-untyped-def]
+def normalise_kernel(  # type: ignore[no-untyped-def]
     x, y, n, gains, gamma, beta, size, eps,
-    NORM: tl.constexpr, BETA: tl.constexpr, ADDED: tl.constexpr, DIGITS: tl.constexpr, BLOCK: tl.constexpr,
+    NORM: tl.constexpr, BETA: tl.constexpr, HAS_RESIDUAL: tl.constexpr, DIGITS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """x += y if there is a y;  n = norm(x), as it is or, of one row, in digits"""
     row = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)
     inside = k < size
     value = tl.load(x + row * size + k, mask=inside, other=0.0)
-    if ADDED:
+    if HAS_RESIDUAL:
         value += tl.load(y + row * size + k, mask=inside, other=0.0).to(tl.float32)
         tl.store(x + row * size + k, value, mask=inside)
     value = normalise_row(value, gamma, beta, k, inside, size, eps, NORM, BETA)
@@ -109,14 +111,14 @@ def normalise(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def gate(g, h, size, ACT: tl.constexpr, GATED_: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def gate_kernel(g, h, size, ACT: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """h = act(g) ⊙ u, g and u side by side; or act(g) alone"""
     row = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = k < size
-    wide = 2 * size if GATED_ else size
-    value = activation(tl.load(g + row * wide + k, mask=inside, other=0.0).to(tl.float32), ACT)
-    if GATED_:
+    wide = 2 * size if HAS_GATE else size
+    value = apply_activation(tl.load(g + row * wide + k, mask=inside, other=0.0).to(tl.float32), ACT)
+    if HAS_GATE:
         value = value * tl.load(g + row * wide + size + k, mask=inside, other=0.0).to(tl.float32)
     tl.store(h + row * size + k, value.to(h.dtype.element_ty), mask=inside)
 
@@ -129,7 +131,7 @@ def store_output(  # type: ignore[no-untyped-def]
     value = value * factor
     if BIAS:
         value += tl.load(bias + r, mask=live, other=0.0).to(tl.float32)
-    value = activation(value, ACT)
+    value = apply_activation(value, ACT)
     if MODE == 2:
         if BIAS:
             up += tl.load(bias + rows + r, mask=live, other=0.0).to(tl.float32)
@@ -140,21 +142,21 @@ def store_output(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def product(  # type: ignore[no-untyped-def]
+def product_kernel(  # type: ignore[no-untyped-def]
     x, w, y, bias, gamma, beta, size, rows, eps, factor,
     NORM: tl.constexpr, BETA: tl.constexpr, MODE: tl.constexpr, ACT: tl.constexpr, BIAS: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows of W x. WHOLE: a block reaches over all columns, so that x can be normalised on the way."""
+    """ROWS rows of W x. ONE_BLOCK reaches over all columns, so that x can be normalised on the way."""
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = r < rows
-    place = w + r.to(tl.int64)[:, None] * size
-    other = place + rows.to(tl.int64) * size  # the second matrix of a gate
+    base = w + r.to(tl.int64)[:, None] * size
+    other = base + rows.to(tl.int64) * size  # the second matrix of a gate
     k = tl.arange(0, BLOCK)
-    if WHOLE:
+    if ONE_BLOCK:
         inside = k < size
         mask = live[:, None] & inside[None, :]
-        a = tl.load(place + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+        a = tl.load(base + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
         if MODE == 2:
             b = tl.load(other + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
         v = tl.load(x + k, mask=inside, other=0.0).to(tl.float32)
@@ -170,7 +172,7 @@ def product(  # type: ignore[no-untyped-def]
             inside = start + k < size
             mask = live[:, None] & inside[None, :]
             v = tl.load(x + start + k, mask=inside, other=0.0).to(tl.float32)
-            a = tl.load(place + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+            a = tl.load(base + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
             total += a.to(tl.float32) * v[None, :]
             if MODE == 2:
                 b = tl.load(other + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first")

@@ -16,9 +16,15 @@ from torch import Tensor
 from torch.autograd import Function
 
 from heedful.data.batch import IGNORE
-from heedful.kernels.crossentropy import loss_and_slope
-from heedful.kernels.float8 import BACKWARD, transpose_float8, long_product, product, rounded_both
-from heedful.kernels.float8 import ROWS as ROWS8
+from heedful.kernels.float8_product import (
+    BACKWARD,
+    float8_product,
+    long_product,
+    round_matrix,
+    transpose_float8,
+)
+from heedful.kernels.float8_product import ROWS as ROWS8
+from heedful.kernels.gpu_crossentropy import loss_and_slope
 
 ROWS = 8192  # positions in a chunk: large enough for full speed, small enough to be forgotten
 
@@ -150,12 +156,12 @@ class _Chunk8:
 
     def __init__(self, x: Tensor, w: Tensor, bias: Tensor | None, gx: Tensor, gw: Tensor) -> None:
         self.bias, self.gx, self.gw = bias, gx, gw
-        self.x, self.xt, self.sx = rounded_both(x)
-        self.w, self.wt, self.sw = rounded_both(w)
+        self.x, self.xt, self.sx = round_matrix(x)
+        self.w, self.wt, self.sw = round_matrix(w)
         self.back = torch.full((), 1 / self.gain, device=x.device)
 
     def __call__(self, span: slice, labels: Tensor, V: int, smoothing: float, gb: Tensor | None) -> Tensor:
-        logits = product(self.x[span], self.sx, self.w, self.sw, self.gx.dtype, self.bias)
+        logits = float8_product(self.x[span], self.sx, self.w, self.sw, self.gx.dtype, self.bias)
         slope = torch.empty_like(logits, dtype=BACKWARD)
         losses = loss_and_slope(logits, slope, labels, V, smoothing, IGNORE, self.gain)
         del logits

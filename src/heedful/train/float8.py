@@ -1,10 +1,10 @@
-"""Which parts of a model multiply in float8 while it is trained; `kernels/float8.py` has the products."""
+"""Which parts of a model multiply in float8 while it is trained (products: `kernels/float8_product.py`)."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from heedful.kernels.float8 import ROWS, Float8Linear, Head8, fits, linear8, mlp8
+from heedful.kernels.float8_product import ROWS, Float8Linear, Head8, fits_float8, linear8, mlp8
 from heedful.nn.attention import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
@@ -18,7 +18,7 @@ class Attention8(Attention):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         layers = self.q, self.k, self.v
-        if not fits(x, *layers) or len({layer.bias is None for layer in layers}) > 1:
+        if not fits_float8(x, *layers) or len({layer.bias is None for layer in layers}) > 1:
             return super().project(x)
         q, k, v = linear8(x, *layers)
         return q, k, v
@@ -28,9 +28,8 @@ class MLP8(MLP):
     """down(gelu(up x)) whose hidden state is rounded as it is made, forward and back."""
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        plain = (
-            ctx.watches("hidden") or (self.training and self.dropout > 0) or not fits(x, self.up, self.down)
-        )
+        plain = ctx.watches("hidden") or (self.training and self.dropout > 0)
+        plain = plain or not fits_float8(x, self.up, self.down)
         return super().forward(x, ctx, state) if plain else mlp8(x, self.up, self.down)
 
 

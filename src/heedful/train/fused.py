@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from heedful.kernels.columns import linear_group
-from heedful.kernels.gelu import mlp
+from heedful.kernels.gelu import gelu_mlp
+from heedful.kernels.linear_group import linear_group
 from heedful.nn.attention import Attention
 from heedful.nn.context import Context, PartState
 from heedful.nn.ffn import MLP, gelu_tanh
@@ -35,7 +35,7 @@ class FusedMLP(MLP):
         dtype = torch.get_autocast_dtype(x.device.type)
         factors = self.up.weight, self.up.bias, self.down.weight, self.down.bias
         w1, b1, w2, b2 = (t.to(dtype) for t in factors)
-        return mlp(x.to(dtype), w1, b1, w2, b2)
+        return gelu_mlp(x.to(dtype), w1, b1, w2, b2)
 
 
 def fuse(model: nn.Module) -> int:

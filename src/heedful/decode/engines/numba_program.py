@@ -1,7 +1,7 @@
 """A decoder's step on a CPU as one call: a list of instructions, written from the model's parts.
 
 A `Listing` knows parts, not models. A part it does not know, or a matrix it cannot read, and there is no
-list: the plain step is used. What the instructions mean is in `kernels/rows.py`.
+list: the plain step is used. What the instructions mean is in `kernels/cpu_rows.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.decode.engines.fallback import UnsupportedPart
-from heedful.kernels import rows as R
+from heedful.kernels import cpu_rows as R
 from heedful.kernels.team import Team
 from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads

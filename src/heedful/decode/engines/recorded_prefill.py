@@ -81,8 +81,8 @@ def add_and_normalise(
     size, none = x.shape[1], kernels.none
     n = torch.empty_like(x, dtype=kernels.dtype)
     tensors = (x, kernels.or_none(residual), n, none, kernels.or_none(gamma), kernels.or_none(beta))
-    kinds = {"NORM": kind, "BETA": beta is not None, "ADDED": residual is not None, "DIGITS": False}
-    R.normalise[(len(x),)](
+    kinds = {"NORM": kind, "BETA": beta is not None, "HAS_RESIDUAL": residual is not None, "DIGITS": False}
+    R.normalise_kernel[(len(x),)](
         *tensors, size, eps, **kinds, BLOCK=power_of_two(size), num_warps=8 if size >= 2048 else 4
     )
     return n
@@ -98,12 +98,12 @@ def attend_prompt(
     whole, length = torch.empty_like(qkv), len(n) // rows
     sizes = {
         "SIZE": K,
-        "WIDE": power_of_two(K),
-        "MANY": HEADS_PER_PROGRAM,
+        "PADDED": power_of_two(K),
+        "HEADS": HEADS_PER_PROGRAM,
         "ROTARY": part.rotary is not None,
     }
     grid = (len(n), -(-(H + 2 * G) // HEADS_PER_PROGRAM))
-    A.launch_attention[grid](
+    A.rotate_prompt_kernel[grid](
         qkv, whole, *cache, cos, sin, length, kernels.capacity, H, G, **sizes, num_warps=4
     )
     heads = whole.view(rows, length, H + 2 * G, K).transpose(1, 2)  # (B, H + 2G, T, K)
@@ -117,6 +117,6 @@ def feed_forward(kernels: StepKernels, part: MLP | GatedMLP, n: Tensor) -> Tenso
     matrices, gated, size = kernels.matrices[part], isinstance(part, GatedMLP), part.up.out_features
     up = multiply_rows(n, matrices["up"])
     hidden = up.new_empty(len(n), size)
-    kinds = {"ACT": ACTS[part.act], "GATED_": gated, "BLOCK": 1024}
-    R.gate[(len(n), -(-size // 1024))](up, hidden, size, **kinds, num_warps=4)
+    kinds = {"ACT": ACTS[part.act], "HAS_GATE": gated, "BLOCK": 1024}
+    R.gate_kernel[(len(n), -(-size // 1024))](up, hidden, size, **kinds, num_warps=4)
     return multiply_rows(hidden, matrices["down"])

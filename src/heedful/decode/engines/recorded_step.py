@@ -141,7 +141,7 @@ class StepKernels:
             self.x,
         )
         kinds = {"INT8": scale is not None, "POSITION": where is not None, "BLOCK": power_of_two(size)}
-        self.add(lambda: R.embed[(self.rows,)](*arguments, size, part.scale, **kinds, num_warps=4))
+        self.add(lambda: R.embed_kernel[(self.rows,)](*arguments, size, part.scale, **kinds, num_warps=4))
         if part.norm is not None:
             self.normalise(part.norm, self.x)
 
@@ -156,11 +156,11 @@ class StepKernels:
         n, gains = (to.bytes, to.gains) if isinstance(to, Digits) else (to, self.none)
         tensors = (self.x, self.or_none(added), n, gains, self.or_none(gamma), self.or_none(beta))
         kinds = {
-            "NORM": kind, "BETA": beta is not None, "ADDED": added is not None, "BLOCK": power_of_two(size),
-            "DIGITS": isinstance(to, Digits),
+            "NORM": kind, "BETA": beta is not None, "HAS_RESIDUAL": added is not None,
+            "BLOCK": power_of_two(size), "DIGITS": isinstance(to, Digits),
         }  # fmt: skip
         warps = 8 if size >= 2048 else 4
-        self.add(lambda: R.normalise[(self.rows,)](*tensors, size, eps, **kinds, num_warps=warps))
+        self.add(lambda: R.normalise_kernel[(self.rows,)](*tensors, size, eps, **kinds, num_warps=warps))
 
     def normalise_to_buffer(self, norm: nn.Module | None) -> Tensor:
         """norm(x) in a buffer of its own"""
@@ -193,10 +193,10 @@ class StepKernels:
             source, norm = self.normalise_to_buffer(norm), None
         kind, gamma, beta, eps = norm_fields(norm)
         tensors = (source, w.weight, to, self.or_none(w.bias), self.or_none(gamma), self.or_none(beta))
-        kinds |= {"NORM": kind, "BETA": beta is not None, "WHOLE": whole}
+        kinds |= {"NORM": kind, "BETA": beta is not None, "ONE_BLOCK": whole}
         rest = (w.columns, count, eps, factor)
         grid = (-(-count // kernel.rows),)
-        self.add(lambda: R.product[grid](*tensors, *rest, **kinds, num_warps=kernel.warps))
+        self.add(lambda: R.product_kernel[grid](*tensors, *rest, **kinds, num_warps=kernel.warps))
         return None
 
     def by_digits(
@@ -210,14 +210,14 @@ class StepKernels:
         elif isinstance(source, Tensor):
             blocks, v = (-(-w.columns // 1024),), source
             v_to = (v, digits.bytes, digits.gains, w.columns)
-            self.add(lambda: I.round8[blocks](*v_to, BLOCK=1024, num_warps=4))
+            self.add(lambda: I.round_kernel[blocks](*v_to, BLOCK=1024, num_warps=4))
         tensors = (
             digits.bytes.view(torch.int32), digits.gains, w.weight.view(torch.int32), to,
             self.or_none(w.scale), self.or_none(w.bias),
         )  # fmt: skip
         kinds |= {"WORDS": w.columns // 4, "COUNT": count, "DP4A": self.device.type == "cuda"}
         grid = (-(-count // kernel.rows),)
-        self.add(lambda: I.product8[grid](*tensors, factor, **kinds, num_warps=kernel.warps))
+        self.add(lambda: I.int8_product_kernel[grid](*tensors, factor, **kinds, num_warps=kernel.warps))
 
     def by_cublas(
         self,
@@ -242,8 +242,8 @@ class StepKernels:
         elif act or mode == R.GATED:
             gated, size = mode == R.GATED, to.shape[1]
             grid = (self.rows, -(-size // 1024))
-            kinds = {"ACT": act, "GATED_": gated, "BLOCK": 1024}
-            self.add(lambda: R.gate[grid](out, to, size, **kinds, num_warps=4))
+            kinds = {"ACT": act, "HAS_GATE": gated, "BLOCK": 1024}
+            self.add(lambda: R.gate_kernel[grid](out, to, size, **kinds, num_warps=4))
 
     def attend(self, part: Attention, source: Tensor, norm: nn.Module | None) -> None:
         """x += o(softmax(q kᵀ · scale + bias) v)"""
@@ -267,7 +267,8 @@ class StepKernels:
         tensors = (qkv, k, v, y, parts, self.past, self.first, cos, sin, self.or_none(slopes))
         numbers = (self.capacity, H, G, part.scale * math.log2(math.e), part.window or 0, self.splits)
         kinds = {
-            "SIZE": K, "WIDE": max(A.LEAST, power_of_two(K)), "SHARED": max(A.LEAST, power_of_two(H // G)),
+            "SIZE": K, "PADDED": max(A.MIN_TILE, power_of_two(K)),
+            "SHARED": max(A.MIN_TILE, power_of_two(H // G)),
             "BLOCK": how.block, "STAGES": how.stages, "SPLIT": self.splits > 1, "UNIT": A.UNITS[unit],
             "PAIRS": self.cache_dtype.itemsize == 1, "PACKED": self.device.type == "cuda",
             "ROTARY": part.rotary is not None, "ALIBI": slopes is not None,
@@ -286,7 +287,7 @@ class StepKernels:
                 "DIGITS": isinstance(mixed, Digits),
             }
             joined = (parts, *to, K, self.splits)
-            self.add(lambda: A.combine[(self.rows * H,)](*joined, **blocks, num_warps=1))
+            self.add(lambda: A.combine_kernel[(self.rows * H,)](*joined, **blocks, num_warps=1))
         self.product("o", o, mixed, None, self.x, R.ADD)
 
     def weigh(self, part: Attention) -> Tensor | None:

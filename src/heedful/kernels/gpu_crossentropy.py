@@ -32,7 +32,7 @@ SHAPE = Shape(8192, 8, 128)
 
 
 @functools.cache
-def kernel() -> Any:
+def loss_kernel() -> Any:
     """The kernel, made when a GPU first asks for it."""
     import triton
     import triton.language as tl
@@ -91,7 +91,7 @@ def loss_and_slope(
     """
     shape = shape or SHAPE
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
-    kernel()[(len(logits),)](
+    loss_kernel()[(len(logits),)](
         logits, out, labels, losses, vocab, logits.stride(0), smoothing, ignore, gain,
         BLOCK=shape.block, num_warps=shape.warps, maxnreg=shape.registers,
     )  # fmt: skip

@@ -7,7 +7,8 @@ nothing else costs anything. So it is one call, the weights stay where they are,
     ROUND    y = x in whole numbers, for int8 products    LINEAR   y = act(W x + b), or added, or multiplied
     TURN     rotary q and k; k and v go to the cache      ATTEND   y = softmax(q kᵀ · scale + bias) v by heads
 
-The definition is the model itself: `decode/engines/numba_program.py` writes the list from its parts, and a test compares.
+The definition is the model itself: `decode/engines/numba_program.py` writes the list from its parts, and a
+test compares. `kernels/team.py` runs it.
 """
 
 from __future__ import annotations
@@ -15,23 +16,18 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from heedful.kernels.words import (
+from heedful.kernels.numba_intrinsics import (
     Array,
     Float,
     Int,
     as_float,
     bytes_at,
     compile_cached,
-    floats_at,
-    give_way,
     compile_inline,
+    floats_at,
     nibbles_at,
-    pause,
-    peek,
-    poke,
     shorts_at,
-    take,
-)
+)  # fmt: skip
 
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
@@ -42,10 +38,6 @@ FLOAT32, INT8, INT4 = range(3)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
 NONE, RELU, GELU, GELU_TANH, SILU, TANH, SQUARED_RELU = range(7)  # ACT
 ROWS, PAST, STRIDE, WORK, SHORTS, SHORT_STRIDE = range(6)  # fields of `now`
-TICKET, DONE = 0, 16  # of the words threads share: a cache line each
-PHASE = 1 << 32  # a ticket is instruction · PHASE + chunk
-OVER = 1 << 30  # the instruction after the last
-BEGIN = 1 << 31  # a chunk that no instruction has: nothing to do yet
 
 Code = Array  # int64 (n, FIELDS)
 Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
@@ -112,7 +104,7 @@ def activate(y: Array, act: Int) -> None:
 
 
 @compile_cached
-def embed(line: Code, scale: Float, now: Now, row: Int, token: Int, position: Int) -> None:
+def embed_row(line: Code, scale: Float, now: Now, row: Int, token: Int, position: Int) -> None:
     """x = scale · table[token] (+ positions[position]); a table of int8 has a scale for each row."""
     size = line[IN]
     y = carray(floats_at(now[WORK] + 4 * (row * now[STRIDE] + line[TO])), (size,))
@@ -132,7 +124,7 @@ def embed(line: Code, scale: Float, now: Now, row: Int, token: Int, position: In
 
 
 @compile_cached
-def normalise(line: Code, eps: Float, now: Now, row: Int) -> None:
+def norm_row(line: Code, eps: Float, now: Now, row: Int) -> None:
     """KIND 0: γ (x − mean) / √(var + ε) + β;  1: γ x / √(mean x² + ε)"""
     size, base = line[IN], now[WORK] + 4 * row * now[STRIDE]
     x, y = carray(floats_at(base + 4 * line[FROM]), (size,)), carray(floats_at(base + 4 * line[TO]), (size,))
@@ -154,7 +146,7 @@ def normalise(line: Code, eps: Float, now: Now, row: Int) -> None:
 
 
 @compile_cached
-def round_off(line: Code, now: Now, row: Int) -> None:
+def round_row_int16(line: Code, now: Now, row: Int) -> None:
     """y = round(x · m / max |x|), m so large that no sum of `size` products with int8 overflows 32 bits.
 
     Its last place is far finer than that of the weights; what it counts is kept at GAIN in the workspace,
@@ -181,7 +173,7 @@ def round_off(line: Code, now: Now, row: Int) -> None:
 
 
 @compile_cached
-def dot32(weight: Int, x: Array, size: Int) -> Float:
+def dot_float32(weight: Int, x: Array, size: Int) -> Float:
     w, total = carray(floats_at(weight), (size,)), np.float32(0.0)
     for i in range(size):
         total += w[i] * x[i]
@@ -189,7 +181,7 @@ def dot32(weight: Int, x: Array, size: Int) -> Float:
 
 
 @compile_cached
-def rows32(weight: Int, x: Array, size: Int, out: Array) -> None:
+def dot_rows_float32(weight: Int, x: Array, size: Int, out: Array) -> None:
     """out_r = w_r · x"""
     for r in range(len(out)):
         w, total = carray(floats_at(weight + 4 * r * size), (size,)), np.float32(0.0)
@@ -199,7 +191,7 @@ def rows32(weight: Int, x: Array, size: Int, out: Array) -> None:
 
 
 @compile_cached
-def rows8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array) -> None:
+def dot_rows_int8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array) -> None:
     """out_r = gain · s_r Σ n x"""
     scale = carray(floats_at(scales), (len(out),))
     for r in range(len(out)):
@@ -210,7 +202,7 @@ def rows8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array
 
 
 @compile_cached
-def rows4(
+def dot_rows_int4(
     weight: Int, scales: Int, x: Array, sums: Array, size: Int, group: Int, gain: Float, out: Array
 ) -> None:
     """out_r = gain · Σ over groups of s Σ n x + m Σ x; the low bits of the bytes are a group's first half."""
@@ -228,29 +220,29 @@ def rows4(
 
 
 @compile_cached
-def products(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
+def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
     """Rows of W x from row `low` on, by the kind of W."""
     size, group = line[IN], line[GROUP]
     if line[KIND] == FLOAT32:
         x = carray(floats_at(base + 4 * line[FROM]), (size,))
-        rows32(line[WEIGHT] + 4 * low * size, x, size, out)
+        dot_rows_float32(line[WEIGHT] + 4 * low * size, x, size, out)
         return
     whole, gain = carray(shorts_at(shorts), (size,)), carray(floats_at(base + 4 * line[GAIN]), (1,))[0]
     if line[KIND] == INT8:
-        rows8(line[WEIGHT] + low * size, line[SCALE] + 4 * low, whole, size, gain, out)
+        dot_rows_int8(line[WEIGHT] + low * size, line[SCALE] + 4 * low, whole, size, gain, out)
     else:
         sums = carray(floats_at(base + 4 * (line[GAIN] + 1)), (size // group,))
         scales = line[SCALE] + 8 * low * (size // group)
-        rows4(line[WEIGHT] + low * (size // 2), scales, whole, sums, size, group, gain, out)
+        dot_rows_int4(line[WEIGHT] + low * (size // 2), scales, whole, sums, size, group, gain, out)
 
 
 @compile_cached
-def linear(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
+def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
     count, out = high - low, np.empty(high - low, np.float32)
     for row in range(now[ROWS]):
         base = now[WORK] + 4 * row * now[STRIDE]
-        products(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], low, out)
+        dot_rows(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], low, out)
         if line[BIAS]:
             bias = carray(floats_at(line[BIAS] + 4 * low), (count,))
             for r in range(count):
@@ -272,7 +264,7 @@ def linear(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
 
 
 @compile_cached
-def turn(line: Code, now: Now, row: Int, position: Int) -> None:
+def rotate_and_cache(line: Code, now: Now, row: Int, position: Int) -> None:
     """Turn the pairs (x_i, x_{i+K/2}) of q and k by their angles; put k and v into the cache.
 
     A cache of a window has no padding, and its slots are taken again and again.
@@ -300,7 +292,7 @@ def turn(line: Code, now: Now, row: Int, position: Int) -> None:
 
 
 @compile_cached
-def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> None:
+def attend_head(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> None:
     """One head over the cache: y = Σ_j softmax_j(q · k_j scale − m (i − j)) v_j, j from the first seen."""
     size, base, end = line[SIZE], now[WORK] + 4 * row * now[STRIDE], now[PAST] + 1
     slot = first
@@ -314,7 +306,8 @@ def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> 
     scores, top = np.empty(end - first, np.float32), np.float32(-3e38)
     at = slot
     for j in range(first, end):
-        s = dot32(line[KEYS] + 4 * size * (place + at), q, size) * scale - slope * np.float32(end - 1 - j)
+        s = dot_float32(line[KEYS] + 4 * size * (place + at), q, size) * scale
+        s -= slope * np.float32(end - 1 - j)
         scores[j - first] = s
         top = max(top, s)
         at = 0 if at + 1 == line[ROOM] else at + 1
@@ -331,80 +324,3 @@ def attend(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> 
         for i in range(size):
             y[i] += weight * v[i]
         at = 0 if at + 1 == line[ROOM] else at + 1
-
-
-@compile_cached
-def chunk(line: Code, real: Float, now: Now, first: Array, c: Int) -> None:
-    """One of the pieces that threads share: some rows of a product, or one head."""
-    if line[OP] == LINEAR:
-        linear(line, real, now, c * line[OUT] // line[CHUNKS], (c + 1) * line[OUT] // line[CHUNKS])
-    else:
-        row, h = c // line[HEADS], c % line[HEADS]
-        attend(line, real, now, row, h, first[row])
-
-
-@compile_cached
-def assist(code: Code, reals: Reals, now: Now, first: Array, shared: Array) -> None:
-    """What further threads do during a step: take pieces as long as there are some."""
-    idle = 0
-    while True:
-        ticket = peek(shared, TICKET)
-        n = ticket // PHASE
-        if n == OVER:
-            return
-        if ticket % PHASE < pieces(code[n], now):
-            ticket = take(shared, TICKET)
-            n = ticket // PHASE
-            if n < OVER and ticket % PHASE < pieces(code[n], now):
-                chunk(code[n], reals[n], now, first, ticket % PHASE)
-                take(shared, DONE)
-            idle = 0
-        else:
-            idle = wait(idle)
-
-
-@compile_inline
-def pieces(line: Code, now: Now) -> Int:
-    return line[CHUNKS] if line[OP] == LINEAR else line[CHUNKS] * now[ROWS]
-
-
-@compile_inline
-def wait(idle: Int) -> Int:
-    """A moment in a loop that waits; after a thousand, the core is offered to others."""
-    pause()
-    if idle > 1000:
-        give_way()
-        return 0
-    return idle + 1
-
-
-@compile_cached
-def step(code: Code, reals: Reals, now: Now, tokens: Array, first: Array, shared: Array) -> None:
-    """The whole list for one token of every row. Threads that `assist` share it; it can do without."""
-    for n in range(len(code)):
-        line, op = code[n], code[n, OP]
-        if op in (LINEAR, ATTEND):
-            count = pieces(line, now)
-            poke(shared, DONE, 0)
-            poke(shared, TICKET, n * PHASE)
-            while True:
-                c = take(shared, TICKET) % PHASE
-                if c >= count:
-                    break
-                chunk(line, reals[n], now, first, c)
-                take(shared, DONE)
-            idle = 0
-            while peek(shared, DONE) < count:
-                idle = wait(idle)
-            continue
-        for row in range(now[ROWS]):
-            position = now[PAST] - first[row]
-            if op == EMBED:
-                embed(line, reals[n], now, row, tokens[row], position)
-            elif op == NORM:
-                normalise(line, reals[n], now, row)
-            elif op == ROUND:
-                round_off(line, now, row)
-            else:
-                turn(line, now, row, position)
-    poke(shared, TICKET, OVER * PHASE)

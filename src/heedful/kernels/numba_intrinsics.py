@@ -69,7 +69,7 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 
 
 @intrinsic
-def peek(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
+def atomic_load(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
     """array[index], as all threads see it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -79,7 +79,7 @@ def peek(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
 
 
 @intrinsic
-def poke(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[Any, Callable]:
+def atomic_store(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[Any, Callable]:
     """array[index] = value, for all threads; what was written before it is seen before it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -90,7 +90,7 @@ def poke(typingctx: Any, array: Any, index: Any, value: Any) -> tuple[Any, Calla
 
 
 @intrinsic
-def take(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
+def atomic_increment(typingctx: Any, array: Any, index: Any) -> tuple[Any, Callable]:
     """array[index], which then is one more: no two threads get the same."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -113,4 +113,4 @@ def pause(typingctx: Any) -> tuple[Any, Callable]:
     return types.void(), codegen
 
 
-give_way = types.ExternalFunction("sched_yield", types.int32())  # let another thread have the core
+sched_yield = types.ExternalFunction("sched_yield", types.int32())  # let another thread have the core

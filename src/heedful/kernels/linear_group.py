@@ -32,7 +32,7 @@ TILE = Tile(32, 128, 4)
 MAX_PARTS = 3  # tensors that one launch joins
 
 
-def stripes(rows: int) -> int:
+def stripe_count(rows: int) -> int:
     """How many partial sums a column has."""
     return -(-rows // STRIPE)
 
@@ -50,7 +50,7 @@ def concat_kernel() -> Any:
     import triton.language as tl
 
     @triton.jit
-    def joined(  # type: ignore[no-untyped-def]
+    def concat(  # type: ignore[no-untyped-def]
         x, y, z, out, sums, M, A, B, C, sx, sy, sz,
         STRIPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     ):  # fmt: skip
@@ -73,7 +73,7 @@ def concat_kernel() -> Any:
             total += v.to(tl.float32)
         tl.store(sums + tl.program_id(1) * wide + before + n, tl.sum(total, 0), mask=n < size)
 
-    return joined
+    return concat
 
 
 @torch.library.custom_op("heedful::join", mutates_args=())
@@ -89,8 +89,8 @@ def launch_concat(parts: list[Tensor], tile: Tile | None = None) -> tuple[Tensor
     sizes, strides = [part.shape[1] for part in ready], [part.stride(0) for part in ready]
     (M, wide), (rows, columns, warps) = (len(ready[0]), sum(sizes)), tile or TILE
     out = torch.empty(M, wide, device=ready[0].device, dtype=ready[0].dtype)
-    sums = torch.empty(stripes(M), wide, device=out.device, dtype=torch.float32)
-    grid = (sum(-(-size // columns) for size in sizes), stripes(M))
+    sums = torch.empty(stripe_count(M), wide, device=out.device, dtype=torch.float32)
+    grid = (sum(-(-size // columns) for size in sizes), stripe_count(M))
     concat_kernel()[grid](
         *ready, out, sums, M, *sizes, *strides, STRIPE=STRIPE, BM=rows, BN=columns, num_warps=warps
     )
@@ -100,7 +100,7 @@ def launch_concat(parts: list[Tensor], tile: Tile | None = None) -> tuple[Tensor
 @concat_with_sums.register_fake
 def _(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     rows, wide = len(parts[0]), sum(part.shape[1] for part in parts)
-    count = stripes(rows) if parts[0].is_cuda else 1
+    count = stripe_count(rows) if parts[0].is_cuda else 1
     return parts[0].new_empty(rows, wide), parts[0].new_empty(count, wide, dtype=torch.float32)
 
 
@@ -110,14 +110,14 @@ class _LinearGroup(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, sizes: list[int]) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, w)
-        ctx.biased = b is not None
+        ctx.has_bias = b is not None
         return F.linear(x, w, b).split(sizes, 1)
 
     @staticmethod
     def backward(ctx: Any, *ups: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         d, sums = concat_with_sums(list(ups))
-        return d @ w, d.t() @ x, sums.sum(0).to(w.dtype) if ctx.biased else None, None
+        return d @ w, d.t() @ x, sums.sum(0).to(w.dtype) if ctx.has_bias else None, None
 
 
 def linear_group(x: Tensor, layers: Sequence[nn.Linear], dtype: torch.dtype) -> tuple[Tensor, ...]:

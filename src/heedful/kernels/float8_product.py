@@ -1,9 +1,9 @@
 """y = x Wᵀ + b, both factors rounded to 8-bit floats   (Micikevicius et al. 2022)
 
 Forward factors are e4m3 (more digits), gradients e5m2 (more range), one scale per tensor. It is taken anew
-each time from 256 rows spread over the tensor, with room above for what they did not show: a float needs no
-tight scale, and nothing has to be remembered from step to step. Beyond the room values are held at the
-largest float8.
+each time from 256 rows spread over the tensor, with headroom for what they did not show: a float needs no
+tight scale, and nothing has to be remembered from step to step. Beyond it values are held at the largest
+float8.
 
 Each of a layer's three products sums over rows that lie whole in memory, so a factor is needed as it stands
 and turned on its side. `kernels/gpu_float8.py` writes both in one visit, sums the columns of a gradient on
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
-ROOM = {FORWARD: 16.0, BACKWARD: 256.0}  # how far above the rows looked at a value may lie
-LOOKED_AT = 256
+HEADROOM = {FORWARD: 16.0, BACKWARD: 256.0}  # how far above the rows looked at a value may lie
+SAMPLED_ROWS = 256
 ROWS = 16  # what a product's sizes must be multiples of
 PLAIN, GELU, SLOPE = 0, 1, 2
 LONG_SUMS_FAST = False  # whether those, too, may be kept with fewer digits
@@ -32,8 +32,8 @@ LONG_SUMS_FAST = False  # whether those, too, may be kept with fewer digits
 
 def scale_of(x: Tensor, kind: torch.dtype) -> Tensor:
     """s = largest float8 / (room · largest |x| in some rows)"""
-    some = x[:: -(-len(x) // LOOKED_AT)]
-    return torch.finfo(kind).max / (some.abs().amax().float() * ROOM[kind]).clamp(min=1e-30)
+    some = x[:: -(-len(x) // SAMPLED_ROWS)]
+    return torch.finfo(kind).max / (some.abs().amax().float() * HEADROOM[kind]).clamp(min=1e-30)
 
 
 def round_float8(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -48,46 +48,46 @@ def product_reference(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(a.float() * sa, b.float() * sb).to(x.dtype)
 
 
-def _value(x: Tensor, up: Tensor | None, what: int) -> Tensor:
+def operand(x: Tensor, up: Tensor | None, operand_kind: int) -> Tensor:
     """x, gelu(x) or up · gelu′(x)"""
-    if what == GELU:
+    if operand_kind == GELU:
         return F.gelu(x.float(), approximate="tanh")
-    if what == SLOPE:
+    if operand_kind == SLOPE:
         assert up is not None
         return torch.ops.aten.gelu_backward(up.float(), x.float(), approximate="tanh")
     return x.float()
 
 
 @torch.library.custom_op("heedful::turn8", mutates_args=())
-def _turn(
-    parts: list[Tensor], up: Tensor | None, what: int, gradient: bool
+def round_operand(
+    parts: list[Tensor], up: Tensor | None, operand_kind: int, gradient: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tensors side by side, rounded: as they stand, on their side, 1/s; sums of a gradient's columns."""
     kind = BACKWARD if gradient else FORWARD
     if parts[0].is_cuda:
         from heedful.kernels.gpu_float8 import launch_round
 
-        return launch_round(parts, up, what, kind, ROOM[kind], gradient)
-    v = torch.cat([_value(part, up, what) for part in parts], 1)
+        return launch_round(parts, up, operand_kind, kind, HEADROOM[kind], gradient)
+    v = torch.cat([operand(part, up, operand_kind) for part in parts], 1)
     flat, back = round_float8(v, kind)
     return flat, flat.t().contiguous(), back, v.sum(0, keepdim=True) if gradient else v[:0].clone()
 
 
-@_turn.register_fake
-def _(parts: list[Tensor], up: Tensor | None, what: int, gradient: bool) -> tuple[Tensor, ...]:
+@round_operand.register_fake
+def _(parts: list[Tensor], up: Tensor | None, operand_kind: int, gradient: bool) -> tuple[Tensor, ...]:
     kind, rows = BACKWARD if gradient else FORWARD, len(parts[0])
-    wide, stripes = sum(part.shape[1] for part in parts), int(gradient)
+    width, parts_of_sum = sum(part.shape[1] for part in parts), int(gradient)
     if gradient and parts[0].is_cuda:
-        from heedful.kernels.gpu_float8 import stripes as count
+        from heedful.kernels.gpu_float8 import partial_sums as count
 
-        stripes = count(rows, what)
+        parts_of_sum = count(rows, operand_kind)
     new = lambda *size, dtype=torch.float32: parts[0].new_empty(size, dtype=dtype)
-    return new(rows, wide, dtype=kind), new(wide, rows, dtype=kind), new(), new(stripes, wide)
+    return new(rows, width, dtype=kind), new(width, rows, dtype=kind), new(), new(parts_of_sum, width)
 
 
-def rounded_both(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def round_matrix(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x · s in e4m3 as it stands and on its side, and 1/s"""
-    flat, turned, back, _ = _turn([x], None, PLAIN, False)
+    flat, turned, back, _ = round_operand([x], None, PLAIN, False)
     return flat, turned, back
 
 
@@ -100,7 +100,7 @@ def transpose_float8(x: Tensor) -> Tensor:
     return gpu_float8.transpose_bytes(x)
 
 
-def product(
+def float8_product(
     a: Tensor, sa: Tensor, b: Tensor, sb: Tensor, dtype: torch.dtype, bias: Tensor | None = None,
     fast: bool = True,
 ) -> Tensor:  # fmt: skip
@@ -118,7 +118,7 @@ def product(
 
 def long_product(a: Tensor, sa: Tensor, b: Tensor, sb: Tensor, dtype: torch.dtype) -> Tensor:
     """The same for sums over many thousand products."""
-    return product(a, sa, b, sb, dtype, fast=LONG_SUMS_FAST)
+    return float8_product(a, sa, b, sb, dtype, fast=LONG_SUMS_FAST)
 
 
 def _concat_scales(tensors: tuple[Tensor, ...]) -> Tensor:
@@ -126,26 +126,26 @@ def _concat_scales(tensors: tuple[Tensor, ...]) -> Tensor:
 
 
 class _Linear8(Function):
-    """Layers that read the same x, as one product; what each says and each gradient stay apart."""
+    """Layers that read the same x, as one product; each output and each gradient stay apart."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, biased: bool, *given: Tensor) -> tuple[Tensor, ...]:
-        weights = given[: len(given) // 2] if biased else given
-        bias = _concat_scales(given[len(weights) :]).to(x.dtype) if biased else None
-        a, at, sa = rounded_both(x)
-        b, bt, sb = rounded_both(_concat_scales(weights))
+    def forward(ctx: Any, x: Tensor, has_bias: bool, *given: Tensor) -> tuple[Tensor, ...]:
+        weights = given[: len(given) // 2] if has_bias else given
+        bias = _concat_scales(given[len(weights) :]).to(x.dtype) if has_bias else None
+        a, at, sa = round_matrix(x)
+        b, bt, sb = round_matrix(_concat_scales(weights))
         ctx.save_for_backward(at, sa, bt, sb)
-        ctx.sizes, ctx.biased, ctx.kinds = [len(w) for w in weights], biased, [t.dtype for t in given]
-        y = product(a, sa, b, sb, x.dtype, bias)
+        ctx.sizes, ctx.has_bias, ctx.kinds = [len(w) for w in weights], has_bias, [t.dtype for t in given]
+        y = float8_product(a, sa, b, sb, x.dtype, bias)
         return y.split(ctx.sizes, 1) if len(weights) > 1 else (y,)
 
     @staticmethod
     def backward(ctx: Any, *ups: Tensor) -> tuple[Tensor | None, ...]:
         at, sa, bt, sb = ctx.saved_tensors
-        g, gt, sg, sums = _turn(list(ups), None, PLAIN, True)
-        gx = product(g, sg, bt, sb, ups[0].dtype)
+        g, gt, sg, sums = round_operand(list(ups), None, PLAIN, True)
+        gx = float8_product(g, sg, bt, sb, ups[0].dtype)
         gw = long_product(gt, sg, at, sa, torch.float32).split(ctx.sizes)
-        gb = sums.sum(0).split(ctx.sizes) if ctx.biased else ()
+        gb = sums.sum(0).split(ctx.sizes) if ctx.has_bias else ()
         return gx, None, *(t.to(kind) for t, kind in zip((*gw, *gb), ctx.kinds, strict=True))
 
 
@@ -154,34 +154,34 @@ class _MLP8(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
-        a, at, sa = rounded_both(x)
-        b, bt, sb = rounded_both(w1)
-        u = product(a, sa, b, sb, x.dtype, b1.to(x.dtype))
-        h, ht, sh, _ = _turn([u], None, GELU, False)
-        c, ct, sc = rounded_both(w2)
+        a, at, sa = round_matrix(x)
+        b, bt, sb = round_matrix(w1)
+        u = float8_product(a, sa, b, sb, x.dtype, b1.to(x.dtype))
+        h, ht, sh, _ = round_operand([u], None, GELU, False)
+        c, ct, sc = round_matrix(w2)
         ctx.save_for_backward(at, sa, bt, sb, u, ht, sh, ct, sc)
         ctx.kinds = [t.dtype for t in (w1, b1, w2, b2)]
-        return product(h, sh, c, sc, x.dtype, b2.to(x.dtype))
+        return float8_product(h, sh, c, sc, x.dtype, b2.to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor, ...]:
         at, sa, bt, sb, u, ht, sh, ct, sc = ctx.saved_tensors
-        g, gt, sg, over = _turn([up], None, PLAIN, True)
+        g, gt, sg, over = round_operand([up], None, PLAIN, True)
         gw2 = long_product(gt, sg, ht, sh, torch.float32)
-        d, dt, sd, under = _turn([u], product(g, sg, ct, sc, up.dtype), SLOPE, True)
+        d, dt, sd, under = round_operand([u], float8_product(g, sg, ct, sc, up.dtype), SLOPE, True)
         gw1 = long_product(dt, sd, at, sa, torch.float32)
         slopes = zip((gw1, under.sum(0), gw2, over.sum(0)), ctx.kinds, strict=True)
-        return product(d, sd, bt, sb, up.dtype), *(t.to(kind) for t, kind in slopes)
+        return float8_product(d, sd, bt, sb, up.dtype), *(t.to(kind) for t, kind in slopes)
 
 
-def round_reference(x: Tensor) -> Tensor:
+def as_rows(x: Tensor) -> Tensor:
     """x as the step's products want it: rows of bfloat16 under autocast."""
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     return x.reshape(-1, x.shape[-1])
 
 
-def fits(x: Tensor, *layers: nn.Linear) -> bool:
+def fits_float8(x: Tensor, *layers: nn.Linear) -> bool:
     """Whether these rows and these layers can be multiplied in float8."""
     return x.numel() // x.shape[-1] % ROWS == 0 and all(
         layer.in_features % ROWS == 0 and layer.out_features % ROWS == 0 for layer in layers
@@ -191,15 +191,15 @@ def fits(x: Tensor, *layers: nn.Linear) -> bool:
 def linear8(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     """What several layers say to the same x; all of them have a bias or none."""
     given = [layer.weight for layer in layers]
-    biased = layers[0].bias is not None
-    given += [layer.bias for layer in layers] if biased else []
-    outs: tuple[Tensor, ...] = _Linear8.apply(round_reference(x), biased, *given)
+    has_bias = layers[0].bias is not None
+    given += [layer.bias for layer in layers] if has_bias else []
+    outs: tuple[Tensor, ...] = _Linear8.apply(as_rows(x), has_bias, *given)
     return tuple(y.unflatten(0, x.shape[:-1]) for y in outs)
 
 
 def mlp8(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
     """down(gelu(up x)), with tanh's GELU and both biases"""
-    y: Tensor = _MLP8.apply(round_reference(x), up.weight, up.bias, down.weight, down.bias)
+    y: Tensor = _MLP8.apply(as_rows(x), up.weight, up.bias, down.weight, down.bias)
     return y.unflatten(0, x.shape[:-1])
 
 
@@ -207,7 +207,7 @@ class Float8Linear(nn.Linear):
     """A linear layer whose three products run in float8; the weight stays as it is."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear8(x, self)[0] if fits(x, self) else super().forward(x)
+        return linear8(x, self)[0] if fits_float8(x, self) else super().forward(x)
 
 
 class Head8(nn.Linear):

@@ -91,7 +91,7 @@ def pair(model: Model, first: str, second: str) -> Input:
     """Two texts as one sequence, with the types that tell them apart where the model has a table of them."""
     if not isinstance(model, LM) or model.causal or model.tokenizer is None:
         raise InputError("two texts at once are for an encoder with a tokenizer; join them into one")
-    found = model.tokenizer.backend.encode(first, second)
+    found = model.tokenizer.encoding(first, second)
     if 1 not in found.sequence_ids or 0 not in found.sequence_ids:
         raise InputError("one of the two texts is empty; give a word to each, or one text alone")
     ids = torch.tensor([found.ids], device=model.device)

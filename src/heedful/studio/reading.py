@@ -130,7 +130,7 @@ class Reader:
 
     def alone(self) -> list[int]:
         """The ids that the text alone gives, or the pair."""
-        return list(self.model.tokenizer.backend.encode(*self.texts()).ids)
+        return list(self.model.tokenizer.encoding(*self.texts()).ids)
 
     def worded(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Each token with the word it is a piece of, counted from 0."""

@@ -103,7 +103,7 @@ def placed(
     """
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer; give ids in place of a text")
-    found = model.tokenizer.backend.encode(text, pair, add_special_tokens=special)
+    found = model.tokenizer.encoding(text, pair, special)
     ids, spans = found.ids, found.offsets  # each is made anew when asked for
     marks, spelled, count = special_ids(model), speller(model), len(ids)
     kept = list(range(count))

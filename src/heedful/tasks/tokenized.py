@@ -137,10 +137,12 @@ def tokenize(tokenizer: Tokenizer, text: Any, pair: Any = None) -> TokenizedText
         if not isinstance(given, str):
             raise InputError(f"a text is a string; got a {type(given).__name__}: {str(given)[:40]}")
     try:
-        encoding = tokenizer.backend.encode(text, pair)
-    except (UnicodeError, TypeError):
+        encoding = tokenizer.encoding(text, pair)
+    except InputError:
         at = re.search("[\ud800-\udfff]", text + (pair or ""))
-        found = at.string[max(0, at.start() - 10) : at.end() + 10] if at else text[:20]
+        if at is None:
+            raise
+        found = at.string[max(0, at.start() - 10) : at.end() + 10]
         raise InputError(
             f"the text has half a character ({found!a})", hint="read its file with the right encoding"
         ) from None

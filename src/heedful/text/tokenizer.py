@@ -56,7 +56,7 @@ class Tokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Return the ids of a text; `special` adds what its model was trained with ([CLS] … [SEP])."""
-        return self._encoding(text, special).ids
+        return self.encoding(text, special=special).ids
 
     def __call__(
         self, text: str | Sequence[str], text_pair: str | None = None, *, add_special_tokens: bool = True
@@ -69,14 +69,14 @@ class Tokenizer:
         if not isinstance(text, str):
             rows = [self(one, add_special_tokens=add_special_tokens) for one in text]
             return {name: [row[name] for row in rows] for name in (rows[0] if rows else ("input_ids",))}
-        encoding = self._encoding(text, add_special_tokens, text_pair)
+        encoding = self.encoding(text, text_pair, add_special_tokens)
         found = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask}
         typed = text_pair is not None or "token_type_ids" in self.settings.get("model_input_names", ())
         return found | ({"token_type_ids": encoding.type_ids} if typed else {})
 
     def encode_pair(self, first: str, second: str, special: bool = True) -> tuple[list[int], list[int]]:
         """Return the ids of two texts as one sequence, and the text each belongs to (BERT's token types)."""
-        encoding = self._encoding(first, special, second)
+        encoding = self.encoding(first, second, special)
         return encoding.ids, encoding.type_ids
 
     def encode_all(self, texts: Iterable[str], special: bool = True) -> list[list[int]]:
@@ -88,7 +88,7 @@ class Tokenizer:
 
     def split(self, text: str, special: bool = True) -> list[Piece]:
         """Return the pieces of a text: ids, tokens and offsets. An added special token has an empty span."""
-        e = self._encoding(text, special)
+        e = self.encoding(text, special=special)
         try:
             return [Piece(i, t, *span) for i, t, span in zip(e.ids, e.tokens, e.offsets, strict=True)]
         except ValueError as error:  # a post-processor that names more tokens than ids
@@ -96,9 +96,10 @@ class Tokenizer:
 
     def offsets(self, text: str, special: bool = True) -> list[tuple[int, int]]:
         """Return the first character of each piece and the one after its last."""
-        return self._encoding(text, special).offsets
+        return self.encoding(text, special=special).offsets
 
-    def _encoding(self, text: str, special: bool, pair: str | None = None) -> tokenizers.Encoding:
+    def encoding(self, text: str, pair: str | None = None, special: bool = True) -> tokenizers.Encoding:
+        """Return the library's own record of a text, or of two: ids, tokens, offsets, token types."""
         for given in (text, "" if pair is None else pair):
             if not isinstance(given, str):
                 raise InputError(

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from heedful import data, files
-from heedful.data import readers
-from heedful.data import token_cache as shards
+from heedful.data import readers, token_cache
 from heedful.data.readers import documents
 from heedful.data.tables import Table
 from heedful.data.token_cache import tokenize_documents
@@ -216,7 +215,7 @@ def test_a_cache_lies_beside_the_file_or_where_it_can(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cache folder .* cannot be written"):
         tokenize_documents(documents(tmp_path / "t.txt"), Letters(), cache=tmp_path / "file" / "inside")
     held = tokenize_documents(data.texts(["abc", "", "de"]), Letters())
-    folder = held.folder.path
+    folder = held.owner.path
     assert held[1].tolist() == [3, 4]
     assert folder.is_dir()
     del held
@@ -236,8 +235,8 @@ def test_nothing_is_left_of_a_cache_that_could_not_be_finished(
 def test_long_documents_are_encoded_in_pieces_and_come_out_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "PIECE_CHARACTERS", 16)
-    monkeypatch.setattr(shards, "ROUND_CHARACTERS", 50)
+    monkeypatch.setattr(token_cache, "PIECE_CHARACTERS", 16)
+    monkeypatch.setattr(token_cache, "ROUND_CHARACTERS", 50)
     monkeypatch.setattr(files, "BLOCK_BYTES", 37)
     rng = np.random.default_rng(0)
     text = lambda: "".join(rng.choice(list("abcdef \n."), rng.integers(1, 300)))
@@ -250,7 +249,7 @@ def test_long_documents_are_encoded_in_pieces_and_come_out_whole(
 
 
 def test_words_are_not_cut_when_a_document_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "PIECE_CHARACTERS", 16)
+    monkeypatch.setattr(token_cache, "PIECE_CHARACTERS", 16)
     words = Words()
     text = "one two\nthree four five\nsix seven eight nine ten\n" * 20
     held = tokenize_documents(data.texts([text]), words)
@@ -269,5 +268,5 @@ def test_empty_documents_keep_their_places_only_when_asked() -> None:
     ]
 
 
-def rows(held: shards.RaggedArray) -> list[np.ndarray]:
+def rows(held: token_cache.RaggedArray) -> list[np.ndarray]:
     return [held[i] for i in range(len(held))]

@@ -1,4 +1,4 @@
-"""Corruption as data: pure functions of ids and a generator, known apart from any model.
+"""Corruption of text as pure functions of ids and a generator, apart from any model.
 
 mask_tokens, choose_tokens       BERT (Devlin et al. 2019 §3.1); whole words (their repository, 2019)
 replace_tokens                   ELECTRA's replaced tokens, without a generator (Clark et al. 2020 §3.1)
@@ -23,9 +23,9 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class Masking:
-    """What is hidden and by what: of a share `rate` of tokens, `masked` become the mask, `random` any token.
+    """How tokens are hidden: of a share `rate` of them, `masked` become the mask, `random` any token.
 
-    The rest of the chosen stay as they are and are still to be predicted.
+    The others of that share stay as they are and are still to be predicted.
     """
 
     mask: int
@@ -49,7 +49,7 @@ class Masking:
         return np.flatnonzero(~self.special)
 
     def draw(self, count: int, rng: Random) -> Ids:
-        """Any tokens but special ones, all equally likely."""
+        """Return random tokens, all but special ones equally likely."""
         return self.regular[rng.integers(len(self.regular), size=count)]
 
 
@@ -59,7 +59,7 @@ def draw_count(count: int, rate: float, rng: Random) -> int:
 
 
 def choose_tokens(ids: Ids, rng: Random, masking: Masking) -> Flags:
-    """Which tokens are to be predicted: a share `rate` of those not special, by tokens or by words."""
+    """Return which tokens are to be predicted: a share `rate` of those not special, by tokens or by words."""
     chosen = np.zeros(len(ids), bool)
     free = np.flatnonzero(~masking.special[ids])
     left = draw_count(len(free), masking.rate, rng)
@@ -80,7 +80,7 @@ def choose_tokens(ids: Ids, rng: Random, masking: Masking) -> Flags:
 
 
 def mask_tokens(ids: Ids, rng: Random, masking: Masking) -> tuple[Ids, Ids]:
-    """The text with some tokens hidden, and labels: the hidden tokens at their places, IGNORE elsewhere."""
+    """Return the text with some tokens hidden, and labels: what was hidden there, IGNORE elsewhere."""
     chosen = choose_tokens(ids, rng, masking)
     u = rng.random(len(ids))
     hidden, changed = (
@@ -94,7 +94,7 @@ def mask_tokens(ids: Ids, rng: Random, masking: Masking) -> tuple[Ids, Ids]:
 
 
 def replace_tokens(ids: Ids, rng: Random, masking: Masking) -> tuple[Ids, Ids]:
-    """The text with some tokens replaced at random, and 1 where a token is another now, IGNORE if special.
+    """Return the text with some tokens replaced, and 1 where a token is another now, IGNORE if special.
 
     A draw that hits the token itself counts as not replaced, as in ELECTRA.
     """
@@ -105,13 +105,13 @@ def replace_tokens(ids: Ids, rng: Random, masking: Masking) -> tuple[Ids, Ids]:
 
 
 def random_segments(total: int, count: int, rng: Random) -> Ids:
-    """`total` as a sum of `count` positive numbers, all ways equally likely."""
+    """Return `count` positive numbers with the sum `total`, all ways equally likely."""
     cuts = np.sort(rng.permutation(total - 1)[: count - 1]) + 1
     return np.diff(np.concatenate(([0], cuts, [total]))).astype(np.int64)
 
 
 def span_counts(length: int, density: float = 0.15, mean: float = 3.0) -> tuple[int, int]:
-    """How many tokens are cut out of a text of `length`, and in how many spans; rounded as T5 does."""
+    """Return how many tokens are cut out of a text, and in how many spans; rounded as T5 does."""
     if length < 2:
         return 0, 0
     noise = min(max(round(length * density), 1), length - 1)
@@ -119,7 +119,7 @@ def span_counts(length: int, density: float = 0.15, mean: float = 3.0) -> tuple[
 
 
 def span_lengths(length: int, density: float = 0.15, mean: float = 3.0) -> tuple[int, int]:
-    """How long a text may be so that its rest and an end have `length` tokens, and how long its target is.
+    """Return how long a text may be so that the encoder reads `length` tokens, and how long its target is.
 
     568 tokens make inputs of 512 and targets of 114, as in T5.
     """
@@ -159,7 +159,7 @@ def corrupt_spans(
 
 
 def restore_spans(source: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
-    """The text `spans` took apart: each sentinel of the source replaced by what follows it in the target."""
+    """Return the text before `corrupt_spans`: each sentinel replaced by what follows it in the target."""
     known = set(sentinels)
     fill: dict[int, list[int]] = {}
     now: list[int] = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,14 +25,14 @@ class Documents:
 
     open: Callable[[], Iterator[Iterable[str]]]
     files: tuple[Path, ...] = ()
-    settings: tuple[Any, ...] = field(default=())
+    settings: tuple[Any, ...] = ()
     name: str = "the text"
 
     def __iter__(self) -> Iterator[Iterable[str]]:
         return self.open()
 
     def fingerprint(self) -> str:
-        """sha256 of the settings and of each file's name, size, time and ends: to know a cache by."""
+        """Return the sha256 of the settings and of each file's name, size, time and ends, a cache's key."""
         digest = hashlib.sha256(repr(self.settings).encode())
         for path in self.files:
             stat = path.stat()
@@ -47,9 +48,11 @@ class Documents:
 
 
 def documents(paths: Paths, unit: Unit = "file", encoding: str = "utf-8") -> Documents:
-    """The documents of text files: one per file, per paragraph (blank lines between them), or per line."""
+    """Return the documents of text files: one per file, per paragraph (between blank lines), or per line."""
     if unit not in ("file", "paragraph", "line"):
-        raise InputError(f"documents={unit!r}: a document is a 'file', a 'paragraph' or a 'line'")
+        raise InputError(
+            f"unit={unit!r} is unknown", hint="a document is a 'file', a 'paragraph' or a 'line'"
+        )
     files = tuple(expand_paths(paths))
     for path in files:
         if path.stat().st_size == 0:
@@ -68,16 +71,10 @@ def documents(paths: Paths, unit: Unit = "file", encoding: str = "utf-8") -> Doc
 
 
 def split_paragraphs(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Lines that stand together, between blank ones."""
-    held: list[str] = []
-    for line in lines:
-        if line.strip():
-            held.append(line)
-        elif held:
-            yield held
-            held = []
-    if held:
-        yield held
+    """Yield the lines of each paragraph; blank lines part them."""
+    for has_text, paragraph in groupby(lines, key=lambda line: bool(line.strip())):
+        if has_text:
+            yield list(paragraph)
 
 
 def are_examples(source: Any, kind: type) -> bool:
@@ -86,23 +83,24 @@ def are_examples(source: Any, kind: type) -> bool:
 
 
 def texts(values: Iterable[str], name: str = "the texts") -> Documents:
-    """Documents that are in memory already."""
+    """Return texts in memory as documents."""
     held = list(values)
     return Documents(lambda: ([text] for text in held), name=name)
 
 
 def from_hub(name: str, split: str = "train", column: str = "text", **options: Any) -> Documents:
-    """A column of a data set of the Hugging Face hub, through its `datasets` package."""
+    """Return a column of a data set of the Hugging Face hub, through its `datasets` package."""
     try:
         import datasets  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise MissingPackage("data sets of the hub need the package datasets: pip install datasets") from None
+        raise MissingPackage(
+            "data sets of the hub need the package datasets", hint="pip install datasets"
+        ) from None
     table = datasets.load_dataset(name, split=split, **options)
     if column not in table.column_names:
         known = ", ".join(table.column_names)
         raise InputError(
             f"{name} has no column {column!r}", hint=nearest(column, table.column_names) or "it has " + known
         )
-    print_of = getattr(table, "_fingerprint", None)
-    read = lambda: ([str(row[column])] for row in table)
-    return Documents(read, (), ("hub", name, split, column, print_of), name)
+    settings = ("hub", name, split, column, getattr(table, "_fingerprint", None))
+    return Documents(lambda: ([str(row[column])] for row in table), (), settings, name)

@@ -1,4 +1,4 @@
-"""Text tokenised once into memory-mapped files, and read from there ever after.
+"""Text as ids: short texts in memory, documents tokenised once into memory-mapped files.
 
 A cache folder holds tokens.bin (ids, uint16 or uint32, one document after another), offsets.bin (int64, where
 each document starts, and the end) and header.json. It is written beside its final place and renamed: it is
@@ -44,9 +44,7 @@ class RaggedArray:
     offsets: NDArray[np.int64]
     fingerprint: str
     name: str = "the text"
-    folder: Any = field(
-        default=None, repr=False
-    )  # a temporary folder lives as long as what is mapped from it
+    owner: Any = field(default=None, repr=False)  # what must live as long as the arrays: a temporary folder
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -62,7 +60,7 @@ class RaggedArray:
 def ragged_array(
     rows: Iterable[Sequence[int] | NDArray[Any]], dtype: Any = np.uint32, name: str = "the data"
 ) -> RaggedArray:
-    """Rows of numbers in memory, without a Python object for each."""
+    """Return rows of numbers in memory, without a Python object for each."""
     blocks: list[NDArray[Any]] = []
     held: list[int] = []
     ends: list[int] = [0]
@@ -95,85 +93,77 @@ def tokenize_documents(
     empty: bool = False,
     cache: str | Path | None = None,
 ) -> RaggedArray:
-    """The ids of every document, each with `before` and `after` around it, from the cache if it is there.
+    """Return the ids of every document between `before` and `after`, from the cache if they are there.
 
-    Documents without a token are left out unless `empty` keeps their places.
-
-    `cache` names a folder; None is .heed-cache beside the first file, or a temporary folder where nothing can
-    be written there.
+    Documents without a token are left out unless `empty` keeps their places. `cache` names a folder; None is
+    .heed-cache beside the first file, or a temporary folder where nothing can be written there.
     """
     facts = ("ids", VERSION, len(tokenizer), list(before), list(after), empty)
-    key = join_fingerprints(
-        source.fingerprint(), tokenizer_fingerprint(tokenizer, _sample(source)), json.dumps(facts)
-    )[:20]
-    root, temporary = _root(source, cache)
-    folder = root / key
+    sample = next((text[:4096] for document in source for text in document), "")
+    prints = source.fingerprint(), tokenizer_fingerprint(tokenizer, sample)
+    root, owner = _cache_root(source, cache)
+    folder = root / join_fingerprints(*prints, json.dumps(facts))[:20]
     if not (folder / "header.json").is_file():
-        _write(folder, source.name, _rounds(source, tokenizer, before, after, empty), len(tokenizer))
-    return _open(folder, source.name, temporary)
+        _write(folder, source.name, _encode_rounds(source, tokenizer, before, after, empty), len(tokenizer))
+    header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
+    flat = np.memmap(folder / "tokens.bin", header["dtype"], mode="r", shape=(header["tokens"],))
+    offsets = np.memmap(folder / "offsets.bin", np.int64, mode="r", shape=(header["documents"] + 1,))
+    # Plain views of the maps: every small slice of a memmap object would pay for its class.
+    return RaggedArray(np.asarray(flat), np.asarray(offsets), header["data"], source.name, owner)
 
 
-def _sample(source: Documents) -> str:
-    """The first few thousand characters: how a tokenizer cuts them tells it from others."""
-    return next((text[:4096] for document in source for text in document), "")
-
-
-def _root(source: Documents, cache: str | Path | None) -> tuple[Path, Any]:
-    """Where caches lie, and what deletes them if they are temporary."""
+def _cache_root(source: Documents, cache: str | Path | None) -> tuple[Path, _TemporaryFolder | None]:
+    """Return the folder of all caches, and what deletes it if it is temporary."""
     beside = None
     if source.files and source.files[0].parent.stat().st_mode & 0o222:  # read-only for root as well
         beside = source.files[0].parent / ".heed-cache"
-    wanted = Path(cache) if cache is not None else beside
-    if wanted is not None:
+    folder = Path(cache) if cache is not None else beside
+    if folder is not None:
         try:
-            wanted.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=wanted).close()
-            return wanted, None
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            return folder, None
         except OSError as error:
             if cache is not None:
-                why = f"cache folder {wanted} cannot be written ({error.strerror})"
-                raise InputError(why, hint="choose another") from None
-    return _temporary()
+                message = f"cache folder {folder} cannot be written ({error.strerror})"
+                raise InputError(message, hint="choose another") from None
+    temporary = _TemporaryFolder()
+    return temporary.path, temporary
 
 
-class _Temporary:
-    """A folder that goes when nobody holds it any more."""
+class _TemporaryFolder:
+    """A folder that is deleted when nothing refers to this object any more."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="heed-cache-"))
-        self._gone = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
-def _temporary() -> tuple[Path, _Temporary]:
-    made = _Temporary()
-    return made.path, made
+        self._cleanup = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def _write(folder: Path, name: str, rounds: Iterable[tuple[list[int], list[int]]], vocab: int) -> None:
-    """Write a cache folder whole. Two processes may do so at once: the first to finish wins."""
+    """Write a cache folder whole. Several processes may do so at once: the first to finish wins."""
     # Some vocabularies have holes, so ids may go a little beyond their number.
     dtype = np.dtype(np.uint16 if vocab <= 60_000 else np.uint32)
     digest = hashlib.sha256(dtype.str.encode())
     total = count = 0
-    with make_folder_atomically(folder, replace=False) as made:
-        with (made / "tokens.bin").open("wb") as tokens, (made / "offsets.bin").open("wb") as offsets:
+    with make_folder_atomically(folder, replace=False) as partial:
+        with (partial / "tokens.bin").open("wb") as tokens, (partial / "offsets.bin").open("wb") as offsets:
             for ids, starts in rounds:
-                data, places = np.array(ids, dtype).tobytes(), np.array(starts, np.int64)
+                data, begins = np.array(ids, dtype).tobytes(), np.array(starts, np.int64)
                 tokens.write(data)
-                offsets.write((places + total).tobytes())
-                digest.update(data + places.tobytes())
+                offsets.write((begins + total).tobytes())
+                digest.update(data + begins.tobytes())
                 total, count = total + len(ids), count + len(starts)
             offsets.write(np.array([total], np.int64).tobytes())
         if total == 0:
             raise InputError(f"{name} holds no text", hint="is it the right file?")
         header = {"version": VERSION, "dtype": dtype.name, "tokens": total, "documents": count}
-        (made / "header.json").write_text(json.dumps(header | {"data": digest.hexdigest()}, indent=1))
+        (partial / "header.json").write_text(json.dumps(header | {"data": digest.hexdigest()}, indent=1))
 
 
-def _rounds(
+def _encode_rounds(
     source: Documents, tokenizer: TokenizerProtocol, before: Sequence[int], after: Sequence[int], empty: bool
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Ids in rounds of bounded size, and where in each of them documents start."""
+    """Yield ids in rounds of bounded size, and where in each of them documents start."""
     pending: list[tuple[str, bool]] = []  # a piece of text, and whether it begins a document
     size, inside = 0, False  # whether a document was begun and not ended
 
@@ -194,7 +184,7 @@ def _rounds(
 
     for document in source:
         first = True
-        for piece in _pieces(document):
+        for piece in _split_document(document):
             pending.append((piece, first))
             first = False
             size += len(piece) + 8
@@ -205,8 +195,8 @@ def _rounds(
     yield ids + (list(after) if inside else []), starts
 
 
-def _pieces(document: Iterable[str]) -> Iterator[str]:
-    """A document in pieces a tokenizer may see apart: cut between lines, else words, else anywhere."""
+def _split_document(document: Iterable[str]) -> Iterator[str]:
+    """Yield pieces that may be encoded apart: a document cut between lines, else words, else anywhere."""
     held = ""
     for text in document:
         held, at = held + text, 0
@@ -224,11 +214,3 @@ def _cut(text: str, start: int) -> int:
         return found.start()
     space = text.rfind(" ", start + 1, start + 2 * PIECE_CHARACTERS)
     return space if space > 0 else start + PIECE_CHARACTERS
-
-
-def _open(folder: Path, name: str, temporary: Any) -> RaggedArray:
-    header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
-    flat = np.memmap(folder / "tokens.bin", header["dtype"], mode="r", shape=(header["tokens"],))
-    offsets = np.memmap(folder / "offsets.bin", np.int64, mode="r", shape=(header["documents"] + 1,))
-    # Plain views of the maps: every small slice of a memmap object would pay for its class.
-    return RaggedArray(np.asarray(flat), np.asarray(offsets), header["data"], name, temporary)

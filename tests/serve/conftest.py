@@ -11,8 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.serve.app import Server, create_app
-from heedful.serve.served import Served, served
+from heedful.serve.openai_app import Server, create_openai_app
+from heedful.serve.served_model import ServedModel, make_served_model
 from tests.studio.made import LINES, made
 
 TEMPLATE = (
@@ -31,10 +31,10 @@ class Models:
     translator: Any
     folder: Path
 
-    def all(self) -> list[Served]:
+    def all(self) -> list[ServedModel]:
         named = {"decoder": self.decoder, "org/talker": self.talker, "encoder": self.encoder,
                  "translator": self.translator}  # fmt: skip
-        return [served(id, model) for id, model in named.items()]
+        return [make_served_model(id, model) for id, model in named.items()]
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture
 def server(models: Models) -> Iterator[tuple[TestClient, Server]]:
-    app, shared = create_app(models.all())
+    app, shared = create_openai_app(models.all())
     with TestClient(app, base_url="http://127.0.0.1") as found:
         yield found, shared
     shared.engine.close()

@@ -15,10 +15,11 @@ import torch
 
 import heedful
 from heedful.decode.loop import Piece
-from heedful.serve import streams, work
-from heedful.serve.app import Limits, Server, create_app
+from heedful.serve import generation_jobs as work
+from heedful.serve import streams
 from heedful.serve.engine import Engine
-from heedful.serve.errors import Refused
+from heedful.serve.openai_app import Limits, Server, create_openai_app
+from heedful.serve.openai_errors import OpenAIError
 from heedful.server.json_response import Json
 from tests.serve.asking import Caller, events, said, until
 from tests.serve.conftest import Models
@@ -59,7 +60,7 @@ def made(models: Models) -> Iterator[Any]:
     servers: list[Server] = []
 
     def make(**how: Any) -> tuple[Any, Server]:
-        app, server = create_app(models.all(), **how)
+        app, server = create_openai_app(models.all(), **how)
         servers.append(server)
         return app, server
 
@@ -78,7 +79,7 @@ def test_a_client_that_goes_away_stops_the_work(slow: Slow, made: Any, streamed:
         await until(lambda: slow.tokens >= 5)
         caller.left.set()
         await asking
-        await until(lambda: server.engine.idle)
+        await until(lambda: server.engine.is_idle)
         seen = slow.tokens
         await asyncio.sleep(0.05)
         assert slow.tokens == seen
@@ -104,7 +105,7 @@ def test_no_more_than_a_token_is_computed_for_nobody(slow: Slow, made: Any) -> N
         caller.left.set()
         await asking
         slow.held.set()
-        await until(lambda: server.engine.idle)
+        await until(lambda: server.engine.is_idle)
         assert slow.tokens <= seen + 1
 
     asyncio.run(scene())
@@ -186,7 +187,7 @@ def test_a_request_that_takes_too_long_is_ended(slow: Slow, made: Any) -> None:
         await streamed()
         assert streamed.status == 200
         assert events(streamed.text)[-1]["error"]["code"] == "timeout"
-        await until(lambda: server.engine.idle)
+        await until(lambda: server.engine.is_idle)
 
     asyncio.run(scene())
 
@@ -255,7 +256,7 @@ def test_a_client_that_stops_reading_is_given_up(
         await until(lambda: len(caller.sent) > 2)
         caller.reading.clear()
         await asking
-        await until(lambda: server.engine.idle)
+        await until(lambda: server.engine.is_idle)
 
     asyncio.run(scene())
 
@@ -270,7 +271,7 @@ def test_a_body_that_was_half_sent_asks_for_nothing(slow: Slow, made: Any) -> No
         caller.left.set()
         await asking
         assert caller.sent == []
-        assert server.engine.idle
+        assert server.engine.is_idle
         assert slow.begun == 0
 
     asyncio.run(scene())
@@ -296,7 +297,7 @@ def test_a_server_that_ends_refuses_what_is_new_and_tells_who_waits(slow: Slow, 
         await asyncio.gather(*tasks)
         assert events(running.text)[-1]["error"]["code"] == "shutting_down"
         assert waiting.status == 503
-        await until(lambda: server.engine.idle)
+        await until(lambda: server.engine.is_idle)
 
     asyncio.run(scene())
 
@@ -310,7 +311,7 @@ def test_a_reader_far_behind_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
         time.sleep(0.05)  # the event loop itself is held up: nobody reads
         read = [await job.next() for _ in range(11)]
         assert read == list(range(11))
-        with pytest.raises(Refused, match="not read as fast"):
+        with pytest.raises(OpenAIError, match="not read as fast"):
             await job.next()
         engine.close()
 
@@ -327,7 +328,7 @@ def test_sixty_four_streams_at_once_get_each_their_own_text(made: Any, models: M
         callers = [Caller(app, "/v1/completions", body | {"prompt": words[i % 4]}) for i in range(64)]
         await asyncio.gather(*(caller() for caller in callers))
         assert [said(caller.text) for caller in callers] == texts * 16
-        await until(lambda: server.engine.idle)
+        await until(lambda: server.engine.is_idle)
 
     asyncio.run(scene())
 

@@ -22,9 +22,9 @@ import openai
 import pytest
 
 import heedful
-from heedful.serve import work
-from heedful.serve.app import Server, create_app
-from heedful.serve.running import Draining, run
+from heedful.serve import generation_jobs as work
+from heedful.serve.draining import Draining, run_until_signal
+from heedful.serve.openai_app import Server, create_openai_app
 from heedful.server.guard import AccessRules
 from heedful.server.sockets import bind_socket
 from tests.serve.conftest import Models
@@ -48,10 +48,12 @@ class Running:
 @pytest.fixture
 def running(models: Models) -> Iterator[Running]:
     """In a thread; it ends when the test does."""
-    app, server = create_app(models.all(), queue=1, rules=AccessRules(api_key=KEY))
+    app, server = create_openai_app(models.all(), queue=1, rules=AccessRules(api_key=KEY))
     sock = bind_socket(0)
     found: list[Draining] = []
-    thread = threading.Thread(target=run, args=(app, server, sock), kwargs={"ready": found.append})
+    thread = threading.Thread(
+        target=run_until_signal, args=(app, server, sock), kwargs={"on_ready": found.append}
+    )
     thread.start()
     while not found or not found[0].started:
         time.sleep(0.01)
@@ -143,7 +145,7 @@ def test_a_connection_that_is_cut_frees_the_engine(
     with closing(http.client.HTTPConnection("127.0.0.1", running.port)) as wire:
         wire.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {KEY}"})
         wait(lambda: slow.tokens > 3)
-    wait(lambda: running.server.engine.idle)
+    wait(lambda: running.server.engine.is_idle)
     seen = slow.tokens
     time.sleep(0.05)
     assert slow.tokens == seen
@@ -168,7 +170,7 @@ def test_a_full_line_is_told_to_the_client(
         assert full.value.response.headers["retry-after"] == "1"
         waiting.close()
         wait(lambda: running.server.engine.waiting == 0)
-    wait(lambda: running.server.engine.idle)
+    wait(lambda: running.server.engine.is_idle)
 
 
 def test_half_a_body_holds_nobody_up(running: Running, client: openai.OpenAI) -> None:
@@ -197,11 +199,11 @@ def test_a_failure_in_the_middle_reaches_the_client(
 def test_a_first_signal_lets_the_last_answer_out(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow()
     monkeypatch.setattr(work, "stream", slow)
-    app, server = create_app(models.all())
+    app, server = create_openai_app(models.all())
     sock, found = bind_socket(0), []
     port = sock.getsockname()[1]
     thread = threading.Thread(
-        target=run, args=(app, server, sock), kwargs={"ready": found.append, "patience": 0.6}
+        target=run_until_signal, args=(app, server, sock), kwargs={"on_ready": found.append, "patience": 0.6}
     )
     thread.start()
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as wire:

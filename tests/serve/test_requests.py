@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.serve.app import Limits, create_app
-from heedful.serve.served import served
+from heedful.serve.openai_app import Limits, create_openai_app
+from heedful.serve.served_model import make_served_model
 from heedful.server.guard import AccessRules
 from tests.serve.conftest import Models
 
@@ -150,7 +150,7 @@ def test_a_prompt_that_fills_the_context_is_refused(client: TestClient, models: 
 
 
 def test_strict_length_refuses_what_would_be_clamped(models: Models) -> None:
-    app, shared = create_app(models.all(), limits=Limits(strict=True))
+    app, shared = create_openai_app(models.all(), limits=Limits(strict=True))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         body = {"model": "decoder", "prompt": [5] * 10, "max_tokens": 55}
         failed(post(client, "/v1/completions", body), 400, "context_length_exceeded", "max_tokens")
@@ -237,7 +237,7 @@ def test_a_foreign_host_or_page_is_refused(client: TestClient) -> None:
 
 
 def test_a_key_is_asked_of_everything_but_health(models: Models) -> None:
-    app, shared = create_app(models.all(), rules=AccessRules(None, "sesam"))
+    app, shared = create_openai_app(models.all(), rules=AccessRules(None, "sesam"))
     with TestClient(app, base_url="http://any.example") as client:
         assert client.get("/v1/health").status_code == 200
         for wrong in ({}, {"authorization": "Bearer sesa"}, {"authorization": "sesam"},
@@ -251,7 +251,7 @@ def test_a_key_is_asked_of_everything_but_health(models: Models) -> None:
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_read(models: Models) -> None:
-    app, shared = create_app(models.all(), rules=AccessRules(max_body_bytes=1000))
+    app, shared = create_openai_app(models.all(), rules=AccessRules(max_body_bytes=1000))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         failed(client.post("/v1/completions", content=b"x" * 1001), 413, "request_too_large")
 
@@ -265,8 +265,14 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read(models: Models) -> N
 def test_a_context_may_be_shortened_and_given_where_there_is_none(models: Models) -> None:
     asked = [(models.decoder, None), (models.decoder, 16), (models.decoder, 999), (models.translator, None),
              (models.translator, 9000)]  # fmt: skip
-    assert [served("x", model, ctx=ctx).context for model, ctx in asked] == [64, 16, 64, 4096, 9000]
-    app, shared = create_app([served("short", models.decoder, ctx=16)])
+    assert [make_served_model("x", model, ctx=ctx).context for model, ctx in asked] == [
+        64,
+        16,
+        64,
+        4096,
+        9000,
+    ]
+    app, shared = create_openai_app([make_served_model("short", models.decoder, ctx=16)])
     with TestClient(app, base_url="http://127.0.0.1") as client:
         failed(
             post(client, "/v1/completions", {"model": "short", "prompt": [5] * 16}),

@@ -10,8 +10,8 @@ import torch
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.serve.app import create_app
-from heedful.serve.served import Served, served
+from heedful.serve.openai_app import create_openai_app
+from heedful.serve.served_model import ServedModel, make_served_model
 from tests.serve.asking import Scripted, events, said
 from tests.serve.conftest import Models
 
@@ -36,7 +36,7 @@ def scripted(models: Models) -> Iterator[TestClient]:
     """A server whose model writes one German sentence with a face in it."""
     tokenizer = models.decoder.tokenizer
     ids = [*tokenizer.encode("Käse 😀 für 5 € ende . aus", special=False), tokenizer.eos]
-    app, shared = create_app([Served("told", models.decoder, Scripted(models.decoder, ids), 64)])
+    app, shared = create_openai_app([ServedModel("told", models.decoder, Scripted(models.decoder, ids), 64)])
     with TestClient(app, base_url="http://127.0.0.1") as client:
         yield client
     shared.engine.close()
@@ -223,7 +223,7 @@ def test_an_encoder_decoder_reads_the_prompt_as_its_source(client: TestClient, m
 
 
 def test_a_template_of_ones_own_takes_the_place_of_the_models(models: Models) -> None:
-    one = served("talker", models.talker, template="{{ messages[-1].content }}")
+    one = make_served_model("talker", models.talker, template="{{ messages[-1].content }}")
     assert one.conversation(HELLO) == models.talker.tokenizer.encode("the cat", special=False)
 
 
@@ -232,7 +232,7 @@ def test_a_probability_that_is_no_number_is_said(models: Models) -> None:
         def _logits(self, rows: int) -> torch.Tensor:
             return super()._logits(rows) * math.nan
 
-    app, shared = create_app([Served("broken", models.decoder, Broken(models.decoder, [1]), 64)])
+    app, shared = create_openai_app([ServedModel("broken", models.decoder, Broken(models.decoder, [1]), 64)])
     with TestClient(app, base_url="http://127.0.0.1") as client:
         answer = client.post("/v1/completions", json={"model": "broken", "prompt": "the"})
     shared.engine.close()

@@ -12,7 +12,7 @@ import typer
 from heedful.commands.generate import Device, Dtype
 
 if TYPE_CHECKING:
-    from heedful.serve.served import Served
+    from heedful.serve.served_model import ServedModel
 
 
 def serve(
@@ -51,17 +51,19 @@ def serve(
     from heedful.errors import InputError, MissingPackage
 
     try:
-        from heedful.serve.app import Limits, create_app
-        from heedful.serve.running import run
+        from heedful.serve.draining import run_until_signal
+        from heedful.serve.openai_app import Limits, create_openai_app
         from heedful.server.guard import LOOPBACK_HOSTS, AccessRules
         from heedful.server.sockets import bind_socket
     except ImportError as error:
-        raise MissingPackage(f"the server needs {error.name}; pip install 'heedful[serve]'") from None
+        raise MissingPackage(f"the server needs {error.name}", hint="pip install 'heedful[serve]'") from None
     own = host == "localhost" or host == "::1" or host.startswith("127.")
     if api_key == "":
-        raise InputError("the key is empty; give one, or leave it out")
+        raise InputError("the key is empty", hint="give one, or leave it out")
     if not own and api_key is None and not insecure:
-        raise InputError(f"{host} can be reached by others; give --api-key, or --insecure to serve everyone")
+        raise InputError(
+            f"{host} can be reached by others", hint="give --api-key, or --insecure to serve everyone"
+        )
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(message)s"
     )
@@ -69,16 +71,18 @@ def serve(
     with bind_socket(port, host) as sock:
         ready = [loaded(name, device, dtype, ctx, template) for name in models]
         if len({one.id for one in ready}) < len(ready):
-            raise InputError(f"two models are called alike: {', '.join(one.id for one in ready)}; rename one")
+            raise InputError(
+                f"two models are called alike: {', '.join(one.id for one in ready)}", hint="rename one"
+            )
         rules = AccessRules((*LOOPBACK_HOSTS, host) if own else None, api_key)
-        app, server = create_app(
+        app, server = create_openai_app(
             ready, queue=max_queue, limits=Limits(max_batch, request_timeout, strict_length), rules=rules
         )
         for one in ready:
             print(announcement(one), file=sys.stderr)
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{sock.getsockname()[1]}/v1", flush=True)
-        run(app, server, sock, patience=drain_timeout)
+        run_until_signal(app, server, sock, patience=drain_timeout)
 
 
 def read_template(path: Path) -> str:
@@ -87,20 +91,20 @@ def read_template(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise NotFound(f"the template {path} cannot be read ({error}); give a text file") from None
+        raise NotFound(f"the template {path} cannot be read ({error})", hint="give a text file") from None
 
 
-def loaded(name: str, device: str, dtype: str | None, ctx: int | None, template: str | None) -> Served:
+def loaded(name: str, device: str, dtype: str | None, ctx: int | None, template: str | None) -> ServedModel:
     """A model, under the name that clients ask for: a folder's own, else the name as given."""
     from heedful.commands.generate import load_model
-    from heedful.serve.served import served
+    from heedful.serve.served_model import make_served_model
 
     path = Path(name).expanduser()
     id = path.resolve().name.removesuffix(".gguf") if path.exists() else name
-    return served(id, load_model(name, device, dtype), ctx=ctx, template=template)
+    return make_served_model(id, load_model(name, device, dtype), ctx=ctx, template=template)
 
 
-def announcement(one: Served) -> str:
+def announcement(one: ServedModel) -> str:
     """What a model can be asked for, in one line."""
     line = f"{one.id}: {one.kind}, {one.context:,} tokens, {' '.join(one.can) or 'nothing to ask for'}"
     if one.stepper is not None and one.chat == "plain":

@@ -1,14 +1,14 @@
 """`heed serve`: models behind the HTTP contract that OpenAI's clients speak.
 
-    wire        what a request may hold: every field asked for by name, type and range
-    served      one model as clients see it: prompts, contexts, conversations, what it can do
-    work        what the engine does for a request, token by token
-    answers     the shapes that go back, whole or as events
-    engine      one thread and its bounded line; the event loop waits for nothing else
-    streams     from the engine to the client: events, pings, a client that goes away
-    app         the addresses
-    running     a socket, signals, an end that lets the last answer out
-    errors      what a request is refused for
+    openai_app         the routes
+    openai_requests    what a request may hold: every field checked by name, type and range
+    openai_responses   the shapes that go back, whole or as events
+    openai_errors      what a request is refused for
+    served_model       one model as clients see it: prompts, context, conversations, capabilities
+    generation_jobs    what the engine does for a request, token by token
+    engine             one thread and its bounded queue; the event loop waits for nothing else
+    streams            from the engine to the client: events, pings, a client that goes away
+    draining           a socket, signals, an end that lets the last answer out
 
-`docs/serving.md` says what is taken and given.
+The guard, JSON and sockets are those of `heedful.server`. `docs/serving.md` says what is taken and given.
 """

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from heedful.errors import HeedfulError
-from heedful.serve.errors import queue_full, refused, shutting_down, slow_reader
+from heedful.serve.openai_errors import as_openai_error, queue_full, shutting_down, slow_reader
 
 T = TypeVar("T")
 UNREAD = 16_384  # items that may wait for a client before its work is given up
@@ -29,13 +29,13 @@ class Mark(Enum):
     QUIET = "quiet"  # nothing for a while
 
 
-class Job(Generic[T]):
+class EngineJob(Generic[T]):
     """One request's work. Everything that ends it comes through one line of items: the last of them, a
     failure, a client that left, a time that is up.
     """
 
-    def __init__(self, work: Callable[[], Iterator[T]], label: str, leave: Callable[[Any], None]) -> None:
-        self.work, self.label, self._leave = work, label, leave
+    def __init__(self, function: Callable[[], Iterator[T]], label: str, leave: Callable[[Any], None]) -> None:
+        self.function, self.label, self._leave = function, label, leave
         self.off = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[T | Exception | Mark] = asyncio.Queue()
@@ -44,19 +44,19 @@ class Job(Generic[T]):
     def run(self) -> None:
         """In the engine's thread."""
         try:
-            for item in self.work():
+            for item in self.function():
                 if self.off.is_set():
                     return
                 if self._told - self._taken > UNREAD:
                     raise slow_reader()
-                self._tell(item)
-            self._tell(Mark.END)
+                self._notify(item)
+            self._notify(Mark.END)
         except Exception as error:  # whatever it is, the next request must not suffer from it
             if not isinstance(error, HeedfulError):
                 log.exception("%s failed", self.label)
-            self._tell(refused(error))
+            self._notify(as_openai_error(error))
 
-    def _tell(self, item: T | Exception | Mark) -> None:
+    def _notify(self, item: T | Exception | Mark) -> None:
         self._told += 1
         try:
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
@@ -91,19 +91,19 @@ class Job(Generic[T]):
 class Engine:
     """The thread and its line."""
 
-    def __init__(self, most: int = 64) -> None:
-        self.most = most
+    def __init__(self, max_queue: int = 64) -> None:
+        self.most = max_queue
         self.draining = False
-        self.running: Job[Any] | None = None
-        self._line: deque[Job[Any]] = deque()
+        self.running: EngineJob[Any] | None = None
+        self._line: deque[EngineJob[Any]] = deque()
         self._turn = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="heed-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run_jobs, name="heed-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Callable[[], Iterator[T]], label: str = "request") -> Job[T]:
+    def submit(self, function: Callable[[], Iterator[T]], label: str = "request") -> EngineJob[T]:
         """Put work into the line, in the event loop; refused if it is full or the server ends."""
-        job = Job(work, label, self._forget)
+        job = EngineJob(function, label, self._forget)
         with self._turn:
             if self.draining:
                 raise shutting_down()
@@ -113,12 +113,12 @@ class Engine:
             self._turn.notify_all()
         return job
 
-    def _forget(self, job: Job[Any]) -> None:
+    def _forget(self, job: EngineJob[Any]) -> None:
         with self._turn:
             if job in self._line:
                 self._line.remove(job)
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while True:
             with self._turn:
                 self._turn.wait_for(lambda: self._line or self._closed)
@@ -136,7 +136,7 @@ class Engine:
         return len(self._line)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         with self._turn:
             return self.running is None and not self._line
 

@@ -19,22 +19,37 @@ from torch import Tensor
 
 import heedful
 from heedful.models.base import Seq2Seq
-from heedful.serve.answers import Answer, Chat, Completion, Form
 from heedful.serve.engine import Engine
-from heedful.serve.errors import (
+from heedful.serve.generation_jobs import (
+    EmbeddingJob,
+    GenerationJob,
+    compute_embeddings,
+    generate_tokens,
+    make_embedding_job,
+)
+from heedful.serve.openai_errors import (
     Gone,
-    Refused,
-    cannot,
+    OpenAIError,
+    as_openai_error,
     invalid,
-    refused,
+    model_cannot,
     shutting_down,
     unknown_model,
-    unsupported,
+    unsupported_parameter,
 )
-from heedful.serve.served import Served
+from heedful.serve.openai_requests import (
+    TOP,
+    CompletionRequest,
+    RequestFields,
+    parse_body,
+    read_inputs,
+    read_messages,
+    read_sampling,
+    read_token_ids,
+)
+from heedful.serve.openai_responses import Chat, Completion, ResponseBuilder, ResponseShape
+from heedful.serve.served_model import ServedModel
 from heedful.serve.streams import Events, following
-from heedful.serve.wire import TOP, Asked, Fields, parsed, read_ids, read_inputs, read_messages, read_sampling
-from heedful.serve.work import Embedding, Writing, embedding, vectors, write
 from heedful.server.guard import AccessRules, Guard
 from heedful.server.json_response import Json
 
@@ -56,11 +71,11 @@ class Limits:
 class Server:
     """What all addresses share."""
 
-    models: dict[str, Served]
+    models: dict[str, ServedModel]
     engine: Engine = field(default_factory=Engine)
     limits: Limits = field(default_factory=Limits)
 
-    def find(self, fields: Fields) -> Served:
+    def find(self, fields: RequestFields) -> ServedModel:
         """The model that was asked for; only those given at the start are there."""
         id = fields.text("model")
         if id not in self.models:
@@ -71,7 +86,7 @@ class Server:
 Handler = Callable[[Server, Request], Awaitable[Response]]
 
 
-def create_app(models: Sequence[Served], *, queue: int = 64, limits: Limits | None = None,
+def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits: Limits | None = None,
                rules: AccessRules | None = None) -> tuple[Guard, Server]:  # fmt: skip
     """The application, and what it shares; close the server's engine when done."""
     server = Server({m.id: m for m in models}, Engine(queue), limits or Limits())
@@ -82,8 +97,10 @@ def create_app(models: Sequence[Served], *, queue: int = 64, limits: Limits | No
         ("POST", "/v1/embeddings", embeddings), ("POST", "/tokenize", tokenize),
         ("POST", "/detokenize", detokenize),
     ]  # fmt: skip
-    routes = [Route(path, answered(server, handler), methods=[method]) for method, path, handler in table]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: elsewhere})
+    routes = [
+        Route(path, handle_errors(server, handler), methods=[method]) for method, path, handler in table
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: unknown_url})
     app.router.redirect_slashes = False
     rules = replace(rules or AccessRules(), paths_without_key=("/health", "/v1/health"))
     return Guard(app, rules, render_refusal), server
@@ -91,11 +108,11 @@ def create_app(models: Sequence[Served], *, queue: int = 64, limits: Limits | No
 
 def render_refusal(error: Exception) -> Json:
     """Return any failure as an answer in the shape that OpenAI's clients read."""
-    told = refused(error)
+    told = as_openai_error(error)
     return Json(told.body, told.status, told.headers)
 
 
-def answered(server: Server, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def handle_errors(server: Server, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     """A handler whose every failure is an answer in the one shape."""
 
     async def endpoint(request: Request) -> Response:
@@ -104,18 +121,18 @@ def answered(server: Server, handler: Handler) -> Callable[[Request], Awaitable[
         except Gone:
             return Response(status_code=499)  # never read: the client is not there
         except Exception as error:
-            if refused(error).code == "internal_error":
+            if as_openai_error(error).code == "internal_error":
                 log.exception("%s failed", request.scope["request_id"])
             return render_refusal(error)
 
     return endpoint
 
 
-def elsewhere(request: Request, error: Exception) -> Response:
+def unknown_url(request: Request, error: Exception) -> Response:
     """A path that is not there, or a method that it does not have."""
     assert isinstance(error, HTTPException)
     said = f"{request.method} {request.url.path[:120]!r} is not there; docs/serving.md lists what is"
-    told = Refused(error.status_code, "unknown_url", said)
+    told = OpenAIError(error.status_code, "unknown_url", said)
     return Json(told.body, error.status_code, dict(error.headers or {}))
 
 
@@ -130,51 +147,55 @@ async def version(server: Server, request: Request) -> Response:
 
 
 async def list_models(server: Server, request: Request) -> Response:
-    return Json({"object": "list", "data": [m.announced for m in server.models.values()]})
+    return Json({"object": "list", "data": [m.description for m in server.models.values()]})
 
 
 async def one_model(server: Server, request: Request) -> Response:
     id = request.path_params["id"]
     if id not in server.models:
         raise unknown_model(id, list(server.models))
-    return Json(server.models[id].announced)
+    return Json(server.models[id].description)
 
 
 async def completions(server: Server, request: Request) -> Response:
-    return await written_by(server, request, read_completion, Completion())
+    return await generate_response(server, request, read_completion, Completion())
 
 
 async def chat(server: Server, request: Request) -> Response:
-    return await written_by(server, request, read_chat, Chat())
+    return await generate_response(server, request, read_chat, Chat())
 
 
-def read_completion(server: Server, fields: Fields) -> Writing:
+def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
     """A request for completions as work: prompts tokenised, everything checked."""
     served = server.find(fields)
     served.writer()
     asked = read_sampling(fields, server.limits.rows)
     vocab = served.model.config.vocab
     asked = replace(
-        asked, max_tokens=fields.whole("max_tokens", 0), logprobs=fields.whole("logprobs", 0, min(TOP, vocab))
+        asked,
+        max_tokens=fields.integer("max_tokens", 0),
+        logprobs=fields.integer("logprobs", 0, min(TOP, vocab)),
     )
-    echo = fields.flag("echo")
+    echo = fields.boolean("echo")
     if echo and isinstance(served.model, Seq2Seq):
-        raise unsupported("echo", f"{served.id} reads the prompt apart from what it writes; leave echo out")
+        raise unsupported_parameter(
+            "echo", f"{served.id} reads the prompt apart from what it writes; leave echo out"
+        )
     given = read_inputs(fields, "prompt", server.limits.rows)
     check_rows(len(given), asked, server.limits.rows)
     scoring = echo and asked.max_tokens == 0
     prompts = [served.prompt(one, scoring=scoring) for one in given]
-    limit = served.room(prompts, asked, 16, server.limits.strict)
-    return Writing(served, prompts, asked, limit, echo)
+    limit = served.max_new_tokens(prompts, asked, 16, server.limits.strict)
+    return GenerationJob(served, prompts, asked, limit, echo)
 
 
-def read_chat(server: Server, fields: Fields) -> Writing:
+def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
     """A conversation as work. Its answer may be as long as the context, unless said otherwise."""
     served = server.find(fields)
     served.writer()
     asked = read_sampling(fields, server.limits.rows)
-    newer, older = fields.whole("max_completion_tokens", 1), fields.whole("max_tokens", 1)
-    wanted, top = fields.flag("logprobs"), fields.whole("top_logprobs", 0, TOP)
+    newer, older = fields.integer("max_completion_tokens", 1), fields.integer("max_tokens", 1)
+    wanted, top = fields.boolean("logprobs"), fields.integer("top_logprobs", 0, TOP)
     if top is not None and not wanted:
         raise invalid("top_logprobs", "top_logprobs goes with logprobs=true only")
     asked = replace(
@@ -182,39 +203,45 @@ def read_chat(server: Server, fields: Fields) -> Writing:
         logprobs=min(top or 0, served.model.config.vocab) if wanted else None,
     )  # fmt: skip
     prompt = served.conversation(read_messages(fields))
-    return Writing(served, [prompt], asked, served.room([prompt], asked, None, server.limits.strict))
+    return GenerationJob(
+        served, [prompt], asked, served.max_new_tokens([prompt], asked, None, server.limits.strict)
+    )
 
 
-def check_rows(prompts: int, asked: Asked, most: int) -> None:
-    if prompts * asked.n > most:
+def check_rows(prompts: int, request: CompletionRequest, max_rows: int) -> None:
+    if prompts * request.n > max_rows:
         raise invalid(
-            "n", f"{prompts} prompts of n={asked.n} are {prompts * asked.n} texts; {most} are the most"
+            "n",
+            f"{prompts} prompts of n={request.n} are {prompts * request.n} texts; {max_rows} are the most",
         )
 
 
-async def written_by(
-    server: Server, request: Request, read: Callable[[Server, Fields], Writing], form: Form
+async def generate_response(
+    server: Server,
+    request: Request,
+    read: Callable[[Server, RequestFields], GenerationJob],
+    form: ResponseShape,
 ) -> Response:
     """Text, whole or as it is written."""
-    task = await reading(server, request, read)
-    answer, label = Answer(form, task), request.scope["request_id"]
-    job = server.engine.submit(lambda: write(task), label)
+    task = await parse_request(server, request, read)
+    answer, label = ResponseBuilder(form, task), request.scope["request_id"]
+    job = server.engine.submit(lambda: generate_tokens(task), label)
     if task.asked.stream:
         return Events(job, answer, server.limits.seconds)
     async with following(job, request.receive, server.limits.seconds):
         async for item in job:
             answer.take(item)
-    return await asyncio.to_thread(lambda: Json(answer.whole()))
+    return await asyncio.to_thread(lambda: Json(answer.full_response()))
 
 
-async def reading(server: Server, request: Request, read: Callable[[Server, Fields], T]) -> T:
+async def parse_request(server: Server, request: Request, read: Callable[[Server, RequestFields], T]) -> T:
     """A body parsed, checked and tokenised, in a thread of its own: a long prompt holds nobody up."""
     if server.engine.draining:
         raise shutting_down()
     body = await request.body()
 
     def work() -> tuple[T, list[str]]:
-        fields = Fields(parsed(body))
+        fields = RequestFields(parse_body(body))
         return read(server, fields), fields.left
 
     found, left = await asyncio.to_thread(work)
@@ -226,21 +253,21 @@ async def reading(server: Server, request: Request, read: Callable[[Server, Fiel
 
 
 async def embeddings(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: Fields) -> tuple[Embedding, str]:
+    def read(server: Server, fields: RequestFields) -> tuple[EmbeddingJob, str]:
         served = server.find(fields)
         if not served.embeds:
-            raise cannot(served.id, f"({served.kind}) has no vectors of texts", served.can)
-        form, wanted = fields.word("encoding_format", ("float", "base64")), fields.whole("dimensions", 1)
+            raise model_cannot(served.id, f"({served.kind}) has no vectors of texts", served.can)
+        form, wanted = fields.choice("encoding_format", ("float", "base64")), fields.integer("dimensions", 1)
         if wanted not in (None, served.model.config.dim):
             said = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"
-            raise unsupported("dimensions", said)
+            raise unsupported_parameter("dimensions", said)
         inputs = read_inputs(fields, "input", MOST_INPUTS)
         if not all(inputs):
             raise invalid("input", "input has an empty text; leave it out")
-        return embedding(served, inputs), form
+        return make_embedding_job(served, inputs), form
 
-    task, form = await reading(server, request, read)
-    job = server.engine.submit(lambda: vectors(task), request.scope["request_id"])
+    task, form = await parse_request(server, request, read)
+    job = server.engine.submit(lambda: compute_embeddings(task), request.scope["request_id"])
     found: list[Tensor] = []
     async with following(job, request.receive, server.limits.seconds):
         async for some in job:
@@ -249,14 +276,15 @@ async def embeddings(server: Server, request: Request) -> Response:
 
     def answer() -> Response:  # a million numbers take their time
         rows = [
-            {"object": "embedding", "index": i, "embedding": packed(v, form)} for i, v in enumerate(found)
+            {"object": "embedding", "index": i, "embedding": base64_floats(v, form)}
+            for i, v in enumerate(found)
         ]
         return Json({"object": "list", "data": rows, "model": task.served.id, "usage": usage})
 
     return await asyncio.to_thread(answer)
 
 
-def packed(vector: Tensor, form: str) -> str | list[float]:
+def base64_floats(vector: Tensor, form: str) -> str | list[float]:
     """Numbers, or their bytes as little-endian float32."""
     if form == "float":
         numbers: list[float] = vector.tolist()
@@ -265,25 +293,25 @@ def packed(vector: Tensor, form: str) -> str | list[float]:
 
 
 async def tokenize(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: Fields) -> Response:
+    def read(server: Server, fields: RequestFields) -> Response:
         served, text = server.find(fields), fields.get("prompt")
         if not isinstance(text, str):
             raise invalid("prompt", "prompt must be a string")
         tokenizer = served.model.tokenizer
         if tokenizer is None:
-            raise cannot(served.id, "has no tokenizer", served.can)
-        ids = tokenizer.encode(text, special=fields.flag("add_special_tokens", True))
+            raise model_cannot(served.id, "has no tokenizer", served.can)
+        ids = tokenizer.encode(text, special=fields.boolean("add_special_tokens", True))
         names = tokenizer.tokens(ids)
         return Json({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
 
-    return await reading(server, request, read)
+    return await parse_request(server, request, read)
 
 
 async def detokenize(server: Server, request: Request) -> Response:
-    def read(server: Server, fields: Fields) -> Response:
+    def read(server: Server, fields: RequestFields) -> Response:
         served = server.find(fields)
         if served.model.tokenizer is None:
-            raise cannot(served.id, "has no tokenizer", served.can)
-        return Json({"prompt": served.text(read_ids("tokens", fields.get("tokens")))})
+            raise model_cannot(served.id, "has no tokenizer", served.can)
+        return Json({"prompt": served.text(read_token_ids("tokens", fields.get("tokens")))})
 
-    return await reading(server, request, read)
+    return await parse_request(server, request, read)

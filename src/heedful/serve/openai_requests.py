@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heedful.serve.errors import Refused, invalid, unsupported
+from heedful.serve.openai_errors import OpenAIError, invalid, unsupported_parameter
 
 STOPS = 4  # stop strings, as OpenAI allows
 TOP = 20  # likeliest tokens beside each
@@ -31,7 +31,7 @@ IDLE = {
 }  # fmt: skip
 
 
-def parsed(body: bytes) -> dict[str, Any]:
+def parse_body(body: bytes) -> dict[str, Any]:
     """The object that a body is."""
     try:
         found = json.loads(body, parse_constant=_no_constant)
@@ -53,15 +53,15 @@ def kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-class Fields:
+class RequestFields:
     """The fields of a request; `left` names those that nobody asked for."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = {name: value for name, value in body.items() if value is not None}
         self.asked: set[str] = set()
         for name, harmless in UNSUPPORTED.items():
-            if name in self.body and not any(same(self.body[name], value) for value in harmless):
-                raise unsupported(name, f"{name} is not supported here; leave it out")
+            if name in self.body and not any(is_same(self.body[name], value) for value in harmless):
+                raise unsupported_parameter(name, f"{name} is not supported here; leave it out")
 
     @property
     def left(self) -> list[str]:
@@ -79,18 +79,18 @@ class Fields:
             raise invalid(name, f"{name} must be a string; got {got}")
         return value
 
-    def word(self, name: str, known: tuple[str, ...]) -> str:
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
         value = self.get(name)
         if value is None:
-            return known[0]
-        if value not in known:
-            raise invalid(name, f"{name} must be one of {', '.join(known)}; got {value!r:.40}")
+            return choices[0]
+        if value not in choices:
+            raise invalid(name, f"{name} must be one of {', '.join(choices)}; got {value!r:.40}")
         return str(value)
 
-    def flag(self, name: str, usual: bool = False) -> bool:
+    def boolean(self, name: str, default: bool = False) -> bool:
         value = self.get(name)
         if value is None:
-            return usual
+            return default
         if not isinstance(value, bool):
             raise invalid(name, f"{name} must be true or false; got {kind(value)}")
         return value
@@ -99,9 +99,9 @@ class Fields:
         value = self.get(name)
         if value is None:
             return None
-        return within(name, value, low, high)
+        return check_range(name, value, low, high)
 
-    def whole(self, name: str, low: float = -math.inf, high: float = math.inf) -> int | None:
+    def integer(self, name: str, low: float = -math.inf, high: float = math.inf) -> int | None:
         value = self.get(name)
         if value is None:
             return None
@@ -132,16 +132,16 @@ class Fields:
         for token, number in value.items():
             if not (token.isascii() and token.isdigit() and len(token) < 10):
                 raise invalid("logit_bias", f"logit_bias names {token!r:.40}, which is no id of a token")
-            found[int(token)] = within("logit_bias", number, -100, 100)
+            found[int(token)] = check_range("logit_bias", number, -100, 100)
         return found
 
 
-def same(a: Any, b: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     """Equal, and of one type: False is not 0 here."""
     return type(a) is type(b) and bool(a == b)
 
 
-def within(name: str, value: Any, low: float, high: float) -> float:
+def check_range(name: str, value: Any, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise invalid(name, f"{name} must be a number; got {kind(value)}")
     if not low <= value <= high:
@@ -150,7 +150,7 @@ def within(name: str, value: Any, low: float, high: float) -> float:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompletionRequest:
     """What completions and conversations share: how to write, and how to send it."""
 
     n: int
@@ -161,9 +161,9 @@ class Asked:
     usage: bool  # a last event with the counts
 
 
-def read_sampling(fields: Fields, most: int) -> Asked:
+def read_sampling(fields: RequestFields, max_tokens: int) -> CompletionRequest:
     """The settings, under heedful's names. The temperature is 1 unless said, as it is for OpenAI."""
-    top_p, top_k = fields.number("top_p", 0, 1), fields.whole("top_k", -1)
+    top_p, top_k = fields.number("top_p", 0, 1), fields.integer("top_k", -1)
     temperature = fields.number("temperature", 0, 2)
     settings = {
         "temperature": 1.0 if temperature is None else temperature,
@@ -175,45 +175,47 @@ def read_sampling(fields: Fields, most: int) -> Asked:
         "repetition": fields.number("repetition_penalty", 0.01, 100),
         "bias": fields.bias(),
         "stop": fields.stops() or None,
-        "seed": fields.whole("seed", -(2**63), 2**64 - 1),
+        "seed": fields.integer("seed", -(2**63), 2**64 - 1),
     }
-    n = fields.whole("n", 1, most) or 1
+    n = fields.integer("n", 1, max_tokens) or 1
     if n > 1 and temperature == 0:
         raise invalid("n", f"n={n} with temperature=0 gives the same text {n} times; raise the temperature")
-    stream = fields.flag("stream")
+    stream = fields.boolean("stream")
     how = fields.get("stream_options")
     if how is not None and (not isinstance(how, dict) or not stream):
         raise invalid("stream_options", "stream_options must be an object, and goes with stream=true only")
-    usage = Fields(how or {}).flag("include_usage")
-    return Asked(n, {k: v for k, v in settings.items() if v is not None}, None, None, stream, usage)
+    usage = RequestFields(how or {}).boolean("include_usage")
+    return CompletionRequest(
+        n, {k: v for k, v in settings.items() if v is not None}, None, None, stream, usage
+    )
 
 
-def read_ids(name: str, value: Any) -> list[int]:
+def read_token_ids(name: str, value: Any) -> list[int]:
     """One list of ids."""
     if not isinstance(value, list) or not all(type(i) is int and 0 <= i < 2**31 for i in value):
         raise invalid(name, f"{name} must be a string, strings, ids or lists of ids; got {value!r:.60}")
     return value
 
 
-def read_inputs(fields: Fields, name: str, most: int) -> list[str | list[int]]:
+def read_inputs(fields: RequestFields, name: str, max_inputs: int) -> list[str | list[int]]:
     """Texts or lists of ids, one or several; never none, and never some of each."""
     value = fields.get(name)
     if value is None:
-        raise Refused(400, "missing_required_parameter", f"{name} is missing", param=name)
+        raise OpenAIError(400, "missing_required_parameter", f"{name} is missing", param=name)
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
         raise invalid(name, f"{name} must be a string, strings, ids or lists of ids; got {value!r:.60}")
     if type(value[0]) is int:
-        return [read_ids(name, value)]
-    if len(value) > most:
-        raise invalid(name, f"{name} has {len(value)} entries; {most} are the most")
+        return [read_token_ids(name, value)]
+    if len(value) > max_inputs:
+        raise invalid(name, f"{name} has {len(value)} entries; {max_inputs} are the most")
     if all(isinstance(v, str) for v in value):
         return list(value)
-    return [read_ids(name, v) for v in value]
+    return [read_token_ids(name, v) for v in value]
 
 
-def read_messages(fields: Fields) -> list[dict[str, str]]:
+def read_messages(fields: RequestFields) -> list[dict[str, str]]:
     """A conversation: roles and texts."""
     value = fields.get("messages")
     if not isinstance(value, list) or not value:
@@ -227,14 +229,14 @@ def _message(i: int, message: Any) -> dict[str, str]:
         raise invalid("messages", f"{where} must be an object with role and content; got {message!r:.60}")
     role = message["role"]
     if role in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
-        raise unsupported("messages", f"{where} is about tools, which are not supported here")
+        raise unsupported_parameter("messages", f"{where} is about tools, which are not supported here")
     if role not in ("system", "developer", "user", "assistant"):
         raise invalid("messages", f"{where} has the role {role!r:.40}; there are system, user and assistant")
     content = message.get("content")
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         other = [part.get("type") for part in content if part.get("type") not in ("text", "input_text")]
         if other:
-            raise unsupported(
+            raise unsupported_parameter(
                 "messages", f"{where} has a part of type {other[0]!r:.40}; only text is read here"
             )
         texts = [part.get("text") for part in content]

@@ -9,7 +9,7 @@ from types import FrameType
 
 import uvicorn
 
-from heedful.serve.app import Server
+from heedful.serve.openai_app import Server
 from heedful.server.guard import Guard
 
 
@@ -37,13 +37,13 @@ class Draining(uvicorn.Server):
             late = time.monotonic() - self.since >= self.patience
             if late:
                 self.shared.engine.abandon()
-            self.should_exit = late or self.shared.engine.idle
+            self.should_exit = late or self.shared.engine.is_idle
         return await super().on_tick(counter)
 
 
-def run(
+def run_until_signal(
     app: Guard, server: Server, sock: socket.socket, *, patience: float = 30.0,
-    ready: Callable[[Draining], None] = lambda running: None,
+    on_ready: Callable[[Draining], None] = lambda running: None,
 ) -> None:  # fmt: skip
     """Serve until a signal, or until `stop` of what `ready` is given."""
     config = uvicorn.Config(
@@ -51,7 +51,7 @@ def run(
         timeout_graceful_shutdown=3,
     )  # fmt: skip
     running = Draining(config, server, patience)
-    ready(running)
+    on_ready(running)
     try:
         running.run(sockets=[sock])
     finally:

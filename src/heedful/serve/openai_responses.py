@@ -13,71 +13,71 @@ import torch
 
 import heedful
 from heedful.decode.loop import Piece
-from heedful.serve.served import Served
-from heedful.serve.work import Read, Score, Writing
+from heedful.serve.generation_jobs import GenerationJob, TokenResult, TokenScore
+from heedful.serve.served_model import ServedModel
 
 FINISH = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 LEAST = -9999.0  # stands for a log-probability of −∞, which JSON cannot say
 
 
 @dataclass(frozen=True)
-class Part:
+class ChoiceDelta:
     """What became certain of one choice."""
 
     index: int
     text: str
-    scores: list[Score]
+    scores: list[TokenScore]
     finish: str | None = None
 
 
 @dataclass
-class Choice:
+class ChoiceState:
     """One choice so far."""
 
     text: list[str] = field(default_factory=list)
-    scores: list[Score] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
     finish: str = "length"  # of an answer for which no token was asked
     length: int = 0  # characters sent, for text_offset
 
 
-class Form(Protocol):
+class ResponseShape(Protocol):
     """Where completions and conversations differ."""
 
     prefix: str
-    whole: str
+    object_name: str
     chunk: str
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """The first choice of a stream, before any text."""
 
-    def pieces(self, part: Part, logprobs: Any) -> Iterable[dict[str, Any]]:
+    def pieces(self, part: ChoiceDelta, logprobs: Any) -> Iterable[dict[str, Any]]:
         """The choices of a stream that say what a part says."""
 
-    def choice(self, part: Part, logprobs: Any) -> dict[str, Any]:
+    def choice(self, part: ChoiceDelta, logprobs: Any) -> dict[str, Any]:
         """The choice of a whole answer."""
 
-    def logprobs(self, served: Served, scores: Sequence[Score], offset: int) -> dict[str, Any]:
+    def logprobs(self, served: ServedModel, scores: Sequence[TokenScore], offset: int) -> dict[str, Any]:
         """Tokens with their log-probabilities."""
 
 
 class Completion:
-    prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
+    prefix, object_name, chunk = "cmpl-", "text_completion", "text_completion"
 
     def opening(self, index: int) -> None:
         return None
 
-    def pieces(self, part: Part, logprobs: Any) -> Iterable[dict[str, Any]]:
+    def pieces(self, part: ChoiceDelta, logprobs: Any) -> Iterable[dict[str, Any]]:
         if part.text or logprobs or part.finish:
             yield self.choice(part, logprobs)
 
-    def choice(self, part: Part, logprobs: Any) -> dict[str, Any]:
+    def choice(self, part: ChoiceDelta, logprobs: Any) -> dict[str, Any]:
         return {"index": part.index, "text": part.text, "logprobs": logprobs, "finish_reason": part.finish}
 
-    def logprobs(self, served: Served, scores: Sequence[Score], offset: int) -> dict[str, Any]:
-        names = [served.spelled(s.token)[0] for s in scores]
+    def logprobs(self, served: ServedModel, scores: Sequence[TokenScore], offset: int) -> dict[str, Any]:
+        names = [served.token_text(s.token)[0] for s in scores]
         offsets = [offset]
         for s in scores:
-            offsets.append(offsets[-1] + characters(served, s))
+            offsets.append(offsets[-1] + text_offset(served, s))
         return {
             "tokens": names, "token_logprobs": [finite(s.logprob) for s in scores],
             "top_logprobs": [None if s.logprob is None else likeliest(served, s) for s in scores],
@@ -85,27 +85,27 @@ class Completion:
         }  # fmt: skip
 
 
-def characters(served: Served, score: Score) -> int:
+def text_offset(served: ServedModel, score: TokenScore) -> int:
     """How many a token adds to a text; half of one counts as one."""
-    name, raw = served.spelled(score.token)
+    name, raw = served.token_text(score.token)
     return len(name if raw is None else bytes(raw).decode("utf-8", errors="replace"))
 
 
-def likeliest(served: Served, score: Score) -> dict[str, float | None]:
+def likeliest(served: ServedModel, score: TokenScore) -> dict[str, float | None]:
     """Names with their log-probabilities; of two tokens that are spelled alike the likelier."""
     found: dict[str, float | None] = {}
     for token, logprob in score.top:
-        found.setdefault(served.spelled(token)[0], finite(logprob))
+        found.setdefault(served.token_text(token)[0], finite(logprob))
     return found
 
 
 class Chat:
-    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    prefix, object_name, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def opening(self, index: int) -> dict[str, Any]:
         return self._delta(index, {"role": "assistant", "content": ""}, None, None)
 
-    def pieces(self, part: Part, logprobs: Any) -> Iterable[dict[str, Any]]:
+    def pieces(self, part: ChoiceDelta, logprobs: Any) -> Iterable[dict[str, Any]]:
         if part.text or logprobs:
             yield self._delta(part.index, {"content": part.text}, logprobs, None)
         if part.finish:
@@ -114,15 +114,15 @@ class Chat:
     def _delta(self, index: int, delta: dict[str, str], logprobs: Any, finish: str | None) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
-    def choice(self, part: Part, logprobs: Any) -> dict[str, Any]:
+    def choice(self, part: ChoiceDelta, logprobs: Any) -> dict[str, Any]:
         message = {"role": "assistant", "content": part.text, "refusal": None}
         return {
             "index": part.index, "message": message, "logprobs": logprobs, "finish_reason": part.finish,
         }  # fmt: skip
 
-    def logprobs(self, served: Served, scores: Sequence[Score], offset: int) -> dict[str, Any]:
+    def logprobs(self, served: ServedModel, scores: Sequence[TokenScore], offset: int) -> dict[str, Any]:
         def entry(token: int, logprob: float | None) -> dict[str, Any]:
-            name, raw = served.spelled(token)
+            name, raw = served.token_text(token)
             return {"token": name, "logprob": finite(logprob), "bytes": raw}
 
         content = [
@@ -135,16 +135,17 @@ def finite(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, LEAST)
 
 
-class Answer:
-    """One answer while it is written: `chunks` for a stream, `whole` at the end."""
+class ResponseBuilder:
+    """One answer while it is written: `chunks` for a stream, `full_response` at the end."""
 
-    def __init__(self, form: Form, task: Writing) -> None:
+    def __init__(self, form: ResponseShape, task: GenerationJob) -> None:
         self.form, self.task = form, task
-        self.choices = [Choice() for _ in range(len(task.prompts) * task.asked.n)]
+        self.choices = [ChoiceState() for _ in range(len(task.prompts) * task.asked.n)]
         self.tokens = 0
         self.head = {
-            "id": form.prefix + secrets.token_hex(12), "object": form.whole, "created": int(time.time()),
-            "model": task.served.id, "system_fingerprint": fingerprint(task.served),
+            "id": form.prefix + secrets.token_hex(12), "object": form.object_name,
+            "created": int(time.time()),
+            "model": task.served.id, "system_fingerprint": system_fingerprint(task.served),
         }  # fmt: skip
 
     @property
@@ -152,20 +153,20 @@ class Answer:
         read = self.task.read
         return {"prompt_tokens": read, "completion_tokens": self.tokens, "total_tokens": read + self.tokens}
 
-    def parts(self, item: Piece | Read) -> list[Part]:
+    def parts(self, item: Piece | TokenResult) -> list[ChoiceDelta]:
         """What one token, or a prompt that is sent back, adds to the choices."""
         n = self.task.asked.n
-        if isinstance(item, Read):
+        if isinstance(item, TokenResult):
             text = self.task.served.text(self.task.prompts[item.row])
             end = None if self.task.limit else "length"
-            return [Part(item.row * n + s, text, item.scores, end) for s in range(n)]
+            return [ChoiceDelta(item.row * n + s, text, item.scores, end) for s in range(n)]
         self.tokens += 1
         wanted = self.task.asked.logprobs is not None
-        scores = [Score(item.token, item.logprob, item.top)] if wanted else []
+        scores = [TokenScore(item.token, item.logprob, item.top)] if wanted else []
         finish = None if item.finish is None else FINISH[item.finish]
-        return [Part(item.row * n + item.sample, item.text, scores, finish)]
+        return [ChoiceDelta(item.row * n + item.sample, item.text, scores, finish)]
 
-    def take(self, item: Piece | Read) -> None:
+    def take(self, item: Piece | TokenResult) -> None:
         """Keep it, for a whole answer."""
         for part in self.parts(item):
             choice = self.choices[part.index]
@@ -178,18 +179,18 @@ class Answer:
             if (first := self.form.opening(index)) is not None:
                 yield self._chunk([first])
 
-    def chunks(self, item: Piece | Read) -> Iterable[dict[str, Any]]:
+    def chunks(self, item: Piece | TokenResult) -> Iterable[dict[str, Any]]:
         for part in self.parts(item):
             choice = self.choices[part.index]
             said = self._logprobs(part.scores, choice.length) if part.scores else None
-            choice.length += sum(characters(self.task.served, s) for s in part.scores)
+            choice.length += sum(text_offset(self.task.served, s) for s in part.scores)
             for piece in self.form.pieces(part, said):
                 yield self._chunk([piece])
 
     def closing(self) -> Iterable[dict[str, Any]]:
         if not self.task.limit and not self.task.echo:
             for index in range(len(self.choices)):
-                yield self._chunk(list(self.form.pieces(Part(index, "", [], "length"), None)))
+                yield self._chunk(list(self.form.pieces(ChoiceDelta(index, "", [], "length"), None)))
         if self.task.asked.usage:
             yield self._chunk([]) | {"usage": self.usage}
 
@@ -197,20 +198,20 @@ class Answer:
         later = {"usage": None} if self.task.asked.usage else {}
         return self.head | {"object": self.form.chunk, "choices": choices} | later
 
-    def _logprobs(self, scores: Sequence[Score], offset: int = 0) -> Any:
+    def _logprobs(self, scores: Sequence[TokenScore], offset: int = 0) -> Any:
         if self.task.asked.logprobs is None:
             return None
         return self.form.logprobs(self.task.served, scores, offset)
 
-    def whole(self) -> dict[str, Any]:
+    def full_response(self) -> dict[str, Any]:
         choices = [
-            self.form.choice(Part(i, "".join(c.text), [], c.finish), self._logprobs(c.scores))
+            self.form.choice(ChoiceDelta(i, "".join(c.text), [], c.finish), self._logprobs(c.scores))
             for i, c in enumerate(self.choices)
         ]
         return self.head | {"choices": choices, "usage": self.usage}
 
 
-def fingerprint(served: Served) -> str:
+def system_fingerprint(served: ServedModel) -> str:
     """Changes with whatever may change a seed's text: the model, the versions, the device."""
     told = (served.id, heedful.__version__, torch.__version__, str(served.model.device))
     return "fp_" + hashlib.sha256(repr(told).encode()).hexdigest()[:12]

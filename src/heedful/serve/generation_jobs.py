@@ -13,15 +13,15 @@ from heedful.decode.loop import Piece, stream
 from heedful.loading import embed
 from heedful.models.base import LM
 from heedful.pooling import Pooling, pool
-from heedful.serve.errors import not_a_number, too_long
-from heedful.serve.served import Served
-from heedful.serve.wire import Asked
+from heedful.serve.openai_errors import not_a_number, too_long
+from heedful.serve.openai_requests import CompletionRequest
+from heedful.serve.served_model import ServedModel
 
 TOGETHER = 32  # texts embedded between two looks at whether somebody still waits
 
 
 @dataclass(frozen=True)
-class Score:
+class TokenScore:
     """A token, how likely it was, and which were likeliest in its place; None for a text's first."""
 
     token: int
@@ -30,20 +30,20 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Read:
+class TokenResult:
     """A prompt that is sent back before what follows it."""
 
     row: int
-    scores: list[Score]
+    scores: list[TokenScore]
 
 
 @dataclass(frozen=True)
-class Writing:
+class GenerationJob:
     """Prompts to go on with."""
 
-    served: Served
+    served: ServedModel
     prompts: list[list[int]]
-    asked: Asked
+    asked: CompletionRequest
     limit: int
     echo: bool = False
 
@@ -52,13 +52,15 @@ class Writing:
         return sum(map(len, self.prompts))
 
 
-def write(task: Writing) -> Iterator[Piece | Read]:
+def generate_tokens(task: GenerationJob) -> Iterator[Piece | TokenResult]:
     """The prompts if they are to be sent back, then every token of every row as it is chosen."""
     served, asked = task.served, task.asked
     if task.echo:
         assert isinstance(served.model, LM)
         for row, ids in enumerate(task.prompts):
-            yield Read(row, [] if asked.logprobs is None else scores(served.model, ids, asked.logprobs))
+            yield TokenResult(
+                row, [] if asked.logprobs is None else token_scores(served.model, ids, asked.logprobs)
+            )
     if not task.limit:
         return
     pieces = stream(
@@ -72,9 +74,9 @@ def write(task: Writing) -> Iterator[Piece | Read]:
 
 
 @torch.no_grad()
-def scores(model: LM, ids: list[int], top: int) -> list[Score]:
+def token_scores(model: LM, ids: list[int], top: int) -> list[TokenScore]:
     """log p(token | those before it) of every token of a text"""
-    found = [Score(ids[0], None)]
+    found = [TokenScore(ids[0], None)]
     if len(ids) == 1:
         return found
     logs = model(torch.tensor([ids], device=model.device))[0, :-1].float().log_softmax(-1)  # (T − 1, V)
@@ -82,31 +84,31 @@ def scores(model: LM, ids: list[int], top: int) -> list[Score]:
     likeliest = logs.topk(top)
     beside = zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
     for token, logprob, (names, values) in zip(ids[1:], own, beside, strict=True):
-        found.append(Score(token, logprob, tuple(zip(names, values, strict=True))))
+        found.append(TokenScore(token, logprob, tuple(zip(names, values, strict=True))))
     return found
 
 
 @dataclass(frozen=True)
-class Embedding:
+class EmbeddingJob:
     """Texts to be made vectors: strings, or ids as they are."""
 
-    served: Served
+    served: ServedModel
     inputs: list[str | list[int]]
     read: int  # tokens
 
 
-def embedding(served: Served, inputs: list[str | list[int]]) -> Embedding:
+def make_embedding_job(served_model: ServedModel, inputs: list[str | list[int]]) -> EmbeddingJob:
     """Counted as `heedful.embed` reads them: a checkpoint for sentences says where it cuts."""
-    cut = served.model.pooling.length if served.model.pooling is not None else None
-    encode = served.model.tokenizer.encode
+    cut = served_model.model.pooling.length if served_model.model.pooling is not None else None
+    encode = served_model.model.tokenizer.encode
     sizes = [len(encode(i) if isinstance(i, str) else i) for i in inputs]
     sizes = sizes if cut is None else [min(size, cut) for size in sizes]
-    if max(sizes) > served.context:
-        raise too_long(served.context, max(sizes))
-    return Embedding(served, inputs, sum(sizes))
+    if max(sizes) > served_model.context:
+        raise too_long(served_model.context, max(sizes))
+    return EmbeddingJob(served_model, inputs, sum(sizes))
 
 
-def vectors(task: Embedding) -> Iterator[Tensor]:
+def compute_embeddings(task: EmbeddingJob) -> Iterator[Tensor]:
     """(N, D) for a few inputs at a time, in order."""
     model = task.served.model
     assert isinstance(model, LM)

@@ -14,9 +14,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape, nearest
-from heedful.nn.adapt import LoRA, adapted, matches, swap
+from heedful.files import read_json
+from heedful.nn.adapt import LoRA, adapted_modules, matches, swap
 
 SETTINGS, TENSORS = "adapter.json", "adapter.safetensors"
+KINDS: dict[str, tuple[type, ...]] = {
+    "rank": (int,),
+    "alpha": (int, float),
+    "layers": (list,),
+    "whole": (list,),
+}
 
 
 def lora(
@@ -35,7 +42,7 @@ def lora(
         raise ConfigError(f"rank={rank} must be a whole number, at least 1")
     if alpha is not None and not math.isfinite(alpha):
         raise ConfigError(f"alpha={alpha} must be finite", hint="None is twice the rank")
-    if next(adapted(model), None) is not None:
+    if next(adapted_modules(model), None) is not None:
         raise ConfigError("this model is adapted already", hint="call heedful.merge(model) first")
     alpha = 2.0 * rank if alpha is None else float(alpha)
     names = swap(model, lambda name, m: LoRA(m, rank, alpha) if _meant(name, m, targets) else None)  # type: ignore[arg-type]
@@ -68,7 +75,7 @@ def merge(model: nn.Module) -> nn.Module:
 
 def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
     """A and B of every adapted layer, by name."""
-    parts = ((name, layer, part) for name, layer in adapted(model) for part in ("down", "up"))
+    parts = ((name, layer, part) for name, layer in adapted_modules(model) for part in ("down", "up"))
     return {f"{name}.{part}": getattr(layer, part) for name, layer, part in parts}
 
 
@@ -80,7 +87,7 @@ def save_adapter(
     `base` names that model, so that the folder can be loaded by itself; it may then be a trained head alone.
     `dtype` None keeps the tensors' own.
     """
-    layers = dict(adapted(model))
+    layers = dict(adapted_modules(model))
     if not layers and base is None:
         raise InputError(
             "this model has no adapter", hint="call heedful.lora(model) first, or save the whole model"
@@ -109,10 +116,10 @@ def adapter_base(folder: Path) -> str | None:
     if not has_adapter(folder):
         return None
     try:
-        base: str | None = json.loads((folder / SETTINGS).read_text(encoding="utf-8")).get("base")
-    except (ValueError, AttributeError):
+        base = read_json(folder / SETTINGS).get("base")
+    except CorruptFile:
         return None  # a damaged file is reported by whoever reads the adapter
-    return base
+    return base if isinstance(base, str) else None
 
 
 def forget_adapter(folder: Path) -> None:
@@ -145,11 +152,31 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not has_adapter(folder):
         raise NotFound(f"{folder} has no {SETTINGS}", hint="is it the folder of an adapter?")
+    settings = read_json(folder / SETTINGS)
     try:
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         held = load_file(folder / TENSORS)
-        return {key: settings[key] for key in ("rank", "alpha", "layers", "whole")}, held
     except Exception as error:
         raise CorruptFile(
             f"{folder} holds a damaged adapter ({str(error)[:80]})", hint="save it again"
         ) from None
+    for key, kinds in KINDS.items():
+        value = settings.get(key)
+        named = not isinstance(value, list) or all(isinstance(name, str) for name in value)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not named:
+            raise CorruptFile(f"{folder / SETTINGS} has {key}={value!r:.80}", hint="save it again")
+    _check_tensors(folder, settings, held)
+    return {key: settings[key] for key in KINDS}, held
+
+
+def _check_tensors(folder: Path, settings: dict[str, Any], held: dict[str, Tensor]) -> None:
+    """Raise CorruptFile for an adapter that lacks a tensor it says it has, or has one of another rank."""
+    parts = [f"{layer}.{part}" for layer in settings["layers"] for part in ("down", "up")]
+    for name in (*parts, *settings["whole"]):
+        if name not in held:
+            raise CorruptFile(f"{folder / TENSORS} has no {name!r:.80}", hint="save it again")
+    for name in parts:
+        shape, rank = tuple(held[name].shape), settings["rank"]
+        if len(shape) != 2 or shape[0 if name.endswith("down") else 1] != rank:
+            raise CorruptFile(
+                f"{folder}: {name!r:.80} has shape {shape} and the rank is {rank}", hint="save it again"
+            )

@@ -30,7 +30,7 @@ from heedful.models.published import config_from, config_from_gguf, config_to, u
 from heedful.models.published_checks import check_sizes, read_quantization
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
-from heedful.nn.quantised import Int8Embedding, swap_in
+from heedful.nn.quantised import Int8Embedding, quantise_modules
 from heedful.pooling import Pooling, read_pooling, write_pooling
 from heedful.pooling import pool as pool_tokens
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
@@ -233,7 +233,7 @@ def _fill_quantised(
     model: Model, source: Source, hf_config: dict[str, Any], dtype: torch.dtype | None
 ) -> None:
     """Weights that `quantize` rounded are kept under our own names and in their own types."""
-    swap_in(model, **read_quantization(hf_config))
+    quantise_modules(model, **read_quantization(hf_config))
     fill(model, source, own_rows(model), as_stored=True)
     model.tie()  # a head that was not rounded still shares the embedding's table
     model.requires_grad_(False)

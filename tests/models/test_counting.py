@@ -14,7 +14,7 @@ from heedful.models import FAMILIES, presets
 from heedful.models.base import LM
 from heedful.nn.context import PartState
 from heedful.nn.init import initialise
-from heedful.nn.state import KV, Group, Recurrent, Rolling
+from heedful.nn.state import KV, RecurrentState, SlidingKV, StateGroup
 
 PARAMETERS = {
     "bert-base-uncased": 109_482_240,
@@ -141,13 +141,13 @@ def test_an_encoder_remembers_nothing() -> None:
 def held(state: PartState | None, length: int) -> int:
     """Numbers in a state, counting keys and values up to `length`."""
     match state:
-        case Group():
+        case StateGroup():
             return sum(held(part, length) for part in state.parts.values())
-        case KV() | Rolling():
+        case KV() | SlidingKV():
             assert state.k is not None
             assert state.v is not None
             return sum(t[:, :, :length].numel() for t in (state.k, state.v))
-        case Recurrent():
+        case RecurrentState():
             return sum(t.numel() * (2 if t.is_complex() else 1) for t in state.tensors.values())
     return 0
 

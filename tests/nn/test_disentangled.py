@@ -26,7 +26,7 @@ def context(**more: object) -> Context:
 @pytest.mark.parametrize("terms", [("c2p", "p2c"), ("c2p",), ("p2c",), ()])
 @torch.no_grad()
 def test_scores_are_the_sum_of_their_terms(terms: tuple[str, ...], shared: bool, buckets: int) -> None:
-    distances = Distances(D, far=6, buckets=buckets)
+    distances = Distances(D, max_distance=6, buckets=buckets)
     attn = DisentangledAttention(D, H, distances, terms, shared=shared)
     initialise(attn, 0.3)
     x, watch = torch.randn(1, T, D), Watch("attn.scores")
@@ -67,11 +67,11 @@ def test_neighbours_equal_a_padded_convolution_and_skip_padding_and_other_docume
     alone = torch.cat((conv(x[:, :4], context()), conv(x[:, 4:], context())), 1)
     assert (packed - alone).abs().max() <= 1e-6
     valid = torch.arange(T)[None] >= 3
-    assert (conv(x, context(new_valid=valid))[:, 3:] - conv(x[:, 3:], context())).abs().max() <= 1e-6
+    assert (conv(x, context(valid_new=valid))[:, 3:] - conv(x[:, 3:], context())).abs().max() <= 1e-6
 
 
 def test_all_layers_share_one_table_and_make_its_rows_once() -> None:
-    distances, ctx = Distances(D, far=6), context()
+    distances, ctx = Distances(D, max_distance=6), context()
     first = distances(ctx)
     assert all(a is b for a, b in zip(first, distances(ctx), strict=True))
 

@@ -18,7 +18,7 @@ from heedful.nn.linear import (
     elu_features,
     taylor_features,
 )
-from heedful.nn.scan import fast_linear, linear, linear_pattern
+from heedful.nn.scan import fast_linear, linear_pattern, linear_scan
 
 LENGTH = 70
 KINDS = ["linear", "gla", "taylor", "conv"]
@@ -56,15 +56,15 @@ def inputs(length: int = LENGTH) -> list[Tensor]:
 def test_blocks_equal_the_loop_and_the_quadratic_form(decays: bool, forgets: bool) -> None:
     q, k, v, log, new, S = inputs()
     log_a, fresh = log if decays else None, new if forgets else None
-    one, other = linear(q, k, v, log_a, fresh, S), fast_linear(q, k, v, log_a, fresh, S)
+    one, other = linear_scan(q, k, v, log_a, fresh, S), fast_linear(q, k, v, log_a, fresh, S)
     assert all((a - b).abs().max() <= 1e-10 for a, b in zip(one, other, strict=True))
-    alone = linear(q, k, v, log_a, fresh, torch.zeros_like(S))[0]
+    alone = linear_scan(q, k, v, log_a, fresh, torch.zeros_like(S))[0]
     assert (linear_pattern(q, k, log_a, fresh) @ v - alone).abs().max() <= 1e-10
 
 
 def test_blocks_have_the_gradient_of_the_loop() -> None:
     grads = []
-    for form in (linear, fast_linear):
+    for form in (linear_scan, fast_linear):
         torch.manual_seed(0)
         given = inputs()
         leaves = [x.requires_grad_() for x in given if x.is_floating_point()]
@@ -95,7 +95,7 @@ def test_blocks_train_clearly_faster_than_the_loop(decays: bool) -> None:
         form(*leaves, log_a, None, S)[0].sum().backward()  # type: ignore[operator]
         return time.process_time() - start
 
-    assert min(seconds(fast_linear) for _ in range(3)) * 1.5 < min(seconds(linear) for _ in range(3))
+    assert min(seconds(fast_linear) for _ in range(3)) * 1.5 < min(seconds(linear_scan) for _ in range(3))
 
 
 def test_taylor_features_are_the_second_order_series_of_the_exponential() -> None:
@@ -150,7 +150,7 @@ def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> No
         padded = torch.full((1, len(mark), 16), 7.0)
         padded[valid] = tokens[0]
         pos = (past + valid.int().cumsum(1) - 1).clamp(min=0)
-        here = Context(pos, pos, Mask(causal=True, valid=valid), new_valid=valid)
+        here = Context(pos, pos, Mask(causal=True, valid=valid), valid_new=valid)
         expected, got = part(tokens, context(tokens.shape[1], past), one), part(padded, here, other)
         assert (got[valid] - expected[0]).abs().max() <= 1e-5
         past += tokens.shape[1]
@@ -162,7 +162,7 @@ def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(ki
     part, x, watch = make(kind), torch.randn(2, 12, 16), Watch("*")
     fresh, valid = torch.zeros(2, 12, dtype=torch.bool), torch.ones(2, 12, dtype=torch.bool)
     fresh[:, [0, 7]], valid[0, :3], valid[1, 9:] = True, False, False
-    part(x, context(12, fresh=fresh, new_valid=valid, watch=watch, path="attn"))
+    part(x, context(12, fresh=fresh, valid_new=valid, watch=watch, path="attn"))
     pattern, v, heads = (watch[f"attn.{name}"] for name in ("pattern", "v", "heads"))
     assert (pattern @ v - heads).abs().max() <= 1e-5
     assert pattern[:, :, 7:, :7].abs().max() == 0

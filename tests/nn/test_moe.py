@@ -11,16 +11,16 @@ from heedful.errors import ConfigError
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.ffn import GatedMLP
 from heedful.nn.moe import (
+    ExpertMethod,
     Experts,
     MoE,
     Router,
     SigmoidRouter,
     SoftmaxRouter,
-    Way,
-    batched,
+    experts_batched,
+    experts_grouped,
+    experts_one_by_one,
     groupable,
-    grouped,
-    looped,
 )
 
 E, D, HIDDEN = 12, 16, 8
@@ -45,16 +45,18 @@ def chosen_at_random(tokens: int, active: int = 3) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("way", [batched, grouped])
+@pytest.mark.parametrize("way", [experts_batched, experts_grouped])
 @pytest.mark.parametrize("tokens", [1, 23])
-def test_the_fast_ways_equal_the_loop_also_in_gradients(way: Way, tokens: int, dtype: torch.dtype) -> None:
+def test_the_fast_ways_equal_the_loop_also_in_gradients(
+    way: ExpertMethod, tokens: int, dtype: torch.dtype
+) -> None:
     experts, x = make_experts().to(dtype), torch.randn(tokens, D, dtype=dtype, requires_grad=True)
     assert groupable(x, experts)
     weights, chosen = chosen_at_random(tokens)
     weights.requires_grad_()
     everything = [x, weights, *experts.parameters()]
     grad = torch.randn(tokens, D, dtype=dtype)
-    slow, fast = looped(experts, x, weights, chosen), way(experts, x, weights, chosen)
+    slow, fast = experts_one_by_one(experts, x, weights, chosen), way(experts, x, weights, chosen)
     limit = 1e-5 if dtype == torch.float32 else 0.1
     assert fast.dtype == dtype
     assert (fast - slow).abs().max() <= limit
@@ -65,17 +67,17 @@ def test_the_fast_ways_equal_the_loop_also_in_gradients(way: Way, tokens: int, d
 
 def test_the_way_follows_from_size_and_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(4, D)
-    assert make_experts().way(x) is batched
+    assert make_experts().best_method(x) is experts_batched
     monkeypatch.setattr("heedful.nn.moe.SMALL", 0)
-    assert make_experts().way(x) is grouped
-    assert make_experts(dim=15).way(x) is looped
+    assert make_experts().best_method(x) is experts_grouped
+    assert make_experts(dim=15).best_method(x) is experts_one_by_one
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["grouped", "batched"])
 @torch.no_grad()
 def test_the_compiler_traces_large_ones_too(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.nn.moe.SMALL", 0)
-    part = MoE(SigmoidRouter(D, E, 2, groups=4, kept=2), make_experts()).to(dtype)
+    part = MoE(SigmoidRouter(D, E, 2, groups=4, groups_kept=2), make_experts()).to(dtype)
     x = torch.randn(2, 5, D, dtype=dtype)
     torch._dynamo.reset()
     traced = torch.compile(lambda x: part(x, context()), fullgraph=True, backend="eager")
@@ -87,7 +89,7 @@ def naive(router: Router, scores: Tensor, liking: Tensor, best_of: int) -> tuple
     size = len(scores) // router.groups
     members = [list(range(g * size, (g + 1) * size)) for g in range(router.groups)]
     worth = [sum(sorted((liking[e].item() for e in m), reverse=True)[:best_of]) for m in members]
-    kept = sorted(range(router.groups), key=lambda g: -worth[g])[: router.kept]
+    kept = sorted(range(router.groups), key=lambda g: -worth[g])[: router.groups_kept]
     allowed = [e for g in kept for e in members[g]]
     best = sorted(allowed, key=lambda e: -liking[e].item())[: router.active]
     return best, [scores[e].item() for e in best]
@@ -97,7 +99,7 @@ def naive(router: Router, scores: Tensor, liking: Tensor, best_of: int) -> tuple
 @pytest.mark.parametrize("normalise", [False, True])
 @torch.no_grad()
 def test_the_softmax_router_chooses_as_its_equation_says(groups: tuple[int, int], normalise: bool) -> None:
-    router = SoftmaxRouter(D, E, 3, groups=groups[0], kept=groups[1], scale=1.5, normalise=normalise)
+    router = SoftmaxRouter(D, E, 3, groups=groups[0], groups_kept=groups[1], scale=1.5, normalise=normalise)
     x = torch.randn(2, 5, D) * 3
     weights, chosen = router(x, context())
     for b in range(2):
@@ -113,7 +115,7 @@ def test_the_softmax_router_chooses_as_its_equation_says(groups: tuple[int, int]
 @pytest.mark.parametrize("normalise", [False, True])
 @torch.no_grad()
 def test_the_sigmoid_routers_bias_steers_the_choice_alone(groups: tuple[int, int], normalise: bool) -> None:
-    router = SigmoidRouter(D, E, 3, groups=groups[0], kept=groups[1], scale=2.5, normalise=normalise)
+    router = SigmoidRouter(D, E, 3, groups=groups[0], groups_kept=groups[1], scale=2.5, normalise=normalise)
     router.bias.normal_()
     x = torch.randn(2, 5, D) * 3
     weights, chosen = router(x, context())
@@ -165,8 +167,8 @@ def test_one_token_uses_its_own_experts_the_shared_one_and_the_router() -> None:
     ("values", "says"),
     [
         ({"groups": 5}, "groups=5 does not divide experts=12"),
-        ({"groups": 4, "kept": 5}, "between 1 and groups=4"),
-        ({"groups": 4, "kept": 1, "active": 4}, "active=4 experts cannot be chosen from 3"),
+        ({"groups": 4, "groups_kept": 5}, "between 1 and groups=4"),
+        ({"groups": 4, "groups_kept": 1, "active": 4}, "active=4 experts cannot be chosen from 3"),
     ],
 )
 def test_groups_that_cannot_be_are_an_error(values: dict[str, int], says: str) -> None:

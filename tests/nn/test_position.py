@@ -91,11 +91,11 @@ def test_alibi_is_zero_at_home_and_falls_with_distance() -> None:
 
 
 def test_buckets_are_exact_near_and_logarithmic_far() -> None:
-    bias = BucketBias(2, buckets=32, far=128, causal=True)
+    bias = BucketBias(2, buckets=32, max_distance=128, causal=True)
     near = bias.bucket(-torch.arange(16))
     assert near.tolist() == list(range(16))
     assert bias.bucket(torch.tensor([-1000, -127])).tolist() == [31, 31]
-    both = BucketBias(2, buckets=32, far=128, causal=False).bucket(torch.tensor([-3, 0, 3]))
+    both = BucketBias(2, buckets=32, max_distance=128, causal=False).bucket(torch.tensor([-3, 0, 3]))
     assert both.tolist() == [3, 0, 19]
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit, Recurrence
-from heedful.nn.state import Group, Recurrent
+from heedful.nn.state import RecurrentState, StateGroup
 
 B, T, D, H = 3, 7, 5, 4
 LAYERS = [RNN, LSTM, GRU]
@@ -24,7 +24,7 @@ def context(
     backend: str = "auto",
 ) -> Context:
     pos, mask = torch.arange(length)[None], Mask(valid=valid)
-    return Context(pos, pos, mask, new_valid=valid, fresh=fresh, watch=watch, path="l", backend=backend)
+    return Context(pos, pos, mask, valid_new=valid, fresh=fresh, watch=watch, path="l", backend=backend)
 
 
 def close(a: Tensor, b: Tensor, limit: float = 1e-6) -> bool:
@@ -49,7 +49,7 @@ def ragged() -> Tensor:
     return torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 1, 0, 1, 0], [0] * 7]).bool()
 
 
-def last(state: Recurrent) -> Tensor:
+def last(state: RecurrentState) -> Tensor:
     return torch.cat([state[n] for n in sorted(state.tensors)], -1)
 
 
@@ -80,7 +80,7 @@ def test_the_fused_kernel_equals_the_loop(
     layer = kind(D, H, bias=bias, reverse=reverse)
     x, valid = torch.randn(4, T, D), ragged() if padded else None
     first = {name: torch.randn(4, H) for name in layer.carried}
-    states = [Recurrent(**first), Recurrent(**first)]
+    states = [RecurrentState(**first), RecurrentState(**first)]
     fused = layer(x, context(valid=valid), states[0])
     loop = layer(x, context(valid=valid, backend="reference"), states[1])
     assert close(fused, loop)
@@ -148,7 +148,7 @@ def test_an_edited_gate_acts_on_all_later_steps() -> None:
     watch = Watch("l.c", edit={"l.f": forget, "l.i": drop_input})
     got = layer(x, context(watch=watch))
     assert watch["l.c"][:, 3].abs().max() == 0
-    state = Recurrent(h=torch.zeros(B, H), c=torch.zeros(B, H))
+    state = RecurrentState(h=torch.zeros(B, H), c=torch.zeros(B, H))
     assert close(got[:, 4:], layer(x[:, 4:], context(T - 4), state))  # nothing was left of the first four
 
 
@@ -201,13 +201,13 @@ def test_reading_both_ways_equals_torch(padded: bool) -> None:
     valid = torch.tensor([[1] * 7, [1, 1, 1, 1, 0, 0, 0]]).bool() if padded else None
     state = layer.new_state(2, T)
     got = layer(x, context(valid=valid), state)
-    assert isinstance(state, Group)
+    assert isinstance(state, StateGroup)
     for row, length in enumerate((7, 4) if padded else (7, 7)):
         expected, (h, c) = peer(x[row : row + 1, :length])
         assert close(got[row, :length], expected[0])
         for way, name in enumerate(("ahead", "back")):
             part = state[name]
-            assert isinstance(part, Recurrent)
+            assert isinstance(part, RecurrentState)
             assert close(part["h"][row], h[way, 0])
             assert close(part["c"][row], c[way, 0])
 

@@ -125,14 +125,14 @@ def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> No
     padded = torch.full((1, 14, 16), 7.0)
     padded[valid] = x[0]
     one, other = part.new_state(1, 0), part.new_state(1, 0)
-    expected, got = part(x, context(9), one), part(padded, context(14, new_valid=valid), other)
+    expected, got = part(x, context(9), one), part(padded, context(14, valid_new=valid), other)
     assert (got[valid] - expected[0]).abs().max() <= 1e-5
     for name, tensor in one.tensors.items():
         assert (other[name] - tensor).abs().max() <= 1e-5, name
     later = torch.tensor([[0, 1, 0, 1, 1, 0, 1]]).bool()
     wider = torch.full((1, 7, 16), -3.0)
     wider[later] = more[0]
-    got = part(wider, context(7, new_valid=later), other)
+    got = part(wider, context(7, valid_new=later), other)
     assert (got[later] - part(more, context(4), one)[0]).abs().max() <= 1e-5
 
 
@@ -144,7 +144,7 @@ def test_documents_are_read_alone_also_where_padding_stands_between(kind: str) -
     fresh[0, [0, 5]] = True
     valid = torch.ones(1, 12, dtype=torch.bool)
     valid[0, [4, 5, 8]] = False  # the second document begins with padding
-    got = part(x, context(12, fresh=fresh, new_valid=valid))
+    got = part(x, context(12, fresh=fresh, valid_new=valid))
     alone = [part(x[:, i], context(len(i))) for i in ([0, 1, 2, 3], [6, 7, 9, 10, 11])]
     assert (got[:, valid[0]] - torch.cat(alone, 1)).abs().max() <= 1e-5
 
@@ -155,7 +155,7 @@ def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(ki
     part, x, watch = make(kind), torch.randn(2, 12, 16), Watch("*")
     fresh, valid = torch.zeros(2, 12, dtype=torch.bool), torch.ones(2, 12, dtype=torch.bool)
     fresh[:, [0, 7]], valid[0, :3], valid[1, 9:] = True, False, False
-    part(x, context(12, fresh=fresh, new_valid=valid, watch=watch, path="ssm"))
+    part(x, context(12, fresh=fresh, valid_new=valid, watch=watch, path="ssm"))
     pattern, v, heads = (watch[f"ssm.{name}"] for name in ("pattern", "v", "heads"))
     assert pattern.shape == (2, v.shape[1], 12, 12)
     assert ((pattern @ v - heads).abs().amax((1, 3))[valid]).max() <= 1e-5

@@ -14,7 +14,7 @@ from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import ALiBi, Rotary
 from heedful.nn.rope import NTKScaling
-from heedful.nn.state import KV, Group, Rolling
+from heedful.nn.state import KV, SlidingKV, StateGroup
 from tests.properties.tiny import ids, tiny
 
 FAMILIES = ["mistral", "gpt3", "based"]
@@ -27,17 +27,17 @@ def lm(family: str) -> LM:
     return model
 
 
-def rolling(state: PartState | None) -> list[Rolling]:
-    if isinstance(state, Group):
+def rolling(state: PartState | None) -> list[SlidingKV]:
+    if isinstance(state, StateGroup):
         return [found for part in state.parts.values() for found in rolling(part)]
-    return [state] if isinstance(state, Rolling) else []
+    return [state] if isinstance(state, SlidingKV) else []
 
 
 def growing(state: PartState | None) -> PartState | None:
     """The same, with states that hold all keys and values."""
-    if isinstance(state, Group):
-        return Group({name: growing(part) for name, part in state.parts.items()})
-    return KV() if isinstance(state, Rolling) else state
+    if isinstance(state, StateGroup):
+        return StateGroup({name: growing(part) for name, part in state.parts.items()})
+    return KV() if isinstance(state, SlidingKV) else state
 
 
 def both(model: LM, rows: int) -> tuple[State, State]:
@@ -173,7 +173,7 @@ def test_a_bias_of_the_scores_and_angles_by_length_follow_the_keys(padded: bool)
         valid = known[:, :end] if padded else None
         pos = torch.arange(end)[None] if valid is None else (valid.long().cumsum(1) - 1).clamp(min=0)
         new = None if valid is None else valid[:, past:]
-        ctx = Context(pos[:, past:], pos, Mask(causal=True, valid=valid), past=past, new_valid=new)
+        ctx = Context(pos[:, past:], pos, Mask(causal=True, valid=valid), past=past, valid_new=new)
         one, two = stack(piece, ctx, state), stack(piece, ctx, other)
         assert same(one[known[:, past:end]], two[known[:, past:end]])
         past = end

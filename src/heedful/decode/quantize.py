@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from heedful.errors import ConfigError
 from heedful.models.base import Model
-from heedful.nn.adapt import adapted
-from heedful.nn.quantised import GROUP, swap_in
+from heedful.nn.adapt import adapted_modules
+from heedful.nn.quantised import GROUP, quantise_modules
 
 
 def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bool = False) -> Model:
@@ -18,11 +18,11 @@ def quantize(model: Model, kind: str = "int8", *, group: int = GROUP, tables: bo
     if "quantization" in model.hf_config:
         kind = model.hf_config["quantization"]["kind"]
         raise ConfigError(f"this model is quantised already, to {kind}", hint="take the one it was made from")
-    if next(adapted(model), None) is not None:
+    if next(adapted_modules(model), None) is not None:
         raise ConfigError("this model has an adapter; call heedful.merge(model) first")
     if group < 2 or group % 2:
         raise ConfigError(f"group={group} must be even: two numbers share a byte; take 32 or 64")
-    if not swap_in(model, kind, group, tables):
+    if not quantise_modules(model, kind, group, tables):
         raise ConfigError(
             f"nothing here can be quantised: {model.family.name} has no attention, MLP or word head"
         )

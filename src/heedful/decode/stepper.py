@@ -22,7 +22,7 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
-from heedful.nn.state import Fixed, Group, Recurrent, Rolling
+from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
 
 MAX_CAPACITY_AHEAD = 4096  # positions allocated at once; a state that needs more grows
 
@@ -131,11 +131,11 @@ class EagerStepper:
 
 def erasable(part: PartState | None) -> float:
     """Return how many of the newest positions all layers can forget: none if recurrent, a few of a window."""
-    if isinstance(part, Group):
+    if isinstance(part, StateGroup):
         return min(map(erasable, part.parts.values()), default=math.inf)
-    if isinstance(part, Rolling):
+    if isinstance(part, SlidingKV):
         return part.spare
-    return 0 if isinstance(part, Recurrent) and not isinstance(part, Fixed) else math.inf
+    return 0 if isinstance(part, RecurrentState) and not isinstance(part, FixedState) else math.inf
 
 
 def greedy_logits(

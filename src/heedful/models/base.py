@@ -173,7 +173,7 @@ class LM(Model):
         if documents is not None:
             pos, fresh = document_positions(documents)
         mask = Mask(causal=self.causal, valid=valid, q_documents=documents, k_documents=documents)
-        ctx = Context(pos, pos, mask, new_valid=valid, fresh=fresh, watch=watch, backend=backend)
+        ctx = Context(pos, pos, mask, valid_new=valid, fresh=fresh, watch=watch, backend=backend)
         x = self.embed(tokens, ctx.at("embed"), types)
         return self.blocks(x, ctx.at("blocks")), ctx
 
@@ -244,7 +244,7 @@ def advance(
         valid = new
     k_pos = positions(state.valid, past + T, tokens.device)
     ctx = Context(
-        k_pos[:, past:], k_pos, Mask(causal=True, valid=state.valid), past=past, new_valid=valid,
+        k_pos[:, past:], k_pos, Mask(causal=True, valid=state.valid), past=past, valid_new=valid,
         memory=state.memory, memory_mask=state.memory_mask, watch=watch, backend=backend,
     )  # fmt: skip
     state.past = past + T
@@ -373,7 +373,7 @@ class Seq2Seq(Model):
         """Run the encoder; the state holds the memory and, with a bridge, what the decoder starts from."""
         self.check(source, self.embed, valid, what="source")
         pos = positions(valid, source.shape[1], source.device)
-        ctx = Context(pos, pos, Mask(valid=valid), new_valid=valid, watch=watch, backend=backend)
+        ctx = Context(pos, pos, Mask(valid=valid), valid_new=valid, watch=watch, backend=backend)
         x = self.embed(source, ctx.at("embed"))
         held = None if self.bridge is None else self.encoder.new_state(len(source), source.shape[1])
         memory = self.encoder(x, ctx.at("encoder"), held)

@@ -41,7 +41,7 @@ from heedful.nn.init import outline
 from heedful.nn.latent import LatentAttention
 from heedful.nn.moe import Experts, MoE, SigmoidRouter
 from heedful.nn.recurrent import Recurrence
-from heedful.nn.state import Recurrent, Rolling
+from heedful.nn.state import RecurrentState, SlidingKV
 
 LENGTH = 1024  # where neither the caller nor the config says how long a text is
 
@@ -129,7 +129,7 @@ class Probe:
     def fixed(self, part: Part) -> int:
         """The numbers in the state of a recurrent part."""
         state = part.new_state(1, 1)
-        if not isinstance(state, Recurrent):
+        if not isinstance(state, RecurrentState):
             return 0
         key = (type(part), *(p.shape for p in part.parameters()))
         if key not in self.seen:
@@ -310,7 +310,7 @@ def holds(part: nn.Module, length: int, probe: Probe) -> dict[str, int]:
 @holds.register
 def _(part: Attention, length: int, probe: Probe) -> dict[str, int]:
     state, size = part.new_state(1, length), 2 * part.kv_heads * part.head_dim
-    if isinstance(state, Rolling) and length > state.slots:
+    if isinstance(state, SlidingKV) and length > state.slots:
         return {"fixed": state.slots * size}
     return {"token": size}
 

@@ -104,7 +104,7 @@ def mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:
 def moe(c: DeepSeekV2Config, router: type[Router]) -> MoE:
     return MoE(
         router(
-            c.dim, c.experts, c.active, groups=c.groups, kept=c.groups_kept, scale=c.route_scale,
+            c.dim, c.experts, c.active, groups=c.groups, groups_kept=c.groups_kept, scale=c.route_scale,
             normalise=c.normalise,
         ),
         Experts(c.experts, c.dim, c.expert_hidden, activation(c.act)),

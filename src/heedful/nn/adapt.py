@@ -99,7 +99,7 @@ def matches(name: str, targets: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(word, t) for word in (name, name.rpartition(".")[2]) for t in targets)
 
 
-def adapted(model: nn.Module) -> Iterator[tuple[str, LoRA]]:
+def adapted_modules(model: nn.Module) -> Iterator[tuple[str, LoRA]]:
     """The adapted layers and their names."""
     yield from ((name, module) for name, module in model.named_modules() if isinstance(module, LoRA))
 

@@ -131,7 +131,7 @@ def blocked(call: Call, ctx: Context, block: int = 256) -> Tensor:
 BACKENDS: dict[str, Backend] = {"reference": reference, "sdpa": sdpa, "blocked": blocked}
 
 
-def unsupported(name: str, call: Call) -> str | None:
+def unsupported_reason(name: str, call: Call) -> str | None:
     """Why backend `name` cannot take this call; None if it can."""
     if name == "blocked" and call.dropout > 0:
         return "it never holds the pattern that dropout would thin out"
@@ -148,7 +148,7 @@ def attend(call: Call, ctx: Context) -> Tensor:
         raise InputError(
             f"backend={name!r} shows no pattern", hint="watch with backend='auto' or 'reference'"
         )
-    reason = unsupported(name, call)
+    reason = unsupported_reason(name, call)
     if reason:
         raise InputError(f"backend={name!r} cannot take this call: {reason}", hint="use backend='auto'")
     return BACKENDS[name](call, ctx)

@@ -12,7 +12,7 @@ from heedful.errors import ConfigError
 from heedful.nn.attend import Call, attend
 from heedful.nn.context import Context, Mask, Part, PartState
 from heedful.nn.position import Rotary
-from heedful.nn.state import KV, Fixed, Rolling
+from heedful.nn.state import KV, FixedState, SlidingKV
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -36,7 +36,7 @@ def head_size(dim: int, heads: int) -> int:
     return dim // heads
 
 
-def chosen(bias: Tensor, pos: Tensor, ctx: Context) -> Tensor:
+def select_bias(bias: Tensor, pos: Tensor, ctx: Context) -> Tensor:
     """The columns of a bias (·, H, T, text) that belong to the keys at `pos` (B or 1, S)."""
     at = pos
     if ctx.mask.valid is not None:  # the token at a position is the first that has so many up to it
@@ -81,8 +81,8 @@ class Attention(Part):
         self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
         self.rotary = rotary
 
-    def new_state(self, batch: int, length: int) -> KV | Rolling:
-        return KV(length) if self.window is None else Rolling(self.window, length)
+    def new_state(self, batch: int, length: int) -> KV | SlidingKV:
+        return KV(length) if self.window is None else SlidingKV(self.window, length)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every position, the heads of each side by side."""
@@ -101,9 +101,9 @@ class Attention(Part):
         mask, k_pos, bias = ctx.mask, ctx.k_pos, ctx.bias
         if isinstance(state, KV):
             k, v = state.append(k, v, ctx.past)  # (B, G, S, K)
-        elif isinstance(state, Rolling):
+        elif isinstance(state, SlidingKV):
             k, v, k_pos, valid = state.append(k, v, ctx)  # (B, G, S, K)
-            mask, bias = replace(mask, valid=valid), None if bias is None else chosen(bias, k_pos, ctx)
+            mask, bias = replace(mask, valid=valid), None if bias is None else select_bias(bias, k_pos, ctx)
         if self.rotary is not None and late:
             k = self.rotary(k, k_pos, ctx)
         q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
@@ -141,8 +141,8 @@ class CrossAttention(Part):
         self.v = nn.Linear(dim, heads * self.head_dim, bias=bias)
         self.o = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
-    def new_state(self, batch: int, length: int) -> Fixed:
-        return Fixed()
+    def new_state(self, batch: int, length: int) -> FixedState:
+        return FixedState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q = ctx.see("q", split_heads(self.q(x), self.heads))  # (B, H, T, K)
@@ -155,10 +155,10 @@ class CrossAttention(Part):
         return out
 
     def _memory(self, ctx: Context, state: PartState | None) -> tuple[Tensor, Tensor]:
-        if isinstance(state, Fixed) and state.get("k") is not None:
+        if isinstance(state, FixedState) and state.get("k") is not None:
             return state["k"], state["v"]
         assert ctx.memory is not None, "cross-attention needs a memory: call the model with a source"
         k, v = (split_heads(p(ctx.memory), self.heads) for p in (self.k, self.v))
-        if isinstance(state, Fixed):
+        if isinstance(state, FixedState):
             state.update(k=k, v=v)
         return k, v

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from heedful.nn.additive import Score
 from heedful.nn.attend import masked_softmax
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.recurrent import LSTM, Carry, GatedUnit, See, remembered, unroll
-from heedful.nn.state import Group, Recurrent, child
+from heedful.nn.recurrent import LSTM, Carry, GatedUnit, See, initial_carry, unroll
+from heedful.nn.state import RecurrentState, StateGroup, child
 
 
 class Decoding(Part):
@@ -26,15 +26,15 @@ class Decoding(Part):
         super().__init__()
         self.score = score
 
-    def new_state(self, batch: int, length: int) -> Recurrent:
-        return Recurrent()
+    def new_state(self, batch: int, length: int) -> RecurrentState:
+        return RecurrentState()
 
     def memory(self, ctx: Context, state: PartState | None) -> tuple[Tensor, Tensor]:
         """The keys (B, S, A) and the vectors themselves (B, S, M)."""
         assert ctx.memory is not None, "this decoder needs a memory: call the model with a source"
-        held = state.get("keys") if isinstance(state, Recurrent) else None
+        held = state.get("keys") if isinstance(state, RecurrentState) else None
         keys = self.score.keys(ctx.memory) if held is None else held
-        if isinstance(state, Recurrent):
+        if isinstance(state, RecurrentState):
             state.update(keys=keys)
         return ctx.see("k", keys[:, None])[:, 0], ctx.see("v", ctx.memory[:, None])[:, 0]
 
@@ -46,7 +46,7 @@ class Decoding(Part):
         return see("heads", pattern @ values)[:, 0]
 
 
-def under(see: See, path: str) -> See:
+def see_under(see: See, path: str) -> See:
     """`see` inside the child called `path`."""
     return lambda name, value: see(f"{path}.{name}", value)
 
@@ -68,10 +68,10 @@ class AttentiveUnit(Decoding):
         def step(t: int, carry: Carry, see: See) -> Carry:
             c = self.look(carry["h"], keys, values, ctx, see)
             see("read", torch.cat((carry["h"], x[:, t], c), -1))
-            return self.unit.cell(self.unit.x(torch.cat((x[:, t], c), -1)), carry, under(see, "unit"))
+            return self.unit.cell(self.unit.x(torch.cat((x[:, t], c), -1)), carry, see_under(see, "unit"))
 
-        out, last = unroll(step, remembered(state, x, {"h": self.unit.hidden}), x.shape[1], ctx, "read")
-        if isinstance(state, Recurrent):
+        out, last = unroll(step, initial_carry(state, x, {"h": self.unit.hidden}), x.shape[1], ctx, "read")
+        if isinstance(state, RecurrentState):
             state.update(**last)
         return ctx.see("output", out)
 
@@ -102,15 +102,17 @@ class InputFeeding(Decoding):
             h = torch.cat((x[:, t], carry["a"]), -1)
             for i, layer in enumerate(self.layers):
                 assert isinstance(layer, LSTM)
-                kept = layer.cell(layer.x(h), {n: carry[f"{n}{i}"] for n in "hc"}, under(see, f"layers.{i}"))
+                kept = layer.cell(
+                    layer.x(h), {n: carry[f"{n}{i}"] for n in "hc"}, see_under(see, f"layers.{i}")
+                )
                 new |= {f"{n}{i}": value for n, value in kept.items()}
                 h = F.dropout(kept["h"], self.dropout, self.training)
             c = self.look(h, keys, values, ctx, see)
             return new | {"a": see("a", torch.tanh(self.mix(torch.cat((c, h), -1))))}
 
         sizes = {f"{n}{i}": self.hidden for i in range(len(self.layers)) for n in "hc"} | {"a": self.hidden}
-        out, last = unroll(step, remembered(state, x, sizes), x.shape[1], ctx, "a")
-        if isinstance(state, Recurrent):
+        out, last = unroll(step, initial_carry(state, x, sizes), x.shape[1], ctx, "a")
+        if isinstance(state, RecurrentState):
             state.update(**last)
         return ctx.see("output", F.dropout(out, self.dropout, self.training))
 
@@ -131,7 +133,7 @@ class Maxout(Part):
 class Bridge(nn.Module):
     """The decoder's first state, made from what the encoder remembers after its last token."""
 
-    def forward(self, encoder: PartState | None) -> Group:
+    def forward(self, encoder: PartState | None) -> StateGroup:
         raise NotImplementedError
 
 
@@ -141,17 +143,19 @@ class LayerByLayer(Bridge):
     `joined` is for a decoder that keeps all its layers in one part.
     """
 
-    def __init__(self, joined: bool = False) -> None:
+    def __init__(self, concatenated: bool = False) -> None:
         super().__init__()
-        self.joined = joined
+        self.joined = concatenated
 
-    def forward(self, encoder: PartState | None) -> Group:
-        assert isinstance(encoder, Group)
-        layers = {name: part.tensors for name, part in encoder.parts.items() if isinstance(part, Recurrent)}
+    def forward(self, encoder: PartState | None) -> StateGroup:
+        assert isinstance(encoder, StateGroup)
+        layers = {
+            name: part.tensors for name, part in encoder.parts.items() if isinstance(part, RecurrentState)
+        }
         if not self.joined:
-            return Group({name: Recurrent(**held) for name, held in layers.items()})
+            return StateGroup({name: RecurrentState(**held) for name, held in layers.items()})
         every = {f"{n}{i}": value for i, held in layers.items() for n, value in held.items()}
-        return Group({"0": Recurrent(**every)})
+        return StateGroup({"0": RecurrentState(**every)})
 
 
 class FromBack(Bridge):
@@ -161,8 +165,8 @@ class FromBack(Bridge):
         super().__init__()
         self.w = nn.Linear(dim, hidden, bias=bias)
 
-    def forward(self, encoder: PartState | None) -> Group:
-        assert isinstance(encoder, Group)
+    def forward(self, encoder: PartState | None) -> StateGroup:
+        assert isinstance(encoder, StateGroup)
         back = child(encoder["0"], "back")
-        assert isinstance(back, Recurrent)
-        return Group({"0": Recurrent(h=torch.tanh(self.w(back["h"]))), "1": None})
+        assert isinstance(back, RecurrentState)
+        return StateGroup({"0": RecurrentState(h=torch.tanh(self.w(back["h"]))), "1": None})

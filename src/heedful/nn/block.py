@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.state import Group, child
+from heedful.nn.state import StateGroup, child
 
 MakeNorm = Callable[[], nn.Module]
 
@@ -36,8 +36,8 @@ class Block(Part):
         """The part called `name`."""
         return cast(Part, getattr(self, name))
 
-    def new_state(self, batch: int, length: int) -> Group:
-        return Group({name: self.part(name).new_state(batch, length) for name in self.names})
+    def new_state(self, batch: int, length: int) -> StateGroup:
+        return StateGroup({name: self.part(name).new_state(batch, length) for name in self.names})
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
@@ -68,8 +68,8 @@ class ParallelBlock(Part):
         """The part called `name`."""
         return cast(Part, getattr(self, name))
 
-    def new_state(self, batch: int, length: int) -> Group:
-        return Group({name: self.part(name).new_state(batch, length) for name in self.names})
+    def new_state(self, batch: int, length: int) -> StateGroup:
+        return StateGroup({name: self.part(name).new_state(batch, length) for name in self.names})
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
@@ -107,8 +107,8 @@ class Stack(Part):
     def __getitem__(self, layer: int) -> Part:
         return cast(Part, self.get_submodule(str(self.depth[layer])))
 
-    def new_state(self, batch: int, length: int) -> Group:
-        return Group({str(i): self[i].new_state(batch, length) for i in range(len(self))})
+    def new_state(self, batch: int, length: int) -> StateGroup:
+        return StateGroup({str(i): self[i].new_state(batch, length) for i in range(len(self))})
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         if self.bias is not None:

@@ -93,7 +93,7 @@ class Mask:
 WILDCARD = re.compile(r"[*?\[]")
 
 
-def edited(name: str, value: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+def apply_edit(name: str, value: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     """fn(value) of a copy, so that an edit in place changes nothing else; an error if it does not fit."""
     new: object = fn(value.clone())
     is_like = lambda t: (t.shape, t.dtype, t.device) == (value.shape, value.dtype, value.device)
@@ -135,7 +135,7 @@ class Watch:
         for pattern, fn in self.edit.items():
             if fnmatch.fnmatchcase(name, pattern):
                 self.met.add(pattern)
-                value = edited(name, value, fn)
+                value = apply_edit(name, value, fn)
         wanted = [p for p in self.names if fnmatch.fnmatchcase(name, p)]
         if wanted:
             self.met.update(wanted)
@@ -194,7 +194,7 @@ class Context:
     k_pos: Tensor  # (B or 1, S) positions of the keys, those remembered included
     mask: Mask
     past: int | Tensor = 0  # how many positions the state already holds; a tensor if it has a fixed size
-    new_valid: Tensor | None = None  # (B, T) False where x itself is padding
+    valid_new: Tensor | None = None  # (B, T) False where x itself is padding
     fresh: Tensor | None = None  # (B, T) True where a packed document starts: recurrent parts forget there
     bias: Tensor | None = None  # (B or 1, H, T, S) added to scores
     memory: Tensor | None = None  # (B, S', D) what an encoder made

@@ -23,12 +23,12 @@ from heedful.nn.ffn import Activation
 TERMS = ("c2p", "p2c")
 
 
-def log_bucket(distance: Tensor, buckets: int, far: int) -> Tensor:
+def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Distances up to buckets/2 are themselves; those beyond share growing ones up to `far`   (as in T5)"""
     near = buckets // 2
     size = distance.abs().clamp(min=near)
     # In float32 with the same logarithm on both sides: a bucket's edge must not depend on the rounding.
-    edge = torch.full((), (far - 1) / near, device=distance.device).log()
+    edge = torch.full((), (max_distance - 1) / near, device=distance.device).log()
     grown = near + ((size / near).log() / edge * (near - 1)).ceil().long()
     return torch.where(distance.abs() <= near, distance, grown * distance.sign())
 
@@ -39,9 +39,9 @@ class Distances(nn.Module):
     One table for all layers. Without `buckets` every distance below `far` has a row of its own.
     """
 
-    def __init__(self, dim: int, far: int, buckets: int = 0, norm: nn.Module | None = None) -> None:
+    def __init__(self, dim: int, max_distance: int, buckets: int = 0, norm: nn.Module | None = None) -> None:
         super().__init__()
-        self.far, self.buckets, self.span = far, buckets, buckets or far
+        self.far, self.buckets, self.span = max_distance, buckets, buckets or max_distance
         self.table = nn.Embedding(2 * self.span, dim)
         self.norm = norm
 
@@ -144,8 +144,8 @@ class Neighbours(Part):
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        if ctx.new_valid is not None:
-            x = x * ctx.new_valid[..., None]
+        if ctx.valid_new is not None:
+            x = x * ctx.valid_new[..., None]
         reach, T = self.conv.kernel_size[0] // 2, x.shape[1]
         wide = F.pad(x.mT, (reach, reach))  # (B, D, r + T + r)
         documents = ctx.mask.q_documents
@@ -156,7 +156,7 @@ class Neighbours(Part):
         out: Tensor = self.act(F.dropout(mixed.mT, self.dropout, self.training))
         return out
 
-    def _within(self, wide: Tensor, documents: Tensor, length: int) -> Tensor:
+    def _within(self, width: Tensor, documents: Tensor, length: int) -> Tensor:
         """The same sum offset by offset, leaving out neighbours from other documents."""
         reach = self.conv.kernel_size[0] // 2
         own = documents[:, reach : reach + length]
@@ -164,7 +164,7 @@ class Neighbours(Part):
         mixed = self.conv.bias[:, None]
         for o in range(self.conv.kernel_size[0]):
             same = documents[:, o : o + length] == own
-            seen = wide[..., o : o + length] * same[:, None]
+            seen = width[..., o : o + length] * same[:, None]
             mixed = mixed + F.conv1d(seen, self.conv.weight[..., o : o + 1], groups=self.conv.groups)
         return mixed
 

@@ -57,16 +57,16 @@ class Head(nn.Module):
 
 def first_token(x: Tensor, ctx: Context) -> Tensor:
     """x at the first valid position, (B, D)"""
-    if ctx.new_valid is None:
+    if ctx.valid_new is None:
         return x[:, 0]
-    return x[torch.arange(len(x), device=x.device), ctx.new_valid.int().argmax(1)]
+    return x[torch.arange(len(x), device=x.device), ctx.valid_new.int().argmax(1)]
 
 
 def last_token(x: Tensor, ctx: Context) -> Tensor:
     """x at the last valid position, (B, D)"""
-    if ctx.new_valid is None:
+    if ctx.valid_new is None:
         return x[:, -1]
-    last = x.shape[1] - 1 - ctx.new_valid.flip(1).int().argmax(1)
+    last = x.shape[1] - 1 - ctx.valid_new.flip(1).int().argmax(1)
     return x[torch.arange(len(x), device=x.device), last]
 
 
@@ -204,10 +204,10 @@ class MeanTokens(nn.Module):
     """The mean of x over valid tokens: for encoders none of whose positions has seen them all"""
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        if ctx.new_valid is None:
+        if ctx.valid_new is None:
             return x.mean(1)
-        kept = x.masked_fill(~ctx.new_valid[..., None], 0.0)
-        return kept.sum(1) / ctx.new_valid.sum(1, keepdim=True).clamp(min=1)
+        kept = x.masked_fill(~ctx.valid_new[..., None], 0.0)
+        return kept.sum(1) / ctx.valid_new.sum(1, keepdim=True).clamp(min=1)
 
 
 class ClassifyHead(Head):
@@ -258,7 +258,7 @@ class SentenceHead(Head):
         self.pooling = pooling
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        vector = F.normalize(pool_tokens(x, ctx.new_valid, self.pooling), dim=-1)
+        vector = F.normalize(pool_tokens(x, ctx.valid_new, self.pooling), dim=-1)
         logits: Tensor = self.linear(vector)
         return logits
 

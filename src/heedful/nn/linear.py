@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from heedful.nn.attention import head_size, join_heads, split_heads
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
-from heedful.nn.scan import fast_linear, linear, linear_pattern, wide
+from heedful.nn.scan import fast_linear, linear_pattern, linear_scan, to_float32
 from heedful.nn.ssm import ShortConv, show, shows_pattern
-from heedful.nn.state import Recurrent
+from heedful.nn.state import RecurrentState
 
 Features = Callable[[Tensor], Tensor]
 
@@ -41,11 +41,11 @@ def remember(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, ctx: Context, state: PartState | None
 ) -> Tensor:
     """y (B, H, T, K′) of the recurrence S_t = diag(a_t) S_{t−1} + k_t v_tᵀ, whose last S the state keeps."""
-    held = state.get("S") if isinstance(state, Recurrent) else None
+    held = state.get("S") if isinstance(state, RecurrentState) else None
     S = q.new_zeros(len(q), q.shape[1], q.shape[3], v.shape[3]) if held is None else held
-    form = linear if ctx.backend == "reference" or q.shape[2] == 1 else fast_linear
+    form = linear_scan if ctx.backend == "reference" or q.shape[2] == 1 else fast_linear
     y, S = form(q, k, v, log_a, ctx.fresh, S)
-    if isinstance(state, Recurrent):
+    if isinstance(state, RecurrentState):
         state.update(S=S)
     return y
 
@@ -70,15 +70,17 @@ class LinearAttention(Part):
         self.v = nn.Linear(dim, dim, bias=bias)
         self.o = nn.Linear(dim, dim, bias=bias)
 
-    def new_state(self, batch: int, length: int) -> Recurrent:
-        return Recurrent()
+    def new_state(self, batch: int, length: int) -> RecurrentState:
+        return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        q, k, v = (wide(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v))  # (B, H, T, K)
+        q, k, v = (
+            to_float32(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v)
+        )  # (B, H, T, K)
         q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
         q, k = self.features(q), self.features(k)
-        if ctx.new_valid is not None:
-            k = k.masked_fill(~ctx.new_valid[:, None, :, None], 0.0)
+        if ctx.valid_new is not None:
+            k = k.masked_fill(~ctx.valid_new[:, None, :, None], 0.0)
         with_pattern = shows_pattern(ctx, state)
         both = remember(q, k, torch.cat((v, torch.ones_like(v[..., :1])), -1), None, ctx, state)
         total = both[..., -1:].clamp(min=1e-6)  # a row that sees nothing is 0, not NaN
@@ -113,15 +115,17 @@ class GatedLinearAttention(Part):
         self.norm = RMSNorm(head_size(dim, heads), eps)
         self.o = nn.Linear(dim, dim, bias=False)
 
-    def new_state(self, batch: int, length: int) -> Recurrent:
-        return Recurrent()
+    def new_state(self, batch: int, length: int) -> RecurrentState:
+        return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        q, k, v = (wide(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v))  # (B, H, T, K)
+        q, k, v = (
+            to_float32(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v)
+        )  # (B, H, T, K)
         q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", v)
-        log_a = F.logsigmoid(wide(split_heads(self.decay(self.low(x)), self.heads))) / self.tau
-        if ctx.new_valid is not None:
-            k, log_a = (t.masked_fill(~ctx.new_valid[:, None, :, None], 0.0) for t in (k, log_a))
+        log_a = F.logsigmoid(to_float32(split_heads(self.decay(self.low(x)), self.heads))) / self.tau
+        if ctx.valid_new is not None:
+            k, log_a = (t.masked_fill(~ctx.valid_new[:, None, :, None], 0.0) for t in (k, log_a))
         with_pattern = shows_pattern(ctx, state)
         heads = remember(q, k, v, log_a, ctx, state)
         if with_pattern:
@@ -144,8 +148,8 @@ class GatedConv(Part):
     def initialise(self) -> None:
         self.conv.initialise()
 
-    def new_state(self, batch: int, length: int) -> Recurrent:
-        return Recurrent()
+    def new_state(self, batch: int, length: int) -> RecurrentState:
+        return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         hidden = ctx.see("hidden", F.silu(self.conv(self.value(x), ctx, state)) * self.gate(x))

@@ -24,7 +24,8 @@ SMALL = 2**20
 class Router(nn.Module):
     """Gives every token the `active` experts it goes to, and their weights.
 
-    With groups > 1 only experts of the `kept` best groups may be chosen, so that a token visits few machines.
+    With groups > 1 only experts of the `groups_kept` best groups may be chosen, so that a token visits few
+    machines.
     Watched: router (B, T, E), every expert's score; chosen (B, T, k), the numbers of those it goes to.
     """
 
@@ -35,24 +36,24 @@ class Router(nn.Module):
         active: int,
         *,
         groups: int = 1,
-        kept: int = 1,
+        groups_kept: int = 1,
         scale: float = 1.0,
         normalise: bool = False,
     ) -> None:
         super().__init__()
         if groups < 1 or experts % groups:
             raise ConfigError(f"groups={groups} does not divide experts={experts}", hint="it must")
-        if not 1 <= kept <= groups:
-            raise ConfigError(f"groups_kept={kept} must lie between 1 and groups={groups}")
-        if not 1 <= active <= kept * experts // groups:
+        if not 1 <= groups_kept <= groups:
+            raise ConfigError(f"groups_kept={groups_kept} must lie between 1 and groups={groups}")
+        if not 1 <= active <= groups_kept * experts // groups:
             raise ConfigError(
                 (
-                    f"active={active} experts cannot be chosen from {kept * experts // groups}, which is "
-                    f"what {kept} of {groups} groups of {experts} hold"
+                    f"active={active} experts cannot be chosen from {groups_kept * experts // groups}, "
+                    f"which is what {groups_kept} of {groups} groups of {experts} hold"
                 ),
                 hint="lower active or keep more groups",
             )
-        self.active, self.groups, self.kept = active, groups, kept
+        self.active, self.groups, self.groups_kept = active, groups, groups_kept
         self.scale, self.normalise = scale, normalise
         self.score = nn.Linear(dim, experts, bias=False)
 
@@ -66,7 +67,9 @@ class Router(nn.Module):
         if self.groups > 1:
             split = liking.unflatten(-1, (self.groups, -1))  # (B, T, groups, E / groups)
             group = split.topk(min(best_of, split.shape[-1])).values.sum(-1)
-            out = torch.ones_like(group, dtype=torch.bool).scatter(-1, group.topk(self.kept).indices, False)
+            out = torch.ones_like(group, dtype=torch.bool).scatter(
+                -1, group.topk(self.groups_kept).indices, False
+            )
             liking = split.masked_fill(out[..., None], -math.inf).flatten(-2)
         return liking.topk(self.active).indices
 
@@ -105,11 +108,13 @@ class SigmoidRouter(Router):
         active: int,
         *,
         groups: int = 1,
-        kept: int = 1,
+        groups_kept: int = 1,
         scale: float = 1.0,
         normalise: bool = True,
     ) -> None:
-        super().__init__(dim, experts, active, groups=groups, kept=kept, scale=scale, normalise=normalise)
+        super().__init__(
+            dim, experts, active, groups=groups, groups_kept=groups_kept, scale=scale, normalise=normalise
+        )
         self.register_buffer("bias", torch.zeros(experts))
 
     def forward(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
@@ -121,12 +126,12 @@ class SigmoidRouter(Router):
         return weights * self.scale, chosen
 
     @torch.no_grad()
-    def balance(self, chosen: Tensor, speed: float = 1e-3) -> None:
+    def balance(self, indices: Tensor, speed: float = 1e-3) -> None:
         """b_i += speed · sign(mean load − load_i)   (Wang et al. 2024, arXiv 2408.15664)
 
         To be called after each training step with what it showed under `chosen`.
         """
-        load = torch.bincount(chosen.flatten(), minlength=len(self.bias)).to(self.bias.dtype)
+        load = torch.bincount(indices.flatten(), minlength=len(self.bias)).to(self.bias.dtype)
         self.bias += speed * (load.mean() - load).sign()
 
 
@@ -140,27 +145,27 @@ class Experts(nn.Module):
         self.up = nn.Parameter(torch.empty(experts, hidden, dim))
         self.down = nn.Parameter(torch.empty(experts, dim, hidden))
 
-    def forward(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    def forward(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """Σ over the chosen experts of weight · expert(x): x (N, D), weights and chosen (N, k)."""
-        return self.way(x)(self, x, weights, chosen)
+        return self.best_method(x)(self, x, weights, indices)
 
-    def way(self, x: Tensor) -> Way:
+    def best_method(self, x: Tensor) -> ExpertMethod:
         """The fastest of the three for this input; a traced one may not depend on who chose whom."""
         if len(x) * self.gate.numel() <= SMALL:
-            return batched
+            return experts_batched
         if groupable(x, self):
-            return grouped
-        return batched if torch.compiler.is_compiling() else looped
+            return experts_grouped
+        return experts_batched if torch.compiler.is_compiling() else experts_one_by_one
 
 
-Way = Callable[[Experts, Tensor, Tensor, Tensor], Tensor]
+ExpertMethod = Callable[[Experts, Tensor, Tensor, Tensor], Tensor]
 
 
-def looped(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+def experts_one_by_one(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """The definition: y_t = Σ_{e chosen by t} w_te · down_e(act(gate_e x_t) ⊙ up_e x_t), one by one."""
     y = torch.zeros_like(x)
-    for e in chosen.unique().tolist():
-        tokens, place = (chosen == e).nonzero(as_tuple=True)
+    for e in indices.unique().tolist():
+        tokens, place = (indices == e).nonzero(as_tuple=True)
         rows = x[tokens]
         hidden = experts.act(F.linear(rows, experts.gate[e])) * F.linear(rows, experts.up[e])
         weighted = F.linear(hidden, experts.down[e]) * weights[tokens, place, None]
@@ -168,18 +173,18 @@ def looped(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tens
     return y
 
 
-def batched(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+def experts_batched(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """Every expert on every token, most with weight 0: wasteful, but three products of fixed shape."""
     hidden = experts.act(x @ experts.gate.mT) * (x @ experts.up.mT)  # (E, N, F)
     out = hidden @ experts.down.mT  # (E, N, D)
-    share = weights.new_zeros(len(x), len(out)).scatter_add(1, chosen, weights)  # (N, E)
+    share = weights.new_zeros(len(x), len(out)).scatter_add(1, indices, weights)  # (N, E)
     return torch.einsum("ne,end->nd", share, out.to(share.dtype)).to(x.dtype)
 
 
-def grouped(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+def experts_grouped(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """Tokens sorted by expert, then one product over unequal groups of rows per matrix."""
-    N, k = chosen.shape
-    expert, order = chosen.flatten().sort(stable=True)  # (N·k,)
+    N, k = indices.shape
+    expert, order = indices.flatten().sort(stable=True)  # (N·k,)
     every = torch.arange(len(experts.gate), device=x.device)
     ends = torch.searchsorted(expert, every, right=True).to(torch.int32)  # (E,) where each expert's rows stop
     rows = x[order // k]

@@ -128,9 +128,9 @@ class BucketBias(nn.Module):
     of all serve each direction. Computed once per stack and shared by its layers; cross-attention has none.
     """
 
-    def __init__(self, heads: int, buckets: int = 32, far: int = 128, *, causal: bool) -> None:
+    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, *, causal: bool) -> None:
         super().__init__()
-        self.buckets, self.far, self.causal = buckets, far, causal
+        self.buckets, self.far, self.causal = buckets, max_distance, causal
         self.table = nn.Embedding(buckets, heads)
 
     def bucket(self, distance: Tensor) -> Tensor:

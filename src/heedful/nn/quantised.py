@@ -30,18 +30,18 @@ ALIGNED = 32  # bytes: what torch's product of whole numbers wants of addresses
 PARTS = (Attention, CrossAttention, MLP, GatedMLP, LMHead, GatedUnit, Additive, Maxout, FromBack)
 
 
-def fixed(tensor: Tensor) -> nn.Parameter:
+def frozen_parameter(tensor: Tensor) -> nn.Parameter:
     """A parameter that is stored and moved, never trained."""
     return nn.Parameter(tensor, requires_grad=False)
 
 
-def round8(weight: Tensor) -> tuple[Tensor, Tensor]:
+def round_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """n = round(w / s), s = max |w| / 127 over each row"""
     scale = weight.float().abs().amax(1).clamp(min=1e-12) / 127
     return (weight.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
 
 
-def round4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
+def round_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """n = round((w − m) / s) in 0 … 15, m = min w and s = (max w − min w) / 15 over each group of inputs.
 
     Two numbers to a byte: the first half of a group in the low bits, the second in the high ones. s and m
@@ -66,7 +66,7 @@ def packed(x: Tensor, weight: Tensor) -> bool:
     return x.shape[-1] % 16 == 0 and weight.data_ptr() % ALIGNED == 0
 
 
-class Rounded(nn.Module):
+class RoundedModule(nn.Module):
     """Whole numbers and their scales. `to(dtype)` says what the result is in; scales stay float32."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -79,7 +79,7 @@ class Rounded(nn.Module):
         return self
 
 
-class Quantised(Rounded):
+class Quantised(RoundedModule):
     """y = W x + b, W from whole numbers. `wide` is W as the layer's own definition has it."""
 
     bits: int
@@ -128,8 +128,8 @@ class Int8Linear(ByOutput):
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = base.in_features, base.out_features
-        weight, scale = round8(base.weight.detach())
-        self.weight, self.scale, self.bias = fixed(weight), fixed(scale), base.bias
+        weight, scale = round_int8(base.weight.detach())
+        self.weight, self.scale, self.bias = frozen_parameter(weight), frozen_parameter(scale), base.bias
 
 
 class Int4Linear(Quantised):
@@ -140,8 +140,8 @@ class Int4Linear(Quantised):
     def __init__(self, base: nn.Linear, group: int = GROUP) -> None:
         super().__init__()
         self.in_features, self.out_features, self.group = base.in_features, base.out_features, group
-        weight, scale = round4(base.weight.detach(), group)
-        self.weight, self.scale, self.bias = fixed(weight), fixed(scale), base.bias
+        weight, scale = round_int4(base.weight.detach(), group)
+        self.weight, self.scale, self.bias = frozen_parameter(weight), frozen_parameter(scale), base.bias
 
     def wide(self, dtype: torch.dtype) -> Tensor:
         halves = self.weight.unflatten(1, (-1, self.group // 2))
@@ -149,15 +149,15 @@ class Int4Linear(Quantised):
         return (whole * self.scale[..., :1] + self.scale[..., 1:]).flatten(1).to(dtype)
 
 
-class Int8Embedding(Rounded):
+class Int8Embedding(RoundedModule):
     """table[w] = s_w n_w: the rows of an embedding in 8 bits. A tied head reads the same numbers."""
 
     def __init__(self, base: nn.Embedding) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = base.num_embeddings, base.embedding_dim
         self.dtype = base.weight.dtype
-        weight, scale = round8(base.weight.detach())
-        self.weight, self.scale = fixed(weight), fixed(scale)
+        weight, scale = round_int8(base.weight.detach())
+        self.weight, self.scale = frozen_parameter(weight), frozen_parameter(scale)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
@@ -188,7 +188,7 @@ class TiedLinear(ByOutput):
         return self.table.scale
 
 
-def swap_in(model: nn.Module, kind: str, group: int = GROUP, tables: bool = False) -> int:
+def quantise_modules(model: nn.Module, kind: str, group: int = GROUP, tables: bool = False) -> int:
     """Put quantised layers in the place of the matrices of `PARTS`; how many. Works on `meta` too.
 
     A table that a head shares with the embedding stays shared. It, and a matrix whose inputs are no multiple

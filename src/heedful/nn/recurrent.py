@@ -15,25 +15,25 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.state import Group, Recurrent, child
+from heedful.nn.state import RecurrentState, StateGroup, child
 
 Carry = dict[str, Tensor]  # what goes from one step to the next, by name, batch first
 See = Callable[[str, Tensor], Tensor]  # shows a value of the present step; what comes back is used
 Step = Callable[[int, Carry, See], Carry]
 
 
-class Trace:
+class UnrolledValues:
     """The values of one pass over time, by name, as computed; a forced value is used in place of one."""
 
-    def __init__(self, length: int, wanted: Callable[[str], bool], forced: Carry) -> None:
-        self.length, self.wanted, self.forced = length, wanted, forced
+    def __init__(self, length: int, is_watched: Callable[[str], bool], replacements: Carry) -> None:
+        self.length, self.is_watched, self.replacements = length, is_watched, replacements
         self.rows: dict[str, list[Tensor]] = {}
         self.t = 0
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
-        if name in self.rows or self.wanted(name):
+        if name in self.rows or self.is_watched(name):
             self.rows.setdefault(name, [value] * self.length)[self.t] = value
-        return self.forced[name].select(-2, self.t) if name in self.forced else value
+        return self.replacements[name].select(-2, self.t) if name in self.replacements else value
 
     def values(self) -> Carry:
         """Each value over time: (B, T, ·), or (B, 1, T, S) of a pattern."""
@@ -52,7 +52,7 @@ def unroll(
     """
     forced: Carry = {}
     for done in range(length + 1):
-        trace = Trace(length, lambda name: name == out or ctx.watches(name), forced)
+        trace = UnrolledValues(length, lambda name: name == out or ctx.watches(name), forced)
         last = _pass(step, first, ctx, trace, reverse)
         values = trace.values()
         edited = _edits(values, forced, ctx)
@@ -63,12 +63,14 @@ def unroll(
     return forced.get(out, values[out]), last
 
 
-def _edits(values: Carry, forced: Carry, ctx: Context) -> Carry:
+def _edits(values: Carry, replacements: Carry, ctx: Context) -> Carry:
     """Shows the values; gives back those that were replaced."""
     edited = {}
     for name, value in values.items():
-        if name in forced and torch.equal(forced[name], value):
-            edited[name] = forced[name]  # the edit left the numbers alone: the tensor it gave stays in use
+        if name in replacements and torch.equal(replacements[name], value):
+            edited[name] = replacements[
+                name
+            ]  # the edit left the numbers alone: the tensor it gave stays in use
         elif ctx.watches(name):
             seen = ctx.see(name, value)
             if seen is not value:
@@ -76,8 +78,8 @@ def _edits(values: Carry, forced: Carry, ctx: Context) -> Carry:
     return edited
 
 
-def _pass(step: Step, carry: Carry, ctx: Context, trace: Trace, reverse: bool) -> Carry:
-    valid, fresh = ctx.new_valid, ctx.fresh
+def _pass(step: Step, carry: Carry, ctx: Context, trace: UnrolledValues, reverse: bool) -> Carry:
+    valid, fresh = ctx.valid_new, ctx.fresh
     if fresh is not None and reverse:  # read backwards, a document starts at its last token
         fresh = torch.cat((fresh[:, 1:], torch.ones_like(fresh[:, :1])), 1)
     for t in reversed(range(trace.length)) if reverse else range(trace.length):
@@ -89,9 +91,9 @@ def _pass(step: Step, carry: Carry, ctx: Context, trace: Trace, reverse: bool) -
     return carry
 
 
-def remembered(state: PartState | None, x: Tensor, sizes: Mapping[str, int]) -> Carry:
+def initial_carry(state: PartState | None, x: Tensor, sizes: Mapping[str, int]) -> Carry:
     """What the state holds under each name; zeros (B, size) at the start."""
-    held = state.tensors if isinstance(state, Recurrent) else {}
+    held = state.tensors if isinstance(state, RecurrentState) else {}
     return {n: held[n] if n in held else x.new_zeros(len(x), size) for n, size in sizes.items()}
 
 
@@ -150,8 +152,8 @@ class Recurrence(Part):
         for h in self.h.weight.split(self.hidden):
             orthogonal(h)
 
-    def new_state(self, batch: int, length: int) -> Recurrent:
-        return Recurrent()
+    def new_state(self, batch: int, length: int) -> RecurrentState:
+        return RecurrentState()
 
     def cell(self, x: Tensor, carry: Carry, see: See) -> Carry:
         """One step; `x` (B, gates · H) is W x_t + b."""
@@ -159,12 +161,12 @@ class Recurrence(Part):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
-        first = remembered(state, x, {name: self.hidden for name in self.carried})
+        first = initial_carry(state, x, {name: self.hidden for name in self.carried})
         run = self._fused if self._can_fuse(ctx) else self._loop
         out, last = run(x, first, ctx)  # (B, T, H)
-        if ctx.new_valid is not None:
-            out = out.masked_fill(~ctx.new_valid[..., None], 0.0)
-        if isinstance(state, Recurrent):
+        if ctx.valid_new is not None:
+            out = out.masked_fill(~ctx.valid_new[..., None], 0.0)
+        if isinstance(state, RecurrentState):
             state.update(**last)
         return ctx.see("output", F.dropout(out, self.dropout, self.training))
 
@@ -180,10 +182,10 @@ class Recurrence(Part):
         return unroll(step, first, x.shape[1], ctx, "h", reverse=self.reverse)
 
     def _fused(self, x: Tensor, first: Carry, ctx: Context) -> tuple[Tensor, Carry]:
-        if ctx.new_valid is None:
+        if ctx.valid_new is None:
             out, last = self._kernel((x.flip(1) if self.reverse else x,), first, batch_first=True)
             return (out.flip(1) if self.reverse else out), last
-        order, lengths = reading_order(ctx.new_valid, self.reverse)
+        order, lengths = reading_order(ctx.valid_new, self.reverse)
         read = x.gather(1, order[..., None].expand_as(x))
         # A row of padding alone is read as one token, and what that gives is thrown away.
         pack = pack_padded_sequence(read, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
@@ -297,13 +299,13 @@ class GatedUnit(Recurrence):
 class Bidirectional(Part):
     """h_t = [→h_t ; ←h_t]: one layer reads ahead, one reads back   (Schuster and Paliwal 1997)"""
 
-    def __init__(self, ahead: Recurrence, back: Recurrence) -> None:
+    def __init__(self, ahead: Recurrence, backward: Recurrence) -> None:
         super().__init__()
-        self.ahead, self.back = ahead, back
+        self.ahead, self.back = ahead, backward
 
-    def new_state(self, batch: int, length: int) -> Group:
+    def new_state(self, batch: int, length: int) -> StateGroup:
         parts = {"ahead": self.ahead, "back": self.back}
-        return Group({name: part.new_state(batch, length) for name, part in parts.items()})
+        return StateGroup({name: part.new_state(batch, length) for name, part in parts.items()})
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)

@@ -18,7 +18,7 @@ BLOCK = 16  # positions that the fast forms read at a time
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, Tensor]
 
 
-def wide(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     """x in float32, or as it is if that is wider: a product of many decays underflows in less."""
     return x.float() if x.dtype.itemsize < 4 else x
 
@@ -28,12 +28,12 @@ def uncast(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def front(x: Tensor, valid: Tensor) -> Tensor:
+def gather_valid(x: Tensor, valid: Tensor) -> Tensor:
     """(B, T, …) with the valid positions of each row first, in their order."""
     return gather(x, (~valid).int().argsort(dim=1, stable=True))
 
 
-def back(x: Tensor, valid: Tensor) -> Tensor:
+def scatter_valid(x: Tensor, valid: Tensor) -> Tensor:
     """Undo `front` at the valid positions; the others repeat a neighbour."""
     return gather(x, (valid.int().cumsum(1) - 1).clamp(min=0))
 
@@ -43,7 +43,7 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
     return x[torch.arange(len(x), device=x.device)[:, None], index]
 
 
-def latest(row: Tensor, valid: Tensor | None, size: int) -> Tensor:
+def last_positions(row: Tensor, valid: Tensor | None, size: int) -> Tensor:
     """The last `size` positions of a row that holds `size` old ones, then new ones with the valid first."""
     if valid is None:
         return row[:, row.shape[1] - size :]
@@ -132,7 +132,7 @@ def fast_selective(
     with uncast(u):
         if torch.compiler.is_compiling():  # which derives the gradient by itself
             states = selective_states(u, delta, A, B, keep, h)
-            return _read(states, C), states[:, -1]
+            return _read_block(states, C), states[:, -1]
         major = [x.transpose(0, 1) for x in (u, delta, B, C)]
         held = None if keep is None else keep.transpose(0, 1)
         y, last = Selective.apply(major[0], major[1], A, major[2], major[3], held, h)
@@ -156,7 +156,7 @@ class Selective(torch.autograd.Function):
             starts.append(h.clone())
             states = scan_into(a, b, h)  # (c, B, D, N)
             h = states[-1]
-            out.append(_read(states, C[s]))
+            out.append(_read_block(states, C[s]))
         ctx.save_for_backward(u, delta, A, B, C, *([] if keep is None else [keep]), *starts)
         ctx.forgets = keep is not None
         return torch.cat(out), h.clone()  # not a view of the block, which would keep it alive
@@ -206,7 +206,7 @@ def _coefficients(
     return a, (delta * u)[..., None] * B[:, :, None]
 
 
-def _read(states: Tensor, C: Tensor) -> Tensor:
+def _read_block(states: Tensor, C: Tensor) -> Tensor:
     return (states @ C[..., None])[..., 0]
 
 
@@ -242,7 +242,7 @@ def selective_pattern(delta: Tensor, A: Tensor, B: Tensor, C: Tensor, fresh: Ten
     return (out * delta.transpose(1, 2)[:, :, None]).masked_fill(~keep, 0.0)
 
 
-def linear(
+def linear_scan(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, fresh: Tensor | None, S: Tensor
 ) -> tuple[Tensor, Tensor]:
     """S_t = diag(a_t) S_{t−1} + k_t v_tᵀ,  y_t = S_tᵀ q_t: the definition

@@ -18,27 +18,27 @@ from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
 from heedful.nn.scan import (
     BLOCK,
-    back,
     fast_scan,
     fast_selective,
-    front,
-    latest,
+    gather_valid,
+    last_positions,
     same_document,
     scan,
+    scatter_valid,
     selective,
     selective_pattern,
     selective_states,
     shown_scan,
-    wide,
+    to_float32,
 )
-from heedful.nn.state import Recurrent
+from heedful.nn.state import RecurrentState
 
 
 class Widen(nn.Module):
     """x in float32: layers that compute in less then add to a sum that keeps its digits."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return wide(x)
+        return to_float32(x)
 
 
 class NarrowRMSNorm(RMSNorm):
@@ -65,10 +65,10 @@ class ShortConv(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        (B, T, D), W, valid = x.shape, self.width, ctx.new_valid
-        held = state.get("window") if isinstance(state, Recurrent) else None
+        (B, T, D), W, valid = x.shape, self.width, ctx.valid_new
+        held = state.get("window") if isinstance(state, RecurrentState) else None
         held = x.new_zeros(B, W - 1, D) if held is None else held
-        row = torch.cat((held, x if valid is None else front(x, valid)), 1)  # (B, W−1+T, D)
+        row = torch.cat((held, x if valid is None else gather_valid(x, valid)), 1)  # (B, W−1+T, D)
         document = self._documents(ctx)
         y = torch.zeros_like(x) if self.bias is None else self.bias.expand_as(x)
         for j in range(W):
@@ -76,26 +76,26 @@ class ShortConv(nn.Module):
             if document is not None:
                 tap = tap * (document[:, j : j + T] == document[:, W - 1 :])[..., None]
             y = torch.addcmul(y, tap, self.weight[:, 0, j])
-        if isinstance(state, Recurrent):
-            window = latest(row, valid, W - 1)
+        if isinstance(state, RecurrentState):
+            window = last_positions(row, valid, W - 1)
             if document is not None:
-                near = latest(document, valid, W - 1)
+                near = last_positions(document, valid, W - 1)
                 window = window * (near == near[:, -1:])[..., None]
             state.update(window=window)
-        return y if valid is None else back(y, valid)
+        return y if valid is None else scatter_valid(y, valid)
 
     def _documents(self, ctx: Context) -> Tensor | None:
         """(B, W−1+T): which document each token of the row is of; what was held is of the one before."""
         if ctx.fresh is None:
             return None
         document = ctx.fresh.int().cumsum(1)
-        document = document if ctx.new_valid is None else front(document, ctx.new_valid)
+        document = document if ctx.valid_new is None else gather_valid(document, ctx.valid_new)
         return F.pad(document, (self.width - 1, 0))
 
 
 def shows_pattern(ctx: Context, state: PartState | None) -> bool:
     """Whether a pattern is asked for, and can be given: the state, before it is updated, must be empty."""
-    if not isinstance(state, Recurrent) or not state.tensors:
+    if not isinstance(state, RecurrentState) or not state.tensors:
         return ctx.watches("pattern")
     ctx.withhold("pattern", "the state holds a summary of what came before", "read the whole text at once")
     return False
@@ -109,7 +109,7 @@ def show(ctx: Context, y: Tensor, v: Tensor, pattern: Tensor) -> Tensor:
 
 def with_skip(ctx: Context, heads: Tensor, D: Tensor, v: Tensor) -> Tensor:
     """y = heads + D v, both shown: (B, D, T, 1) → (B, T, D)"""
-    heads, skip = ctx.see("heads", heads), ctx.see("skip", wide(D)[:, None, None] * v)
+    heads, skip = ctx.see("heads", heads), ctx.see("skip", to_float32(D)[:, None, None] * v)
     return (heads + skip)[..., 0].transpose(1, 2)
 
 
@@ -159,17 +159,21 @@ class Mamba(Part):
         step = torch.empty_like(self.delta.bias, dtype=torch.float32).uniform_(low, high).exp()
         self.delta.bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus of this is the step
 
-    def new_state(self, batch: int, length: int) -> Recurrent:
-        return Recurrent()
+    def new_state(self, batch: int, length: int) -> RecurrentState:
+        return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         with_pattern = shows_pattern(ctx, state)
         u = F.silu(self.conv(self.value(x), ctx, state))  # (B, T, F)
-        delta = F.softplus(wide(self.delta(self.low(u))))
-        if ctx.new_valid is not None:
-            u, delta = (t.masked_fill(~ctx.new_valid[..., None], 0.0) for t in (u, delta))
-        v = ctx.see("v", wide(u).transpose(1, 2)[..., None])  # (B, F, T, 1)
-        delta, B, C = ctx.see("delta", delta), ctx.see("B", wide(self.B(u))), ctx.see("C", wide(self.C(u)))
+        delta = F.softplus(to_float32(self.delta(self.low(u))))
+        if ctx.valid_new is not None:
+            u, delta = (t.masked_fill(~ctx.valid_new[..., None], 0.0) for t in (u, delta))
+        v = ctx.see("v", to_float32(u).transpose(1, 2)[..., None])  # (B, F, T, 1)
+        delta, B, C = (
+            ctx.see("delta", delta),
+            ctx.see("B", to_float32(self.B(u))),
+            ctx.see("C", to_float32(self.C(u))),
+        )
         y = self._states(v[..., 0].transpose(1, 2), delta, B, C, ctx, state)
         heads = y.transpose(1, 2)[..., None]
         if with_pattern:
@@ -179,13 +183,13 @@ class Mamba(Part):
         return out
 
     def _A(self) -> Tensor:
-        return -torch.exp(wide(self.A_log))
+        return -torch.exp(to_float32(self.A_log))
 
     def _states(
         self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, ctx: Context, state: PartState | None
     ) -> Tensor:
         A, keep = self._A(), None if ctx.fresh is None else (~ctx.fresh).to(u.dtype)
-        held = state.get("h") if isinstance(state, Recurrent) else None
+        held = state.get("h") if isinstance(state, RecurrentState) else None
         h = u.new_zeros(len(u), *A.shape) if held is None else held
         if ctx.watches("h"):
             see = lambda states: ctx.see("h", states, positions=-3)  # (B, T, F, N)
@@ -194,7 +198,7 @@ class Mamba(Part):
         else:
             form = selective if ctx.backend == "reference" or u.shape[1] == 1 else fast_selective
             y, last = form(u, delta, A, B, C, keep, h)
-        if isinstance(state, Recurrent):
+        if isinstance(state, RecurrentState):
             state.update(h=last)
         return y
 
@@ -232,17 +236,21 @@ class S4(Part):
         nn.init.normal_(self.C, std=0.5**0.5)
         nn.init.normal_(self.D)
 
-    def new_state(self, batch: int, length: int) -> Recurrent:
-        return Recurrent()
+    def new_state(self, batch: int, length: int) -> RecurrentState:
+        return RecurrentState()
 
     def discrete(self) -> tuple[Tensor, Tensor]:
         """ΔA, the logarithm of Ā, and C (Ā − 1)/A, both (D, N) complex."""
-        A = torch.complex(-wide(self.A_log).exp(), wide(self.A_turn))
-        log = A * wide(self.step_log).exp()[:, None]
-        return log, torch.view_as_complex(wide(self.C).contiguous()) * torch.expm1(log) / A
+        A = torch.complex(-to_float32(self.A_log).exp(), to_float32(self.A_turn))
+        log = A * to_float32(self.step_log).exp()[:, None]
+        return log, torch.view_as_complex(to_float32(self.C).contiguous()) * torch.expm1(log) / A
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        u = wide(x) if ctx.new_valid is None else wide(x).masked_fill(~ctx.new_valid[..., None], 0.0)
+        u = (
+            to_float32(x)
+            if ctx.valid_new is None
+            else to_float32(x).masked_fill(~ctx.valid_new[..., None], 0.0)
+        )
         v = ctx.see("v", u.transpose(1, 2)[..., None])  # (B, D, T, 1)
         u, T, with_pattern = v[..., 0], x.shape[1], shows_pattern(ctx, state)
         open_form = ctx.fresh is not None or T == 1 or ctx.watches("h") or ctx.backend == "reference"
@@ -255,10 +263,10 @@ class S4(Part):
     def _recurrence(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """y (B, D, T) from u (B, D, T) by h_t = Ā h_{t−1} + u_t: the definition"""
         log, C = self.discrete()
-        held = state.get("h") if isinstance(state, Recurrent) else None
+        held = state.get("h") if isinstance(state, RecurrentState) else None
         h = log.new_zeros(len(u), *log.shape) if held is None else held  # (B, D, N)
         decay = log.exp().expand(u.shape[2], len(u), *log.shape)
-        for flag, value in ((None if ctx.new_valid is None else ~ctx.new_valid, 1.0), (ctx.fresh, 0.0)):
+        for flag, value in ((None if ctx.valid_new is None else ~ctx.valid_new, 1.0), (ctx.fresh, 0.0)):
             decay = decay if flag is None else torch.where(flag.t()[..., None, None], value, decay)
         given = u.permute(2, 0, 1)[..., None].expand_as(decay)  # (T, B, D, N)
         if ctx.watches("h"):
@@ -266,7 +274,7 @@ class S4(Part):
         else:
             form = scan if ctx.backend == "reference" else fast_scan
             states = form(decay, given, h).transpose(0, 1)
-        if isinstance(state, Recurrent):
+        if isinstance(state, RecurrentState):
             state.update(h=states[:, -1])
         return 2 * torch.einsum("btdn,dn->bdt", states, C).real
 
@@ -278,13 +286,13 @@ class S4(Part):
 
     def _convolution(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """The same by FFT, twice as long as the sequence so that the end does not wrap round to the start"""
-        (log, C), T, valid = self.discrete(), u.shape[2], ctx.new_valid
+        (log, C), T, valid = self.discrete(), u.shape[2], ctx.valid_new
         near, far = powers(log, T)
-        tight = u if valid is None else front(u.mT, valid).mT
+        tight = u if valid is None else gather_valid(u.mT, valid).mT
         spectrum = torch.fft.rfft(tight, 2 * T) * torch.fft.rfft(kernel(log, C, T), 2 * T)
         y = torch.fft.irfft(spectrum, 2 * T)[..., :T]
-        if isinstance(state, Recurrent):
-            newest_first = u.flip(2) if valid is None else front(u.mT.flip(1), valid.flip(1)).mT
+        if isinstance(state, RecurrentState):
+            newest_first = u.flip(2) if valid is None else gather_valid(u.mT.flip(1), valid.flip(1)).mT
             blocks = F.pad(newest_first, (0, -T % near.shape[2])).unflatten(2, (-1, near.shape[2]))
             h = torch.einsum("bdij,dnj,dni->bdn", blocks.to(near.dtype), near, far)
             held = state.get("h")
@@ -293,12 +301,12 @@ class S4(Part):
                 y = y + 2 * left.real.flatten(2)[..., :T]
                 h = h + held * torch.exp(log * (T if valid is None else valid.sum(1)[:, None, None]))
             state.update(h=h)
-        return y if valid is None else back(y.mT, valid).mT
+        return y if valid is None else scatter_valid(y.mT, valid).mT
 
     def pattern(self, ctx: Context, batch: int, length: int) -> Tensor:
         """P_ts = K_{t−s} for valid s ≤ t of one document: the quadratic form, (B, D, T, T)"""
         log, C = self.discrete()
-        valid = ctx.new_valid
+        valid = ctx.valid_new
         if valid is None:
             valid = torch.ones(batch, length, dtype=torch.bool, device=log.device)
         place = valid.int().cumsum(1)

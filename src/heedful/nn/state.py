@@ -1,4 +1,4 @@
-"""What layers remember between steps: keys and values (KV, Rolling), hidden states (Recurrent), Groups.
+"""The memory of layers between steps: keys and values (KV, SlidingKV), hidden states (RecurrentState).
 
 One word, state, for a KV cache and for a hidden state. The model counts positions; a state only holds them.
 """
@@ -13,14 +13,14 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.nn.context import Context, PartState
 
-SPARE = 16  # slots a rolling state has beyond its window: so many tokens can be guessed and taken back
+SPARE_SLOTS = 16  # slots a rolling state has beyond its window: so many tokens can be guessed and taken back
 
 
-def enlarged(held: Tensor | None, new: Tensor, size: int) -> Tensor:
+def grow_buffer(buffer: Tensor | None, new: Tensor, size: int) -> Tensor:
     """What is held, (B, G, S, ·), in a buffer of `size` slots; zeros where nothing was written."""
     grown = new.new_zeros(*new.shape[:2], size, new.shape[3])
-    if held is not None:
-        grown[:, :, : held.shape[2]] = held
+    if buffer is not None:
+        grown[:, :, : buffer.shape[2]] = buffer
     return grown
 
 
@@ -39,14 +39,16 @@ class KV:
         """Write after the first `past` positions and give back everything held."""
         start = int(past)
         end = start + k.shape[2]
-        self.k, self.v = self._room(self.k, k, end), self._room(self.v, v, end)
+        self.k, self.v = self._grow(self.k, k, end), self._grow(self.v, v, end)
         self.k[:, :, start:end], self.v[:, :, start:end] = k, v
         return self.k[:, :, :end], self.v[:, :, :end]
 
-    def _room(self, held: Tensor | None, new: Tensor, end: int) -> Tensor:
-        if held is not None and held.shape[2] >= end:
-            return held
-        return enlarged(held, new, max(end, self.capacity, 2 * held.shape[2] if held is not None else 0))
+    def _grow(self, buffer: Tensor | None, new: Tensor, end: int) -> Tensor:
+        if buffer is not None and buffer.shape[2] >= end:
+            return buffer
+        return grow_buffer(
+            buffer, new, max(end, self.capacity, 2 * buffer.shape[2] if buffer is not None else 0)
+        )
 
     def fits(self, end: int) -> bool:
         """Whether there is room for `end` positions as it is."""
@@ -60,7 +62,7 @@ class KV:
         """Nothing to do: positions from `length` on are overwritten by the next append."""
 
 
-class Rolling:
+class SlidingKV:
     """The keys and values of the last `window` tokens, (B, G, S, ·): position p stands in slot p mod S.
 
     A new token takes the place of the oldest, so memory does not grow with the text; padding takes none. What
@@ -69,7 +71,7 @@ class Rolling:
     """
 
     def __init__(self, window: int, capacity: int = 0) -> None:
-        self.window, self.spare = window, min(window, SPARE)
+        self.window, self.spare = window, min(window, SPARE_SLOTS)
         self.slots = window + self.spare
         self.capacity = min(capacity, self.slots)
         self.k: Tensor | None = None
@@ -86,11 +88,11 @@ class Rolling:
         total = read_so_far(ctx, past + T)
         if past and self.spare >= T:
             self._write(k, v, ctx)
-            return self._held(total, past + T)
-        valid = torch.ones_like(ctx.q_pos, dtype=torch.bool) if ctx.new_valid is None else ctx.new_valid
+            return self._slots_in_use(total, past + T)
+        valid = torch.ones_like(ctx.q_pos, dtype=torch.bool) if ctx.valid_new is None else ctx.valid_new
         seen = (k, v, ctx.q_pos, valid)
         if past:
-            held = self._held(total - valid.sum(1, keepdim=True), past)
+            held = self._slots_in_use(total - valid.sum(1, keepdim=True), past)
             keys, values, pos, known = (
                 torch.cat(pair, -2 if pair[0].dim() == 4 else 1) for pair in zip(held, seen, strict=True)
             )
@@ -98,37 +100,37 @@ class Rolling:
         self._write(k, v, ctx)
         return seen
 
-    def _held(self, total: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _slots_in_use(self, total: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The slots in use when `total` tokens were read, at most `most` of them in a row."""
         assert self.k is not None
         assert self.v is not None
         size = self.k.shape[2]
-        used = min(most, size)
-        return self.k[:, :, :used], self.v[:, :, :used], *standing(total, size, used)
+        used = min(limit, size)
+        return self.k[:, :, :used], self.v[:, :, :used], *slot_positions(total, size, used)
 
     def fits(self, end: int) -> bool:
         """Whether there is room for `end` positions as it is: always, once no more room is needed."""
         return self.k is not None and self.k.shape[2] >= min(end, self.slots)
 
-    def _room(self, held: Tensor | None, new: Tensor, end: int) -> Tensor:
+    def _grow(self, buffer: Tensor | None, new: Tensor, end: int) -> Tensor:
         """While the text is shorter than the window, slots are positions: the buffer may still grow."""
-        if held is not None and held.shape[2] >= min(end, self.slots):
-            return held
-        size = max(end, self.capacity, 2 * held.shape[2] if held is not None else 0)
-        return enlarged(held, new, min(size, self.slots))
+        if buffer is not None and buffer.shape[2] >= min(end, self.slots):
+            return buffer
+        size = max(end, self.capacity, 2 * buffer.shape[2] if buffer is not None else 0)
+        return grow_buffer(buffer, new, min(size, self.slots))
 
     def _write(self, k: Tensor, v: Tensor, ctx: Context) -> None:
         end = int(ctx.past) + k.shape[2]
-        self.k, self.v = self._room(self.k, k, end), self._room(self.v, v, end)
+        self.k, self.v = self._grow(self.k, k, end), self._grow(self.v, v, end)
         self.reached, size = max(self.reached, end), self.k.shape[2]
-        if ctx.new_valid is None and len(ctx.q_pos) == 1:  # all rows write to the same slots
+        if ctx.valid_new is None and len(ctx.q_pos) == 1:  # all rows write to the same slots
             slot = ctx.q_pos[0, -size:] % size
             self.k.index_copy_(2, slot, k[:, :, -size:])
             self.v.index_copy_(2, slot, v[:, :, -size:])
             return
         pos = ctx.q_pos.expand(len(k), -1)
         late = pos > pos.amax(1, keepdim=True) - size
-        row, t = (late if ctx.new_valid is None else late & ctx.new_valid).nonzero(as_tuple=True)
+        row, t = (late if ctx.valid_new is None else late & ctx.valid_new).nonzero(as_tuple=True)
         slot = pos[row, t] % size
         self.k[row, :, slot], self.v[row, :, slot] = k[row, :, t], v[row, :, t]
 
@@ -155,14 +157,14 @@ def read_so_far(ctx: Context, length: int) -> Tensor:
     return ctx.mask.valid.sum(1, keepdim=True)
 
 
-def standing(total: Tensor, size: int, used: int) -> tuple[Tensor, Tensor]:
+def slot_positions(total: Tensor, size: int, count: int) -> tuple[Tensor, Tensor]:
     """(B, used): the newest of `total` positions that falls on each of `size` slots; whether there is one."""
     newest = total - 1
-    pos = newest - (newest - torch.arange(used, device=total.device)) % size
+    pos = newest - (newest - torch.arange(count, device=total.device)) % size
     return pos.clamp(min=0), pos >= 0
 
 
-class Recurrent:
+class RecurrentState:
     """Named tensors, batch first: h, c of an LSTM; window, h of a state space; S of linear attention."""
 
     def __init__(self, **tensors: Tensor) -> None:
@@ -189,14 +191,14 @@ class Recurrent:
         )
 
 
-class Fixed(Recurrent):
+class FixedState(RecurrentState):
     """What stays the same while decoding, and so is never cropped: keys and values of an encoder's memory."""
 
     def crop(self, length: int) -> None:
         """Nothing to do."""
 
 
-class Group:
+class StateGroup:
     """The states of a container's children, by name."""
 
     def __init__(self, parts: Mapping[str, PartState | None]) -> None:
@@ -218,4 +220,4 @@ class Group:
 
 def child(state: PartState | None, name: str) -> PartState | None:
     """The state of one child of a container; None where nothing is remembered."""
-    return state[name] if isinstance(state, Group) else None
+    return state[name] if isinstance(state, StateGroup) else None

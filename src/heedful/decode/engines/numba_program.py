@@ -28,7 +28,7 @@ from heedful.nn.head import LMHead
 from heedful.nn.norm import LayerNorm, RMSNorm
 from heedful.nn.position import ALiBi, Learned, Rotary, Sinusoidal
 from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLinear
-from heedful.nn.state import KV, Rolling
+from heedful.nn.state import KV, SlidingKV
 
 ACTS: dict[Activation, int] = {
     F.relu: R.RELU, F.gelu: R.GELU, gelu_tanh: R.GELU_TANH, F.silu: R.SILU, F.tanh: R.TANH,
@@ -259,7 +259,7 @@ class RowProgram:
         lines = [n for n, line in enumerate(listing.code) if line[R.OP] in (R.TURN, R.ATTEND)]
         self.attends = list(zip(lines[::2], lines[1::2], strict=True))
 
-    def bind(self, caches: Sequence[KV | Rolling]) -> None:
+    def bind(self, caches: Sequence[KV | SlidingKV]) -> None:
         """Read and write these caches; nothing to do while they are the ones of the step before."""
         if len(self.bound_keys) == len(caches) and all(
             kv.k is k for kv, k in zip(caches, self.bound_keys, strict=True)
@@ -273,7 +273,7 @@ class RowProgram:
                 raise UnsupportedPart(f"a cache of {kv.k.dtype}")
             self.code[lines, R.KEYS], self.code[lines, R.VALUES] = kv.k.data_ptr(), kv.v.data_ptr()
             self.code[lines, R.ROOM] = kv.k.shape[2]
-            if isinstance(kv, Rolling) != bool(self.code[lines[0], R.WINDOW]):
+            if isinstance(kv, SlidingKV) != bool(self.code[lines[0], R.WINDOW]):
                 raise UnsupportedPart(f"a {type(kv).__name__} of a layer with another window")
             self.bound_keys.append(kv.k)
 

@@ -12,7 +12,7 @@ from heedful.decode.engines.fallback import FastStepper, UnsupportedPart
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State
 from heedful.nn.context import PartState, Watch
-from heedful.nn.state import KV, Group, Rolling
+from heedful.nn.state import KV, SlidingKV, StateGroup
 
 if TYPE_CHECKING:
     from heedful.decode.engines.numba_program import RowProgram
@@ -81,17 +81,17 @@ class NumbaStepper(FastStepper):
             self.fallback_reason, self.rows = str(reason), None
             return False
         for kv in held:
-            if isinstance(kv, Rolling):
+            if isinstance(kv, SlidingKV):
                 kv.reached = max(kv.reached, end)  # the instructions write past it
         return True
 
 
-def kv_caches(state: PartState | None) -> list[KV | Rolling] | None:
+def kv_caches(state: PartState | None) -> list[KV | SlidingKV] | None:
     """The keys and values in the order of the layers; None if a layer remembers anything else."""
-    if isinstance(state, Group):
+    if isinstance(state, StateGroup):
         found = [kv_caches(child) for child in state.parts.values() if child is not None]
         return None if any(f is None for f in found) else [kv for f in found if f is not None for kv in f]
-    return [state] if isinstance(state, (KV, Rolling)) else None
+    return [state] if isinstance(state, (KV, SlidingKV)) else None
 
 
 def first_positions(state: State, rows: int) -> list[int] | None:

@@ -17,7 +17,7 @@ from heedful.decode.stepper import Stepper, greedy_logits
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
-from heedful.nn.state import KV, Group, Rolling
+from heedful.nn.state import KV, SlidingKV, StateGroup
 
 MIN_PROMPT_TOKENS = 2048  # tokens of prompts; fewer are read soon enough by the plain pass
 
@@ -45,9 +45,9 @@ def full_length_state(state: PartState | None, cache_dtype: torch.dtype | None) 
     """The same state with all keys and values where a window's last ones would do: a graph's slots are
     positions. They are `kept` as they are, or narrower.
     """
-    if isinstance(state, Group):
-        return Group({name: full_length_state(part, cache_dtype) for name, part in state.parts.items()})
-    if not isinstance(state, (KV, Rolling)):
+    if isinstance(state, StateGroup):
+        return StateGroup({name: full_length_state(part, cache_dtype) for name, part in state.parts.items()})
+    if not isinstance(state, (KV, SlidingKV)):
         return state
     return KV(state.capacity) if cache_dtype is None else RoundedKV(cache_dtype, state.capacity)
 
@@ -55,7 +55,7 @@ def full_length_state(state: PartState | None, cache_dtype: torch.dtype | None) 
 def full_kv_caches(state: PartState | None) -> list[KV] | None:
     """The keys and values in the order of the layers; None if a layer does not hold all of them."""
     found = kv_caches(state)
-    return None if found is None or any(isinstance(kv, Rolling) for kv in found) else cast(list[KV], found)
+    return None if found is None or any(isinstance(kv, SlidingKV) for kv in found) else cast(list[KV], found)
 
 
 class RecordedStepper(FastStepper):

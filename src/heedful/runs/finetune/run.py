@@ -16,7 +16,7 @@ from heedful.data.batches import Batches
 from heedful.errors import ConfigError, InputError, NotFound, nearest
 from heedful.models import FAMILIES, presets
 from heedful.models.base import Model
-from heedful.nn.adapt import adapted
+from heedful.nn.adapt import adapted_modules
 from heedful.runs.evaluate import trained
 from heedful.runs.finetune.guessing import check_flags, listed, task_of
 from heedful.runs.finetune.inspecting import Source, inspect
@@ -255,7 +255,7 @@ def opened(name: str, device: str) -> Model:
     if "quantization" in model.hf_config:
         raise InputError(f"{name} was quantised and cannot learn; take the model it was made from")
     check_vocabulary(model, model.tokenizer, name)
-    if next(adapted(model), None) is not None:
+    if next(adapted_modules(model), None) is not None:
         merge(model)
     model.float()
     for parameter in model.parameters():

@@ -50,7 +50,7 @@ def test_classes_without_names_are_numbered(tiny: Tiny) -> None:
 def test_one_class_alone_is_scored_by_a_sigmoid(tiny: Tiny) -> None:
     nlp = pipeline(model=tiny("classify", ["relevance"]))
     assert isinstance(nlp, TextClassification)
-    assert nlp.usual() == "sigmoid"
+    assert nlp.default_function == "sigmoid"
     assert nlp(TEXT)[0]["score"] == pytest.approx(
         1 / (1 + torch.tensor(-nlp(TEXT, function_to_apply="none")[0]["score"]).exp().item())
     )

@@ -49,7 +49,7 @@ def test_a_text_costs_the_sum_of_its_tokens_given_those_before() -> None:
 def test_endings_that_share_a_beginning_cost_what_they_cost_alone(family: str) -> None:
     model = tiny(family)
     groups = [Continuations([5, 6, 7, 8], [[9], [10, 11, 12], [13, 14]]), Continuations([20, 21], [[22, 23]])]
-    expected = [[by_hand(model, list(g.start), list(e)) for e in g.endings] for g in groups]
+    expected = [[by_hand(model, list(g.prefix), list(e)) for e in g.endings] for g in groups]
     for found, truth in zip(score_continuations(model, groups), expected, strict=True):
         for one, logs in zip(found, truth, strict=True):
             assert one.logprobs == pytest.approx(logs, abs=2e-3)
@@ -63,7 +63,7 @@ def test_a_target_costs_the_sum_of_its_tokens_given_the_source(family: str) -> N
         for ending, one in zip(group.endings, found, strict=True):
             read = torch.tensor([[model.start_token, *ending[:-1]]])
             with torch.no_grad():
-                logs = model(torch.tensor([group.start]), read).log_softmax(-1)[0]
+                logs = model(torch.tensor([group.prefix]), read).log_softmax(-1)[0]
             expected = [float(logs[t, token]) for t, token in enumerate(ending)]
             assert one.logprobs == pytest.approx(expected, abs=2e-3)
 

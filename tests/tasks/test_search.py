@@ -46,7 +46,7 @@ def test_what_was_saved_finds_the_same(tmp_path: Path) -> None:
 
 def test_a_search_knows_the_name_of_its_model(tmp_path: Path) -> None:
     Search(SENTENCES, "all-minilm-l6-v2", vectors=hotels().vectors).save(tmp_path)
-    assert Search.load(tmp_path).given == "all-minilm-l6-v2"
+    assert Search.load(tmp_path).model_source == "all-minilm-l6-v2"
 
 
 def test_lines_of_a_file_are_sentences_and_more_can_be_added(tmp_path: Path) -> None:

@@ -127,14 +127,14 @@ def _with_vectors(
 def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], str]]:
     """What is read, as ids, and what stands behind it; a translation goes sentence by sentence."""
     if task == "conversational":
-        return [(pipe.chat(given[0]), "")]
+        return [(pipe.chat_ids(given[0]), "")]
     if task == "text-generation":
-        return [(pipe.ids(given[0], "", None), "")]
+        return [(pipe.prompt_ids(given[0], "", None), "")]
     if task == "translation":
         from heedful.tasks.text2text import split_into_sentences
 
         before = pipe.direction(None, None)
-        return [(pipe.source(before + text), gap) for text, gap in split_into_sentences(given[0])]
+        return [(pipe.source_ids(before + text), gap) for text, gap in split_into_sentences(given[0])]
     return [(pipe.prompt(given[0], None), "")]
 
 
@@ -159,7 +159,7 @@ def write(
         ids, cut = fitting(held.sequence, ids)
         said += cut
         for piece in stream(
-            pipe.speaker, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
+            pipe.generator, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
         ):
             ticket.check()
             count, finish, text = count + 1, piece.finish or finish, text + piece.text

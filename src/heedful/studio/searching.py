@@ -56,19 +56,19 @@ def search(
         raise InputError(
             f"beams search for the likeliest text, a temperature of {warm} draws; set it to 0, or beams to 1"
         )
-    how = plan_generation(merge_options(task, pipe.speaker, options, USUAL))
+    how = plan_generation(merge_options(task, pipe.generator, options, USUAL))
     if not 2 <= how.rules.get("beams", 1) <= MOST:
         raise InputError(f"a search keeps 2 to {MOST} texts; give beams")
     prompts, gaps, said = list[list[int]](), list[str](), list[str]()
     for whole, gap in prompts_of(pipe, task, given):
-        ids, cut = fitting(pipe.speaker, whole)
+        ids, cut = fitting(pipe.generator, whole)
         prompts, gaps, said = [*prompts, ids], [*gaps, gap], [*said, *cut]
     if len(prompts) > MOST:
         said.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")
     some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
-    found = [tree for batch in some for tree in grown(pipe.speaker, batch, how, ticket)]
-    best, ends = [tree.ids(tree.found[0]) for tree in found], eos_ids(pipe.speaker, how.rules.get("eos"))
-    texts = [spelled(pipe.speaker, *row, ends) for row in zip(prompts, best, strict=True)]
+    found = [tree for batch in some for tree in grown(pipe.generator, batch, how, ticket)]
+    best, ends = [tree.ids(tree.found[0]) for tree in found], eos_ids(pipe.generator, how.rules.get("eos"))
+    texts = [spelled(pipe.generator, *row, ends) for row in zip(prompts, best, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
     shown = zip(prompts[:MOST], found, strict=False)
     call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
@@ -78,14 +78,14 @@ def search(
         "finish": "end" if best[-1][-1] in ends else "length", "tokens": sum(map(len, best)),
         "seconds": round(time.perf_counter() - began, 3), "warnings": said,
         "python": snippets.script(held.entry, lines),
-        "trees": [entries(pipe.speaker, tree) | {"python": python(held, ids, how)} for ids, tree in shown],
+        "trees": [entries(pipe.generator, tree) | {"python": python(held, ids, how)} for ids, tree in shown],
     }  # fmt: skip
 
 
 def grown(model: Model, prompts: list[list[int]], how: GenerationPlan, ticket: Ticket) -> list[Tree]:
     """The trees of some prompts, side by side; so many tokens at most and at least as the pipeline takes."""
     ticket.check()
-    most, least = how.lengths(1 if isinstance(model, Seq2Seq) else len(prompts[0]))  # a decoder reads one
+    most, least = how.token_range(1 if isinstance(model, Seq2Seq) else len(prompts[0]))  # a decoder reads one
     rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": most}
     inner = choose_stepper(model, rules["beams"] * len(prompts), most)
     ends = sorted(eos_ids(model, rules.get("eos")))
@@ -101,6 +101,6 @@ def spelled(model: Model, prompt: list[int], ids: list[int], ends: Collection[in
 
 def python(held: Held, ids: list[int], how: GenerationPlan) -> str:
     """The lines that draw one tree."""
-    rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": how.most}
+    rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": how.max_tokens}
     call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in rules.items())})"
     return snippets.script(held.entry, f"{call}.save('beams.html')", "import heedful.view")

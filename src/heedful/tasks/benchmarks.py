@@ -30,31 +30,31 @@ BLOCK_ROWS = 512  # rows sorted by length together
 
 
 def iterate_blocks(rows: Iterable[Mapping[str, Any]], *fields: str) -> Iterator[list[Mapping[str, Any]]]:
-    """The rows some hundred at a time; one clear line for a row without what it must have."""
+    """Yield the rows in blocks; raise InputError for a row without one of the fields."""
     source, count = iter(rows), 0
-    while some := list(islice(source, BLOCK_ROWS)):
-        for i, row in enumerate(some):
+    while block := list(islice(source, BLOCK_ROWS)):
+        for i, row in enumerate(block):
             if missing := [name for name in fields if name not in row]:
-                raise InputError(f"row {count + i} has no {missing[0]!r}; it has {', '.join(row)}")
-        yield some
-        count += len(some)
+                raise InputError(f"row {count + i} has no {missing[0]!r}", hint=f"it has {', '.join(row)}")
+        yield block
+        count += len(block)
     if not count:
         raise InputError("there are no rows to evaluate on")
 
 
 def continuations_of(model: Model, prompt: str, endings: Sequence[str]) -> Continuations:
-    """Endings behind the prompt they share, all tokenised as one text."""
+    """Return endings behind the prompt they share, each tokenised with it as one text."""
     ids = plain_ids(model)
     whole = [ids(prompt + ending) for ending in endings]
     return split_texts(model, whole, common_prefix_length([ids(prompt), *whole], keep=0))
 
 
 def lambada(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """{"text"}: accuracy of the last word, all its tokens likeliest; exp of the mean of −log p of a word."""
+    """Evaluate rows {"text"}: accuracy of the last word, all its tokens likeliest; its perplexity."""
     found: list[TextScore] = []
-    for some in iterate_blocks(rows, "text"):
+    for block in iterate_blocks(rows, "text"):
         groups = []
-        for row in some:
+        for row in block:
             prompt, space, word = row["text"].rstrip().rpartition(" ")
             if not prompt:
                 raise InputError(f"{row['text']!r:.60} has no last word to predict from others")
@@ -68,42 +68,38 @@ def lambada(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+_argmax = lambda scores: max(range(len(scores)), key=lambda i: scores[i])  # the first of equals
+
+
 def hellaswag(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """{"ctx", "endings", "label"}: how often the true ending has the highest log p, and log p per byte."""
+    """Evaluate rows {"ctx", "endings", "label"}: accuracy by the highest log p, and by log p per byte."""
     right = normal = count = 0
-    for some in iterate_blocks(rows, "ctx", "endings", "label"):
+    for block in iterate_blocks(rows, "ctx", "endings", "label"):
         groups = [
             continuations_of(model, row["ctx"].strip(), [f" {e.strip()}" for e in row["endings"]])
-            for row in some
+            for row in block
         ]
-        for row, scored in zip(some, score_continuations(model, groups), strict=True):
+        for row, scored in zip(block, score_continuations(model, groups), strict=True):
             sizes = [len(e.strip().encode()) for e in row["endings"]]
-            right += index_of_highest([s.total for s in scored]) == int(row["label"])
-            normal += index_of_highest([s.total / n for s, n in zip(scored, sizes, strict=True)]) == int(
-                row["label"]
-            )
+            right += _argmax([s.total for s in scored]) == int(row["label"])
+            normal += _argmax([s.total / n for s, n in zip(scored, sizes, strict=True)]) == int(row["label"])
             count += 1
     return {"acc": right / count, "acc_norm": normal / count, "rows": count}
-
-
-def index_of_highest(scores: Sequence[float]) -> int:
-    """Which is highest; the first of equals."""
-    return max(range(len(scores)), key=lambda i: scores[i])
 
 
 def blimp(
     model: Model, rows: Iterable[Mapping[str, Any]], first: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """{"good", "bad", "uid"}: how often the good sentence is the more probable; by paradigm, and their mean.
+    """Evaluate rows {"good", "bad", "uid"}: how often the good sentence is more probable, by paradigm.
 
     Sentences follow the token that begins a text, or `first`. Two that are the same are no success.
     """
     ids = plain_ids(model)
     by: dict[str, list[bool]] = defaultdict(list)
     fields: dict[str, set[str]] = defaultdict(set)
-    for some in iterate_blocks(rows, "good", "bad", "uid"):
-        groups = [split_texts(model, [ids(row["good"]), ids(row["bad"])], first=first) for row in some]
-        for row, (good, bad) in zip(some, score_continuations(model, groups), strict=True):
+    for block in iterate_blocks(rows, "good", "bad", "uid"):
+        groups = [split_texts(model, [ids(row["good"]), ids(row["bad"])], first=first) for row in block]
+        for row, (good, bad) in zip(block, score_continuations(model, groups), strict=True):
             by[row["uid"]].append(good.total > bad.total)
             fields[row.get("field", "all").replace("/", "_")].add(row["uid"])  # BLiMP spells one in two ways
     paradigms = {uid: sum(rights) / len(rights) for uid, rights in by.items()}

@@ -31,15 +31,15 @@ class FeatureExtraction(Pipeline):
         max_length: int | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> Any:
-        """(1, T, D) of each text, as nested lists or with `return_tensors` as a tensor."""
+        """Return (1, T, D) of each text, as nested lists or with `return_tensors` as a tensor."""
         cut = truncation_options(truncation, max_length, tokenize_kwargs)
 
-        def answers(texts: list[str]) -> list[Any]:
-            readings = tokenize_inputs(self.model, self.tokenizer, texts, **cut)
+        def predict_batch(texts: list[str]) -> list[Any]:
+            tokenized = tokenize_inputs(self.model, self.tokenizer, texts, **cut)
             found = forward_batches(
-                self.model, self.tokenizer, readings, encode_function(self.model), batch_size
+                self.model, self.tokenizer, tokenized, encode_function(self.model), batch_size
             )
-            tensors = [x[None, : len(r)] for r, x in zip(readings, found, strict=True)]
+            tensors = [x[None, : len(r)] for r, x in zip(tokenized, found, strict=True)]
             return [x.clone() if return_tensors else x.tolist() for x in tensors]
 
-        return map_inputs(inputs, answers, batch_size)
+        return map_inputs(inputs, predict_batch, batch_size)

@@ -37,7 +37,7 @@ class FillMask(Pipeline):
 
     @classmethod
     def fits(cls, model: Model) -> bool:
-        """Encoders with such a head; an encoder-decoder writes the whole text anew, the hidden word in it."""
+        """Return whether it has such a head, or is an encoder-decoder, which writes the text anew."""
         return super().fits(model) or (not isinstance(model, LM) and model.config.head == "lm")
 
     def predict(
@@ -51,7 +51,7 @@ class FillMask(Pipeline):
         max_length: int | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> Any:
-        """[{"score", "token", "token_str", "sequence"}], best first; of several masks a list each.
+        """Return [{"score", "token", "token_str", "sequence"}], best first; of several masks a list each.
 
         There are `top_k` of them, 5 if it is None. `targets` are the only words considered. A mask is
         written as this model has it, or as another does: [MASK] and <mask> mean the same.
@@ -64,60 +64,60 @@ class FillMask(Pipeline):
             None if targets is None else self.target_ids([targets] if isinstance(targets, str) else targets)
         )
 
-        def answers(texts: list[str]) -> list[Any]:
-            readings = tokenize_inputs(
-                self.model, self.tokenizer, [self.masked(text) for text in texts], **cut
+        def predict_batch(texts: list[str]) -> list[Any]:
+            tokenized = tokenize_inputs(
+                self.model, self.tokenizer, [self.use_own_mask(text) for text in texts], **cut
             )
-            for i, one in enumerate(readings):
+            for i, one in enumerate(tokenized):
                 self._check_mask(one, i)
-            found = forward_batches(self.model, self.tokenizer, readings, self.at_masks, batch_size)
-            return [self.filled(r, u, top_k, only) for r, u in zip(readings, found, strict=True)]
+            found = forward_batches(self.model, self.tokenizer, tokenized, self.mask_logits, batch_size)
+            return [self.fill_masks(r, u, top_k, only) for r, u in zip(tokenized, found, strict=True)]
 
-        found = map_inputs(inputs, answers, batch_size)
+        found = map_inputs(inputs, predict_batch, batch_size)
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found  # as transformers does
 
-    def masked(self, text: str) -> str:
-        """The text with this model's mask token, if it has none and another model's instead."""
+    def use_own_mask(self, text: str) -> str:
+        """Return the text with this model's mask token in place of another model's."""
         own = self.tokenizer.roles["mask"]
         if not isinstance(text, str) or own in text:
             return text
         return MASK.sub(lambda found: own if self.tokenizer.id(found[0]) is None else found[0], text)
 
-    def _check_mask(self, reading: TokenizedText, i: int) -> None:
-        if self.tokenizer.mask not in reading.ids:
-            lost = " (it was cut off)" if reading.num_truncated else ""
+    def _check_mask(self, text: TokenizedText, number: int) -> None:
+        if self.tokenizer.mask not in text.ids:
+            lost = " (it was cut off)" if text.num_truncated else ""
             raise InputError(
-                f"input {i} has no {self.tokenizer.roles['mask']}{lost}: put one where a word is missing"
+                f"input {number} has no {self.tokenizer.roles['mask']}{lost}: put one where a word is missing"
             )
 
-    def at_masks(self, tokens: Tensor, **given: Any) -> Tensor:
-        """(B, M, V): the logits of the masked positions of each row, in order; M is the most a row has."""
+    def mask_logits(self, tokens: Tensor, **options: Any) -> Tensor:
+        """Return (B, M, V), the logits of each row's masked positions in order; M is the most a row has."""
         masked = tokens.eq(self.tokenizer.mask or 0)
-        places = masked.int().argsort(dim=1, descending=True, stable=True)[
+        positions = masked.int().argsort(dim=1, descending=True, stable=True)[
             :, : int(masked.sum(1).max()), None
         ]
         if not isinstance(self.model, LM):
-            logits: Tensor = self.model(tokens, **given)
-            return logits.gather(1, places.expand(-1, -1, logits.shape[-1]))
-        hidden, ctx = self.model.read(tokens, **given)
-        return self.model.head.words(hidden.gather(1, places.expand(-1, -1, hidden.shape[-1])), ctx)
+            logits: Tensor = self.model(tokens, **options)
+            return logits.gather(1, positions.expand(-1, -1, logits.shape[-1]))
+        hidden, ctx = self.model.read(tokens, **options)
+        return self.model.head.words(hidden.gather(1, positions.expand(-1, -1, hidden.shape[-1])), ctx)
 
-    def filled(self, reading: TokenizedText, logits: Tensor, top_k: int, only: Tensor | None) -> Any:
-        """The best words of every mask of a text."""
-        places = [t for t, i in enumerate(reading.ids) if i == self.tokenizer.mask]
-        p = logits[: len(places)].softmax(-1)
-        p = p if only is None else p[:, only]
-        best, chosen = p.topk(min(top_k, p.shape[-1]))
-        words = chosen if only is None else only[chosen]
-        alone = len(places) == 1
+    def fill_masks(self, text: TokenizedText, logits: Tensor, top_k: int, targets: Tensor | None) -> Any:
+        """Return the best words of every mask of a text."""
+        positions = [t for t, i in enumerate(text.ids) if i == self.tokenizer.mask]
+        p = logits[: len(positions)].softmax(-1)
+        p = p if targets is None else p[:, targets]
+        best, indices = p.topk(min(top_k, p.shape[-1]))
+        words = indices if targets is None else targets[indices]
+        alone = len(positions) == 1
         rows = [
-            [self._row(reading, at, s, w, alone) for s, w in zip(scores, ids, strict=True)]
-            for at, scores, ids in zip(places, best.tolist(), words.tolist(), strict=True)
+            [self._row(text, at, s, w, alone) for s, w in zip(scores, ids, strict=True)]
+            for at, scores, ids in zip(positions, best.tolist(), words.tolist(), strict=True)
         ]
         return rows[0] if alone else rows
 
-    def _row(self, reading: TokenizedText, at: int, score: float, word: int, alone: bool) -> dict[str, Any]:
-        ids = [*reading.ids[:at], word, *reading.ids[at + 1 :]]
+    def _row(self, text: TokenizedText, at: int, score: float, word: int, alone: bool) -> dict[str, Any]:
+        ids = [*text.ids[:at], word, *text.ids[at + 1 :]]
         kept = [i for i in ids if i != self.tokenizer.pad]
         # Of several masks the others must stay in sight, so nothing is skipped then.
         sequence = self.tokenizer.decode(kept, skip_special=alone)
@@ -125,13 +125,13 @@ class FillMask(Pipeline):
         return {"score": score, "token": word, "token_str": token_str, "sequence": sequence}
 
     def target_ids(self, targets: Sequence[str]) -> Tensor:
-        """The ids of the words considered; of a word that is several pieces, the first."""
+        """Return the ids of the words considered; of a word of several tokens, the first."""
         ids: list[int] = []
         for target in targets:
             pieces = self.tokenizer.encode(target, special=False)
             known = self.tokenizer.id(target)
             if known is None and not pieces:
-                raise InputError(f"the target {target!r} is no token and has no pieces; leave it out")
+                raise InputError(f"the target {target!r} is no token and has no pieces", hint="leave it out")
             if known is None and (len(pieces) > 1 or pieces[0] == self.tokenizer.unk):
                 first = self.tokenizer.tokens(pieces[:1])[0]
                 warnings.warn(
@@ -139,5 +139,5 @@ class FillMask(Pipeline):
                 )
             ids.append(pieces[0] if known is None else known)
         if not ids:
-            raise InputError("targets is empty; name a word, or leave it out")
+            raise InputError("targets is empty", hint="name a word, or leave it out")
         return torch.tensor(sorted(set(ids)))

@@ -25,6 +25,7 @@ from heedful.data.tokenization import find_template
 from heedful.decode.request import Prompts, context_length
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.padding import pad_rows, valid_mask
 from heedful.tasks.fill_mask import MASK
 from heedful.tasks.model_cache import open_model
 
@@ -35,7 +36,7 @@ MAX_BATCH_LOGITS = 1 << 26  # held at once
 
 @dataclass(frozen=True)
 class TextScore:
-    """What a text costs, token by token. `likeliest` says where the model itself would have written it.
+    """The log-probability of a text, token by token. `likeliest`: where the model would have written it.
 
     Without anything before it the first token of a text is taken as given and not counted.
     """
@@ -62,14 +63,14 @@ class TextScore:
 
 @dataclass(frozen=True)
 class Continuations:
-    """A beginning that is read once, and what may follow it. An encoder-decoder's beginning is its source."""
+    """A prefix that is read once, and what may follow it. The prefix of an encoder-decoder is its source."""
 
-    start: Sequence[int]
+    prefix: Sequence[int]
     endings: Sequence[Sequence[int]]
 
     @property
     def longest(self) -> int:
-        """Of the endings."""
+        """The length of the longest ending."""
         return max(map(len, self.endings))
 
 
@@ -79,7 +80,7 @@ def log_probability(
     *,
     source: str | Sequence[str] | None = None,
 ) -> Any:
-    """The log-probability of a text, or of each of several; an encoder-decoder needs the `source` of each."""
+    """Return the log-probability of a text or of several; an encoder-decoder needs the `source` of each."""
     model = open_model(model)
     texts = [text] if isinstance(text, str) else check_texts("text", text)
     if isinstance(model, Seq2Seq):
@@ -96,7 +97,7 @@ def log_probability(
         found = [row[0] for row in score_continuations(model, groups)]
     elif source is not None:
         raise InputError(
-            "source= is for encoder-decoders; put it before the text and use rank(model, source, …)"
+            "source= is for encoder-decoders", hint="put it before the text and use rank(model, source, …)"
         )
     elif is_masked(model):
         found = pseudo_log_likelihoods(
@@ -115,7 +116,7 @@ def log_probability(
 def rank(
     model: Model | str | Path, prompt: str, candidates: Iterable[str], *, by: By = "total"
 ) -> list[dict[str, Any]]:
-    """The candidates as continuations of the prompt, the best first.
+    """Return the candidates as continuations of the prompt, the best first.
 
     `by="total"` compares log p(candidate | prompt), "mean" the same per token, for candidates of unlike
     lengths. "probability" is the share among the candidates, softmax over their scores. A candidate follows
@@ -143,7 +144,7 @@ BLANK = re.compile(rf"_{{3,}}|{MASK.pattern}", re.IGNORECASE)
 def infill(
     model: Model | str | Path, text: str, candidates: Iterable[str], *, by: By = "total"
 ) -> list[dict[str, Any]]:
-    """The candidates for the blank ___ of a text, the best first, each as the whole text it makes.
+    """Return the candidates for the blank ___ of a text, the best first, each with the whole text it makes.
 
     A left-to-right model scores everything from the blank on, so that what follows counts too. An
     encoder-decoder reads the text with its own mark in the blank and writes what it was trained to write.
@@ -151,7 +152,7 @@ def infill(
     model, candidates = open_model(model), check_candidates(candidates, by)
     blanks = BLANK.findall(text) if isinstance(text, str) else []
     if len(blanks) != 1:
-        raise InputError(f"the text has {len(blanks)} blanks; mark the one place to fill with ___")
+        raise InputError(f"the text has {len(blanks)} blanks", hint="mark the one place to fill with ___")
     before, after = BLANK.split(text)
     filled = [before + c + after for c in candidates]
     if isinstance(model, Seq2Seq):
@@ -172,63 +173,65 @@ def infill(
 
 
 def infilling_format(model: Seq2Seq) -> tuple[str, Callable[[str, str], str]]:
-    """What hides a word, and what is written for it: the whole text (BART), or the words alone (T5)."""
+    """Return what hides a word, and the target for it: the whole text (BART), or the words alone (T5)."""
     roles = model.tokenizer.roles
     if "mask" in roles:
         return roles["mask"], lambda candidate, filled: filled
     if model.tokenizer.id("<extra_id_0>") is not None:
         return "<extra_id_0>", lambda candidate, filled: f"<extra_id_0> {candidate} <extra_id_1>"
     raise InputError(
-        "this encoder-decoder has no token for a blank; rank(model, source, candidates) needs none"
+        "this encoder-decoder has no token for a blank", hint="rank(model, source, candidates) needs none"
     )
 
 
-def check_texts(name: str, given: Any) -> list[str]:
-    """Texts as a list; one clear line for what is none, or holds what is none."""
-    if isinstance(given, Iterable) and not isinstance(given, str):
-        texts = list(given)
-        if all(isinstance(one, str) for one in texts):
-            return texts
-    raise InputError(f"{name} must be a list of texts; got {given!r:.60}")
+def check_texts(name: str, texts: Any) -> list[str]:
+    """Return texts as a list; raise InputError if it is none, or holds something else."""
+    if isinstance(texts, Iterable) and not isinstance(texts, str):
+        found = list(texts)
+        if all(isinstance(one, str) for one in found):
+            return found
+    raise InputError(f"{name} must be a list of texts; got {texts!r:.60}")
 
 
 def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
-    """The candidates; one clear line for none of them, for an empty one, for an unknown way to compare."""
+    """Return the candidates; raise InputError for none or an empty one, and for an unknown comparison."""
     found = check_texts("candidates", candidates)
     if not found or not all(found):
         raise InputError(f"candidates must be a list of texts, none of them empty; got {found!r}")
     if by not in ("total", "mean"):
-        raise InputError(f"by={by!r} is no way to compare; choose 'total' or 'mean'")
+        raise InputError(f"by={by!r} is no way to compare", hint="choose 'total' or 'mean'")
     return found
 
 
-def rank_candidates(candidates: Sequence[str], found: Sequence[TextScore], by: str) -> list[dict[str, Any]]:
-    """Rows for the candidates, the best first."""
-    scores = [s.total if by == "total" else s.mean for s in found]
+def rank_candidates(
+    candidates: Sequence[str], text_scores: Sequence[TextScore], by: str
+) -> list[dict[str, Any]]:
+    """Return a row for each candidate, the best first."""
+    scores = [s.total if by == "total" else s.mean for s in text_scores]
     shares = torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
     rows = [
         {"text": c, "index": i, "score": score, "probability": p, "total": s.total, "mean": s.mean}
-        for i, (c, s, score, p) in enumerate(zip(candidates, found, scores, shares, strict=True))
+        for i, (c, s, score, p) in enumerate(zip(candidates, text_scores, scores, shares, strict=True))
     ]
     return sorted(rows, key=lambda row: -row["score"])
 
 
 def is_masked(model: Model) -> bool:
-    """Whether it reads both ways; one clear line for a model that predicts no words or has no text."""
+    """Return whether it reads both ways; raise InputError if it predicts no words or has no tokenizer."""
     if model.tokenizer is None:
-        raise InputError("this model has no tokenizer; load one from a folder that has")
+        raise InputError("this model has no tokenizer", hint="load one from a folder that has")
     assert isinstance(model, (LM, Seq2Seq))
     model.head.words  # noqa: B018  says so if there are none
     return isinstance(model, LM) and not model.causal
 
 
 def plain_ids(model: Model) -> Callable[[str], list[int]]:
-    """Text to ids with nothing around; a text must have some."""
+    """Return the function from text to ids without special tokens; a text must have some."""
 
     def ids(text: str) -> list[int]:
         found: list[int] = model.tokenizer.encode(text, special=False)
         if not found:
-            raise InputError(f"{text!r} has no token; there is nothing to score")
+            raise InputError(f"{text!r} has no token", hint="there is nothing to score")
         return found
 
     is_masked(model)
@@ -236,20 +239,20 @@ def plain_ids(model: Model) -> Callable[[str], list[int]]:
 
 
 def source_ids(model: Model, text: str) -> list[int]:
-    """A source as encoder-decoders read it in training: with its end."""
+    """Return a source as encoder-decoders read it in training: with its end token."""
     is_masked(model)
     tokenizer = model.tokenizer
     return find_template(tokenizer, end=True).wrap(plain_ids(model)(text)).tolist()
 
 
 def target_ids(model: Seq2Seq, text: str) -> list[int]:
-    """A target, with its end and without the start token, which the model writes itself."""
+    """Return a target with its end token, and without the start token, which the model writes itself."""
     ids = source_ids(model, text)
     return ids[1:] if len(ids) > 1 and ids[0] == model.start_token else ids
 
 
 def start_ids(model: Model) -> list[int]:
-    """What a text can be predicted from if nothing stands before it: the end of another, or its bos token.
+    """Return what the first token can be predicted from: the end of another text, or the bos token.
 
     A chat model's bos opens a message, and a text behind it would be a speaker's name.
     """
@@ -259,7 +262,7 @@ def start_ids(model: Model) -> list[int]:
 
 
 def common_prefix_length(texts: Sequence[Sequence[int]], keep: int = 1) -> int:
-    """How many first tokens all have in common, if at least `keep` are to remain of each."""
+    """Return how many first tokens all have in common, if at least `keep` are to remain of each."""
     most = min(map(len, texts)) - keep
     same = lambda i: len({ids[i] for ids in texts}) == 1
     return next((i for i in range(most) if not same(i)), max(most, 0))
@@ -268,7 +271,7 @@ def common_prefix_length(texts: Sequence[Sequence[int]], keep: int = 1) -> int:
 def split_texts(
     model: Model, texts: Sequence[Sequence[int]], at: int | None = None, first: Sequence[int] | None = None
 ) -> Continuations:
-    """Texts split where they part, or after `at` tokens; before them what the tokenizer puts there.
+    """Split texts where they differ, or after `at` tokens, behind what the tokenizer puts before them.
 
     What they have in common costs all the same and is left out. With nothing before them they follow `first`.
     """
@@ -284,15 +287,17 @@ def split_texts(
 
 
 def whole_text(model: Model, ids: Sequence[int]) -> Continuations:
-    """A text from its first token on; from its second if there is nothing to predict the first from."""
+    """Return a text from its first token on; from its second if nothing predicts the first."""
     first = list(find_template(model.tokenizer).before) or start_ids(model)
     if not first and len(ids) < 2:
-        raise InputError("this model has no token that begins a text; one of a single token cannot be scored")
+        raise InputError(
+            "this model has no token that begins a text", hint="one of a single token cannot be scored"
+        )
     return Continuations(first, [ids]) if first else Continuations(ids[:1], [ids[1:]])
 
 
 def batch_by_length(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[int]]:
-    """Batches of rows by (length, predicted, how many): alike lengths together, of bounded size."""
+    """Yield batches of rows given as (length, predicted, count): alike lengths, of bounded size."""
     order = sorted(range(len(rows)), key=lambda i: rows[i])
     batch: list[int] = []
     long, wide, count = 0, 0, 0
@@ -311,24 +316,24 @@ def batch_by_length(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterato
 
 
 def check_context(model: Model, length: int) -> None:
-    """One clear line for a text beyond the context: a part of it would be another text."""
-    reach = context_length(model)
-    if reach is not None and length > reach:
+    """Raise InputError for a text beyond the context: a part of it would be another text."""
+    context = context_length(model)
+    if context is not None and length > context:
         raise InputError(
-            f"the text has {length} tokens, the model's context is {reach}; shorten it, or take its "
-            "perplexity by windows: heedful.evaluate.perplexity"
+            f"the text has {length} tokens, the model's context is {context}",
+            hint=("shorten it, or take its perplexity by windows: heedful.evaluate.perplexity"),
         )
 
 
 @torch.no_grad()
 def score_continuations(model: Model, groups: Sequence[Continuations]) -> list[list[TextScore]]:
-    """log p of every ending given its beginning. What begins several endings is read once."""
+    """Return log p of every ending given its prefix. A prefix of several endings is read once."""
     assert isinstance(model, (LM, Seq2Seq))
     for group in groups:
-        source = 1 if isinstance(model, Seq2Seq) else len(group.start)
+        source = 1 if isinstance(model, Seq2Seq) else len(group.prefix)
         check_context(model, source + group.longest - 1)
     out: list[list[TextScore]] = [[] for _ in groups]
-    sizes = [(len(g.start) + g.longest, g.longest, len(g.endings)) for g in groups]
+    sizes = [(len(g.prefix) + g.longest, g.longest, len(g.endings)) for g in groups]
     with evaluation_mode(model):
         for batch in batch_by_length(sizes, model.config.vocab):
             found = iter(_endings(model, [groups[i] for i in batch]))
@@ -338,7 +343,7 @@ def score_continuations(model: Model, groups: Sequence[Continuations]) -> list[l
 
 
 def _endings(model: LM | Seq2Seq, groups: Sequence[Continuations]) -> list[TextScore]:
-    tokens, valid = Prompts([list(g.start) for g in groups], False, False).padded(model.device)
+    tokens, valid = Prompts([list(g.prefix) for g in groups], False, False).padded(model.device)
     endings = [list(e) for g in groups for e in g.endings]
     target, real = padded(endings, model.device)
     state = model.start(tokens, valid=valid, length=tokens.shape[1] + target.shape[1])
@@ -356,10 +361,9 @@ def _endings(model: LM | Seq2Seq, groups: Sequence[Continuations]) -> list[TextS
 
 def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """(N, T), filled up on the right, and which are real."""
-    lengths = torch.tensor([len(row) for row in rows])
-    width = int(lengths.max())
-    tokens = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-    return tokens.to(device), (torch.arange(width) < lengths[:, None]).to(device)
+    lengths = [len(row) for row in rows]
+    valid = torch.from_numpy(valid_mask(lengths, max(lengths)))
+    return torch.from_numpy(pad_rows(rows)).to(device), valid.to(device)
 
 
 def token_scores(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) -> list[TextScore]:
@@ -375,7 +379,7 @@ def token_scores(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) 
 
 @torch.no_grad()
 def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], range]]) -> list[TextScore]:
-    """Σ log p(x_t | all others) over the places asked for: each is hidden in a copy of its own."""
+    """Return Σ log p(x_t | all others) over a range of positions: each is hidden in a copy of its own."""
     assert isinstance(model, LM)
     mask, around = model.tokenizer.mask, find_template(model.tokenizer)
     if mask is None:
@@ -383,11 +387,11 @@ def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], ra
     lead = len(around.before)
     whole = [around.wrap(ids).tolist() for ids, _ in texts]
     check_context(model, max(map(len, whole)))
-    places = [(i, t) for i, (_, asked) in enumerate(texts) for t in asked]
+    positions = [(i, t) for i, (_, wanted) in enumerate(texts) for t in wanted]
     found: dict[tuple[int, int], TextScore] = {}
     with evaluation_mode(model):
-        for batch in batch_by_length([(len(whole[i]), 1, 1) for i, _ in places], model.config.vocab):
-            some = [places[k] for k in batch]
+        for batch in batch_by_length([(len(whole[i]), 1, 1) for i, _ in positions], model.config.vocab):
+            some = [positions[k] for k in batch]
             tokens, real = padded([whole[i] for i, _ in some], model.device)
             rows = torch.arange(len(some), device=model.device)
             at = torch.tensor([t + lead for _, t in some], device=model.device)
@@ -396,7 +400,7 @@ def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], ra
             hidden, ctx = model.read(tokens, valid=None if bool(real.all()) else real)
             logits = model.head.words(hidden[rows, at][:, None], ctx)  # (N, 1, V)
             found |= zip(some, token_scores(logits, target, target.tolist()), strict=True)
-    return [_join_scores([found[i, t] for t in asked]) for i, (_, asked) in enumerate(texts)]
+    return [_join_scores([found[i, t] for t in wanted]) for i, (_, wanted) in enumerate(texts)]
 
 
 def _join_scores(parts: Sequence[TextScore]) -> TextScore:

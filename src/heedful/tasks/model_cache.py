@@ -46,6 +46,6 @@ def forget_models() -> None:
 def file_stamp(where: Path) -> Stamp:
     """Return what changes with a model's files; those of the model that an adapter stands on count too."""
     files = sorted(p for p in where.rglob("*") if p.is_file()) if where.is_dir() else [where]
-    told = [(str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in files]
+    stamps = [(str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in files]
     base = adapter_base(where) if where.is_dir() else None
-    return (*told, *(file_stamp(resolve(base).resolve()) if base is not None else ()))
+    return (*stamps, *(file_stamp(resolve(base).resolve()) if base is not None else ()))

@@ -16,12 +16,12 @@ from heedful.tasks.sentence_similarity import pair_texts
 LABELS = ("isNext", "notNext")
 
 
-def _pair(given: Any) -> tuple[str, str]:
-    if isinstance(given, Mapping) and {"text", "text_pair"} <= set(given):
-        return given["text"], given["text_pair"]
-    if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
-        return given[0], given[1]
-    raise InputError(f"next-sentence takes two texts, or a list of pairs of them; got {given!r:.60}")
+def _parse_pair(example: Any) -> tuple[str, str]:
+    if isinstance(example, Mapping) and {"text", "text_pair"} <= set(example):
+        return example["text"], example["text_pair"]
+    if isinstance(example, Sequence) and not isinstance(example, str) and len(example) == 2:
+        return example[0], example[1]
+    raise InputError(f"next-sentence takes two texts, or a list of pairs of them; got {example!r:.60}")
 
 
 class NextSentence(Pipeline):
@@ -39,30 +39,30 @@ class NextSentence(Pipeline):
         max_length: int | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> Any:
-        """{"label": "isNext" or "notNext", "score"} of two texts; a list of them for a list of pairs."""
+        """Return {"label": "isNext" or "notNext", "score"} of two texts, or a list for a list of pairs."""
 
-        def answers(pairs: list[Any]) -> list[dict[str, Any]]:
-            texts = [_pair(pair) for pair in pairs]
-            readings = tokenize_inputs(
+        def predict_batch(pairs: list[Any]) -> list[dict[str, Any]]:
+            texts = [_parse_pair(pair) for pair in pairs]
+            tokenized = tokenize_inputs(
                 self.model, self.tokenizer, texts, truncation=truncation, max_length=max_length
             )
-            found = forward_batches(self.model, self.tokenizer, readings, self.judge, batch_size)
+            found = forward_batches(self.model, self.tokenizer, tokenized, self.judge, batch_size)
             best = [u.softmax(-1).max(-1) for u in found]
             return [{"label": LABELS[int(at)], "score": float(p)} for p, at in best]
 
         if second is None:
-            return map_inputs(first, answers, batch_size, (str, Mapping))
+            return map_inputs(first, predict_batch, batch_size, (str, Mapping))
         if isinstance(first, str):
-            return answers([(first, second)])[0]
-        return map_inputs(pair_texts(first, second), answers, batch_size, Mapping)
+            return predict_batch([(first, second)])[0]
+        return map_inputs(pair_texts(first, second), predict_batch, batch_size, Mapping)
 
-    def judge(self, tokens: Tensor, **given: Any) -> Tensor:
-        """(B, 2): the logits of "follows" and "does not"."""
+    def judge(self, tokens: Tensor, **options: Any) -> Tensor:
+        """Return (B, 2), the logits of "follows" and "does not"."""
         assert isinstance(self.model, LM)
         head = self.model.head
         logits: Tensor
         if not isinstance(head, PretrainHead):
-            logits = self.model(tokens, **given)
+            logits = self.model(tokens, **options)
         else:
-            logits = head.next(*self.model.read(tokens, **given))
+            logits = head.next(*self.model.read(tokens, **options))
         return logits

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Passage:
 
 
 def split_passages(text: str, size: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Where passages begin and end: paragraphs joined up to `size` characters, longer ones in windows."""
+    """Yield where passages begin and end: paragraphs joined up to `size` characters, long ones split."""
     begin: int | None = None
     last = 0
     for start, end in paragraphs(text):
@@ -51,7 +52,7 @@ def split_passages(text: str, size: int, overlap: int) -> Iterator[tuple[int, in
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, int]]:
-    """Where paragraphs begin and end; empty lines stand between them."""
+    """Yield where paragraphs begin and end; empty lines stand between them."""
     at = 0
     for gap in [*re.finditer(r"\n\s*\n", text), None]:
         end = len(text) if gap is None else gap.start()
@@ -62,7 +63,7 @@ def paragraphs(text: str) -> Iterator[tuple[int, int]]:
 
 
 def split_paragraph(text: str, start: int, end: int, size: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """A long paragraph in parts that share about `overlap` characters, cut between words if there are any."""
+    """Yield parts of a long paragraph that share about `overlap` characters, cut between words."""
     while end - start > size:
         stop = start + size
         early = start + max(size // 2, overlap) + 1  # a part must be longer than what the next one repeats
@@ -77,10 +78,10 @@ def split_paragraph(text: str, start: int, end: int, size: int, overlap: int) ->
 def read_passages(
     folder: str | Path, size: int, overlap: int, kinds: Sequence[str] = TEXT_SUFFIXES
 ) -> list[Passage]:
-    """The passages of all texts in a folder and below, or of one file."""
+    """Return the passages of all texts in a folder and below, or of one file."""
     root = Path(folder)
     if not root.exists():
-        raise NotFound(f"{folder} is no folder of texts; check the path")
+        raise NotFound(f"{folder} is no folder of texts", hint="check the path")
     check_integer("size", size)
     if not 0 <= overlap <= size // 2:
         raise InputError(f"overlap={overlap} must be from 0 to half of size={size}")
@@ -93,14 +94,16 @@ def read_passages(
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
         found += [Passage(name, a, b, text[a:b]) for a, b in split_passages(text, size, overlap)]
     if not found:
-        raise InputError(f"{folder} holds no text ({', '.join(kinds)}); put some in, or name another folder")
+        raise InputError(
+            f"{folder} holds no text ({', '.join(kinds)})", hint="put some in, or name another folder"
+        )
     return found
 
 
 class OpenDomain:
     """A folder of texts that answers questions. `reader` is a question-answering pipeline or its model.
 
-    An answer whose score is below `least` is no answer: "known" is False, and "answer" is empty.
+    An answer whose score is below `min_score` is no answer: "known" is False, and "answer" is empty.
     """
 
     def __init__(
@@ -111,15 +114,15 @@ class OpenDomain:
         model: str | Path | Model = DEFAULT_MODEL,
         size: int = 800,
         overlap: int = 150,
-        least: float = 0.05,
+        min_score: float = 0.05,
     ) -> None:
         self.passages = read_passages(folder, size, overlap)
         self.search = Search([p.text for p in self.passages], model)
         self.reader = reader if isinstance(reader, Pipeline) else pipeline("question-answering", reader)
-        self.least = least
+        self.min_score = min_score
 
     def answer(self, question: str, *, passages: int = 5, top_k: int = 1, **options: Any) -> Any:
-        """The best answer with its file, place and passage; with top_k above 1 a list, the best first.
+        """Return the best answer with its file, place and passage; with top_k above 1 a list, the best first.
 
         So many `passages` are read; the options are those of question-answering. Where no passage answers,
         one row says so: its score is how sure that is, its passage the nearest one.
@@ -128,32 +131,26 @@ class OpenDomain:
         if not isinstance(question, str):
             raise InputError(f"the question must be a text; got {question!r:.60}")
         near = self.search.find(question, check_integer("passages", passages))
-        asked = [{"question": question, "context": row["text"]} for row in near]
+        questions = [{"question": question, "context": row["text"]} for row in near]
         options = {"handle_impossible_answer": True} | options
-        read = self.reader(iter(asked), **options, top_k=max(top_k, 2))
+        read = self.reader(iter(questions), **options, top_k=max(top_k, 2))
         rows = [
             self._row(self.passages[row["index"]], row["score"], found)
             for row, answers in zip(near, read, strict=True)
-            for found in possible(answers)
+            for found in takewhile(lambda row: row["answer"], answers)  # likelier than that there is none
         ]
-        kept = sorted((r for r in rows if r["score"] >= self.least), key=lambda r: -r["score"])
-        best = kept[:top_k] or [self._unknown(near[0], rows)]
+        kept = sorted((r for r in rows if r["score"] >= self.min_score), key=lambda r: -r["score"])
+        best = kept[:top_k] or [self._no_answer_row(near[0], rows)]
         return best[0] if top_k == 1 else best
 
-    def _row(self, passage: Passage, similarity: float, found: dict[str, Any]) -> dict[str, Any]:
-        place = {"start": passage.start + found["start"], "end": passage.start + found["end"]}
-        told = {"answer": found["answer"], "score": found["score"] * max(similarity, 0.0), "known": True}
-        return told | {"file": passage.file, **place, "passage": passage.text, "similarity": similarity}
+    def _row(self, passage: Passage, similarity: float, answer: dict[str, Any]) -> dict[str, Any]:
+        place = {"start": passage.start + answer["start"], "end": passage.start + answer["end"]}
+        row = {"answer": answer["answer"], "score": answer["score"] * max(similarity, 0.0), "known": True}
+        return row | {"file": passage.file, **place, "passage": passage.text, "similarity": similarity}
 
-    def _unknown(self, nearest: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def _no_answer_row(self, nearest: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
         passage = self.passages[nearest["index"]]
         sure = 1.0 - max((row["score"] for row in rows), default=0.0)
-        told = {"answer": "", "score": sure, "known": False, "file": passage.file}
+        row = {"answer": "", "score": sure, "known": False, "file": passage.file}
         place = {"start": passage.start, "end": passage.end}
-        return told | place | {"passage": passage.text, "similarity": nearest["score"]}
-
-
-def possible(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The answers that are likelier than that there is none."""
-    nothing = next((i for i, found in enumerate(answers) if not found["answer"]), len(answers))
-    return answers[:nothing]
+        return row | place | {"passage": passage.text, "similarity": nearest["score"]}

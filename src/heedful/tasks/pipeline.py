@@ -28,7 +28,7 @@ from heedful.weights.hub import resolve
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """Where a task is done ("module:class"), by which model if none is given, and its other names."""
+    """The class of a task ("module:class"), the model taken if none is given, and the task's other names."""
 
     where: str
     model: str
@@ -61,7 +61,7 @@ TASKS: dict[str, TaskEntry] = {
 
 TRANSLATORS = {"en_to_de": "translate-en-de", "en_to_fr": "translate-en-fr"}
 
-# What a model is for, by the kind of its head; a language model's depends on what it reads.
+# The task of a model by its head; that of a language model depends on what it reads.
 TASK_BY_HEAD = {
     "classify": "text-classification",
     "tag": "token-classification",
@@ -72,7 +72,7 @@ TASK_BY_HEAD = {
     "none": "feature-extraction",
 }
 
-# What transformers' pipeline takes beside; nothing here depends on it.
+# Arguments of transformers' pipeline that change nothing here.
 IGNORED_ARGUMENTS = frozenset(
     {"framework", "revision", "trust_remote_code", "use_fast", "device_map", "token", "use_auth_token",
      "config", "feature_extractor", "image_processor", "processor", "binary_output"}
@@ -86,13 +86,13 @@ def pipeline(
     device: int | str | torch.device | None = None,
     **defaults: Any,
 ) -> Pipeline:
-    """A task, ready to be called with text: pipeline("sentiment-analysis")("Cats are fickle creatures").
+    """Return a task to call with text: pipeline("sentiment-analysis")("Cats are fickle creatures").
 
     `model` is a folder, a bundled name, a hub id or a model; without a task its head tells what it is for.
     `defaults` are options of every call (top_k=…, batch_size=…); `dtype` is that of the loaded weights.
     """
-    said = {**(defaults.get("model_kwargs") or {}), **defaults}
-    dtype = said.get("dtype", said.get("torch_dtype"))
+    merged = {**(defaults.get("model_kwargs") or {}), **defaults}
+    dtype = merged.get("dtype", merged.get("torch_dtype"))
     loading = ("dtype", "torch_dtype", "model_kwargs")
     defaults = {
         name: value
@@ -100,7 +100,7 @@ def pipeline(
         if name not in IGNORED_ARGUMENTS and name not in loading
     }
     if task is None and model is None:
-        raise InputError(f"name a task or a model; the tasks are {', '.join(TASKS)}")
+        raise InputError("name a task or a model", hint=f"the tasks are {', '.join(TASKS)}")
     found = None if task is None else find_task(task)
     loaded = _load_model(task, model, found, device, dtype)
     if found is None or task is None:
@@ -109,12 +109,12 @@ def pipeline(
     module, _, name = found.where.partition(":")
     kind: type[Pipeline] = getattr(importlib.import_module(module), name)
     if not kind.fits(loaded):
-        raise InputError(_misfit(task, kind, loaded, found))
-    return kind(task, loaded, _tokenizer(tokenizer, loaded), defaults)
+        raise _misfit_error(task, kind, loaded, found)
+    return kind(task, loaded, _find_tokenizer(tokenizer, loaded), defaults)
 
 
 def find_task(task: str) -> TaskEntry:
-    """The row of a task, by its name or another one it has; translation_xx_to_yy names its languages."""
+    """Return the entry of a task by any of its names; translation_xx_to_yy names its languages."""
     if not isinstance(task, str):
         raise InputError(f"a task is named by a text, one of {', '.join(TASKS)}; got {task!r:.60}")
     if task in TASKS:
@@ -126,18 +126,21 @@ def find_task(task: str) -> TaskEntry:
         return TaskEntry(TASKS["translation"].where, TRANSLATORS.get(pair[1], ""))
     known = task_names()
     raise NotFound(
-        f"no task is called {task!r}; {nearest(task.lower(), known, 1) or 'there are ' + ', '.join(known)}"
+        f"no task is called {task!r}",
+        hint=f"{nearest(task.lower(), known, 1) or 'there are ' + ', '.join(known)}",
     )
 
 
 def infer_task(model: Model) -> str:
-    """The task a model is for, by its head; one that writes says in its config.json what it was taught."""
+    """Return the task of a model by its head; config.json says what a generating one was taught."""
     if model.config.head == "lm":
         if isinstance(model, LM):
             return "summarization" if "task_prompt" in model.hf_config else "text-generation"
         return "translation" if "languages" in model.hf_config else "text2text-generation"
     if model.config.head not in TASK_BY_HEAD:
-        raise InputError(f"a {model.config.head!r} head belongs to no task; name one of {', '.join(TASKS)}")
+        raise InputError(
+            f"a {model.config.head!r} head belongs to no task", hint=f"name one of {', '.join(TASKS)}"
+        )
     pooled = model.config.head == "none" and model.pooling is not None
     return "sentence-similarity" if pooled else TASK_BY_HEAD[model.config.head]
 
@@ -149,62 +152,66 @@ def _load_model(
         return (model if device is None else model.to(resolve_device(device, InputError))).eval()
     if model is not None and (not isinstance(model, (str, Path)) or not str(model).strip()):
         got = "an empty text" if isinstance(model, str) else f"a {type(model).__name__}"
-        raise InputError(f"model= is {got}; give a folder, the name of a model, a hub id or heedful's model")
+        raise InputError(
+            f"model= is {got}", hint="give a folder, the name of a model, a hub id or heedful's model"
+        )
     if model is None:
         assert row is not None
         if not row.model:
             raise InputError(
-                f"no model that comes along does {task}; they do translation_"
-                f"{', translation_'.join(TRANSLATORS)}: give model="
+                f"no model that comes along does {task}",
+                hint=(f"they do translation_{', translation_'.join(TRANSLATORS)}: give model="),
             )
         try:
             own = at_hand().get(row.model, row.model)  # and not a folder here that has its name
-            return load(own, device=resolve_device(device, InputError), dtype=_dtype(dtype))
+            return load(own, device=resolve_device(device, InputError), dtype=_parse_dtype(dtype))
         except NotFound as error:
-            told = str(error).partition(";")[0]
-            raise NotFound(f"{task} takes {row.model!r} if no model is given: {told}; give model=") from None
-    return load(model, device=resolve_device(device, InputError), dtype=_dtype(dtype))
+            missing = f"{task} takes {row.model!r} if no model is given: {error.message}"
+            raise NotFound(missing, hint="give model=") from None
+    return load(model, device=resolve_device(device, InputError), dtype=_parse_dtype(dtype))
 
 
-def _dtype(name: Any) -> torch.dtype | None:
+def _parse_dtype(name: Any) -> torch.dtype | None:
     if name is None or name == "auto" or isinstance(name, torch.dtype):
         return None if name == "auto" else name
     named = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     if str(name) not in named:
-        raise ConfigError(f"dtype={name!r} is unknown; one of {', '.join(named)}, or one of torch's own")
+        raise ConfigError(
+            f"dtype={name!r} is unknown", hint=f"one of {', '.join(named)}, or one of torch's own"
+        )
     return named[str(name)]
 
 
-def _tokenizer(given: str | Path | Tokenizer | None, model: Model) -> Tokenizer:
-    if isinstance(given, (str, Path)):
-        folder = resolve(given)
-        given = load_tokenizer(folder)
-        if given is None:
-            raise NotFound(f"{folder} holds no tokenizer; give the folder of a model that has one")
-    tokenizer = model.tokenizer if given is None else given
+def _find_tokenizer(source: str | Path | Tokenizer | None, model: Model) -> Tokenizer:
+    if isinstance(source, (str, Path)):
+        folder = resolve(source)
+        source = load_tokenizer(folder)
+        if source is None:
+            raise NotFound(f"{folder} holds no tokenizer", hint="give the folder of a model that has one")
+    tokenizer = model.tokenizer if source is None else source
     if not isinstance(tokenizer, Tokenizer):
         got = "none" if tokenizer is None else f"a {type(tokenizer).__name__}"
         raise InputError(
-            f"the tokenizer of this model is {got}; give tokenizer= a heedful one, or a folder that has one"
+            f"the tokenizer of this model is {got}",
+            hint="give tokenizer= a heedful one, or a folder that has one",
         )
     return with_special_tokens(tokenizer) if isinstance(model, LM) and not model.causal else tokenizer
 
 
-def _misfit(task: str, kind: type[Pipeline], model: Model, row: TaskEntry) -> str:
+def _misfit_error(task: str, kind: type[Pipeline], model: Model, entry: TaskEntry) -> InputError:
     head = model.config.head
     has = "no head" if head == "none" else f"a {head!r} head"
-    would = f"the bundled {row.model!r} would do" if row.model else "give another model="
-    return f"{task} needs {kind.needs}; this {model.family.name} has {has} ({_suggest(model)}): {would}"
-
-
-def _suggest(model: Model) -> str:
     try:
-        return f"good for {infer_task(model)}"
+        good_for = f"good for {infer_task(model)}"
     except InputError:
-        return "good for no task here"
+        good_for = "good for no task here"
+    hint = f"the bundled {entry.model!r} would do" if entry.model else "give another model="
+    return InputError(
+        f"{task} needs {kind.needs}; this {model.family.name} has {has} ({good_for})", hint=hint
+    )
 
 
 def task_names() -> Mapping[str, str]:
-    """Every name a task can be asked for by → the model it takes if none is given."""
-    said = {n: row.model for name, row in TASKS.items() for n in (name, *row.aliases)}
-    return said | {f"translation_{pair}": model for pair, model in TRANSLATORS.items()}
+    """Map every name of a task to the model it takes if none is given."""
+    names = {n: entry.model for name, entry in TASKS.items() for n in (name, *entry.aliases)}
+    return names | {f"translation_{pair}": model for pair, model in TRANSLATORS.items()}

@@ -27,7 +27,7 @@ def few_shot(
     names: tuple[str, str] = ("Text", "Answer"),
     between: str = "\n\n",
 ) -> str:
-    """The instruction, the examples and the query as one text that ends where the answer begins.
+    """Return instruction, examples and query as one text that ends where the answer begins.
 
     An example is a pair, or a mapping of two values in their order: {"text": …, "label": …}. `names` go
     before the two, `between` stands between examples. Without examples the prompt is zero-shot.
@@ -36,32 +36,32 @@ def few_shot(
         raise InputError(f"the query must be a text that is not empty; got {query!r}")
     if isinstance(names, str) or len(names) != 2:
         raise InputError(f"names must be two texts, that of the text and that of the answer; got {names!r}")
-    given, asked = names
-    shown = [f"{given}: {text}\n{asked}: {answer}" for text, answer in parse_examples(examples)]
-    parts = [*([instruction] if instruction else []), *shown, f"{given}: {query}\n{asked}:"]
+    text_name, answer_name = names
+    shown = [f"{text_name}: {text}\n{answer_name}: {answer}" for text, answer in parse_examples(examples)]
+    parts = [*([instruction] if instruction else []), *shown, f"{text_name}: {query}\n{answer_name}:"]
     return between.join(parts)
 
 
 def parse_examples(examples: Iterable[Example]) -> list[tuple[str, str]]:
-    """The text and the answer of every example; of a mapping from texts to answers its items."""
-    given = examples.items() if isinstance(examples, Mapping) else examples
-    if not isinstance(given, Iterable):
-        raise InputError(f"examples must be a list of pairs of a text and its answer; got {given!r:.60}")
-    return [parse_example(i, example) for i, example in enumerate(given)]
+    """Return the text and the answer of every example; of a mapping from texts to answers its items."""
+    items = examples.items() if isinstance(examples, Mapping) else examples
+    if not isinstance(items, Iterable):
+        raise InputError(f"examples must be a list of pairs of a text and its answer; got {items!r:.60}")
+    return [parse_example(i, example) for i, example in enumerate(items)]
 
 
 def parse_example(number: int, example: Example) -> tuple[str, str]:
-    """The text and the answer of an example, one line for what has not two."""
+    """Return the text and the answer of an example; raise InputError if it has not two texts."""
     values = list(example.values()) if isinstance(example, Mapping) else list(example)
     if isinstance(example, str) or len(values) != 2 or not all(isinstance(v, str) and v for v in values):
         raise InputError(
-            f"example {number} is {example!r:.60}; an example is a text and its answer, both texts"
+            f"example {number} is {example!r:.60}", hint="an example is a text and its answer, both texts"
         )
     return values[0], values[1]
 
 
 class FewShot:
-    """A model told by examples what to do. With `labels` it chooses one of them, without it writes.
+    """A model that learns its task from examples in the prompt. It chooses one of `labels`, or writes.
 
     A label's probability is that of its text after the prompt, shared out among all labels; `by="mean"` does
     not hold a long name against a label.
@@ -89,11 +89,11 @@ class FewShot:
         self.model = open_model(model)
 
     def prompt(self, query: str) -> str:
-        """What the model is shown."""
+        """Return the prompt of a query."""
         return few_shot(self.examples, query, self.instruction, names=self.names)
 
     def __call__(self, query: str | Sequence[str]) -> Any:
-        """{"label", "score", "scores"} if there are labels, else the text; a list for a list."""
+        """Return {"label", "score", "scores"} if there are labels, else the text; a list for a list."""
         if not isinstance(query, str):
             return [self(one) for one in query]
         if self.labels is None:

@@ -137,7 +137,7 @@ def check_question(row: Any) -> QuestionContext:
     if isinstance(row, Mapping):
         if missing := {"question", "context"} - set(row):
             raise InputError(
-                f"a question is {{'question': …, 'context': …}}; {', '.join(missing)} is missing"
+                f"{', '.join(sorted(missing))} is missing", hint="a question is {'question': …, 'context': …}"
             )
         row = QuestionContext(row["question"], row["context"])
     if not isinstance(row, QuestionContext):

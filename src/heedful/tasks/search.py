@@ -32,11 +32,13 @@ VECTORS_FILE, TEXTS_FILE = "vectors.safetensors", "search.json"
 
 
 def read_sentences(source: str | Path | Iterable[str]) -> list[str]:
-    """The sentences themselves, or the lines of a file that are not empty."""
+    """Return the sentences themselves, or the lines of a file that are not empty."""
     if isinstance(source, (str, Path)):
         path = Path(source)
         if not path.is_file():
-            raise NotFound(f"{str(source)[:80]!r} is no file; give a file of one sentence a line, or a list")
+            raise NotFound(
+                f"{str(source)[:80]!r} is no file", hint="give a file of one sentence a line, or a list"
+            )
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
@@ -48,9 +50,9 @@ def read_sentences(source: str | Path | Iterable[str]) -> list[str]:
         raise InputError(f"sentences are a list of texts or a file of them; got {source!r:.60}")
     for i, text in enumerate(found):
         if not isinstance(text, str):
-            raise InputError(f"sentence {i} is a {type(text).__name__}; a sentence is a text")
+            raise InputError(f"sentence {i} is a {type(text).__name__}", hint="a sentence is a text")
     if not found:
-        raise InputError("there are no sentences to search in; give at least one")
+        raise InputError("there are no sentences to search in", hint="give at least one")
     return found
 
 
@@ -65,22 +67,22 @@ class Search:
         batch_size: int = 32,
         vectors: Tensor | None = None,
     ) -> None:
-        self.given = model
+        self.model_source = model
         self.texts, self.batch_size = read_sentences(sentences), check_integer("batch_size", batch_size)
-        self.vectors = self.embedded(self.texts) if vectors is None else vectors
+        self.vectors = self.embed_texts(self.texts) if vectors is None else vectors
         if len(self.vectors) != len(self.texts):
             raise InputError(f"{len(self.vectors)} vectors do not belong to {len(self.texts)} sentences")
 
     @cached_property
     def model(self) -> Model:
-        """What turns a sentence into a vector; loaded when first needed."""
-        return open_model(self.given)
+        """The model that turns a sentence into a vector; loaded when first needed."""
+        return open_model(self.model_source)
 
     def __len__(self) -> int:
         return len(self.texts)
 
-    def embedded(self, texts: Sequence[str]) -> Tensor:
-        """Vectors of length 1, so that a product is a cosine. What the encoder does not read is reported."""
+    def embed_texts(self, texts: Sequence[str]) -> Tensor:
+        """Return vectors of length 1, for cosines; warn of what the encoder does not read."""
         length = None if self.model.pooling is None else self.model.pooling.length
         if length is not None and isinstance(self.model.tokenizer, Tokenizer):
             # A character is at most four bytes, and so many tokens.
@@ -91,18 +93,18 @@ class Search:
         return F.normalize(embed(self.model, texts, batch=self.batch_size), dim=-1)
 
     def add(self, sentences: str | Path | Iterable[str]) -> None:
-        """More sentences, after those there are."""
+        """Append sentences."""
         more = read_sentences(sentences)
-        self.vectors = torch.cat((self.vectors, self.embedded(more)))
+        self.vectors = torch.cat((self.vectors, self.embed_texts(more)))
         self.texts += more
 
     def find(self, query: str | Sequence[str], top_k: int = 5) -> Any:
-        """The nearest sentences, the best first: [{"text", "score", "index"}]; a list of such for a list."""
+        """Return the nearest sentences, the best first: [{"text", "score", "index"}]; for a list a list."""
         check_integer("top_k", top_k)
         queries = [query] if isinstance(query, str) else list(query) if isinstance(query, Iterable) else []
         if not queries or not all(isinstance(q, str) and q.strip() for q in queries):
-            raise InputError(f"what is looked for must be a text that is not empty; got {query!r:.60}")
-        best = (self.embedded(queries) @ self.vectors.T).topk(min(top_k, len(self)), dim=1)
+            raise InputError(f"the query must be a text that is not empty; got {query!r:.60}")
+        best = (self.embed_texts(queries) @ self.vectors.T).topk(min(top_k, len(self)), dim=1)
         found = [
             [{"text": self.texts[i], "score": s, "index": i} for s, i in zip(scores, rows, strict=True)]
             for scores, rows in zip(best.values.tolist(), best.indices.tolist(), strict=True)
@@ -115,35 +117,35 @@ class Search:
 
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file; name a folder to save in")
+            raise InputError(f"{folder} is a file", hint="name a folder to save in")
         folder.mkdir(parents=True, exist_ok=True)
-        name = None if isinstance(self.given, Model) else str(self.given)
-        said = {"model": name, "texts": self.texts}
+        name = None if isinstance(self.model_source, Model) else str(self.model_source)
+        content = {"model": name, "texts": self.texts}
         (folder / TEXTS_FILE).write_text(
-            json.dumps(said, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+            json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
         save_file({"vectors": self.vectors.contiguous()}, folder / VECTORS_FILE)
         return folder
 
     @classmethod
     def load(cls, folder: str | Path, model: str | Path | Model | None = None) -> Search:
-        """What `save` wrote."""
+        """Read what `save` wrote."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         folder = Path(folder)
         for name in (TEXTS_FILE, VECTORS_FILE):
             if not (folder / name).is_file():
-                raise NotFound(f"{folder} has no {name}; was it written by Search.save?")
+                raise NotFound(f"{folder} has no {name}", hint="was it written by Search.save?")
         try:
-            said = json.loads((folder / TEXTS_FILE).read_text(encoding="utf-8"))
-            texts, named = said["texts"], said["model"]
+            content = json.loads((folder / TEXTS_FILE).read_text(encoding="utf-8"))
+            texts, named = content["texts"], content["model"]
             vectors = load_file(folder / VECTORS_FILE)["vectors"]
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise CorruptFile(
-                f"{folder} does not hold what Search.save wrote ({error}); save again"
+                f"{folder} does not hold what Search.save wrote ({error})", hint="save again"
             ) from None
-        chosen = model if model is not None else named
-        if chosen is None:
-            raise InputError(f"{folder} was made by a model without a name; pass model=")
-        return cls(texts, chosen, vectors=vectors)
+        source = model if model is not None else named
+        if source is None:
+            raise InputError(f"{folder} was made by a model without a name", hint="pass model=")
+        return cls(texts, source, vectors=vectors)

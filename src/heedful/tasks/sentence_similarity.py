@@ -32,28 +32,32 @@ def sentence_vectors(
     truncation: bool | str = True,
     batch_size: int = BATCH_SIZE,
 ) -> Tensor:
-    """One vector of length 1 per text, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
-    how, encode = model.pooling or Pooling(), encode_function(model)
-    readings = tokenize_inputs(
+    """Return (N, D): a vector of length 1 per text, pooled as the checkpoint says, by default by the mean."""
+    pooling, encode = model.pooling or Pooling(), encode_function(model)
+    tokenized = tokenize_inputs(
         model,
         tokenizer,
         texts,
         truncation=truncation,
-        max_length=how.length if truncates(truncation) else None,
+        max_length=pooling.length if truncates(truncation) else None,
     )
 
-    def pooled(tokens: Tensor, valid: Tensor | None = None, **given: Any) -> Tensor:
-        there = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        return pool(encode(tokens, valid=valid, **given), there, how)
+    def pool_states(tokens: Tensor, valid: Tensor | None = None, **options: Any) -> Tensor:
+        real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        return pool(encode(tokens, valid=valid, **options), real, pooling)
 
-    return F.normalize(torch.stack(forward_batches(model, tokenizer, readings, pooled, batch_size)), dim=-1)
+    return F.normalize(
+        torch.stack(forward_batches(model, tokenizer, tokenized, pool_states, batch_size)), dim=-1
+    )
 
 
 def pair_texts(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
-    """Two lists as a list of pairs."""
+    """Return two lists as a list of pairs; raise InputError if their lengths differ."""
     if isinstance(second, str) or not isinstance(second, Collection) or len(first) != len(second):
         size = f"{len(second)}" if isinstance(second, (list, tuple)) else f"{second!r:.40}"
-        raise InputError(f"the first texts are {len(first)} and the second {size}; give as many of both")
+        raise InputError(
+            f"the first texts are {len(first)} and the second {size}", hint="give as many of both"
+        )
     return list(zip(first, second, strict=True))
 
 
@@ -68,37 +72,37 @@ class SentenceSimilarity(Pipeline):
     def predict(
         self, first: Any, second: Any = None, *, truncation: bool | str = True, batch_size: int = BATCH_SIZE
     ) -> Any:
-        """Called with {"source_sentence": …, "sentences": […]}: a list of floats, one for each sentence.
+        """Return for {"source_sentence": …, "sentences": […]} a cosine for each sentence.
 
         Called with two texts: one float; with a text and a list: a list of floats; with two lists: one float
         for each pair.
         """
-        near = lambda texts: sentence_vectors(
+        embed = lambda texts: sentence_vectors(
             self.model, self.tokenizer, texts, truncation=truncation, batch_size=batch_size
         )
 
-        def asked(request: Any) -> list[float]:
+        def score_request(request: Any) -> list[float]:
             if not isinstance(request, Mapping) or not {"source_sentence", "sentences"} <= set(request):
                 raise InputError(
                     'sentence-similarity takes {"source_sentence": …, "sentences": […]} or two texts; '
                     f"got {request!r:.60}"
                 )
-            return to_all(request["source_sentence"], request["sentences"])
+            return score_all(request["source_sentence"], request["sentences"])
 
-        def to_all(source: str, others: Sequence[str]) -> list[float]:
-            if isinstance(others, str) or not isinstance(others, Iterable):
-                raise InputError(f"sentences must be a list of texts; got {others!r:.60}")
-            found = near([source, *others])
+        def score_all(source: str, sentences: Sequence[str]) -> list[float]:
+            if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+                raise InputError(f"sentences must be a list of texts; got {sentences!r:.60}")
+            found = embed([source, *sentences])
             return (found[1:] @ found[0]).clamp(-1, 1).tolist()
 
         if second is None:
             return map_inputs(
-                first, lambda requests: [asked(r) for r in requests], batch_size, (Mapping, str)
+                first, lambda requests: [score_request(r) for r in requests], batch_size, (Mapping, str)
             )
         if isinstance(first, str):
-            return to_all(first, [second])[0] if isinstance(second, str) else to_all(first, second)
+            return score_all(first, [second])[0] if isinstance(second, str) else score_all(first, second)
         pairs = pair_texts(first, second)
         if not pairs:
             return []
-        found = near([text for pair in pairs for text in pair]).unflatten(0, (len(pairs), 2))
+        found = embed([text for pair in pairs for text in pair]).unflatten(0, (len(pairs), 2))
         return (found[:, 0] * found[:, 1]).sum(-1).clamp(-1, 1).tolist()

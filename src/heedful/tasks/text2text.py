@@ -1,8 +1,7 @@
 """translation, summarization, text2text-generation: a text in, another one out.
 
-An encoder-decoder reads the text and writes. A decoder-only model is asked for it: by the prompt it was
-trained with (`task_prompt` of its config.json), else in a conversation, else as in the paper of GPT-2, by
-"TL;DR:".
+An encoder-decoder reads the text and writes. A decoder gets a prompt: the one it was trained with
+(`task_prompt` of its config.json), else a conversation, else "TL;DR:" as in the paper of GPT-2.
 """
 
 from __future__ import annotations
@@ -18,13 +17,16 @@ from heedful.models.base import Model, Seq2Seq
 from heedful.tasks.common import Truncated, map_inputs, truncates
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GenerationPipeline, clean_text, wants_ids
 
+# For every kind of model max_length and min_length count new tokens alone.
+NEW_LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+
 
 class Text2Text(GenerationPipeline):
     """[{"generated_text"}]"""
 
     needs: ClassVar[str] = "a model that writes"
     key: ClassVar[str] = "generated"
-    usual: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 256}
+    default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 256}
 
     def predict(
         self,
@@ -37,71 +39,74 @@ class Text2Text(GenerationPipeline):
         batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
-        """What is written for a text, num_return_sequences of them; one for each text of a list.
+        """Return num_return_sequences texts for each text.
 
         The other options are those of generation in transformers: num_beams, max_new_tokens, do_sample …
         `return_tensors` gives token ids. max_length counts what is written, never what is read.
         """
-        asked = generation if isinstance(self.model, Seq2Seq) else written_lengths(generation)
-        new = asked.get("max_new_tokens") or self.usual["max_new_tokens"]
+        options = {name: value for name, value in generation.items() if value is not None}
+        if not isinstance(self.model, Seq2Seq):  # there, lengths count what is written anyway
+            renamed = {new: options.pop(old) for old, new in NEW_LENGTHS.items() if old in options}
+            options = renamed | options
+        new = options.get("max_new_tokens") or self.default_generation["max_new_tokens"]
         tensors = wants_ids(return_tensors, return_text)
 
-        def answers(texts: list[Any]) -> list[Any]:
+        def predict_batch(texts: list[Any]) -> list[Any]:
             prompts = [self.prompt(check_text(t), truncation, new) for t in texts]
             check_prompts(self.model, prompts)
-            rows = self.write(prompts, asked, self.usual, batch_size)
+            rows = self.generate_texts(prompts, options, self.default_generation, batch_size)
             return [
                 [self.row(clean_text(g.text, clean_up_tokenization_spaces), g.ids, tensors) for g in row]
                 for row in rows
             ]
 
-        return map_texts(inputs, answers, batch_size)
+        return map_texts(inputs, predict_batch, batch_size)
 
     def row(self, text: str, ids: list[int], tensors: bool) -> dict[str, Any]:
-        """One text under the task's own name."""
+        """Return one text under the task's own name."""
         return {f"{self.key}_token_ids": ids} if tensors else {f"{self.key}_text": text}
 
     def prompt(self, text: str, truncation: Any, new: int = 1) -> list[int]:
-        """What the model reads for a text; if `truncation` says so, of one too long the beginning.
-
-        Then `new` tokens can be written behind it.
-        """
+        """Return what the model reads for a text; with `truncation` as much as lets `new` tokens follow."""
         if isinstance(self.model, Seq2Seq):
-            return self.source(self.prefix() + text, truncation)
-        ids, reach = self.asked(text), context_length(self.model)
-        if not truncates(truncation) or reach is None:
+            return self.source_ids(self.prefix() + text, truncation)
+        ids, context = self.decoder_prompt(text), context_length(self.model)
+        if not truncates(truncation) or context is None:
             return ids
-        spans, fit = self.tokenizer.offsets(text, special=False), reach - new + 1
-        keep = len(spans)
+        offsets, fit = self.tokenizer.offsets(text, special=False), context - new + 1
+        keep = len(offsets)
         while len(ids) > fit:  # once more if the pieces at the cut became others
             keep -= len(ids) - fit
             if keep < 1:
                 raise InputError(
-                    f"max_new_tokens={new} leaves no room for a text in a context of {reach}; lower it"
+                    f"max_new_tokens={new} leaves no room for a text in a context of {context}",
+                    hint="lower it",
                 )
-            ids = self.asked(text[: spans[keep - 1][1]])
-        if keep < len(spans):
-            warnings.warn(Truncated(f"cut off: {len(spans) - keep:,} of {len(spans):,} tokens"), stacklevel=2)
+            ids = self.decoder_prompt(text[: offsets[keep - 1][1]])
+        if keep < len(offsets):
+            warnings.warn(
+                Truncated(f"cut off: {len(offsets) - keep:,} of {len(offsets):,} tokens"), stacklevel=2
+            )
         return ids
 
-    def asked(self, text: str) -> list[int]:
-        """The prompt of a decoder that is asked for the task."""
+    def decoder_prompt(self, text: str) -> list[int]:
+        """Return the prompt of a decoder for this task."""
         if template := self.model.hf_config.get("task_prompt"):
             return self.tokenizer.encode(str(template).replace("{text}", text))
         if self.tokenizer.chat_template is not None:
-            return self.chat([{"role": "user", "content": self.request(text)}])
-        return self.tokenizer.encode(self.bare(text))
+            return self.chat_ids([{"role": "user", "content": self.chat_request(text)}])
+        return self.tokenizer.encode(self.plain_prompt(text))
 
-    def request(self, text: str) -> str:
-        """What is said to a model that converses."""
+    def chat_request(self, text: str) -> str:
+        """Return the user's message to a model that converses."""
         return text
 
-    def bare(self, text: str) -> str:
-        """What a model reads that only goes on with texts."""
+    def plain_prompt(self, text: str) -> str:
+        """Return the prompt of a model that only continues texts."""
         return text
 
     def prefix(self) -> str:
-        """What a model of many tasks reads before the text, as its config.json says."""
+        """Return what a model of many tasks reads before the text, as its config.json says."""
         tasks = self.model.hf_config.get("task_specific_params") or {}
         return str(tasks.get(self.task, {}).get("prefix", ""))
 
@@ -110,12 +115,12 @@ class Summarization(Text2Text):
     """[{"summary_text"}]"""
 
     key = "summary"
-    usual: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
+    default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
 
-    def request(self, text: str) -> str:
+    def chat_request(self, text: str) -> str:
         return f"Summarize the following text in one or two sentences.\n\n{text}"
 
-    def bare(self, text: str) -> str:
+    def plain_prompt(self, text: str) -> str:
         return f"{text}\nTL;DR:"  # Radford et al. 2019 §3.6
 
 
@@ -142,99 +147,94 @@ class Translation(GenerationPipeline):
         batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
-        """The translation of a text. Models learn from single sentences, so a text is cut into its own.
+        """Return the translation of a text, sentence by sentence: models learn from single sentences.
 
         `split_sentences=False` hands it over whole, as do several translations (num_return_sequences).
         """
         prefix = self.direction(src_lang, tgt_lang)
-        whole = not split_sentences or generation.get("num_return_sequences", 1) > 1
+        keep_whole = not split_sentences or generation.get("num_return_sequences", 1) > 1
 
-        def answers(texts: list[Any]) -> list[Any]:
-            parts = [[(check_text(t), "")] if whole else split_into_sentences(check_text(t)) for t in texts]
-            prompts = [self.source(prefix + s, truncation) for part in parts for s, _ in part]
-            found = iter(self.write(prompts, generation, {"num_beams": 4, "max_new_tokens": 200}, batch_size))
-            return [self.joined(part, [next(found) for _ in part], ways) for part in parts]
+        def predict_batch(texts: list[Any]) -> list[Any]:
+            parts = [
+                [(check_text(t), "")] if keep_whole else split_into_sentences(check_text(t)) for t in texts
+            ]
+            prompts = [self.source_ids(prefix + s, truncation) for part in parts for s, _ in part]
+            found = iter(
+                self.generate_texts(prompts, generation, {"num_beams": 4, "max_new_tokens": 200}, batch_size)
+            )
+            return [join_sentences(part, [next(found) for _ in part], tensors, clean) for part in parts]
 
-        ways = (wants_ids(return_tensors, return_text), clean_up_tokenization_spaces)
-        return map_texts(inputs, answers, batch_size)
-
-    def joined(
-        self, part: list[tuple[str, str]], rows: list[Any], ways: tuple[bool, bool | None]
-    ) -> list[dict[str, Any]]:
-        """Translated sentences with the white space that stood between them."""
-        tensors, clean = ways
-        out: list[dict[str, Any]] = []
-        for choice in zip(*rows, strict=True):
-            if tensors:
-                out.append({"translation_token_ids": [i for g in choice for i in g.ids]})
-            else:
-                text = "".join(
-                    clean_text(g.text, clean) + gap for g, (_, gap) in zip(choice, part, strict=True)
-                )
-                out.append({"translation_text": text})
-        return out
+        tensors, clean = wants_ids(return_tensors, return_text), clean_up_tokenization_spaces
+        return map_texts(inputs, predict_batch, batch_size)
 
     def direction(self, source: str | None, target: str | None) -> str:
-        """What goes before a text for this direction; one clear line for one that the model does not do."""
+        """Return the prefix of a text for this direction; raise InputError if the model does not know it."""
         named = re.fullmatch(r"translation_(\w+)_to_(\w+)", self.task)
-        asked = (source or (named and named[1]), target or (named and named[2]))
+        wanted = (source or (named and named[1]), target or (named and named[2]))
         tasks = self.model.hf_config.get("task_specific_params") or {}
-        told = tasks.get(f"translation_{asked[0]}_to_{asked[1]}", {})
-        if "prefix" in told:
-            return str(told["prefix"])
+        settings = tasks.get(f"translation_{wanted[0]}_to_{wanted[1]}", {})
+        if "prefix" in settings:
+            return str(settings["prefix"])
         known = languages(self.model)
-        for wanted, own in zip(asked, known or (None, None), strict=True):
-            if wanted is not None and own is not None and wanted.split("_")[0].lower() != own:
+        for language, own in zip(wanted, known or (None, None), strict=True):
+            if language is not None and own is not None and language.split("_")[0].lower() != own:
                 assert known is not None
                 raise InputError(
-                    f"this model translates from {known[0]} to {known[1]}; "
-                    f"{asked[0]} to {asked[1]} needs another: give model="
+                    f"this model translates from {known[0]} to {known[1]}",
+                    hint=f"{wanted[0]} to {wanted[1]} needs another: give model=",
                 )
         return ""
 
 
 def languages(model: Model) -> tuple[str, str] | None:
-    """From which language to which, as config.json says: "languages": ["en", "de"]."""
-    told = model.hf_config.get("languages")
-    if not isinstance(told, list) or len(told) != 2:
+    """Return source and target language as config.json names them: "languages": ["en", "de"]."""
+    names = model.hf_config.get("languages")
+    if not isinstance(names, list) or len(names) != 2:
         return None
-    return str(told[0]).lower(), str(told[1]).lower()
+    return str(names[0]).lower(), str(names[1]).lower()
 
 
-def written_lengths(options: Mapping[str, Any]) -> dict[str, Any]:
-    """max_length and min_length as counts of new tokens: the same for every kind of model."""
-    new = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
-    rest = {name: value for name, value in options.items() if name not in new and value is not None}
-    return {new[name]: options[name] for name in new if name in options} | rest
+def join_sentences(
+    sentences: list[tuple[str, str]], rows: list[Any], tensors: bool, clean: bool | None
+) -> list[dict[str, Any]]:
+    """Join translated sentences with the white space that stood between them, or their token ids."""
+    out: list[dict[str, Any]] = []
+    for choice in zip(*rows, strict=True):
+        if tensors:
+            out.append({"translation_token_ids": [i for g in choice for i in g.ids]})
+        else:
+            parts = [clean_text(g.text, clean) + gap for g, (_, gap) in zip(choice, sentences, strict=True)]
+            out.append({"translation_text": "".join(parts)})
+    return out
 
 
 def check_prompts(model: Model, prompts: Sequence[Sequence[int]]) -> None:
-    """One clear line for a text that is longer than its model reads."""
-    reach = context_length(model, source=True)
+    """Raise InputError for a text that is longer than its model reads."""
+    context = context_length(model, source=True)
     for i, ids in enumerate(prompts):
-        if reach is not None and len(ids) > reach:
+        if context is not None and len(ids) > context:
             raise InputError(
-                f"input {i} has {len(ids):,} tokens, the model's context is {reach:,}, and nothing was cut; "
-                "pass truncation=True to read its beginning"
+                f"input {i} has {len(ids):,} tokens, the model's context is {context:,}, and nothing was cut",
+                hint="pass truncation=True to read its beginning",
             )
 
 
 def check_text(text: Any) -> str:
-    """One clear line for what is no text."""
+    """Return the text; raise InputError if it is none or empty."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"the input must be a text that is not empty; got {text!r:.60}")
     return text
 
 
-def map_texts(inputs: Any, answers: Any, batch_size: int) -> Any:
-    """A list of rows for each text; of several texts at once the row itself where there is but one."""
-    found = map_inputs(inputs, answers, batch_size)
+def map_texts(inputs: Any, predict: Any, batch_size: int) -> Any:
+    """Return a list of rows for each text; of several texts the row itself where each has but one."""
+    found = map_inputs(inputs, predict, batch_size)
     if isinstance(found, list) and not isinstance(inputs, str) and all(len(rows) == 1 for rows in found):
         return [rows[0] for rows in found]
     return found
 
 
-# Words whose point does not end a sentence.
+# Words whose full stop does not end a sentence.
 ABBREVIATIONS = frozenset(
     re.split(
         " ", "mr mrs ms dr prof sr jr vs etc vol fig ca cf bzw usw ggf inkl nr z.b d.h u.a e.g i.e mme mlle"
@@ -246,7 +246,7 @@ SENTENCE_END = re.compile(
 
 
 def split_into_sentences(text: str) -> list[tuple[str, str]]:
-    """The sentences of a text, each with the white space behind it: joined again they are the text."""
+    """Return the sentences of a text, each with the white space behind it: joined they are the text."""
     out = []
     at = len(text) - len(text.lstrip())
     first = text[:at]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.checks import check_integer
+from heedful.checks import check_choice, check_integer
 from heedful.errors import InputError
 from heedful.tasks.common import (
     BATCH_SIZE,
@@ -26,15 +26,20 @@ SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def parse_text_pair(given: Any) -> str | tuple[str, str]:
-    """A text, or two of them given as {"text": …, "text_pair": …}."""
-    if isinstance(given, str):
-        return given
-    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) and len(given[0]) == 2:
-        return given[0][0], given[0][1]  # how transformers once wrote a pair
-    if not isinstance(given, Mapping) or "text" not in given:
-        raise InputError(f'a text is a string, a pair {{"text": …, "text_pair": …}}; got {given!r:.60}')
-    return given["text"] if given.get("text_pair") is None else (given["text"], given["text_pair"])
+def parse_text_pair(example: Any) -> str | tuple[str, str]:
+    """Return a text, or two of them for {"text": …, "text_pair": …}."""
+    if isinstance(example, str):
+        return example
+    if (
+        isinstance(example, list)
+        and len(example) == 1
+        and isinstance(example[0], list)
+        and len(example[0]) == 2
+    ):
+        return example[0][0], example[0][1]  # as transformers once wrote a pair
+    if not isinstance(example, Mapping) or "text" not in example:
+        raise InputError(f'a text is a string, a pair {{"text": …, "text_pair": …}}; got {example!r:.60}')
+    return example["text"] if example.get("text_pair") is None else (example["text"], example["text_pair"])
 
 
 class TextClassification(Pipeline):
@@ -48,11 +53,11 @@ class TextClassification(Pipeline):
     needs = "a head that labels a whole text (classify)"
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """[{"label", "score"}]: the best label of a text; with `top_k` the best few (None: all)."""
+        """Return [{"label", "score"}]: the best label of a text; with `top_k` the best few (None: all)."""
         found = super().__call__(*inputs, **options)
         # As in transformers, the answer to one text stands in a list unless this very call gives top_k.
-        given = inputs[0] if inputs else options.get("inputs")
-        return [found] if isinstance(given, str) and "top_k" not in rename_options(options) else found
+        first = inputs[0] if inputs else options.get("inputs")
+        return [found] if isinstance(first, str) and "top_k" not in rename_options(options) else found
 
     def predict(
         self,
@@ -65,42 +70,37 @@ class TextClassification(Pipeline):
         max_length: int | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> Any:
-        function = SCORE_FUNCTIONS[self.usual() if function_to_apply is None else chosen(function_to_apply)]
+        name = self.default_function if function_to_apply is None else function_to_apply
+        name = str(getattr(name, "value", name)).lower()  # transformers' own enumeration has values
+        function = SCORE_FUNCTIONS[check_choice("function_to_apply", name, SCORE_FUNCTIONS)]
         if top_k not in ("best", None):
             top_k = check_integer("top_k", top_k)
         names = self.model.label_names
 
-        def ranked(logits: Tensor) -> Any:
+        def rank_labels(logits: Tensor) -> Any:
             rows = [{"label": n, "score": s} for n, s in zip(names, function(logits).tolist(), strict=True)]
             if return_all_scores:
                 return rows
             rows.sort(key=lambda row: -row["score"])
             return rows[0] if isinstance(top_k, str) else rows[:top_k]
 
-        def answers(texts: list[Any]) -> list[Any]:
+        def predict_batch(texts: list[Any]) -> list[Any]:
             pairs = [parse_text_pair(text) for text in texts]
-            readings = tokenize_inputs(
+            tokenized = tokenize_inputs(
                 self.model, self.tokenizer, pairs, truncation=truncation, max_length=max_length
             )
             return [
-                ranked(u)
-                for u in forward_batches(self.model, self.tokenizer, readings, batch_size=batch_size)
+                rank_labels(u)
+                for u in forward_batches(self.model, self.tokenizer, tokenized, batch_size=batch_size)
             ]
 
-        return map_inputs(inputs, answers, batch_size, (str, Mapping))
+        return map_inputs(inputs, predict_batch, batch_size, (str, Mapping))
 
-    def usual(self) -> str:
-        """The function that turns this model's logits into scores."""
+    @property
+    def default_function(self) -> str:
+        """The name of the function that turns this model's logits into scores."""
         problem = self.model.hf_config.get("problem_type")
         if problem == "regression":
             return "none"
-        alone = problem == "multi_label_classification" or self.model.config.labels == 1
-        return "sigmoid" if alone else "softmax"
-
-
-def chosen(function: str) -> str:
-    """A function by its name, in any case."""
-    said = str(getattr(function, "value", function)).lower()  # transformers' own enumeration has values
-    if said not in SCORE_FUNCTIONS:
-        raise InputError(f"function_to_apply={function!r} is unknown; one of {', '.join(SCORE_FUNCTIONS)}")
-    return said
+        sigmoid = problem == "multi_label_classification" or self.model.config.labels == 1
+        return "sigmoid" if sigmoid else "softmax"

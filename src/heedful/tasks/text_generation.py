@@ -1,4 +1,4 @@
-"""text-generation and conversational: a model goes on with a text, or answers in a conversation."""
+"""text-generation and conversational: continue a text, or answer in a conversation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TextGeneration(GenerationPipeline):
         batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
-        """num_return_sequences texts for each input. The other options are those of generation.
+        """Return num_return_sequences texts for each input. The other options are those of generation.
 
         `stop` ends a text before any of these strings, which transformers calls stop_strings or, for one,
         stop_sequence. A prompt beyond the context is an error; handle_long_generation="hole" keeps its end.
@@ -55,20 +55,22 @@ class TextGeneration(GenerationPipeline):
         if handle_long_generation not in (None, "hole"):
             raise InputError(f"handle_long_generation={handle_long_generation!r} must be None or 'hole'")
         tensors = wants_ids(return_tensors, return_text, return_full_text)
-        ends = stop if stop is not None else stop_sequence
-        options = generation | ({} if ends is None else {"stop_strings": ends})
+        end_strings = stop if stop is not None else stop_sequence
+        options = generation | ({} if end_strings is None else {"stop_strings": end_strings})
         cut = truncates(truncation) or handle_long_generation is not None
-        whole = return_full_text is None or return_full_text
+        full_text = return_full_text is None or return_full_text
         new = generation.get("max_new_tokens") or (
             1 if "max_length" in generation else DEFAULT_GENERATION["max_new_tokens"]
         )
 
-        def answers(given: list[Any]) -> list[Any]:
+        def predict_batch(batch: list[Any]) -> list[Any]:
             prompts = [
-                truncate_prompt(self.model, self.ids(one, prefix or "", continue_final_message), cut, new)
-                for one in given
+                truncate_prompt(
+                    self.model, self.prompt_ids(one, prefix or "", continue_final_message), cut, new
+                )
+                for one in batch
             ]
-            rows = self.write(prompts, options, DEFAULT_GENERATION, batch_size)
+            rows = self.generate_texts(prompts, options, DEFAULT_GENERATION, batch_size)
             if tensors:
                 return [
                     [{"generated_token_ids": [*ids, *g.ids]} for g in row]
@@ -76,55 +78,59 @@ class TextGeneration(GenerationPipeline):
                 ]
             return [
                 [
-                    {"generated_text": self.shown(one, g.text, whole, clean_up_tokenization_spaces)}
+                    {
+                        "generated_text": self.format_output(
+                            one, g.text, full_text, clean_up_tokenization_spaces
+                        )
+                    }
                     for g in row
                 ]
-                for one, row in zip(given, rows, strict=True)
+                for one, row in zip(batch, rows, strict=True)
             ]
 
         one = isinstance(text_inputs, str) or is_chat(text_inputs)
-        return answers([text_inputs])[0] if one else map_inputs(text_inputs, answers, batch_size)
+        return predict_batch([text_inputs])[0] if one else map_inputs(text_inputs, predict_batch, batch_size)
 
-    def ids(self, given: Any, prefix: str, resume: bool | None) -> list[int]:
-        """The prompt of a text or of messages; an answer that was begun is gone on with."""
-        if isinstance(given, str):
-            return self.tokenizer.encode(prefix + given)
-        messages = check_chat(given)
-        if not (resume if resume is not None else messages[-1]["role"] == "assistant"):
-            return self.chat(messages)
-        text = self.tokenizer.chat(messages, generation_prompt=False)
-        at = text.rfind(messages[-1]["content"].strip())  # what the template puts behind it is left off
-        return self.tokenizer.encode(text[: at + len(messages[-1]["content"].strip())], special=False)
+    def prompt_ids(self, text: Any, prefix: str, continue_final: bool | None) -> list[int]:
+        """Return the prompt of a text or of messages; a final message of the assistant is continued."""
+        if isinstance(text, str):
+            return self.tokenizer.encode(prefix + text)
+        messages = check_chat(text)
+        if not (continue_final if continue_final is not None else messages[-1]["role"] == "assistant"):
+            return self.chat_ids(messages)
+        chat = self.tokenizer.chat(messages, generation_prompt=False)
+        at = chat.rfind(messages[-1]["content"].strip())  # what the template puts behind it is left off
+        return self.tokenizer.encode(chat[: at + len(messages[-1]["content"].strip())], special=False)
 
-    def shown(self, given: Any, text: str, whole: bool, clean: bool | None) -> Any:
-        """What was written; with what stood before it if that is wanted."""
-        if isinstance(given, str):
-            text = given + text if whole else text
+    def format_output(self, prompt: Any, text: str, full_text: bool, clean: bool | None) -> Any:
+        """Return what was written, with the prompt before it if the full text is wanted."""
+        if isinstance(prompt, str):
+            text = prompt + text if full_text else text
             return clean_text(text, clean) if clean else text
-        if not whole:
+        if not full_text:
             return text
-        messages = [dict(m) for m in given]
+        messages = [dict(m) for m in prompt]
         if messages[-1]["role"] == "assistant":
             return [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + text}]
         return [*messages, {"role": "assistant", "content": text}]
 
 
-def is_chat(given: Any) -> bool:
-    """Whether it is one conversation: a list of messages."""
-    return isinstance(given, Sequence) and len(given) > 0 and isinstance(given[0], Mapping)
+def is_chat(messages: Any) -> bool:
+    """Return whether it is one conversation: a list of messages."""
+    return isinstance(messages, Sequence) and len(messages) > 0 and isinstance(messages[0], Mapping)
 
 
-def check_chat(given: Any) -> Sequence[Mapping[str, Any]]:
-    """The messages; one clear line for what is none."""
-    if not is_chat(given):
-        raise InputError(f"the input must be a text or a list of messages; got {given!r:.60}")
-    for i, message in enumerate(given):
+def check_chat(messages: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the messages; raise InputError if one has no role or no text."""
+    if not is_chat(messages):
+        raise InputError(f"the input must be a text or a list of messages; got {messages!r:.60}")
+    for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
             raise InputError(f"message {i} must be {{'role': …, 'content': …}}; got {message!r:.60}")
         if not isinstance(message["content"], str):
             raise InputError(f"the content of message {i} must be a text; got {message['content']!r:.60}")
-    messages: Sequence[Mapping[str, Any]] = given
-    return messages
+    checked: Sequence[Mapping[str, Any]] = messages
+    return checked
 
 
 class Conversation(list[dict[str, str]]):
@@ -144,11 +150,11 @@ class Conversation(list[dict[str, str]]):
     ) -> None:
         super().__init__()
         self.uuid = conversation_id or uuid4()
-        for said, answered in zip_longest(past_user_inputs, generated_responses):
-            if said is not None:
-                self.add_user_input(said)
-            if answered is not None:
-                self.append_response(answered)
+        for user, assistant in zip_longest(past_user_inputs, generated_responses):
+            if user is not None:
+                self.add_user_input(user)
+            if assistant is not None:
+                self.append_response(assistant)
         first = text if messages is None else messages
         for message in [{"role": "user", "content": first}] if isinstance(first, str) else first or ():
             self.append(message)
@@ -158,46 +164,46 @@ class Conversation(list[dict[str, str]]):
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """What was said, from the beginning."""
+        """All messages, from the beginning."""
         return self
 
     def append(self, message: Mapping[str, str]) -> None:
-        """One more message, of any role."""
+        """Append a message of any role."""
         super().append(dict(check_chat([message])[0]))
 
     add_message = append
 
     def add_user_input(self, text: str, overwrite: bool = False) -> None:
-        """The user says something; `overwrite` takes back what was said and not answered."""
+        """Append a message of the user; `overwrite` replaces one that was not answered."""
         if overwrite and self and self[-1]["role"] == "user":
             self.pop()
         self.append({"role": "user", "content": text})
 
     def append_response(self, text: str) -> None:
-        """The assistant answers."""
+        """Append a message of the assistant."""
         self.append({"role": "assistant", "content": text})
 
     def mark_processed(self) -> None:
-        """Nothing: whether the user was answered is seen from the last message."""
+        """Do nothing: the last message shows whether the user was answered."""
 
     def iter_texts(self) -> Iterator[tuple[bool, str]]:
-        """Whether the user says it, and what is said."""
+        """Yield for each message whether it is the user's, and its text."""
         yield from ((m["role"] == "user", m["content"]) for m in self)
 
     @property
     def new_user_input(self) -> str | None:
-        """What the user said last."""
+        """The user's last message."""
         return next((m["content"] for m in reversed(self) if m["role"] == "user"), None)
 
     @property
     def past_user_inputs(self) -> list[str]:
-        """What the user said and was answered."""
+        """The messages of the user that were answered."""
         said = [m["content"] for m in self if m["role"] == "user"]
         return said[:-1] if self and self[-1]["role"] == "user" else said
 
     @property
     def generated_responses(self) -> list[str]:
-        """What the assistant answered."""
+        """The messages of the assistant."""
         return [m["content"] for m in self if m["role"] == "assistant"]
 
 
@@ -220,33 +226,39 @@ class Conversational(GenerationPipeline):
         batch_size: int = GENERATION_BATCH_SIZE,
         **generation: Any,
     ) -> Any:
-        """The next message of each conversation; a list of one is answered like that one.
+        """Append the next message to each conversation; a list of one is answered like that one.
 
         The options are those of generation; `min_length_for_response` and `minimum_tokens` keep room for an
         answer behind a long history in transformers 4, and change nothing here.
         """
         if self.tokenizer.chat_template is None:
-            raise InputError("this model has no chat template; use text-generation, or one made to converse")
+            raise InputError(
+                "this model has no chat template", hint="use text-generation, or one made to converse"
+            )
 
-        def answers(given: list[Any]) -> list[Any]:
-            talks = [as_conversation(one) for one in given]
+        def predict_batch(batch: list[Any]) -> list[Any]:
+            talks = [as_conversation(one) for one in batch]
             for i, talk in enumerate(talks):
                 if talk[-1]["role"] == "assistant":
-                    raise InputError(f"conversation {i} ends with an answer; add what the user says next")
-            rows = self.write([self.chat(talk) for talk in talks], generation, DEFAULT_GENERATION, batch_size)
+                    raise InputError(
+                        f"conversation {i} ends with an answer", hint="add what the user says next"
+                    )
+            rows = self.generate_texts(
+                [self.chat_ids(talk) for talk in talks], generation, DEFAULT_GENERATION, batch_size
+            )
             for talk, row in zip(talks, rows, strict=True):
                 talk.append_response(clean_text(row[0].text, clean_up_tokenization_spaces))
             return talks
 
         if isinstance(conversations, (str, Conversation)) or is_chat(conversations):
-            return answers([conversations])[0]
-        found = map_inputs(conversations, answers, batch_size, Conversation)
+            return predict_batch([conversations])[0]
+        found = map_inputs(conversations, predict_batch, batch_size, Conversation)
         return found[0] if isinstance(found, list) and len(found) == 1 else found
 
 
-def as_conversation(given: Any) -> Conversation:
-    """A conversation from whatever it is given as: itself, messages, or the user's first words."""
-    if isinstance(given, str):
-        return Conversation(given)
-    messages = check_chat(given)
-    return given if isinstance(given, Conversation) else Conversation(messages)
+def as_conversation(chat: Any) -> Conversation:
+    """Return a conversation from itself, from messages, or from the user's first words."""
+    if isinstance(chat, str):
+        return Conversation(chat)
+    messages = check_chat(chat)
+    return chat if isinstance(chat, Conversation) else Conversation(messages)

@@ -31,11 +31,11 @@ TEMPLATES = {"classify": "This example is {}.", "none": "This text is about {}."
 
 @dataclass(frozen=True)
 class Hypotheses:
-    """Hypotheses, one for each label; that of no label; whether each label is judged alone; how to read."""
+    """One hypothesis for each label and one for no label; how texts are judged beside them."""
 
-    hypotheses: list[str]
+    texts: list[str]
     blank: str
-    alone: bool
+    independent: bool  # whether each label is judged alone
     truncation: Any
     batch_size: int
 
@@ -57,7 +57,7 @@ class ZeroShot(Pipeline):
 
     @classmethod
     def fits(cls, model: Model) -> bool:
-        """A classifier must have a class of entailment among its labels."""
+        """Return whether it is a sentence encoder, or a classifier with a class of entailment."""
         return super().fits(model) and (model.config.head == "none" or entailment_class(model) is not None)
 
     @property
@@ -78,68 +78,77 @@ class ZeroShot(Pipeline):
         truncation: bool | str = "only_first",
         batch_size: int = BATCH_SIZE,
     ) -> Any:
-        """{"sequence", "labels", "scores"}, the likeliest label first; a list of them for a list of texts.
+        """Return {"sequence", "labels", "scores"}, the likeliest label first; a list for a list.
 
         `candidate_labels` is a list, or a string with commas. `hypothesis_template` None is the sentence that
         suits the kind of model, TEMPLATES. Of a long text the end is cut and reported.
         """
-        named, template = (
-            parse_labels(candidate_labels),
-            hypothesis_template or TEMPLATES[self.model.config.head],
+        names = parse_labels(candidate_labels)
+        template = hypothesis_template or TEMPLATES[self.model.config.head]
+        hypotheses = Hypotheses(
+            [_fill_template(template, name) for name in names],
+            _fill_template(template, ""),
+            multi_label or len(names) == 1,
+            truncation,
+            batch_size,
         )
-        hypotheses = [_hypothesis(template, label) for label in named]
-        alone = multi_label or len(named) == 1
-        asked = Hypotheses(hypotheses, _hypothesis(template, ""), alone, truncation, batch_size)
-        judge = self.entailed if self.model.config.head == "classify" else self.near
+        judge = self.entailment_scores if self.model.config.head == "classify" else self.cosine_scores
 
-        def answers(texts: list[str]) -> list[dict[str, Any]]:
+        def predict_batch(texts: list[str]) -> list[dict[str, Any]]:
             if "" in texts:
                 raise InputError(f"input {texts.index('')} is empty", hint="give a text to be judged")
-            p = judge(texts, asked)  # (texts, labels)
-            return [_ranked(text, named, row) for text, row in zip(texts, p, strict=True)]
+            found = []
+            for text, scores in zip(texts, judge(texts, hypotheses), strict=True):  # (labels,) for each text
+                order = scores.argsort(descending=True, stable=True).tolist()
+                ranked = {"labels": [names[i] for i in order], "scores": [float(scores[i]) for i in order]}
+                found.append({"sequence": text, **ranked})
+            return found
 
-        return map_inputs(sequences, answers, batch_size)
+        return map_inputs(sequences, predict_batch, batch_size)
 
-    def entailed(self, texts: list[str], asked: Hypotheses) -> Tensor:
-        """By a classifier of entailment."""
-        pairs = [(text, hypothesis) for text in texts for hypothesis in asked.hypotheses]
-        readings = tokenize_inputs(self.model, self.tokenizer, pairs, truncation=asked.truncation)
-        logits = torch.stack(
-            forward_batches(self.model, self.tokenizer, readings, batch_size=asked.batch_size)
-        )
-        logits = logits.unflatten(0, (len(texts), len(asked.hypotheses)))
+    def entailment_scores(self, texts: list[str], hypotheses: Hypotheses) -> Tensor:
+        """Return (texts, labels) by a classifier of entailment."""
+        pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses.texts]
+        tokenized = tokenize_inputs(self.model, self.tokenizer, pairs, truncation=hypotheses.truncation)
+        found = forward_batches(self.model, self.tokenizer, tokenized, batch_size=hypotheses.batch_size)
+        logits = torch.stack(found).unflatten(0, (len(texts), len(hypotheses.texts)))
         yes = entailment_class(self.model)
         assert yes is not None
         no = -1 if yes == 0 else 0  # where every published classifier of entailment keeps contradiction
-        return logits[..., [no, yes]].softmax(-1)[..., 1] if asked.alone else logits[..., yes].softmax(-1)
+        if hypotheses.independent:
+            return logits[..., [no, yes]].softmax(-1)[..., 1]
+        return logits[..., yes].softmax(-1)
 
-    def near(self, texts: list[str], asked: Hypotheses) -> Tensor:
-        """By the cosines of a sentence encoder."""
-        given, cut = [*texts, *asked.hypotheses, asked.blank], truncates(asked.truncation)
-        x = sentence_vectors(self.model, self.tokenizer, given, truncation=cut, batch_size=asked.batch_size)
+    def cosine_scores(self, texts: list[str], hypotheses: Hypotheses) -> Tensor:
+        """Return (texts, labels) by the cosines of a sentence encoder."""
+        x = sentence_vectors(
+            self.model, self.tokenizer, [*texts, *hypotheses.texts, hypotheses.blank],
+            truncation=truncates(hypotheses.truncation), batch_size=hypotheses.batch_size,
+        )  # fmt: skip
         cosines = x[: len(texts)] @ x[len(texts) :].T * COSINE_SCALE
-        if asked.alone:
+        if hypotheses.independent:
             return (cosines[:, :-1] - cosines[:, -1:]).sigmoid()
         return cosines[:, :-1].softmax(-1)
 
 
 def entailment_class(model: Model) -> int | None:
-    """The class of entailment among a model's labels."""
+    """Return the number of the class of entailment among a model's labels, or None."""
     named = (i for i, name in enumerate(model.label_names) if name.lower().startswith("entail"))
     return next(named, None)
 
 
 def parse_labels(candidates: str | Sequence[str]) -> list[str]:
+    """Return the labels of a list, or of a string with commas."""
     if isinstance(candidates, str):
-        named = [label.strip() for label in candidates.split(",")]
+        names = [label.strip() for label in candidates.split(",")]
     else:
-        named = list(candidates) if isinstance(candidates, Iterable) else []
-    if any(named) and all(isinstance(label, str) for label in named):
-        return [label for label in named if label]
+        names = list(candidates) if isinstance(candidates, Iterable) else []
+    if any(names) and all(isinstance(label, str) for label in names):
+        return [label for label in names if label]
     raise InputError(f"candidate_labels must name at least one label, each a text; got {candidates!r:.60}")
 
 
-def _hypothesis(template: str, label: str) -> str:
+def _fill_template(template: str, label: str) -> str:
     try:
         made = template.format(label)
     except (AttributeError, IndexError, KeyError, ValueError) as error:
@@ -147,12 +156,3 @@ def _hypothesis(template: str, label: str) -> str:
     if made == template:
         raise InputError(f"hypothesis_template={template!r} has no {{}} where the label goes")
     return made
-
-
-def _ranked(text: str, named: Sequence[str], scores: Tensor) -> dict[str, Any]:
-    order = scores.argsort(descending=True, stable=True).tolist()
-    return {
-        "sequence": text,
-        "labels": [named[i] for i in order],
-        "scores": [float(scores[i]) for i in order],
-    }

@@ -196,13 +196,13 @@ def test_the_map_is_the_exact_projection(client: TestClient, studio: Studio, kin
 
 def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio) -> None:
     pytest.importorskip("sklearn")
-    from heedful.view.maps import placed
+    from heedful.view.projections import project
 
     asked = {"method": "tsne", "perplexity": 4, "seed": 2, "count": 14, "dims": 2}
     found = get(client, "/api/models/vectors/space/map", **asked)
     rows = np.asarray(studio.shelf.get("vectors").vectors.input[:14], dtype=np.float64)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    want = placed(rows, "tsne", 2, perplexity=4, seed=2).points
+    want = project(rows, "tsne", 2, perplexity=4, seed=2).points
     np.testing.assert_allclose([[p["x"], p["y"]] for p in found["points"]], want, atol=1e-3)
     assert (found["method"], found["explained"]) == ("tsne", [])
     compile(found["python"], "snippet", "exec")
@@ -210,15 +210,15 @@ def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio
 
 def test_a_slow_map_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     from heedful.studio import space
-    from heedful.view.maps import placed
+    from heedful.view.projections import project
 
     made: list[str] = []
 
     def counted(rows: np.ndarray, method: str, *rest: int, **how: float) -> object:
         made.append(method)
-        return placed(rows, "pca", 2)
+        return project(rows, "pca", 2)
 
-    monkeypatch.setattr(space, "placed", counted)
+    monkeypatch.setattr(space, "project", counted)
     for seed in (71, 71, 72, *range(80, 80 + space.MAPS), 71):
         get(client, "/api/models/vectors/space/map", method="tsne", count=9, seed=seed, dims=2)
     assert len(made) == 2 + space.MAPS + 1  # the repeated one is remembered, and let go when others came

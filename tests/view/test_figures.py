@@ -16,10 +16,10 @@ import heedful
 from heedful import view
 from heedful.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.inspect.attention import attention as attended
-from heedful.view.drawn import ticks
 from heedful.view.figure import Figure
-from heedful.view.packing import for_script, pack, unpack
-from heedful.view.words import brief, percent, shown, spelled
+from heedful.view.html_export import for_script, pack, unpack
+from heedful.view.layout import ticks
+from heedful.view.token_labels import brief, percent, spell_token, visible_text
 from tests.properties.tiny import ALL, tiny
 
 IDS = [5, 9, 2, 7, 11]
@@ -184,11 +184,11 @@ def test_hostile_tokens_are_data_in_every_file() -> None:
 
 
 def test_bytes_and_invisible_letters_are_shown() -> None:
-    assert spelled("Ġcat") == " cat"
-    assert spelled("Ã©") == "é"
-    assert spelled("ä¸") == "<E4 B8>"
-    assert shown(" cat\n") == "·cat⏎"
-    assert shown("\u202e\ud800") == "<202E><D800>"
+    assert spell_token("Ġcat") == " cat"
+    assert spell_token("Ã©") == "é"
+    assert spell_token("ä¸") == "<E4 B8>"
+    assert visible_text(" cat\n") == "·cat⏎"
+    assert visible_text("\u202e\ud800") == "<202E><D800>"
 
 
 def test_weights_of_any_depth_are_drawn() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from heedful import view
 from heedful.errors import InputError, MissingPackage
-from heedful.view.maps import methods, placed
+from heedful.view.projections import methods, project
 
 NAMES = [f"w{i}" for i in range(24)]
 
@@ -23,7 +23,7 @@ def groups() -> np.ndarray:
 
 def test_pca_is_the_projection_of_largest_variance() -> None:
     rows = groups()
-    found = placed(rows, dims=3)
+    found = project(rows, dims=3)
     values = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     np.testing.assert_allclose(found.points.var(0, ddof=1), values[:3])
     np.testing.assert_allclose(found.share, values[:3] / values.sum())
@@ -33,7 +33,7 @@ def test_pca_is_the_projection_of_largest_variance() -> None:
 def test_tsne_keeps_neighbours_together_and_repeats_itself() -> None:
     pytest.importorskip("sklearn")
     rows = groups()
-    found, again = (placed(rows, "tsne", perplexity=5, seed=3) for _ in range(2))
+    found, again = (project(rows, "tsne", perplexity=5, seed=3) for _ in range(2))
     np.testing.assert_array_equal(found.points, again.points)
     far = np.linalg.norm(found.points[:, None] - found.points[None], axis=-1) + np.eye(24) * 1e9
     assert all(near // 8 == i // 8 for i, near in enumerate(far.argmin(1)))
@@ -60,15 +60,15 @@ def test_a_missing_package_is_named_in_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingPackage, match=f"pip install {package}") as fault:
-        placed(groups(), method)
+        project(groups(), method)
     assert "\n" not in str(fault.value)
 
 
 def test_what_cannot_be_mapped_is_named() -> None:
     with pytest.raises(InputError, match="choose pca, tsne, umap"):
-        placed(groups(), "isomap")
+        project(groups(), "isomap")
     with pytest.raises(InputError, match="at least 4 vectors"):
-        placed(groups()[:3], "tsne")
+        project(groups()[:3], "tsne")
     with pytest.raises(InputError, match="perplexity=0 must be above 0"):
-        placed(groups(), "tsne", perplexity=0)
+        project(groups(), "tsne", perplexity=0)
     assert methods()[0] == "pca"

@@ -15,8 +15,8 @@ from heedful import view
 from heedful.errors import InputError
 from heedful.inspect.inputs import reading
 from heedful.models.base import Model
-from heedful.view.rows import picked
-from heedful.view.wordwise import by_words, joined, marks, named, side, words
+from heedful.view.table import pick_heads
+from heedful.view.word_grouping import by_words, group_words, join_pieces, marks, side, word_names
 from tests.properties.tiny import tiny
 
 PIECES = [
@@ -34,8 +34,8 @@ PIECES = [
 
 @pytest.mark.parametrize(("pieces", "whole"), PIECES, ids=lambda x: "|".join(x))
 def test_pieces_are_put_together_as_their_vocabulary_marks_them(pieces: list[str], whole: list[str]) -> None:
-    assert named(pieces, words(pieces, marks(pieces))) == whole
-    assert joined(["un", "##able"]) == "unable"
+    assert word_names(pieces, group_words(pieces, marks(pieces))) == whole
+    assert join_pieces(["un", "##able"]) == "unable"
 
 
 def test_a_word_is_given_the_sum_of_its_pieces_and_gives_their_mean() -> None:
@@ -138,7 +138,7 @@ def test_keys_outside_a_window_are_hatched_too() -> None:
     model = tiny("mistral")
     figure = view.attention(model, [5, 9, 2, 7, 11, 3, 8, 4])
     window = model.config.window
-    masked = picked(figure.data).masked
+    masked = pick_heads(figure.data).masked
     for t in range(8):
         for s in range(8):
             assert masked[t, s] == (s > t or t - s >= window), (t, s)

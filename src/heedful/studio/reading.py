@@ -23,8 +23,8 @@ from heedful.studio.record import context, describe, groups_of, heads_of
 from heedful.studio.shelf import Held
 from heedful.studio.trace import Edits, Recorder, Trace
 from heedful.studio.work import Ticket
-from heedful.view.words import readable
-from heedful.view.wordwise import marks_of, words
+from heedful.view.token_labels import readable
+from heedful.view.word_grouping import group_words, marks_of
 from heedful.word2vec import Word2Vec
 
 MOST = 1024  # tokens that are traced
@@ -137,7 +137,7 @@ class Reader:
         memo = self.held.memo
         if "mark" not in memo:
             memo["mark"] = marks_of(self.model)
-        of = words(readable(self.model, [t["text"] for t in found]), memo["mark"])
+        of = group_words(readable(self.model, [t["text"] for t in found]), memo["mark"])
         return [token | {"word": word} for token, word in zip(found, of, strict=True)]
 
     def written(self, given: Input, output: Tensor) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from heedful.nn.context import Watch
 from heedful.studio import tokens
 from heedful.studio.record import stacks_of
 from heedful.studio.shelf import Held
-from heedful.view.maps import methods, pca, placed
+from heedful.view.projections import methods, pca, project
 from heedful.word2vec import Word2Vec
 
 POINTS = 20_000
@@ -130,7 +130,7 @@ def map_of(
     rows = [table.row(find(held, table, w)) for w in words] if words else list(range(min(count, len(table))))
     vectors = np.asarray(table.input[rows], dtype=np.float64)
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    made = placed(vectors, how.method, how.dims, perplexity=how.perplexity, seed=how.seed)
+    made = project(vectors, how.method, how.dims, perplexity=how.perplexity, seed=how.seed)
     along = None
     if axis is not None:
         a, b = (table.unit(find(held, table, w)) for w in axis)

@@ -15,11 +15,11 @@ Each gives a `Figure`, a value: `.data` has the numbers, `.save("x.html")` write
 
 from __future__ import annotations
 
+from heedful.view.attention_figures import attention, heads
 from heedful.view.beams import beams
 from heedful.view.figure import Figure
-from heedful.view.numbers import embeddings, next_token, steps, training
-from heedful.view.patterns import attention, heads
-from heedful.view.places import positions
+from heedful.view.position_figures import positions
+from heedful.view.value_figures import embeddings, next_token, steps, training
 
 __all__ = [
     "Figure",

@@ -17,7 +17,7 @@ from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.view.figure import Figure
-from heedful.view.words import cut, labels
+from heedful.view.token_labels import cut_label, labels
 
 SEARCH = ("length_penalty", "early_stopping", "groups", "diversity", "coverage")  # fields of BeamSettings
 SHOWN = 4000  # branches that can still be drawn
@@ -65,7 +65,7 @@ class Tree:
         return [self.branches[i].token for i in self.path(at)]
 
 
-def tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> Tree:
+def beam_tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> Tree:
     """The search that `heedful.generate(model, prompt, beams=…)` makes, with the same settings."""
     if (count := len(encode_prompts(stepper_for(model).model, prompt).ids)) != 1:
         raise InputError(f"{count} prompts have a tree each; give one")
@@ -79,10 +79,10 @@ def trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings:
     check_search(wide, beams, 1, None, settings)  # type: ignore[arg-type]
     given, asked = encode_prompts(known, prompt), make_request(known, settings, samples=False)  # type: ignore[arg-type]
     stepper = choose_stepper(model, beams * len(given.ids), asked.max_tokens)
-    return [grown(searches, wide) for searches in run_beam_search(stepper, given, asked, wide)]
+    return [grow_beams(searches, wide) for searches in run_beam_search(stepper, given, asked, wide)]
 
 
-def grown(searches: Sequence[BeamState], wide: BeamSettings) -> Tree:
+def grow_beams(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
     """What the groups of one search weighed, put together."""
     out: list[Branch] = []
     found: list[int] = []
@@ -103,33 +103,38 @@ def grown(searches: Sequence[BeamState], wide: BeamSettings) -> Tree:
                 gain = one.score - (out[parent].score if parent >= 0 else 0.0)
                 out.append(Branch(parent, t + 1, g, rank, one.token, gain, one.score, fate, one.final))
     found.sort(key=lambda i: -(out[i].final or 0.0))
-    return Tree(wide, tuple(out), tuple(found))
+    return Tree(width, tuple(out), tuple(found))
 
 
-def entries(model: Model, found: Tree) -> dict[str, Any]:
+def entries(model: Model, candidates: Tree) -> dict[str, Any]:
     """A tree as a figure holds it: branches with their names, the texts that were found."""
-    names = labels(model, [b.token for b in found.branches])
-    lives = {i for at in found.found for i in found.path(at)}
-    best = set(found.path(found.found[0])) if found.found else set()
+    names = labels(model, [b.token for b in candidates.branches])
+    lives = {i for at in candidates.found for i in candidates.path(at)}
+    best = set(candidates.path(candidates.found[0])) if candidates.found else set()
     tokenizer = model.tokenizer
     said = lambda ids: tokenizer.decode(ids) if tokenizer is not None else " ".join(map(str, ids))
     branches = [
         {"name": name, "token": b.token, "parent": b.parent, "step": b.step, "group": b.group, "rank": b.rank,
          "logprob": b.logprob, "score": b.score, "final": b.final, "fate": b.fate, "lives": i in lives,
          "best": i in best}
-        for i, (b, name) in enumerate(zip(found.branches, names, strict=True))
+        for i, (b, name) in enumerate(zip(candidates.branches, names, strict=True))
     ]  # fmt: skip
     texts = [
         {
             "at": i,
-            "text": said(found.ids(i)),
-            "score": found.branches[i].score,
-            "final": found.branches[i].final,
+            "text": said(candidates.ids(i)),
+            "score": candidates.branches[i].score,
+            "final": candidates.branches[i].final,
         }
-        for i in found.found
+        for i in candidates.found
     ]
-    return {"width": found.wide.width, "length_penalty": found.wide.length_penalty, "branches": branches,
-            "texts": texts}  # fmt: skip
+    beams = candidates.wide
+    return {
+        "width": beams.width,
+        "length_penalty": beams.length_penalty,
+        "branches": branches,
+        "texts": texts,
+    }
 
 
 def beams(model: Model, text: Prompt, *, beams: int = 4, **settings: Any) -> Figure:
@@ -137,13 +142,13 @@ def beams(model: Model, text: Prompt, *, beams: int = 4, **settings: Any) -> Fig
 
     It takes what `heedful.generate` takes with beams=…: max_tokens, length_penalty, groups and diversity …
     """
-    found = tree(model, text, beams=beams, **settings)
+    found = beam_tree(model, text, beams=beams, **settings)
     if len(found.branches) > SHOWN:
         raise InputError(
             f"the search weighed {len(found.branches):,} texts; lower beams= or max_tokens= to draw it"
         )
     data = entries(model, found)
-    said = cut(text) if isinstance(text, str) else cut(" ".join(labels(model, text)))  # type: ignore[arg-type]
+    said = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, text)))  # type: ignore[arg-type]
     given = "".join(f", {k}={v!r}" for k, v in settings.items())
     title = f"Beam search of {model.family.name}: {beams} beams, {len(found.branches):,} texts weighed"
     note = (

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import ConfigError, MissingPackage
-from heedful.view import branches, drawn, packing, rows
-from heedful.view.scene import Scene, png, svg, theme_of
+from heedful.view import html_export as packing
+from heedful.view import layout as drawn
+from heedful.view import table as rows
+from heedful.view import tree_layout as branches
+from heedful.view.canvas import Scene, png, svg, theme_of
 
 FORMATS = (".html", ".svg", ".png", ".csv", ".json")
 # A kind of figure → how it is drawn, and its numbers as rows of a table.
@@ -48,7 +51,7 @@ class Figure:
     python: str = field(default="", repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, arrays packed; `heedful.view.packing.unpack` gives them back."""
+        """Ready for JSON, arrays packed; `heedful.view.html_export.unpack` gives them back."""
         many = packing.weights(self.data) > packing.MANY
         rounded = "Weights in this file are rounded to 1/255 of their square root." if many else ""
         return {

@@ -51,7 +51,7 @@ def space_map(
     lines = (
         f"import numpy as np\nrows = vectors.input[{chosen}]\n"
         "rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)\n"
-        "from heedful.view.maps import placed\n"
+        "from heedful.view.projections import placed\n"
         f"print(placed(rows, {method!r}, {dims}, perplexity={perplexity}, seed={seed}).points)"
     )
     return Json(found | {"table": table, "python": _python(held, lines)})

@@ -19,10 +19,10 @@ from heedful.inspect.inputs import Input, position_of, token_id, word_head
 from heedful.inspect.render import Style
 from heedful.inspect.worked import Derivation
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.view.attention_figures import Text, check_pattern
 from heedful.view.figure import Figure
-from heedful.view.maps import placed
-from heedful.view.patterns import Text, checked
-from heedful.view.words import cut, labels
+from heedful.view.projections import project
+from heedful.view.token_labels import cut_label, labels
 from heedful.word2vec.vectors import Word2Vec
 
 
@@ -37,7 +37,10 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
         "model": subject.family.name if ours else "",
         "exercise": "" if ours else _name(subject),
     }
-    about |= {"text": cut(text) if isinstance(text, str) else "", **{k: str(v) for k, v in options.items()}}
+    about |= {
+        "text": cut_label(text) if isinstance(text, str) else "",
+        **{k: str(v) for k, v in options.items()},
+    }
     data = {
         "worked": worked.to_dict(),
         "rows": list(_rows(worked)),
@@ -45,7 +48,9 @@ def steps(subject: Any, text: Text = None, target: Text = None, **options: Any) 
     }
     said = "".join(f", {k}={v!r}" for k, v in options.items())
     call = (
-        f"heedful.view.steps(model, {cut(str(text))!r}{said})" if ours else f"heedful.view.steps({subject!r})"
+        f"heedful.view.steps(model, {cut_label(str(text))!r}{said})"
+        if ours
+        else f"heedful.view.steps({subject!r})"
     )
     title = worked.title.replace("Ġ", "·").replace("▁", "·")
     return Figure("steps", title, about, data, "", call)
@@ -55,14 +60,14 @@ def _name(subject: Any) -> str:
     return str(subject) if isinstance(subject, str | Path) else "values"
 
 
-def _rows(worked: Derivation) -> Iterator[tuple[str, ...]]:
+def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
     style = Style(6, None)
-    for line in worked.lines:
+    for line in derivation.lines:
         if isinstance(line, Derivation):
             yield from _rows(line)
             continue
         operands = "" if line.operands is None else style.tree(line.operands)
-        yield worked.title, line.label, line.formula, operands, style.value(line.result)
+        yield derivation.title, line.label, line.formula, operands, style.value(line.result)
 
 
 @torch.no_grad()
@@ -80,7 +85,7 @@ def next_token(
     word_head(model)
     if isinstance(model, Seq2Seq) and target is None:
         target = [model.start_token]
-    given = checked(model, text, target)
+    given = check_pattern(model, text, target)
     at = _position(model, given, position)
     logits = given.run(model)[0, at].float().cpu()[None]  # (1, V)
     u = rules.uniforms([rules.generator(seed)], 1)[:, 0]
@@ -99,7 +104,7 @@ def next_token(
         "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
     }  # fmt: skip
     place = labels(model, given.read)[at]
-    said = cut(text) if isinstance(text, str) else cut(" ".join(labels(model, given.ids)))
+    said = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, given.ids)))
     after = f"after “{place}”" if isinstance(model, Seq2Seq) or _causal(model) else f"at “{place}”"
     set_ = {k: v for k, v in data["sampling"].items() if v is not None} | {"seed": seed}  # type: ignore[attr-defined]
     title = f"Next token of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
@@ -113,33 +118,33 @@ def _causal(model: Model) -> bool:
     return isinstance(model, LM) and model.causal
 
 
-def _position(model: Model, given: Input, position: int | str | None) -> int:
+def _position(model: Model, inputs: Input, position: int | str | None) -> int:
     """The position that predicts: the last, or the first masked one of an encoder."""
     if position is not None:
-        return position_of(given.names, position)
+        return position_of(inputs.names, position)
     if isinstance(model, Seq2Seq) or _causal(model):
-        return given.read.shape[1] - 1
+        return inputs.read.shape[1] - 1
     mask = getattr(model.tokenizer, "mask", None)
-    found = [i for i, t in enumerate(given.read[0].tolist()) if t == mask]
+    found = [i for i, t in enumerate(inputs.read[0].tolist()) if t == mask]
     if not found:
         name = (model.tokenizer.tokens([mask])[0]) if mask is not None else "the mask"
         raise InputError(f"an encoder predicts hidden words: write {name} in the text, or give position=")
     return found[0]
 
 
-def _chain(logits: Tensor, asked: rules.Sampling) -> dict[str, Tensor]:
+def _chain(logits: Tensor, options: rules.Sampling) -> dict[str, Tensor]:
     """Probabilities (V,) after each rule, in float64."""
     chances = lambda z: z.double().softmax(-1)[0]
-    if asked.greedy:
+    if options.greedy:
         one = F.one_hot(logits.argmax(-1), logits.shape[1]).double()[0]
         return {"p": chances(logits), "heated": one, "top_k": one, "top_p": one, "final": one}
-    z = rules.apply_temperature(logits, asked.temperature)
+    z = rules.apply_temperature(logits, options.temperature)
     out = {"p": chances(logits), "heated": chances(z)}
-    z = z if asked.top_k is None else rules.top_k(z, asked.top_k)
+    z = z if options.top_k is None else rules.top_k(z, options.top_k)
     out["top_k"] = chances(z)
-    z = rules.top_p(z, asked.top_p) if asked.top_p is not None and asked.top_p < 1 else z
+    z = rules.top_p(z, options.top_p) if options.top_p is not None and options.top_p < 1 else z
     out["top_p"] = chances(z)
-    z = rules.min_p(z, asked.min_p) if asked.min_p else z
+    z = rules.min_p(z, options.min_p) if options.min_p else z
     return out | {"final": chances(z)}
 
 
@@ -161,7 +166,7 @@ def embeddings(
     if len(chosen) < 2:
         raise InputError(f"a map needs at least 2 words; there are {len(chosen)}")
     X = vectors[chosen]
-    made = placed(X.numpy(), method, perplexity=perplexity, seed=seed)
+    made = project(X.numpy(), method, perplexity=perplexity, seed=seed)
     close = F.normalize(X, dim=-1) @ F.normalize(vectors, dim=-1).T
     close[torch.arange(len(chosen)), torch.tensor(chosen)] = -torch.inf
     near = close.topk(min(neighbours, len(known) - 1), -1)
@@ -200,16 +205,18 @@ def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Ten
     return vectors, [str(n) for n in names], "vectors"
 
 
-def _words(subject: Any, known: Sequence[str], words: Sequence[str | int] | None, count: int) -> list[int]:
+def _words(
+    subject: Any, vocabulary: Sequence[str], words: Sequence[str | int] | None, count: int
+) -> list[int]:
     """The rows that are drawn."""
     if words is not None:
-        place = {name: i for i, name in enumerate(known)}
-        find = lambda w: place[w] if w in place else _find(subject, w, len(known))
+        place = {name: i for i, name in enumerate(vocabulary)}
+        find = lambda w: place[w] if w in place else _find(subject, w, len(vocabulary))
         return list(dict.fromkeys(find(w) for w in words))
-    plain = [name.lstrip("▁Ġ ") for name in known]
+    plain = [name.lstrip("▁Ġ ") for name in vocabulary]
     whole = [i for i, name in enumerate(plain) if len(name) >= 3 and name.isalpha()]
-    starts = [i for i in whole if plain[i] != known[i]]  # where a mark says that a word begins, only those
-    chosen = next((found for found in (starts, whole) if len(found) >= 10), list(range(len(known))))
+    starts = [i for i in whole if plain[i] != vocabulary[i]]  # if a mark says where words begin
+    chosen = next((found for found in (starts, whole) if len(found) >= 10), list(range(len(vocabulary))))
     return chosen[:count]
 
 
@@ -229,12 +236,12 @@ def _find(subject: Any, word: str | int, size: int) -> int:
 
 def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Figure:
     """The curves of one run folder, or of several drawn together: training and validation."""
-    from heedful.runs.curves import curves
+    from heedful.runs.curves import read_curves
 
     runs = [Path(r) for r in ([run] if isinstance(run, str | Path) else run)]
     if not runs:
         raise InputError("no run was named; give the folder of one, or a list of them")
-    found = curves(runs, metric)
+    found = read_curves(runs, metric)
     where = ", ".join(r.name for r in runs)
     if not found:
         raise InputError(f"{where} logged no {metric!r}; try loss, learning_rate or grad_norm")

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from heedful.errors import ConfigError, MissingPackage
-from heedful.view.colour import DARK, LIGHT, ink, table
-from heedful.view.words import CONTROL
+from heedful.view.color_scale import DARK, LIGHT, ink, table
+from heedful.view.token_labels import CONTROL
 
 INK, SOFT, FAINT, ACCENT, BAR = "ink", "soft", "faint", "accent", "bar"  # what a theme has a colour for
 FONTS = {"sans": "system-ui, -apple-system, 'Segoe UI', sans-serif", "mono": "ui-monospace, Menlo, monospace"}
@@ -72,7 +72,7 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class Text:
+class TextLabel:
     """A text whose middle stands at y; `anchor` is start, middle or end."""
 
     x: float
@@ -110,7 +110,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Dot:
+class Point:
     """A disc."""
 
     x: float
@@ -120,7 +120,7 @@ class Dot:
     alpha: float = 1.0
 
 
-Shape = Cells | Text | Stroke | Box | Dot
+Shape = Cells | TextLabel | Stroke | Box | Point
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Scene:
     shapes: tuple[Shape, ...]
 
 
-def said(text: str) -> str:
+def escape_text(text: str) -> str:
     """Text that XML can hold."""
     return escape(CONTROL.sub(" ", text), {'"': "&quot;"})
 
@@ -142,7 +142,7 @@ def svg(drawing: Scene, title: str, description: str, theme: str = "light") -> s
     size = f'width="{_n(drawing.width)}" height="{_n(drawing.height)}"'
     view = f'viewBox="0 0 {_n(drawing.width)} {_n(drawing.height)}"'
     start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img" font-family="{FONTS["sans"]}">'
-    head = f"<title>{said(title)}</title><desc>{said(description)}</desc>"
+    head = f"<title>{escape_text(title)}</title><desc>{escape_text(description)}</desc>"
     look = theme_of(theme)
     page = f'<rect width="100%" height="100%" fill="{look.background}"/>'
     body = "\n".join(_svg(shape, look) for shape in drawing.shapes)
@@ -158,13 +158,14 @@ def _svg(shape: Shape, theme: Theme) -> str:
     match shape:
         case Cells():
             return _svg_cells(shape, theme)
-        case Text(x, y, text, size, anchor, colour, angle, bold, font):
+        case TextLabel(x, y, text, size, anchor, colour, angle, bold, font):
             turn = f' transform="rotate({_n(angle)} {_n(x)} {_n(y)})"' if angle else ""
             weight = ' font-weight="600"' if bold else ""
             family = f' font-family="{FONTS["mono"]}" xml:space="preserve"' if font == "mono" else ""
             place = f'x="{_n(x)}" y="{_n(y)}" font-size="{_n(size)}" text-anchor="{anchor}"'
             place += f' fill="{hue(colour)}"'
-            return f'<text {place} dominant-baseline="central"{weight}{family}{turn}>{said(text)}</text>'
+            place += ' dominant-baseline="central"'
+            return f"<text {place}{weight}{family}{turn}>{escape_text(text)}</text>"
         case Stroke(points, colour, width, dash, alpha):
             d = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
             dashes = f' stroke-dasharray="{" ".join(map(str, dash))}"' if dash else ""
@@ -174,7 +175,7 @@ def _svg(shape: Shape, theme: Theme) -> str:
         case Box(x, y, w, h, fill, stroke):
             place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(w)}" height="{_n(h)}"'
             return f'<rect {place} fill="{hue(fill)}" stroke="{hue(stroke)}"/>'
-        case Dot(x, y, r, colour, alpha):
+        case Point(x, y, r, colour, alpha):
             place = f'cx="{_n(x)}" cy="{_n(y)}" r="{_n(r)}"'
             return f'<circle {place} fill="{hue(colour)}" opacity="{_n(alpha)}"/>'
 
@@ -233,7 +234,7 @@ def _paint(axes: Any, shape: Shape, theme: Theme) -> None:
             axes.imshow(
                 colours, extent=(x, x + w, y + h, y), interpolation="nearest", aspect="auto", zorder=1
             )
-        case Text(x, y, text, size, anchor, colour, angle, bold, font):
+        case TextLabel(x, y, text, size, anchor, colour, angle, bold, font):
             across = {"start": "left", "middle": "center", "end": "right"}[anchor]
             family = "monospace" if font == "mono" else "sans-serif"
             weight = "bold" if bold else "normal"
@@ -252,6 +253,6 @@ def _paint(axes: Any, shape: Shape, theme: Theme) -> None:
             axes.add_patch(
                 Rectangle((x, y), w, h, facecolor=hue(fill), edgecolor=hue(stroke), linewidth=line, zorder=2)
             )
-        case Dot(x, y, r, colour, alpha):
+        case Point(x, y, r, colour, alpha):
             axes.scatter([x], [y], s=(2 * r) ** 2, color=hue(colour), alpha=alpha, linewidths=0, zorder=3)
     axes.set_aspect("auto")

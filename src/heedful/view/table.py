@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from heedful.view.wordwise import by_words, named, within
+from heedful.view.word_grouping import by_words, group_bounds, word_names
 
 Data = Mapping[str, Any]
 Rows = Iterator[list[Any]]
 
 
 @dataclass(frozen=True)
-class Picked:
+class PickedHeads:
     """The matrix an attention figure shows (T, S), which of its cells a mask hides, what its rows and columns
     are, and where these stand: places of tokens, or of words where it is drawn by words.
     """
@@ -28,7 +28,7 @@ class Picked:
     key_at: list[int]
 
 
-def picked(data: Data) -> Picked:
+def pick_heads(data: Data) -> PickedHeads:
     """One head, or the mean or greatest of all; as `data` says without the first key, cut to one of two texts
     on the other, by words.
     """
@@ -44,19 +44,21 @@ def picked(data: Data) -> Picked:
     if data["hide_first"] and not pattern["cross"] and len(columns) > 1:
         matrix, columns = without_first(matrix), columns[1:]
     if data["between"] and second is not None:
-        asks, seen = (within(n, second, s) for n, s in zip(values.shape[1:], data["between"], strict=True))
+        asks, seen = (
+            group_bounds(n, second, s) for n, s in zip(values.shape[1:], data["between"], strict=True)
+        )
         seen = [c for c in seen if c in columns]
         matrix = matrix[np.ix_(asks, [columns.index(c) for c in seen])]
         rows, columns = asks, seen
     queries, keys = [pattern["queries"][i] for i in rows], [pattern["keys"][i] for i in columns]
     masked = masked_cells(pattern)[np.ix_(rows, columns)]
     if not data["words"]:
-        return Picked(matrix, masked, queries, keys, rows, columns)
+        return PickedHeads(matrix, masked, queries, keys, rows, columns)
     asking, asked = [pattern["query_words"][i] for i in rows], [pattern["key_words"][i] for i in columns]
     whole = by_words(matrix, asking, asked)
     hidden = by_words((~masked).astype(np.float64), asking, asked) == 0
-    names = named(queries, asking), named(keys, asked)
-    return Picked(whole, hidden, *names, sorted(set(asking)), sorted(set(asked)))
+    names = word_names(queries, asking), word_names(keys, asked)
+    return PickedHeads(whole, hidden, *names, sorted(set(asking)), sorted(set(asked)))
 
 
 def masked_cells(pattern: Data) -> np.ndarray:
@@ -80,7 +82,7 @@ def without_first(matrix: np.ndarray) -> np.ndarray:
 
 
 def attention(data: Data) -> tuple[list[str], Rows]:
-    found = picked(data)
+    found = pick_heads(data)
     name, head = data["patterns"][data["pattern"]]["name"], data["head"]
     rows = (
         [name, head, found.query_at[t], query, found.key_at[s], key, found.values[t, s]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.view.scene import ACCENT, INK, SOFT, Box, Shape, Stroke, Text
-from heedful.view.words import brief, short, width
+from heedful.view.canvas import ACCENT, INK, SOFT, Box, Shape, Stroke, TextLabel
+from heedful.view.token_labels import brief, short, width
 
 ROW = 34.0
 
@@ -33,17 +33,17 @@ def shapes(data: Mapping[str, Any]) -> tuple[list[Shape], float, float]:
         if b["fate"] == "finished":
             wide = max(width(short(b["name"])), width(said, 10)) + 10
             out.append(Box(x - 5, y - 9, wide, 30, stroke=ink))
-        out.append(Text(x, y, short(b["name"]), 12, colour=ink, bold=b["best"]))
-        out.append(Text(x, y + 13, said, 10, colour=ink))
+        out.append(TextLabel(x, y, short(b["name"]), 12, colour=ink, bold=b["best"]))
+        out.append(TextLabel(x, y + 13, said, 10, colour=ink))
     steps = max((b["step"] for b in listed), default=1)
-    out += [Text(16 + t * column, 10, f"step {t + 1}", 10.5, colour=SOFT) for t in range(steps)]
+    out += [TextLabel(16 + t * column, 10, f"step {t + 1}", 10.5, colour=SOFT) for t in range(steps)]
     return out, 16 + steps * column, 34 + ROW * (max(rows, default=0) + 1)
 
 
-def rows_of(listed: list[dict[str, Any]]) -> list[int]:
+def rows_of(nodes: list[dict[str, Any]]) -> list[int]:
     """The row of each branch: its rank, the groups of a search below each other."""
-    most = 1 + max((b["rank"] for b in listed), default=0)
-    return [b["group"] * most + b["rank"] for b in listed]
+    most = 1 + max((b["rank"] for b in nodes), default=0)
+    return [b["group"] * most + b["rank"] for b in nodes]
 
 
 def bent(x: float, y: float, to_x: float, to_y: float) -> list[tuple[float, float]]:

@@ -15,7 +15,7 @@ NAMES = {"pca": "principal component", "tsne": "t-SNE", "umap": "UMAP"}
 
 
 @dataclass(frozen=True)
-class Placed:
+class Projection:
     """Where vectors stand on a map: points (N, dims). `share` is each axis' part of the variance, of PCA."""
 
     method: str
@@ -29,9 +29,9 @@ class Placed:
         return f"{name} ({100 * self.share[i]:.1f} % of the variance)" if self.share else name
 
 
-def placed(
+def project(
     vectors: np.ndarray, method: str = "pca", dims: int = 2, *, perplexity: float = 30.0, seed: int = 0
-) -> Placed:
+) -> Projection:
     """Vectors (N, D) as points. `perplexity` is about how many neighbours count, of t-SNE and UMAP; these two
     begin at random, as `seed` says.
     """
@@ -41,7 +41,7 @@ def placed(
     if method == "pca":
         points, share = pca(rows, dims)
         said = f"both axes hold {100 * sum(share[:2]):.1f} % of the variance"
-        return Placed(method, points, share, said)
+        return Projection(method, points, share, said)
     if len(rows) < 4:
         raise InputError(f"{NAMES[method]} needs at least 4 vectors; there are {len(rows)}: take pca")
     if perplexity <= 0:
@@ -49,7 +49,7 @@ def placed(
     near = min(perplexity, (len(rows) - 1) / 3)
     points = {"tsne": tsne, "umap": umap}[method](rows, dims, near, seed)
     said = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
-    return Placed(method, points, [], said)
+    return Projection(method, points, [], said)
 
 
 def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
@@ -66,27 +66,29 @@ def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:
     return np.pad(found, ((0, 0), (0, missing))), share + [0.0] * missing
 
 
-def tsne(rows: np.ndarray, dims: int, near: float, seed: int) -> np.ndarray:
+def tsne(rows: np.ndarray, dims: int, neighbours: float, seed: int) -> np.ndarray:
     """van der Maaten and Hinton 2008, from the principal components on; by scikit-learn."""
     TSNE = package("sklearn.manifold", "scikit-learn", "t-SNE").TSNE
     start = np.pad(rows, ((0, 0), (0, max(0, dims - rows.shape[1]))))  # it begins with as many dimensions
-    made = TSNE(n_components=dims, perplexity=near, init="pca", random_state=seed)
+    made = TSNE(n_components=dims, perplexity=neighbours, init="pca", random_state=seed)
     return np.asarray(made.fit_transform(start), dtype=np.float64)
 
 
-def umap(rows: np.ndarray, dims: int, near: float, seed: int) -> np.ndarray:
+def umap(rows: np.ndarray, dims: int, neighbours: float, seed: int) -> np.ndarray:
     """McInnes et al. 2018; by umap-learn, which is large and never installed unasked."""
     UMAP = package("umap", "umap-learn", "UMAP").UMAP
-    made = UMAP(n_components=dims, n_neighbors=max(2, round(near)), random_state=seed)
+    made = UMAP(n_components=dims, n_neighbors=max(2, round(neighbours)), random_state=seed)
     return np.asarray(made.fit_transform(rows), dtype=np.float64)
 
 
-def package(module: str, name: str, what: str) -> Any:
+def package(module: str, name: str, purpose: str) -> Any:
     """A package that is not a part of heedful's own; one line where it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingPackage(f"{what} needs the package {name}: pip install {name}; PCA needs none") from None
+        raise MissingPackage(
+            f"{purpose} needs the package {name}: pip install {name}; PCA needs none"
+        ) from None
 
 
 def methods() -> list[str]:

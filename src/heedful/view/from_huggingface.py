@@ -15,13 +15,13 @@ import torch
 from heedful.errors import InputError
 from heedful.inspect.inputs import is_pair
 from heedful.inspect.row_labels import OPEN
-from heedful.view.words import spelled
-from heedful.view.wordwise import marks, words
+from heedful.view.token_labels import spell_token
+from heedful.view.word_grouping import group_words, marks
 
 WRITE = 24  # tokens an encoder-decoder writes where no target is given
 
 
-def entry(
+def figure_entry(
     name: str,
     values: Any,
     queries: Sequence[str],
@@ -55,7 +55,7 @@ def entry(
     return {
         "name": name, "kind": kind, "cross": cross, "queries": list(queries), "keys": list(keys),
         "written": written, "window": window, "values": array, "second": None if cross else second,
-        "query_words": words(queries, told), "key_words": words(keys, told),
+        "query_words": group_words(queries, told), "key_words": group_words(keys, told),
     }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def second_of(text: Any, tokenizer: Any) -> int | None:
     return list(tokenizer(*text).sequence_ids(0)).index(1) if is_pair(text) else None
 
 
-def names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
+def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
     """The tokens of ids (1, T), those of a byte-level vocabulary spelled out."""
     if len(ids) != 1:
         raise InputError(f"one sequence at a time: ids must be (1, T); got {tuple(ids.shape)}")
@@ -109,14 +109,14 @@ def names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
         return [str(i) for i in listed]
     found = [str(t) for t in tokenizer.convert_ids_to_tokens(listed)]
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    return [spelled(t) for t in found] if type(decoder).__name__ == "ByteLevel" else found
+    return [spell_token(t) for t in found] if type(decoder).__name__ == "ByteLevel" else found
 
 
-def written_names(tokenizer: Any, read: torch.Tensor, logits: Any) -> list[str]:
+def written_names(tokenizer: Any, decoder_input: torch.Tensor, logits: Any) -> list[str]:
     """The word that each position of a target writes: the next one, and at the end the likeliest."""
     if not isinstance(logits, torch.Tensor) or logits.dim() != 3:
-        return [*names(tokenizer, read)[1:], OPEN]
-    return names(tokenizer, torch.cat((read[:, 1:], logits[:, -1:].argmax(-1)), 1))
+        return [*token_names(tokenizer, decoder_input)[1:], OPEN]
+    return token_names(tokenizer, torch.cat((decoder_input[:, 1:], logits[:, -1:].argmax(-1)), 1))
 
 
 def target_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: Any) -> torch.Tensor:
@@ -134,13 +134,13 @@ def target_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: An
     return torch.cat((start, ids), 1)
 
 
-def patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[str, Any]]:
+def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[str, Any]]:
     """Every pattern of one pass."""
     if not callable(model):
         raise InputError(f"a {type(model).__name__} is no model; give one, or tokens= and pattern=")
     inputs = inputs_of(model, text, tokenizer)
     both = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-    source = names(tokenizer, inputs["input_ids"])
+    source = token_names(tokenizer, inputs["input_ids"])
     found: list[dict[str, Any]] = []
     with eager(model):
         if both:
@@ -148,7 +148,10 @@ def patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[st
         out = model(**inputs, output_attentions=True)
     if both:
         read = inputs["decoder_input_ids"]
-        mine, written = names(tokenizer, read), written_names(tokenizer, read, getattr(out, "logits", None))
+        mine, written = (
+            token_names(tokenizer, read),
+            written_names(tokenizer, read, getattr(out, "logits", None)),
+        )
         found += layers(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)
         found += layers(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)
         found += layers(
@@ -176,7 +179,7 @@ def layers(
 ) -> list[dict[str, Any]]:
     """The patterns of a stack; a layer without attention has None."""
     return [
-        entry(name.format(i), layer, queries, keys, cross=cross, written=cross, second=second)
+        figure_entry(name.format(i), layer, queries, keys, cross=cross, written=cross, second=second)
         for i, layer in enumerate(values or ())
         if layer is not None
     ]

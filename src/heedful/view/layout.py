@@ -8,39 +8,52 @@ from typing import Any
 
 import numpy as np
 
-from heedful.view import colour
-from heedful.view.rows import picked
-from heedful.view.scene import ACCENT, BAR, FAINT, INK, SOFT, Box, Cells, Dot, Scene, Shape, Stroke, Text
-from heedful.view.words import brief, percent, short, shown, width
+from heedful.view import color_scale as colour
+from heedful.view.canvas import (
+    ACCENT,
+    BAR,
+    FAINT,
+    INK,
+    SOFT,
+    Box,
+    Cells,
+    Point,
+    Scene,
+    Shape,
+    Stroke,
+    TextLabel,
+)
+from heedful.view.table import pick_heads
+from heedful.view.token_labels import brief, percent, short, visible_text, width
 
 Data = Mapping[str, Any]
-Point = tuple[float, float]
+Coordinates = tuple[float, float]
 SIN = math.sqrt(0.5)
 
 
-def scene(title: str, drawn: tuple[list[Shape], float, float]) -> Scene:
+def scene(title: str, figures: tuple[list[Shape], float, float]) -> Scene:
     """The drawing of a figure: its shapes, how wide and how high they are, under its title."""
-    shapes, right, bottom = drawn
-    lines = wrapped(title, max(right, 420.0) - 24, 14)
-    head = [Text(12, 18 + 19 * i, line, 14, bold=True) for i, line in enumerate(lines)]
+    shapes, right, bottom = figures
+    lines = wrap_text(title, max(right, 420.0) - 24, 14)
+    head = [TextLabel(12, 18 + 19 * i, line, 14, bold=True) for i, line in enumerate(lines)]
     down = 19.0 * len(lines) + 14
-    return Scene(max(right, 420.0), bottom + down, (*head, *(moved(s, 0, down) for s in shapes)))
+    return Scene(max(right, 420.0), bottom + down, (*head, *(translate(s, 0, down) for s in shapes)))
 
 
-def moved(shape: Shape, right: float, down: float) -> Shape:
+def translate(shape: Shape, right: float, dy: float) -> Shape:
     """The same shape elsewhere."""
     from dataclasses import replace
 
     if isinstance(shape, Stroke):
-        return replace(shape, points=[(x + right, y + down) for x, y in shape.points])
-    return replace(shape, x=shape.x + right, y=shape.y + down)
+        return replace(shape, points=[(x + right, y + dy) for x, y in shape.points])
+    return replace(shape, x=shape.x + right, y=shape.y + dy)
 
 
-def wrapped(text: str, room: float, size: float) -> list[str]:
-    """Words in lines no wider than `room`."""
+def wrap_text(text: str, max_width: float, size: float) -> list[str]:
+    """Return the words of a text in lines no wider than `max_width`."""
     lines = [""]
-    for word in shown(text).split(" "):
-        if lines[-1] and width(f"{lines[-1]} {word}", size) > room:
+    for word in visible_text(text).split(" "):
+        if lines[-1] and width(f"{lines[-1]} {word}", size) > max_width:
             lines.append(word)
         else:
             lines[-1] = f"{lines[-1]} {word}".strip()
@@ -68,19 +81,19 @@ def matrix(
     shapes: list[Shape] = [
         Cells(left, top, S * cell, T * tall, paint, ramp),
         Box(left, top, S * cell, T * tall, stroke=FAINT),
-        Text(12, 8, axes, 11, colour=SOFT),
+        TextLabel(12, 8, axes, 11, colour=SOFT),
     ]
     if masked is not None:
-        shapes += hatched(masked, left, top, cell)
+        shapes += hatch_cell(masked, left, top, cell)
     every = max(1, math.ceil(13 / tall))
     shapes += [
-        Text(left - 6, top + (t + 0.5) * tall, short(rows[t]), anchor="end") for t in range(0, T, every)
+        TextLabel(left - 6, top + (t + 0.5) * tall, short(rows[t]), anchor="end") for t in range(0, T, every)
     ]
     every = max(1, math.ceil((13 if turned else 10) / cell))
     for s in range(0, S, every):
         x, name = left + (s + 0.5) * cell, short(columns[s])
-        slanted = Text(x, top - 7, name, angle=-45)
-        shapes.append(slanted if turned else Text(x, top - 10, name, anchor="middle"))
+        slanted = TextLabel(x, top - 7, name, angle=-45)
+        shapes.append(slanted if turned else TextLabel(x, top - 10, name, anchor="middle"))
     if cell >= 29 and tall >= 18:
         shapes += numbers(values, Cells(left, top, cell, tall, paint, ramp))
     bottom = top + T * tall + 16
@@ -89,7 +102,7 @@ def matrix(
     return shapes, right, bottom + 40
 
 
-def hatched(masked: np.ndarray, left: float, top: float, cell: float) -> list[Shape]:
+def hatch_cell(masked: np.ndarray, left: float, top: float, cell: float) -> list[Shape]:
     """One slanted line through each run of hidden cells on an anti-diagonal t + s = k."""
     (T, S), out = masked.shape, list[Shape]()
     for k in range(T + S - 1):
@@ -113,7 +126,7 @@ def numbers(values: np.ndarray, one: Cells) -> list[Shape]:
     """The weights in their cells, black or white as reads better; `one` is the first cell, colours of all."""
     said = lambda v: "0" if abs(v) < 0.005 else f"{v:.2f}".replace("0.", ".", 1).replace("-", "−")
     return [
-        Text(one.x + (s + 0.5) * one.w, one.y + (t + 0.5) * one.h, said(v), 11, "middle", on(one, t, s))
+        TextLabel(one.x + (s + 0.5) * one.w, one.y + (t + 0.5) * one.h, said(v), 11, "middle", on(one, t, s))
         for (t, s), v in np.ndenumerate(values)
         if v != 0
     ]
@@ -138,12 +151,12 @@ def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: 
             if share or (scale == "log" and not signed)
             else 0.0
         )
-        shapes.append(Text(x + at * 220, y + 22, brief(value), 11, "middle"))
+        shapes.append(TextLabel(x + at * 220, y + 22, brief(value), 11, "middle"))
     return shapes
 
 
 def attention(data: Data) -> tuple[list[Shape], float, float]:
-    found, pattern = picked(data), data["patterns"][data["pattern"]]
+    found, pattern = pick_heads(data), data["patterns"][data["pattern"]]
     return matrix(
         found.values, found.queries, found.keys, signed=pattern["kind"] == "effective", scale=data["scale"],
         palette=data["palette"],
@@ -152,7 +165,7 @@ def attention(data: Data) -> tuple[list[Shape], float, float]:
     )  # fmt: skip
 
 
-def pooled(values: np.ndarray, size: int) -> np.ndarray:
+def pool_cells(values: np.ndarray, size: int) -> np.ndarray:
     """A matrix made smaller: each cell the entry of greatest size it stands for."""
     for axis in (0, 1):
         if values.shape[axis] > size:
@@ -167,12 +180,14 @@ def heads(data: Data) -> tuple[list[Shape], float, float]:
     size, gap, top = 58.0, 6.0, 22.0
     left = min(max(longest([p["name"] for p in data["patterns"]]) + 22, 60), 150)
     most = max(len(p["values"]) for p in data["patterns"])
-    shapes += [Text(left + h * (size + gap) + size / 2, 10, str(h), 11, "middle", SOFT) for h in range(most)]
+    shapes += [
+        TextLabel(left + h * (size + gap) + size / 2, 10, str(h), 11, "middle", SOFT) for h in range(most)
+    ]
     for row, pattern in enumerate(data["patterns"]):
         y = top + row * (size + gap)
-        shapes.append(Text(left - 8, y + size / 2, short(pattern["name"], 20), 11, "end", SOFT))
+        shapes.append(TextLabel(left - 8, y + size / 2, short(pattern["name"], 20), 11, "end", SOFT))
         for h, head in enumerate(pattern["values"]):
-            small, signed = pooled(head, 24), pattern["kind"] == "effective"
+            small, signed = pool_cells(head, 24), pattern["kind"] == "effective"
             paint = colour.rows(small, colour.greatest(small), scale=data["scale"], signed=signed)
             ramp = "signed" if signed else data["palette"]
             x = left + h * (size + gap)
@@ -184,7 +199,7 @@ def panels(data: Data) -> tuple[list[Shape], float, float]:
     shapes: list[Shape] = []
     right = down = 0.0
     for panel in data["panels"]:
-        shapes.append(Text(12, down + 8, panel["title"], 12.5, bold=True))
+        shapes.append(TextLabel(12, down + 8, panel["title"], 12.5, bold=True))
         axes = f"{panel['rowTitle']} ↓   {panel['columnTitle']} →"
         if panel["as"] == "lines":
             at = [float(c) for c in panel["columns"]]
@@ -193,7 +208,7 @@ def panels(data: Data) -> tuple[list[Shape], float, float]:
         else:
             rows, columns = panel["rows"], panel["columns"]
             made = matrix(panel["values"], rows, columns, signed=panel["signed"], axes=axes, compact=True)
-        shapes += [moved(s, 0, down + 22) for s in made[0]]
+        shapes += [translate(s, 0, down + 22) for s in made[0]]
         right, down = max(right, made[1]), down + made[2] + 34
     return shapes, right, down
 
@@ -202,7 +217,7 @@ def steps(data: Data) -> tuple[list[Shape], float, float]:
     """Its text, in lines of one hundred letters."""
     out: list[str] = []
     for line in data["text"]:
-        line = line.rstrip() and shown("\u00a0" + line)[1:]
+        line = line.rstrip() and visible_text("\u00a0" + line)[1:]
         start = len(line) - len(line.lstrip())
         while len(line) > 110:
             at = line.rfind(" ", start + 1, 110)
@@ -210,7 +225,7 @@ def steps(data: Data) -> tuple[list[Shape], float, float]:
             out.append(line[:at])
             line = " " * (start + 4) + line[at:].lstrip()
         out.append(line)
-    shapes = [Text(12, 8 + 17 * i, line, 11.5, font="mono") for i, line in enumerate(out)]
+    shapes = [TextLabel(12, 8 + 17 * i, line, 11.5, font="mono") for i, line in enumerate(out)]
     return list(shapes), 12 + 7.1 * max(map(len, out)) + 16, 17.0 * len(out) + 12
 
 
@@ -220,13 +235,13 @@ def next_token(data: Data) -> tuple[list[Shape], float, float]:
     left = min(max(longest(names) + 30, 70), 150)
     top = max(float(final.max()), float(before.max())) or 1.0
     shapes: list[Shape] = [
-        Text(left, 8, "bar: probability it is drawn with; line: at temperature 1", 11, colour=SOFT)
+        TextLabel(left, 8, "bar: probability it is drawn with; line: at temperature 1", 11, colour=SOFT)
     ]
     for r, (i, name) in enumerate(zip(data["shown"], names, strict=True)):
         y = 22.0 + 22 * r
         drawn = i == data["drawn"]
         label = f"▸ {short(name)}" if drawn else short(name)
-        shapes.append(Text(left - 8, y + 8, label, 12, "end", ACCENT if drawn else INK, bold=drawn))
+        shapes.append(TextLabel(left - 8, y + 8, label, 12, "end", ACCENT if drawn else INK, bold=drawn))
         shapes.append(
             Box(left, y, max(float(final[r]) / top * 330, 0.5), 16, fill=BAR if final[r] else FAINT)
         )
@@ -234,13 +249,13 @@ def next_token(data: Data) -> tuple[list[Shape], float, float]:
         shapes.append(Stroke([(mark, y - 1), (mark, y + 17)], ACCENT, 1.5))
         end = left + max(float(final[r]), float(before[r])) / top * 330
         said = f"{percent(float(final[r]))}   (logit {brief(float(data['logits'][i]))})"
-        shapes.append(Text(end + 8, y + 8, said, 11))
+        shapes.append(TextLabel(end + 8, y + 8, said, 11))
     return shapes, left + 500, 22.0 + 22 * len(names) + 10
 
 
-def crowded(x: float, y: float, long: float, taken: Sequence[tuple[float, float, float]]) -> bool:
+def is_crowded(x: float, y: float, long: float, boxes: Sequence[tuple[float, float, float]]) -> bool:
     """Whether a name would stand on another."""
-    return any(abs(y - b) < 12 and x < a + c and a < x + long for a, b, c in taken)
+    return any(abs(y - b) < 12 and x < a + c and a < x + long for a, b, c in boxes)
 
 
 def embeddings(data: Data) -> tuple[list[Shape], float, float]:
@@ -250,41 +265,42 @@ def embeddings(data: Data) -> tuple[list[Shape], float, float]:
     unit = min((w - 120) / ((high[0] - low[0]) or 1), (h - 60) / ((high[1] - low[1]) or 1))
     h = min(max((high[1] - low[1]) * unit + 60, 240.0), h)
     middle = (low + high) / 2
-    place: list[Point] = [(w / 2 + (x - middle[0]) * unit, h / 2 - (y - middle[1]) * unit) for x, y in points]
-    shapes: list[Shape] = [Dot(x, y, 2.8, BAR, 0.85) for x, y in place]
+    center: Coordinates = (w / 2 - middle[0] * unit, h / 2 + middle[1] * unit)
+    place: list[Coordinates] = [(center[0] + x * unit, center[1] - y * unit) for x, y in points]
+    shapes: list[Shape] = [Point(x, y, 2.8, BAR, 0.85) for x, y in place]
     taken: list[tuple[float, float, float]] = []
     for (x, y), name in zip(place, data["names"], strict=True):
         long = width(short(name), 11) + 4
         places = ((x + 6, y), (x - long - 3, y), (x - long / 2, y - 11), (x - long / 2, y + 12))
-        spot = next((p for p in places if not crowded(*p, long, taken)), None)
+        spot = next((p for p in places if not is_crowded(*p, long, taken)), None)
         if spot is not None:
             taken.append((*spot, long))
-            shapes.append(Text(*spot, short(name), 11))
+            shapes.append(TextLabel(*spot, short(name), 11))
     across, up = data["axes"]
     shapes += [
-        Text(w / 2, h + 10, f"{across} →", 11, "middle", SOFT),
-        Text(12, h / 2, f"{up} →", 11, "middle", SOFT, -90),
+        TextLabel(w / 2, h + 10, f"{across} →", 11, "middle", SOFT),
+        TextLabel(12, h / 2, f"{up} →", 11, "middle", SOFT, -90),
     ]
     return shapes, w + 40, h + 26
 
 
-def ticks(low: float, high: float, count: int = 5, least: float = 0.0) -> list[float]:
+def ticks(low: float, high: float, count: int = 5, minimum: float = 0.0) -> list[float]:
     """Round numbers between two, so far apart at least."""
-    raw = max(least, (high - low) / count) or 1.0
+    raw = max(minimum, (high - low) / count) or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m for m in (1, 2, 5, 10) if m * power >= raw - 1e-12 * power) * power
     return [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
 def curves(
-    found: Sequence[tuple[str, Sequence[float], Sequence[float]]], x_title: str, y_title: str
+    curves_found: Sequence[tuple[str, Sequence[float], Sequence[float]]], x_title: str, y_title: str
 ) -> tuple[list[Shape], float, float]:
     """Lines over x, told apart by colour and dash."""
     across, up = 560.0, 280.0
     per = 4
-    top = 14.0 + 18 * math.ceil(len(found) / per)
-    xs = np.concatenate([np.asarray(x, float) for _, x, _ in found])
-    ys = np.concatenate([np.asarray(y, float) for _, _, y in found])
+    top = 14.0 + 18 * math.ceil(len(curves_found) / per)
+    xs = np.concatenate([np.asarray(x, float) for _, x, _ in curves_found])
+    ys = np.concatenate([np.asarray(y, float) for _, _, y in curves_found])
     (x0, x1), (y0, y1) = (xs.min(), xs.max()), (ys.min(), ys.max())
     whole = float(bool((xs == np.round(xs)).all()))  # no half steps
     pad = (y1 - y0) * 0.05 or abs(y1) * 0.05 or 0.5
@@ -293,19 +309,22 @@ def curves(
     shapes: list[Shape] = []
     for v in ticks(y0, y1):
         line = [at(x0, v), (70 + across, at(x0, v)[1])]
-        shapes += [Stroke(line, FAINT), Text(64, line[0][1], brief(v), 11, "end", SOFT)]
+        shapes += [Stroke(line, FAINT), TextLabel(64, line[0][1], brief(v), 11, "end", SOFT)]
     shapes += [
-        Text(at(v, y0)[0], top + up + 12, brief(v), 11, "middle", SOFT) for v in ticks(x0, x1, 6, whole)
+        TextLabel(at(v, y0)[0], top + up + 12, brief(v), 11, "middle", SOFT) for v in ticks(x0, x1, 6, whole)
     ]
-    shapes += [Text(70 + across / 2, top + up + 30, x_title, 11.5, "middle")]
-    shapes += [Text(14, top + up / 2, y_title, 11.5, "middle", angle=-90)]
-    for k, (name, x, y) in enumerate(found):
+    shapes += [TextLabel(70 + across / 2, top + up + 30, x_title, 11.5, "middle")]
+    shapes += [TextLabel(14, top + up / 2, y_title, 11.5, "middle", angle=-90)]
+    for k, (name, x, y) in enumerate(curves_found):
         hue, dash = colour.OKABE_ITO[k % 8], colour.DASHES[k % 8]
         lx, ly = 70 + (k % per) * across / per, 8 + 18 * (k // per)
-        shapes += [Stroke([(lx, ly), (lx + 24, ly)], hue, 2, dash), Text(lx + 30, ly, short(name, 18), 11.5)]
+        shapes += [
+            Stroke([(lx, ly), (lx + 24, ly)], hue, 2, dash),
+            TextLabel(lx + 30, ly, short(name, 18), 11.5),
+        ]
         points = [at(float(a), float(b)) for a, b in zip(x, y, strict=True)]
         shapes.append(Stroke(points if len(points) > 1 else points * 2, hue, 1.8, dash))
-        shapes += [Dot(a, b, 2.6, hue) for a, b in points] if len(points) <= 24 else []
+        shapes += [Point(a, b, 2.6, hue) for a, b in points] if len(points) <= 24 else []
     return shapes, 70 + across + 24, top + up + 44
 
 

@@ -23,12 +23,12 @@ MOST = 2048  # positions; a map of all pairs has four million cells then
 
 def panel(
     title: str, values: Tensor, rows: list[Any], columns: list[Any], row: str, column: str, *, note: str = "",
-    drawn: str = "heat",
+    drawing: str = "heat",
 ) -> dict[str, Any]:  # fmt: skip
     """One heat map (or its rows as lines) with its labels."""
     array = values.detach().float().cpu().numpy()
     return {
-        "title": title, "note": note, "as": drawn, "rows": [str(r) for r in rows],
+        "title": title, "note": note, "as": drawing, "rows": [str(r) for r in rows],
         "columns": [str(c) for c in columns], "rowTitle": row, "columnTitle": column,
         "values": np.ascontiguousarray(array), "signed": bool(array.min(initial=0.0) < 0),
     }  # fmt: skip
@@ -46,7 +46,13 @@ def positions(model: Model, length: int = 64) -> Figure:
     if not 2 <= length <= MOST:
         raise InputError(f"length={length}: 2 to {MOST} positions can be drawn")
     panels = [
-        p for found in (_added(model, length), _turned(model, length), _biased(model, length)) for p in found
+        p
+        for found in (
+            _added_positions(model, length),
+            _rotary_positions(model, length),
+            _position_bias(model, length),
+        )
+        for p in found
     ]
     name = model.family.name
     if not panels:
@@ -63,7 +69,7 @@ def positions(model: Model, length: int = 64) -> Figure:
     )  # fmt: skip
 
 
-def _added(model: Model, length: int) -> Iterator[dict[str, Any]]:
+def _added_positions(model: Model, length: int) -> Iterator[dict[str, Any]]:
     """Vectors added to the embedding."""
     tables = model.tables
     seen: set[tuple[Any, ...]] = set()
@@ -90,7 +96,7 @@ def _added(model: Model, length: int) -> Iterator[dict[str, Any]]:
         yield panel(f"cosine between positions{where}", unit @ unit.T, at, at, "position", "position")
 
 
-def _turned(model: Model, length: int) -> Iterator[dict[str, Any]]:
+def _rotary_positions(model: Model, length: int) -> Iterator[dict[str, Any]]:
     """Rotations of queries and keys; layers that turn alike are drawn once."""
     seen: set[tuple[Any, ...]] = set()
     for module in model.modules():
@@ -108,11 +114,11 @@ def _turned(model: Model, length: int) -> Iterator[dict[str, Any]]:
         mean = cos.mean(1)[None]
         said = "mean over pairs of cos(d · f_i): what is left of q·k for q = k"
         yield panel(
-            "rotary: by distance", mean, ["mean cos"], at, "mean cos", "distance", note=said, drawn="lines"
+            "rotary: by distance", mean, ["mean cos"], at, "mean cos", "distance", note=said, drawing="lines"
         )
 
 
-def _biased(model: Model, length: int) -> Iterator[dict[str, Any]]:
+def _position_bias(model: Model, length: int) -> Iterator[dict[str, Any]]:
     """What is added to the scores, by head and distance."""
     for name, module in model.named_modules():
         if isinstance(module, ALiBi):

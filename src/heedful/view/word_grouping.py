@@ -10,7 +10,7 @@ import numpy as np
 
 from heedful.errors import InputError
 from heedful.models.base import Model
-from heedful.view.words import labels
+from heedful.view.token_labels import labels
 
 SPECIAL = re.compile(r"\[[A-Z0-9]+\]|<[^<>\s]+>|\S*endoftext\S*")
 PART = re.compile(r"<[0-9A-F]{2}( [0-9A-F]{2})*>")  # bytes that are no whole letter
@@ -35,7 +35,7 @@ def marks_of(model: Model) -> str:
     return marks(labels(model, range(min(SAMPLE, model.tables["tokens"].vocab, len(model.tokenizer)))))
 
 
-def words(names: Sequence[str], mark: str) -> list[int]:
+def group_words(names: Sequence[str], mark: str) -> list[int]:
     """The word each token belongs to, counted from 0. A special token is a word of its own; so are marks of
     punctuation, and letters of scripts that put no spaces between words.
     """
@@ -60,7 +60,7 @@ def continues(before: str, name: str, mark: str) -> bool:
     return not name.startswith(STARTS) and not wide and last.isalnum() and first.isalnum()
 
 
-def joined(names: Sequence[str]) -> str:
+def join_pieces(names: Sequence[str]) -> str:
     """The pieces of a word as one; bytes that are a letter together as that letter."""
     if all(map(PART.fullmatch, names)) and len(names) > 1:
         return bytes.fromhex("".join(names).replace("<", "").replace(">", " ")).decode(errors="replace")
@@ -68,10 +68,11 @@ def joined(names: Sequence[str]) -> str:
     return first.removesuffix("</w>") + "".join(n.removeprefix("##").removesuffix("</w>") for n in rest)
 
 
-def named(names: Sequence[str], words: Sequence[int]) -> list[str]:
+def word_names(names: Sequence[str], words: Sequence[int]) -> list[str]:
     """The name of each word."""
     return [
-        joined([n for n, w in zip(names, words, strict=True) if w == word]) for word in sorted(set(words))
+        join_pieces([n for n, w in zip(names, words, strict=True) if w == word])
+        for word in sorted(set(words))
     ]
 
 
@@ -95,7 +96,7 @@ def side(between: str) -> str:
     return short
 
 
-def within(length: int, second: int | None, letter: str) -> list[int]:
+def group_bounds(length: int, second: int | None, letter: str) -> list[int]:
     """The places of one of two texts; the marks around it count with it: A ends before B's first word."""
     if second is None:
         return list(range(length))

@@ -27,7 +27,7 @@ def byte_letters() -> dict[str, int]:
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
 
 
-def spelled(token: str) -> str:
+def spell_token(token: str) -> str:
     """A byte-level token as text; bytes that are no whole letter as <E4 B8>."""
     letters = byte_letters()
     if any(c not in letters for c in token):
@@ -49,10 +49,10 @@ def readable(model: Model, names: Sequence[str]) -> list[str]:
     backend = getattr(model.tokenizer, "backend", None)
     if type(getattr(backend, "decoder", None)).__name__ != "ByteLevel":
         return list(names)
-    return [spelled(name) for name in names]
+    return [spell_token(name) for name in names]
 
 
-def shown(token: str) -> str:
+def visible_text(token: str) -> str:
     """Spaces as ·, a newline as ⏎, control and direction characters by their code: nothing is executed."""
     token = re.sub("^[Ġ▁ ]+", lambda m: "·" * len(m[0]), token)
     token = token.replace("\n", "⏎").replace("Ċ", "⏎").replace("\t", "⇥").replace("Ġ", "·").replace("▁", "·")
@@ -62,7 +62,7 @@ def shown(token: str) -> str:
 
 def short(token: str, letters: int = 14) -> str:
     """A token in at most so many letters."""
-    whole = shown(token[:400])
+    whole = visible_text(token[:400])
     return whole if len(whole) <= letters else whole[: letters - 1] + "…"
 
 
@@ -77,7 +77,7 @@ def width(text: str, size: float = 12.0) -> float:
     return sum(map(wide, text)) * size
 
 
-def cut(text: str, letters: int = 300) -> str:
+def cut_label(text: str, letters: int = 300) -> str:
     """A text for a caption; a long one says how long it is."""
     return text if len(text) <= letters else f"{text[:letters]}… ({len(text):,} characters)"
 

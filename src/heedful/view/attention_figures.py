@@ -15,11 +15,11 @@ from heedful.inspect.attention import head_scores
 from heedful.inspect.inputs import Input, ids_of, is_pair, part_at, reading
 from heedful.inspect.mixing import window_of
 from heedful.models.base import Model
-from heedful.view import foreign
-from heedful.view.colour import PALETTES, SCALES
+from heedful.view import from_huggingface as foreign
+from heedful.view.color_scale import PALETTES, SCALES
 from heedful.view.figure import Figure
-from heedful.view.words import cut, labels, readable
-from heedful.view.wordwise import SIDES, marks_of, side
+from heedful.view.token_labels import cut_label, labels, readable
+from heedful.view.word_grouping import SIDES, marks_of, side
 
 LONGEST = 4096  # tokens whose patterns are drawn at all
 WEIGHTS = 1 << 27  # and how many weights together
@@ -29,7 +29,7 @@ Text = Any  # a string, ids, or what a foreign tokenizer gave
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectedPatterns:
     """The patterns of one pass, and what they are of."""
 
     name: str
@@ -62,7 +62,7 @@ def attention(
     `outputs.attentions`; `keys` names the columns where they are another sequence, `second` is where a second
     text begins. A live model of `transformers` works with its tokenizer.
     """
-    given = _collected(model, text, target, tokens, keys, pattern, tokenizer, only, second=second)
+    given = _collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only, second=second)
     if not given.patterns:
         return states_of(given)
     look = {"scale": scale, "hide_first": hide_first, "palette": palette, "words": words, "view": "matrix"}
@@ -79,26 +79,28 @@ def heads(
 
     It takes what `attention` takes.
     """
-    given = _collected(model, text, target, tokens, keys, pattern, tokenizer, only, scored=True)
+    given = _collect_patterns(model, text, target, tokens, keys, pattern, tokenizer, only, with_scores=True)
     if not given.patterns:
         return states_of(given)
     look = {"scale": scale, "hide_first": False, "palette": palette, "words": False, "view": "grid"}
     return _figure("heads", given, 0, 0, look | {"between": ""})
 
 
-def _figure(kind: str, given: Collected, layer: int | str, head: int | str, look: dict[str, Any]) -> Figure:
-    at, head = _chosen(given.patterns, layer, head)
+def _figure(
+    kind: str, inputs: CollectedPatterns, layer: int | str, head: int | str, look: dict[str, Any]
+) -> Figure:
+    at, head = _choose_heads(inputs.patterns, layer, head)
     scale, palette, between = look["scale"], look["palette"], look["between"]
     if scale not in SCALES:
         raise InputError(f"scale={scale!r} is unknown; choose {', '.join(SCALES)}")
     if palette not in PALETTES:
         raise InputError(f"palette={palette!r} is unknown; choose {', '.join(PALETTES)}")
-    one = given.patterns[at]
+    one = inputs.patterns[at]
     if between and one["second"] is None:
         raise InputError(f"between={between!r} needs two texts: give a pair, or second= with your weights")
-    data = {"patterns": given.patterns, "scores": given.scores, "pattern": at, "head": head, **look}
-    about: dict[str, Any] = {"model": given.name, "text": given.text}
-    title = f"Attention of {given.name}" if given.name else "Attention"
+    data = {"patterns": inputs.patterns, "scores": inputs.scores, "pattern": at, "head": head, **look}
+    about: dict[str, Any] = {"model": inputs.name, "text": inputs.text}
+    title = f"Attention of {inputs.name}" if inputs.name else "Attention"
     if kind == "attention":
         about |= {"layer": one["name"], "head": head, "scale": scale}
         which = f"{head} of heads" if isinstance(head, str) else f"head {head}"
@@ -109,13 +111,13 @@ def _figure(kind: str, given: Collected, layer: int | str, head: int | str, look
         python = f"layer={one['name']!r}, head={head!r}, scale={scale!r}"
         python += ", words=True" * look["words"] + f", between={between!r}" * bool(between)
     else:
-        parts, python = [f"{len(given.patterns)} layers, all heads"], f"scale={scale!r}"
-    source = f"model, {given.pair or given.text!r}" if given.name else "tokens=tokens, pattern=pattern"
+        parts, python = [f"{len(inputs.patterns)} layers, all heads"], f"scale={scale!r}"
+    source = f"model, {inputs.pair or inputs.text!r}" if inputs.name else "tokens=tokens, pattern=pattern"
     call = f"heedful.view.{kind}({source}, {python})"
-    return Figure(kind, f"{title}: {', '.join(filter(None, parts))}", about, data, given.note, call)
+    return Figure(kind, f"{title}: {', '.join(filter(None, parts))}", about, data, inputs.note, call)
 
 
-def _chosen(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -> tuple[int, int | str]:
+def _choose_heads(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -> tuple[int, int | str]:
     """The place of a layer and the number of a head, as they were asked for."""
     known = [p["name"] for p in patterns]
     if isinstance(layer, str):
@@ -137,32 +139,34 @@ def _chosen(patterns: list[dict[str, Any]], layer: int | str, head: int | str) -
     return at, head % count
 
 
-def _collected(
+def _collect_patterns(
     model: Any, text: Text, target: Text, tokens: Sequence[str] | None, keys: Sequence[str] | None,
-    pattern: Any, tokenizer: Any, only: Sequence[str], scored: bool = False, second: int | None = None,
-) -> Collected:  # fmt: skip
+    pattern: Any, tokenizer: Any, only: Sequence[str], with_scores: bool = False, second: int | None = None,
+) -> CollectedPatterns:  # fmt: skip
     if pattern is not None or tokens is not None:
         if pattern is None or tokens is None or model is not None:
             raise InputError("weights you have take both tokens= and pattern=, and no model")
         found = given_patterns(tokens, keys, pattern, second)
-        return Collected("", "", found, scores=_scored(found) if scored else [])
+        return CollectedPatterns("", "", found, scores=_head_scores(found) if with_scores else [])
     if model is None or text is None:
         raise InputError(
             "give a model and a text: view.attention(model, 'The cat sat'); or tokens= and pattern="
         )
     if isinstance(model, Model):
-        return _ours(model, text, target, only, scored)
-    found = foreign.patterns(model, text, target, tokenizer)
-    said = _said(text, found[0]["keys"])
+        return _ours(model, text, target, only, with_scores)
+    found = foreign.attention_patterns(model, text, target, tokenizer)
+    said = _captions(text, found[0]["keys"])
     pair = text if is_pair(text) else None
-    return Collected(type(model).__name__, said, found, scores=_scored(found) if scored else [], pair=pair)
+    return CollectedPatterns(
+        type(model).__name__, said, found, scores=_head_scores(found) if with_scores else [], pair=pair
+    )
 
 
-def _said(text: Text, tokens: Sequence[str]) -> str:
+def _captions(text: Text, tokens: Sequence[str]) -> str:
     """What was read, for a caption."""
     if isinstance(text, str):
-        return cut(text)
-    return cut(" | ".join(text) if is_pair(text) else " ".join(tokens))
+        return cut_label(text)
+    return cut_label(" | ".join(text) if is_pair(text) else " ".join(tokens))
 
 
 def given_patterns(
@@ -189,18 +193,20 @@ def given_patterns(
     depth = lambda layer: layer if torch.as_tensor(layer).dim() > 2 else torch.as_tensor(layer)[None]
     name = lambda i: f"layer {i}" if len(layers) > 1 else "pattern"
     more: dict[str, Any] = {"cross": keys is not None, "second": second}
-    return [foreign.entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)]
+    return [foreign.figure_entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)]
 
 
-def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: bool) -> Collected:
-    given = checked(model, text, target)
+def _ours(
+    model: Model, text: Text, target: Text, only: Sequence[str], with_scores: bool
+) -> CollectedPatterns:
+    given = check_pattern(model, text, target)
     seen = attended(model, given, only=only)
     found, note, mark = [], "", marks_of(model)
     for pattern in seen.patterns.values():
         if pattern.heads > CHANNELS:
             note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
         path = pattern.name.removesuffix(".pattern")
-        entry = foreign.entry(
+        entry = foreign.figure_entry(
             path, pattern.values[:CHANNELS], readable(model, pattern.queries), readable(model, pattern.keys),
             cross=pattern.cross, written=pattern.written, window=window_of(part_at(model, path)),
             kind=pattern.kind, mark=mark, second=given.second,
@@ -208,23 +214,23 @@ def _ours(model: Model, text: Text, target: Text, only: Sequence[str], scored: b
         found.append(entry | {"leaves_out": pattern.leaves_out})
     states = {k: _flat(v) for k, v in seen.states.items()}
     scores: list[dict[str, Any]] = []
-    if scored and found:
+    if with_scores and found:
         names = {p["name"] for p in found}
         for score in head_scores(model, given):
             name = score.name.removesuffix(".pattern")
             if name in names and score.head < CHANNELS:
                 scores.append(score.to_dict() | {"name": name})
-    said = _said(text, labels(model, given.ids))
+    said = _captions(text, labels(model, given.ids))
     pair, read = text if is_pair(text) else None, labels(model, given.read)
     note = " ".join(filter(None, (note, seen.note)))
-    return Collected(model.family.name, said, found, states, read, note, scores, pair)
+    return CollectedPatterns(model.family.name, said, found, states, read, note, scores, pair)
 
 
 def _flat(state: torch.Tensor) -> np.ndarray:
     return state.detach().float().cpu().reshape(len(state), -1).numpy()
 
 
-def checked(model: Model, text: Text, target: Text = None) -> Input:
+def check_pattern(model: Model, text: Text, target: Text = None) -> Input:
     """The input of a model, refused where its patterns would fill the memory."""
     if isinstance(text, Input):
         return text
@@ -240,25 +246,25 @@ def checked(model: Model, text: Text, target: Text = None) -> Input:
     return reading(model, ids, target) if given is None else given
 
 
-def states_of(given: Collected) -> Figure:
+def states_of(inputs: CollectedPatterns) -> Figure:
     """What a model without attention has instead: its states, units down, tokens across."""
     panels = []
-    for name, state in sorted(given.states.items(), key=lambda item: item[0].startswith("embed")):
+    for name, state in sorted(inputs.states.items(), key=lambda item: item[0].startswith("embed")):
         T, D = state.shape
-        columns = given.tokens if len(given.tokens) == T else [str(t) for t in range(T)]
+        columns = inputs.tokens if len(inputs.tokens) == T else [str(t) for t in range(T)]
         panels.append({
             "title": name, "note": "", "as": "heat", "rows": [str(d) for d in range(D)],
             "columns": list(columns), "rowTitle": "unit", "columnTitle": "token",
             "values": np.ascontiguousarray(state.T),
             "signed": bool(state.min(initial=0.0) < 0),
         })  # fmt: skip
-    about = {"model": given.name, "text": given.text}
-    note = f"{given.name} attends to nothing, so there is no pattern to draw; these are its states."
-    call = f"heedful.view.attention(model, {given.text!r})"
-    return Figure("states", f"States of {given.name}", about, {"panels": panels}, note, call)
+    about = {"model": inputs.name, "text": inputs.text}
+    note = f"{inputs.name} attends to nothing, so there is no pattern to draw; these are its states."
+    call = f"heedful.view.attention(model, {inputs.text!r})"
+    return Figure("states", f"States of {inputs.name}", about, {"panels": panels}, note, call)
 
 
-def _scored(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _head_scores(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Scores of heads from their patterns alone, by the sizes of the entries; induction needs the model."""
     out = []
     for pattern in patterns:

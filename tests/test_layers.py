@@ -27,7 +27,7 @@ ALLOWED = {
     "pooling": {"nn"},
     "adapters": {"nn"},
     "loading": {"models", "weights", "text", "nn", "pooling", "adapters"},
-    "word2vec": {"data", "text", "weights", "kernels"},
+    "word2vec": {"weights", "evaluate"},
     "show": {"models", "nn", "loading"},
     "cli": {"*"},
     "commands": {"*"},
@@ -49,6 +49,7 @@ ALLOWED = {
         "pooling",
         "adapters",
         "cli",
+        "tasks",
     },
     "tasks": {
         *("text", "data", "models", "decode", "evaluate", "loading", "weights", "nn", "pooling", "adapters"),

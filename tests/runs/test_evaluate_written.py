@@ -9,8 +9,8 @@ import pytest
 
 import heedful
 from heedful.evaluate.generated import rouge
-from heedful.runs.evaluate import Asked, evaluate
-from heedful.runs.evaluate_written import prompts
+from heedful.runs.evaluate import EvaluationRequest, evaluate
+from heedful.runs.evaluate_written import encode_prompts
 from tests.runs import finetuning
 from tests.runs.conftest import Heed
 from tests.runs.finetuning import SENTENCES, german, table
@@ -82,7 +82,7 @@ def test_lines_of_two_files_belong_together_and_empty_ones_are_left_out(
 
 def test_a_decoder_is_asked_and_a_long_text_loses_its_end_only(models: dict[str, Path]) -> None:
     model = heedful.load(models["decoder"])
-    short, long = prompts(model, "summarize", [SENTENCES[0], " ".join(SENTENCES)], 8)
+    short, long = encode_prompts(model, "summarize", [SENTENCES[0], " ".join(SENTENCES)], 8)
     ask = model.tokenizer.encode("\nTL;DR:", special=False)
     assert model.tokenizer.decode(short) == f"{SENTENCES[0]}\nTL;DR:"
     assert long[-len(ask) :] == ask == short[-len(ask) :]
@@ -94,7 +94,7 @@ def test_the_score_is_that_of_what_generate_writes(models: dict[str, Path], tmp_
     model = heedful.load(models["both"])
     rows = table(tmp_path / "s.csv", ("document", "summary"), ROWS)
     written = heedful.generate(model, [text for text, _ in ROWS], beams=4, max_tokens=5)
-    told = evaluate(model, "summarize", Asked([str(rows)], batch=2, length=5))
+    told = evaluate(model, "summarize", EvaluationRequest([str(rows)], batch=2, length=5))
     assert {k: told[k] for k in ("rouge1", "rouge2", "rougeL")} == rouge([t for _, t in ROWS], written)
 
 

@@ -1,8 +1,9 @@
-"""A trained model, measured on files."""
+"""Evaluate a trained model on files: `heed eval`."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from heedful import data
+from heedful.checks import check_choice
+from heedful.data.answer_spans import Question, locate_answer
 from heedful.data.batch import IGNORE, Batch
-from heedful.data.answer_spans import Question
 from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
 from heedful.devices import resolve_device
@@ -31,14 +33,16 @@ from heedful.evaluate.scores import (
     spearman,
 )
 from heedful.loading import load
-from heedful.models.base import LM, Model
+from heedful.models.base import LM, Model, evaluation_mode
 from heedful.runs.datasets import TrainingData
+from heedful.tasks.common import Truncated
+from heedful.tasks.pipeline import pipeline
 from heedful.train.checkpoint import of_run
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be measured, and on what."""
+class EvaluationRequest:
+    """What to evaluate on, and how."""
 
     files: Sequence[str]
     batch: int = 16
@@ -46,7 +50,7 @@ class Asked:
     stride: int | None = None
     limit: int | None = None  # batches, or tokens of a stream; None: all
     options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
-    quiet: bool = True  # whether nothing says how far it is, where that takes long
+    quiet: bool = True  # whether to show no progress bar
 
     @property
     def source(self) -> Any:
@@ -54,25 +58,24 @@ class Asked:
         return list(self.files) if len(self.files) > 1 else self.files[0]
 
 
-def trained(path: str, device: str = "auto") -> Model:
-    """A model by its folder; of a run, its best checkpoint, else its last."""
+def load_trained(path: str, device: str = "auto") -> Model:
+    """Load a model by its folder; of a run its best checkpoint, else its last."""
     model = load(of_run(path), device=resolve_device(device))
     if model.tokenizer is None:
         raise InputError(f"{path} has no tokenizer: its text cannot be read")
     return model
 
 
-def evaluate(model: Model, task: str, asked: Asked) -> dict[str, Any]:
-    """The metrics of a task."""
-    if task not in TASKS:
-        raise ConfigError(
-            f"no task is called {task!r}; {nearest(task, TASKS) or 'one of ' + ', '.join(TASKS)}"
-        )
-    return TASKS[task](model.eval(), asked)
+def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, Any]:
+    """Return the metrics of a task."""
+    if task not in EVALUATIONS:
+        hint = nearest(task, EVALUATIONS) or f"one of {', '.join(EVALUATIONS)}"
+        raise ConfigError(f"no task is called {task!r}", hint=hint)
+    return EVALUATIONS[task](model.eval(), request)
 
 
-def usual(model: Model) -> str:
-    """The task a model was made for, by its head."""
+def default_task(model: Model) -> str:
+    """Return the task a model was made for, by its head."""
     head = model.config.head
     if head == "none" and isinstance(model, LM) and model.pooling is not None:
         return "similarity"
@@ -85,25 +88,25 @@ def usual(model: Model) -> str:
     }.get(head, "perplexity")
 
 
-def stream_perplexity(model: Model, asked: Asked) -> dict[str, Any]:
-    """Of a text as one stream; per token, and per character whatever the vocabulary."""
-    reading = {"length": 1, "batch": 1, "holdout": 0.0} | dict(asked.options)
-    documents = TrainingData("next_token", asked.files, (), reading).documents(asked.files)
+def evaluate_perplexity(model: Model, request: EvaluationRequest) -> dict[str, Any]:
+    """Return the perplexity of a text as one stream, per token and per character."""
+    reading = {"length": 1, "batch": 1, "holdout": 0.0} | dict(request.options)
+    documents = TrainingData("next_token", request.files, (), reading).documents(request.files)
     around = find_template(model.tokenizer, end=True)
-    after = () if "line_end" in asked.options else around.after  # the last line has its end already
+    after = () if "line_end" in request.options else around.after  # the last line has its end already
     tokens = tokenize_documents(documents, model.tokenizer, before=around.before, after=after)
-    stream = tokens.flat[: asked.limit]
+    stream = tokens.flat[: request.limit]
     if not isinstance(model, LM) or not model.causal or model.config.head != "lm":
         kind = f"this is a {model.family.name} with a {model.config.head!r} head"
-        way = usual(model)
+        way = default_task(model)
         way_out = "which none of its tasks measures" if way == "perplexity" else f"try --task {way}"
-        raise InputError(f"perplexity is of models that predict the next token; {kind}, {way_out}")
-    found = perplexity(model, stream, length=asked.length, stride=asked.stride, batch=asked.batch)
-    told = {"perplexity": found.perplexity, "loss": found.loss, "tokens": found.tokens}
-    if asked.limit is not None and asked.limit < len(tokens.flat):
-        return told
+        raise InputError("perplexity is of models that predict the next token", hint=f"{kind}, {way_out}")
+    found = perplexity(model, stream, length=request.length, stride=request.stride, batch=request.batch)
+    scores = {"perplexity": found.perplexity, "loss": found.loss, "tokens": found.tokens}
+    if request.limit is not None and request.limit < len(tokens.flat):
+        return scores
     characters = sum(len(text) for document in documents for text in document)
-    return told | {"characters": characters, "bits_per_character": found.per(characters)}
+    return scores | {"characters": characters, "bits_per_character": found.per(characters)}
 
 
 def _logits(model: Model, batches: data.Batches, limit: int | None) -> Iterator[tuple[Batch, Tensor]]:
@@ -114,24 +117,30 @@ def _logits(model: Model, batches: data.Batches, limit: int | None) -> Iterator[
             yield batch, model(there.tokens, valid=there.valid, **typed).float().cpu()
 
 
-def _names(model: Model) -> list[str]:
+def _label_names(model: Model) -> list[str]:
     if not model.hf_config.get("id2label"):
-        raise InputError("config.json has no id2label: it is not known what the classes are called")
+        raise InputError("config.json has no id2label: the names of the classes are unknown")
     return model.label_names
 
 
-def _lengths(asked: Asked) -> dict[str, Any]:
-    return dict(asked.options) | {"batch": asked.batch} | ({"length": asked.length} if asked.length else {})
+def _batch_options(request: EvaluationRequest) -> dict[str, Any]:
+    return (
+        dict(request.options)
+        | {"batch": request.batch}
+        | ({"length": request.length} if request.length else {})
+    )
 
 
-def classes(model: Model, asked: Asked) -> dict[str, Any]:
-    """Accuracy with its 95 % interval, macro F1, Matthews."""
-    batches = data.classify(asked.source, model.tokenizer, labels=_names(model), **_lengths(asked))
-    return class_scores(model, batches, asked.limit)
+def evaluate_classes(model: Model, request: EvaluationRequest) -> dict[str, Any]:
+    """Return the accuracy with its 95 % interval, macro F1 and Matthews' correlation."""
+    batches = data.classify(
+        request.source, model.tokenizer, labels=_label_names(model), **_batch_options(request)
+    )
+    return class_scores(model, batches, request.limit)
 
 
 def class_scores(model: Model, batches: data.Batches, limit: int | None = None) -> dict[str, Any]:
-    """Of one pass over batches with a label for every row."""
+    """Return the metrics of one pass over batches with a label for every row."""
     truth: list[int] = []
     guess: list[int] = []
     for batch, logits in _logits(model, batches, limit):
@@ -141,59 +150,61 @@ def class_scores(model: Model, batches: data.Batches, limit: int | None = None) 
 
 
 def label_scores(truth: Sequence[int], guess: Sequence[int]) -> dict[str, Any]:
-    """Accuracy after its 95 % interval, macro F1 and Matthews of predicted labels."""
+    """Return the accuracy after its 95 % interval, macro F1 and Matthews' correlation of predicted labels."""
     right = accuracy(truth, guess)
     scores = {"macro_f1": macro_f1(truth, guess), "matthews": matthews(truth, guess), "rows": len(truth)}
     return {"accuracy_95": list(interval(right, len(truth))), "accuracy": right, **scores}
 
 
-def numbers(model: Model, asked: Asked) -> dict[str, Any]:
-    """Correlations with the true scores."""
-    batches = data.regress(asked.source, model.tokenizer, **_lengths(asked))
+def evaluate_regression(model: Model, request: EvaluationRequest) -> dict[str, Any]:
+    """Return the correlations with the true scores."""
+    batches = data.regress(request.source, model.tokenizer, **_batch_options(request))
     truth: list[float] = []
     guess: list[float] = []
-    for batch, logits in _logits(model, batches, asked.limit):
+    for batch, logits in _logits(model, batches, request.limit):
         truth += batch.extra["score"].tolist()
         guess += logits.squeeze(-1).tolist()
     return correlation_scores(truth, guess)
 
 
 def correlation_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[str, Any]:
-    """Spearman's correlation after its 95 % interval, and Pearson's; of equal numbers both are 0."""
+    """Return Spearman's correlation after its 95 % interval, and Pearson's; both are 0 for equal numbers."""
     ranked, linear = (0.0 if math.isnan(r) else r for r in (spearman(truth, guess), pearson(truth, guess)))
     between = list(correlation_interval(ranked, len(truth)))
     return {"spearman_95": between, "spearman": ranked, "pearson": linear, "rows": len(truth)}
 
 
-def closeness(model: Model, asked: Asked) -> dict[str, Any]:
-    """How well the cosine of two sentences' vectors follows the true scores, as fine-tuning measures it."""
+def evaluate_similarity(model: Model, request: EvaluationRequest) -> dict[str, Any]:
+    """Return the correlation of two sentences' cosine with the true scores, as fine-tuning measures it."""
     from heedful.runs.finetune.inspecting import inspect
     from heedful.runs.finetune.labelled import Similarity
     from heedful.runs.finetune.tasks import Reading, reach
 
-    task, options = Similarity(), dict(asked.options)
+    task, options = Similarity(), dict(request.options)
     task.check(model)
     given = {f"--{name}": options.pop(name, None) for name in ("text", "label", "pair")}
     named = {flag: None if column is None else str(column) for flag, column in given.items()}
-    if len(asked.files) > 1:
-        raise InputError(f"similarity is measured on one table of pairs; {len(asked.files)} files were given")
+    if len(request.files) > 1:
+        raise InputError(
+            "similarity is measured on one table of pairs", hint=f"{len(request.files)} files were given"
+        )
     counted = any(isinstance(column, int) for column in given.values())
-    examples = task.read(inspect(asked.files[0], header=not counted, **options), named)
-    if asked.limit is not None:
-        examples = examples.some(range(min(len(examples), asked.limit * asked.batch)))
+    examples = task.read(inspect(request.files[0], header=not counted, **options), named)
+    if request.limit is not None:
+        examples = examples.some(range(min(len(examples), request.limit * request.batch)))
     task.prepare(examples, examples)
-    length = min(asked.length or task.usual.length, reach(model))
-    return task.score(model, examples, task.batches(examples, model, Reading(length, asked.batch, 0)), None)
+    length = min(request.length or task.usual.length, reach(model))
+    return task.score(model, examples, task.batches(examples, model, Reading(length, request.batch, 0)), None)
 
 
-def tags(model: Model, asked: Asked) -> dict[str, Any]:
-    """F1 of whole entities after its 95 % interval, and accuracy by word."""
-    batches = data.tag(asked.source, model.tokenizer, labels=_names(model), **_lengths(asked))
-    return tag_scores(model, batches, asked.limit)
+def evaluate_tags(model: Model, request: EvaluationRequest) -> dict[str, Any]:
+    """Return the F1 of whole entities after its 95 % interval, and the accuracy by word."""
+    batches = data.tag(request.source, model.tokenizer, labels=_label_names(model), **_batch_options(request))
+    return tag_scores(model, batches, request.limit)
 
 
 def tag_scores(model: Model, batches: data.Batches, limit: int | None = None) -> dict[str, Any]:
-    """Of one pass over batches with a label for every word."""
+    """Return the metrics of one pass over batches with a label for every word."""
     names = batches.labels
     truth: list[list[str]] = []
     guess: list[list[str]] = []
@@ -209,67 +220,74 @@ def tag_scores(model: Model, batches: data.Batches, limit: int | None = None) ->
     return scores | {"accuracy": accuracy(flat(truth), flat(guess)), "sentences": len(truth)}
 
 
-def questions(model: Model, asked: Asked) -> dict[str, Any]:
-    """Exact match and F1 of the best span of every question; the first token stands for "no answer"."""
-    all_asked = data.squad(asked.source)
-    batches = data.answer(all_asked, model.tokenizer, **_lengths(asked))
-    return answer_scores(model, batches, all_asked, asked.limit)
+def evaluate_answers(model: Model, request: EvaluationRequest) -> dict[str, Any]:
+    """Return exact match and F1 of the answers to questions of SQuAD's format."""
+    options = dict(request.options)
+    questions = data.squad(request.source, encoding=options.pop("encoding", "utf-8"))
+    questions = [one for one in questions if not one.answers or locate_answer(one) is not None]
+    if request.limit is not None:
+        questions = questions[: request.limit * request.batch]
+    for name in {"seed", "truncate"} & set(options):  # they change batches for training, not answers
+        options.pop(name)
+    for name in options:
+        check_choice("option", name, ("stride", "question", "encoding"), ConfigError)
+    return answer_scores(model, questions, length=request.length, batch=request.batch, **options)
 
 
 def answer_scores(
-    model: Model, batches: data.Batches, all_asked: Sequence[Question], limit: int | None = None
-) -> dict[str, Any]:
-    """Of one pass over the windows of questions."""
-    best: dict[int, tuple[float, str]] = {}
-    for batch, logits in _logits(model, batches, limit):
-        for i, example in enumerate(batch.extra["example"].tolist()):
-            text, score = best_span(logits[i], batch.extra["offsets"][i], all_asked[example].context)
-            if example not in best or score > best[example][0]:
-                best[example] = (score, text)
-    truths = [[text for text, _ in all_asked[e].answers] for e in best]
-    found = answers(truths, [text for _, text in best.values()])
+    model: Model, questions: Sequence[Question], *, batch: int, length: int | None = None,
+    stride: int | None = None, question: int = 64,
+) -> dict[str, Any]:  # fmt: skip
+    """Return exact match and F1, each after its 95 % interval, of what `predict_answers` gives."""
+    guesses = predict_answers(model, questions, length, stride, question, batch)
+    truths = [[text for text, _ in one.answers] for one in questions]
+    found = answers(truths, guesses)
     # No mean of numbers between 0 and 1 varies more than a proportion does.
-    between = lambda name: [100 * end for end in interval(found[name] / 100, len(best))]
+    between = lambda name: [100 * end for end in interval(found[name] / 100, len(questions))]
     pairs = [{f"{name}_95": between(name), name: found[name]} for name in found]
-    return {**pairs[0], **pairs[1], "questions": len(best)}
+    return {**pairs[0], **pairs[1], "questions": len(questions)}
 
 
-def best_span(logits: Tensor, offsets: Tensor, context: str, longest: int = 30) -> tuple[str, float]:
-    """The likeliest span of the context, and by how much it beats "no answer"   (Devlin et al. 2019 §4.3)"""
-    inside = offsets[:, 0] >= 0
-    start, end = (logits[: len(inside), k].masked_fill(~inside, -1e9) for k in (0, 1))
-    scores = start[:, None] + end[None, :]  # (T, T)
-    far = torch.arange(len(start))
-    scores = scores.masked_fill(
-        (far[None, :] < far[:, None]) | (far[None, :] >= far[:, None] + longest), -1e9
-    )
-    flat = int(scores.argmax())
-    first, last = divmod(flat, len(start))
-    beats = float(scores.flatten()[flat] - logits[0].sum())
-    return (context[int(offsets[first, 0]) : int(offsets[last, 1])] if beats > 0 else ""), beats
+def predict_answers(
+    model: Model, questions: Sequence[Question], length: int | None, stride: int | None, question: int,
+    batch: int,
+) -> list[str]:  # fmt: skip
+    """Return the answer of the question-answering pipeline to each question.
+
+    "" is an answer only where some question has none. Windows have `length` tokens and share `stride` of
+    them; `question` bounds the tokens of a question.
+    """
+    with evaluation_mode(model), warnings.catch_warnings():
+        warnings.simplefilter("ignore", Truncated)  # of a long question; as in training
+        reader = pipeline(
+            "question-answering", model, max_seq_len=length, doc_stride=stride, max_question_len=question,
+            handle_impossible_answer=any(not one.answers for one in questions), max_answer_len=30,
+        )  # fmt: skip
+        rows = ({"question": one.question, "context": one.context} for one in questions)
+        return [found["answer"] for found in reader(rows, batch_size=batch)]
 
 
-def translations(model: Model, asked: Asked) -> dict[str, Any]:
-    """BLEU of what is written for each source text."""
-    from heedful.runs.evaluate_written import written_scores
+def translations(model: Model, request: EvaluationRequest) -> dict[str, Any]:
+    """Return the BLEU of what is generated for each source text."""
+    from heedful.runs.evaluate_written import generation_scores
 
-    return written_scores(model, asked, "translate", bleu)
-
-
-def summaries(model: Model, asked: Asked) -> dict[str, Any]:
-    """ROUGE of what is written for each long text."""
-    from heedful.runs.evaluate_written import written_scores
-
-    return written_scores(model, asked, "summarize", rouge)
+    return generation_scores(model, request, "translate", bleu)
 
 
-TASKS: dict[str, Callable[[Model, Asked], dict[str, Any]]] = {
-    "perplexity": stream_perplexity,
-    "classify": classes,
-    "regress": numbers,
-    "similarity": closeness,
-    "tag": tags,
-    "answer": questions,
+def summaries(model: Model, request: EvaluationRequest) -> dict[str, Any]:
+    """Return the ROUGE of what is generated for each long text."""
+    from heedful.runs.evaluate_written import generation_scores
+
+    return generation_scores(model, request, "summarize", rouge)
+
+
+EVALUATIONS: dict[str, Callable[[Model, EvaluationRequest], dict[str, Any]]] = {
+    "perplexity": evaluate_perplexity,
+    "classify": evaluate_classes,
+    "regress": evaluate_regression,
+    "similarity": evaluate_similarity,
+    "tag": evaluate_tags,
+    "answer": evaluate_answers,
     "translate": translations,
     "summarize": summaries,
 }

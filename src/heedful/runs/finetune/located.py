@@ -206,7 +206,8 @@ class Answer(Task):
         return "span"
 
     def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
-        found = answer_scores(model, batches, examples.items)
+        window = {name: batches.settings[name] for name in ("length", "stride", "question", "batch")}
+        found = answer_scores(model, examples.items, **window)
         return {name: found[name] for name in ("f1_95", "f1", "exact_match_95", "exact_match", "questions")}
 
 

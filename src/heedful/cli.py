@@ -51,7 +51,7 @@ COMMANDS = {
     "check": Command("heedful.commands.check:check", "The same text in every mode?", "Writing"),
     "quantize": Command("heedful.commands.check:quantize", "Weights in 8 or 4 bits.", "Writing"),
     "tokenize": Command("heedful.commands.tokenize:tokenize", "How a model cuts a text into tokens.", "Text"),
-    "word2vec": Command("heedful.word2vec.cli:app", "Word vectors: train, ask, score, convert.", "Text"),
+    "word2vec": Command("heedful.commands.word2vec:app", "Word vectors: train, ask, score, convert.", "Text"),
     "finetune": Command(
         "heedful.commands.finetune:finetune", "A trained model, taught your own file.", "Training"
     ),

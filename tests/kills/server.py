@@ -92,10 +92,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     import heedful.commands.finetune
     import heedful.commands.train
+    import heedful.commands.word2vec
     import heedful.runs.finetune
     import heedful.runs.train
-    import heedful.word2vec.cli
-    import heedful.word2vec.session
+    import heedful.word2vec.kernels
     import heedful.word2vec.vectors  # noqa: F401
 
     probe = torch.nn.Parameter(torch.ones(1))

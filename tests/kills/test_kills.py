@@ -49,7 +49,7 @@ class Command:
 
 def word2vec(folder: Path) -> tuple[str, ...]:
     more = ("--resume",) if (folder / "run.safetensors").is_file() else ()
-    sizes = ("--dim", "16", "--min-count", "1", "--epochs", "12", "--threads", "1")
+    sizes = ("--dim", "64", "--min-count", "1", "--epochs", "12", "--threads", "1")
     return (
         "word2vec",
         "train",

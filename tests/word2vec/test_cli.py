@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from heedful.commands.word2vec import app
 from heedful.errors import HeedfulError
 from heedful.word2vec import Word2Vec
-from heedful.word2vec.cli import app
 
 RUN = CliRunner()
 FAST = ["--dim", "8", "--min-count", "1", "--epochs", "2", "--threads", "1"]
@@ -85,23 +85,25 @@ def test_errors_are_raised_as_ours(tmp_path, text):
     assert "cannot tell the format" in str(result.exception)
 
 
-def test_help_imports_neither_torch_nor_numba():
+def test_help_imports_neither_torch_nor_numba_nor_numpy():
     code = (
-        "import sys; sys.argv = ['heed', '--help']\nfrom heedful.word2vec.cli import app\n"
-        "try: app()\nexcept SystemExit: pass\n"
+        "import sys; sys.argv = ['heed', 'word2vec', 'train', '--help']\nfrom heedful.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
         "print([name for name in ('torch', 'numba', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--noise-exponent" in done.stdout
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
-def test_alone_it_ends_with_one_line_and_the_exit_code(tmp_path):
+def test_an_error_is_a_line_with_a_hint_and_the_exit_code(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "heedful.word2vec.cli", "train", str(tmp_path / "none.txt")],
+        [sys.executable, "-m", "heedful.cli", "word2vec", "train", str(tmp_path / "none.txt")],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 3
-    assert done.stderr.startswith("error: no file or folder")
-    assert len(done.stderr.strip().splitlines()) == 1
+    message, hint = done.stderr.strip().splitlines()
+    assert message.startswith("error: no file or folder")
+    assert hint.startswith("hint: ")

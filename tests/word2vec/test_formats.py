@@ -27,7 +27,7 @@ def test_what_is_written_is_read_back_exactly(tmp_path: Path, vectors, name):
     loaded = Word2Vec.load(tmp_path / name)
     assert loaded.words == WORDS
     assert np.array_equal(loaded.input, TABLE)
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_the_first_words_only(tmp_path, vectors):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from heedful.word2vec import Word2Vec
-from heedful.word2vec.evaluation import analogies, similarity
+from heedful.word2vec.evaluation import score_analogies, score_similarity
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,9 @@ def novels(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_skip_gram_reaches_gensims_scores_on_eleven_million_words(data, novels):
     """gensim 4.4.0, same settings, three seeds: results/word2vec-quality-skipgram-negative.json."""
     vectors = Word2Vec.train(novels, epochs=5, seed=1)
-    total = analogies(vectors, data / "wordvec/questions-words.txt.gz", first=1_000_000)[-1]
+    total = score_analogies(vectors, data / "wordvec/questions-words.txt.gz", first=1_000_000)[-1]
     assert total.asked > 7000
     assert total.accuracy > 0.28
-    assert similarity(vectors, data / "wordvec/EN-WS-353-ALL.tsv.gz").rho > 0.45
-    assert similarity(vectors, data / "wordvec/EN-MEN-TR-3k.tsv.gz").rho > 0.55
-    assert similarity(vectors, data / "wordvec/EN-SIMLEX-999.tsv.gz").rho > 0.27
+    assert score_similarity(vectors, data / "wordvec/EN-WS-353-ALL.tsv.gz").rho > 0.45
+    assert score_similarity(vectors, data / "wordvec/EN-MEN-TR-3k.tsv.gz").rho > 0.55
+    assert score_similarity(vectors, data / "wordvec/EN-SIMLEX-999.tsv.gz").rho > 0.27

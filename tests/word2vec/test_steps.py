@@ -37,7 +37,7 @@ def test_the_numbers_are_autograds():
 
 
 def test_the_printed_arithmetic_holds_to_the_printed_precision():
-    text = wampimuk().markdown().replace("−", "-")
+    text = wampimuk().to_markdown().replace("−", "-")
     v = [float(x) for x in re.search(r"v = \[(.*?)\]", text)[1].split()]
     for line in [line for line in text.splitlines() if re.match(r"\| \w+ \| [01] ", line)]:
         _, _, label, u, x, p, loss, error, *_ = [cell.strip() for cell in line.split("|")]

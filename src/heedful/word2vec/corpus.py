@@ -1,141 +1,175 @@
-"""Text from disk, in pieces: a file (.txt, .gz, .bz2, .xz), a folder of them, or sentences in memory."""
+"""Text for training: sentences from files or memory, and the same as numbers in a file of word ids.
+
+The encoded text is cut into jobs of about 10,000 words. A job is the unit of everything: its random stream is
+a function of (seed, epoch, job), its learning rate of its position in the text, its loss is summed apart. So
+nothing depends on which thread trains it, and to resume a run is to know the number of the next job.
+"""
 
 from __future__ import annotations
 
-import bz2
-import codecs
-import gzip
-import lzma
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from heedful.errors import InputError, NotFound
+import numpy as np
+
+from heedful.errors import InputError
+from heedful.files import BLOCK_BYTES, Paths, expand_paths, read_blocks
 
 if TYPE_CHECKING:
     from heedful.word2vec.phrases import Phrases
 
-OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-BLOCK = 1 << 17  # characters held at once; a text that is one line long is cut at this
-LONGEST = 10_000  # words in a sentence; longer ones are cut, as the authors' program does
+MAX_SENTENCE_WORDS = 10_000  # longer sentences are cut, as the authors' program does
+JOB_WORDS = 10_000
+END, UNKNOWN = -1, -2  # end of a sentence; a word outside the vocabulary, dropped before windows are made
 
-Source = str | Path | Sequence[str | Path] | Iterable[Sequence[str]]
+TextSource = Paths | Iterable[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the sentences are. Each call of `sentences` starts again from the first."""
+    """Sentences: from a file (.txt, .gz, .bz2, .xz), a folder of files, or lists of words in memory."""
 
-    source: Source
+    source: TextSource
     lowercase: bool = False
     encoding: str = "utf-8"
-    phrases: tuple[Phrases, ...] = field(default=())
+    phrases: tuple[Phrases, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Path | Iterable):
             raise InputError(
-                f"a corpus is a path or a list of sentences, each a list of words; got "
-                f"{type(self.source).__name__}"
+                f"{type(self.source).__name__} is no corpus",
+                hint="pass a path, or a list of sentences, each a list of words",
             )
-        try:
-            codecs.lookup(self.encoding)
-        except LookupError:
-            raise InputError(f"encoding={self.encoding!r} is unknown; utf-8 and latin-1 are usual") from None
         if isinstance(self.source, Iterator):
             raise InputError(
-                "a corpus is read more than once and an iterator can be read once; "
-                "pass a path, or list(sentences)"
+                "a corpus is read more than once and an iterator only once",
+                hint="pass a path, or list(sentences)",
             )
 
     def files(self) -> list[Path]:
-        """The files in reading order; none if the sentences are in memory."""
+        """Return the files in reading order; none if the sentences are in memory."""
         source = self.source
-        if isinstance(source, str | Path):
-            return expand(Path(source))
-        if isinstance(source, Sequence) and source and all(isinstance(one, str | Path) for one in source):
-            return [path for one in source for path in expand(Path(str(one)))]
-        return []
+        listed = (
+            isinstance(source, Sequence) and source and all(isinstance(one, str | Path) for one in source)
+        )
+        return expand_paths(cast(Paths, source)) if listed or isinstance(source, str | Path) else []
 
-    def plain(self) -> bool:
-        """Whether blocks of raw text may be counted as they are, without cutting sentences."""
-        return bool(self.files()) and not self.phrases
+    def describe(self) -> str:
+        return f"the corpus {self.source}" if self.files() else "the corpus"
 
     def blocks(self) -> Iterator[str]:
-        """The text in pieces of about a megabyte that never cut a word."""
+        """Yield the text of all files in pieces of about a megabyte that end with a line, or with a word in
+        a text without line ends.
+        """
         for path in self.files():
-            yield from read_blocks(path, self.encoding, self.lowercase)
+            tail = ""
+            for block in read_blocks(path, self.encoding):
+                tail += block.lower() if self.lowercase else block
+                cut = tail.rfind("\n") + 1 or (tail.rfind(" ") + 1 if len(tail) > BLOCK_BYTES else 0)
+                if cut:
+                    yield tail[:cut]
+                    tail = tail[cut:]
+            if tail:
+                yield tail
 
     def sentences(self) -> Iterator[list[str]]:
-        """One list of words per line, cut after LONGEST words, phrases joined."""
+        """Yield the words of each line, phrases joined, cut after MAX_SENTENCE_WORDS."""
         for words in self._lines():
             for phrases in self.phrases:
                 words = phrases.join(words)
-            for start in range(0, len(words), LONGEST):
-                yield words[start : start + LONGEST]
+            for start in range(0, len(words), MAX_SENTENCE_WORDS):
+                yield words[start : start + MAX_SENTENCE_WORDS]
 
     def _lines(self) -> Iterator[list[str]]:
         if self.files():
             for block in self.blocks():
-                for line in block.split("\n"):
-                    if words := line.split():
-                        yield words
+                yield from filter(None, map(str.split, block.split("\n")))
             return
-        memory = cast(Iterable[Sequence[str]], self.source)
-        for sentence in memory:
+        for sentence in cast(Iterable[Sequence[str]], self.source):
             if isinstance(sentence, str):
                 raise InputError(
-                    f"a sentence must be a list of words, not the text {sentence[:40]!r}; "
-                    "split it, or pass a path"
+                    f"a sentence must be a list of words, not the text {sentence[:40]!r}",
+                    hint="split it, or pass a path",
                 )
-            named = (str(word).lower() if self.lowercase else str(word) for word in sentence)
-            words = [word for word in named if word]
-            if words:
+            words = [str(word).lower() if self.lowercase else str(word) for word in sentence]
+            if words := [word for word in words if word]:
                 yield words
 
 
-def expand(path: Path) -> list[Path]:
-    """A file as itself; a folder as its files in the order of their names, hidden ones left out."""
-    if os.path.isdir(path):  # unlike Path's own, it takes a whole text for what it is: no path
-        inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
-        if not inside:
-            raise InputError(f"{path} is a folder without files; put .txt or .txt.gz files there")
-        return inside
-    if not os.path.exists(path):
-        said = f"{str(path)[:60]} …" if len(str(path)) > 200 else str(path)
-        raise NotFound(f"no file or folder {said}; give a path to text, one sentence or paragraph a line")
-    return [path]
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """A file of int32 word ids, each sentence ended by END.
+
+    Job j is ids[starts[j]:starts[j + 1]]; before it stand words_before[j] words of the text, known or not.
+    """
+
+    path: Path
+    starts: np.ndarray
+    words_before: np.ndarray
+    digest: str
+    has_pairs: bool  # two known words stand side by side in some sentence
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def words(self) -> int:
+        """Number of words of the text, known or not."""
+        return int(self.words_before[-1])
+
+    def job(self, number: int) -> np.ndarray:
+        """Read the ids of one job; the file is not mapped, so memory holds one job per thread."""
+        start, stop = int(self.starts[number]), int(self.starts[number + 1])
+        return np.fromfile(self.path, dtype=np.int32, count=stop - start, offset=4 * start)
+
+    def progress(self, epoch: int, job: int, epochs: int) -> float:
+        """Return the share of all words of all epochs that stands before a job."""
+        return (epoch * self.words + int(self.words_before[job])) / (epochs * self.words)
 
 
-def open_text(path: Path, encoding: str = "utf-8") -> IO[str]:
-    """Open text, unpacking by the end of the name. The mark that some editors put first is no word."""
-    encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
-    opener = OPENERS.get(path.suffix)
-    if opener is None:
-        return path.open(encoding=encoding, newline="\n")
-    return opener(path, "rt", encoding=encoding, newline="\n")
-
-
-def read_blocks(path: Path, encoding: str, lowercase: bool) -> Iterator[str]:
-    """Pieces that end at the end of a line; inside a line without end, at a space."""
-    tail = ""
-    try:
-        with open_text(path, encoding) as file:
-            while block := file.read(BLOCK):
-                block = tail + (block.lower() if lowercase else block)
-                cut = block.rfind("\n") + 1 or (block.rfind(" ") + 1 if len(block) >= 2 * BLOCK else 0)
-                tail = block[cut:]
-                if cut:
-                    yield block[:cut]
-    except UnicodeDecodeError as error:
+def encode_corpus(corpus: Corpus, index: Mapping[str, int], path: Path) -> EncodedCorpus:
+    """Write the ids of all sentences to `path`; `index` maps each known word to its id."""
+    starts, words_before, has_pairs = [0], [0], False
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for ids, words in _encode_jobs(corpus, index):
+            file.write(ids.data)
+            digest.update(ids.data)
+            starts.append(starts[-1] + len(ids))
+            words_before.append(words_before[-1] + words)
+            has_pairs = has_pairs or bool(((ids[1:] != END) & (ids[:-1] != END)).any())
+    if starts[-1] == 0:
         raise InputError(
-            f"{path} is not {encoding}: {error.reason} at byte {error.start} of a block; "
-            "convert it, or say its encoding, e.g. encoding='latin-1'"
-        ) from None
-    except (gzip.BadGzipFile, EOFError, lzma.LZMAError, OSError) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}; check the file, its name must say how it is packed"
-        ) from None
-    if tail:
-        yield tail
+            f"no sentence of {corpus.describe()} has a word of the vocabulary",
+            hint="give text in the language and case the vectors were trained on",
+        )
+    return EncodedCorpus(path, np.array(starts), np.array(words_before), digest.hexdigest(), has_pairs)
+
+
+def _encode_jobs(corpus: Corpus, index: Mapping[str, int]) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield (ids, words read) of each stretch of at least JOB_WORDS words that ends with a sentence."""
+    ids: list[int] = []
+    words = 0
+    for sentence in corpus.sentences():
+        ids.extend(map(index.get, sentence, repeat(UNKNOWN)))
+        ids.append(END)
+        words += len(sentence)
+        if words >= JOB_WORDS:
+            yield drop_unknown(ids), words
+            ids, words = [], 0
+    if ids:
+        yield drop_unknown(ids), words
+
+
+def drop_unknown(ids: list[int]) -> np.ndarray:
+    """Return the ids without unknown words and without the sentences that are then empty."""
+    array = np.array(ids, dtype=np.int32)
+    array = array[array != UNKNOWN]
+    ends = array == END
+    repeated = ends.copy()
+    repeated[1:] &= ends[:-1]
+    return array[~repeated]

@@ -26,11 +26,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from heedful.word2vec.huffman import Paths
-from heedful.word2vec.settings import Settings
-from heedful.word2vec.training import MASK, scramble
-
-GOLDEN = 0x9E3779B97F4A7C15
+from heedful.word2vec.huffman import HuffmanTree
+from heedful.word2vec.hyperparameters import Settings
+from heedful.word2vec.random_bits import RandomStream
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Window:
     signs: list[float]
 
 
-def objective(contexts: Tensor, outputs: Tensor, signs: Tensor, settings: Settings) -> Tensor:
+def window_objective(contexts: Tensor, outputs: Tensor, signs: Tensor, settings: Settings) -> Tensor:
     """L of one window from the vectors of its context words (C, D) and of its outputs (M, D)."""
     h = contexts
     if settings.mode == "cbow":
@@ -54,57 +52,36 @@ def objective(contexts: Tensor, outputs: Tensor, signs: Tensor, settings: Settin
 def window_loss(v: Tensor, u: Tensor, window: Window, settings: Settings) -> Tensor:
     """L of one window; v and u are the input and the output table."""
     signs = torch.tensor(window.signs, dtype=v.dtype)
-    return objective(v[window.contexts], u[window.outputs], signs, settings)
+    return window_objective(v[window.contexts], u[window.outputs], signs, settings)
 
 
-def step(v: Tensor, u: Tensor, window: Window, settings: Settings, rate: float) -> float:
+def gradient_step(v: Tensor, u: Tensor, window: Window, settings: Settings, rate: float) -> float:
     """θ ← θ - η ∂L/∂θ in place; returns L before the step. A row that occurs twice moves twice."""
     contexts, outputs = torch.tensor(window.contexts), torch.tensor(window.outputs)
     rows = v[contexts].requires_grad_(), u[outputs].requires_grad_()
-    loss = objective(*rows, torch.tensor(window.signs, dtype=v.dtype), settings)
+    loss = window_objective(*rows, torch.tensor(window.signs, dtype=v.dtype), settings)
     to_contexts, to_outputs = torch.autograd.grad(loss, rows)
     v.index_add_(0, contexts, to_contexts, alpha=-rate)
     u.index_add_(0, outputs, to_outputs, alpha=-rate)
     return float(loss.detach())
 
 
-def probabilities(h: Tensor, u: Tensor, paths: Paths) -> Tensor:
+def word_probabilities(h: Tensor, u: Tensor, tree: HuffmanTree) -> Tensor:
     """P(w | h) of every word by hierarchical softmax: Π_j σ(s_j u_j · h)."""
     scores = u @ h
-    every = []
-    for word in range(len(paths.first) - 1):
-        nodes, turns = paths.of(word)
-        every.append(
-            torch.sigmoid(torch.from_numpy(turns).to(u.dtype) * scores[torch.from_numpy(nodes)]).prod()
-        )
-    return torch.stack(every)
+    probabilities = []
+    for word in range(tree.words):
+        nodes, turns = (torch.from_numpy(array) for array in tree.path(word))
+        probabilities.append(torch.sigmoid(turns.to(u.dtype) * scores[nodes]).prod())
+    return torch.stack(probabilities)
 
 
-class Stream:
-    """SplitMix64 on Python integers, as kernels.mix: 64 bits a call."""
-
-    def __init__(self, seed: int) -> None:
-        self.state = scramble(seed)
-
-    def bits(self) -> int:
-        self.state = (self.state + GOLDEN) & MASK
-        return scramble(self.state)
-
-    def below(self, limit: int) -> int:
-        """Evenly from 0 … limit - 1, by the high 32 bits."""
-        return ((self.bits() >> 32) * limit) >> 32
-
-    def noise(self, alias: np.ndarray) -> int:
-        bits = self.bits()
-        column = ((bits >> 32) * (len(alias) // 2)) >> 32
-        return column if bits & 0xFFFFFFFF < int(alias[2 * column]) else int(alias[2 * column + 1])
-
-
-def windows(
-    ids: np.ndarray, keep: np.ndarray, alias: np.ndarray, paths: Paths | None, settings: Settings, seed: int
-) -> Iterator[Window]:
-    """The windows of one job in order: words thinned out, reaches and noise words drawn from one stream."""
-    stream = Stream(seed)
+def draw_windows(
+    ids: np.ndarray, keep: np.ndarray, noise: np.ndarray, tree: HuffmanTree | None, settings: Settings,
+    seed: int,
+) -> Iterator[Window]:  # fmt: skip
+    """Yield the windows of one job in order: subsampling, reaches and noise words come from one stream."""
+    stream = RandomStream(seed)
     sentence: list[int] = []
     for word in [*ids.tolist(), -1]:
         if word >= 0:
@@ -113,12 +90,12 @@ def windows(
             continue
         for i, centre in enumerate(sentence):
             reach = 1 + stream.below(settings.window) if settings.dynamic else settings.window
-            if paths is not None:
-                nodes, turns = paths.of(centre)
+            if tree is not None:
+                nodes, turns = tree.path(centre)
                 outputs, signs = nodes.tolist(), turns.tolist()
             else:
-                noise = [stream.noise(alias) for _ in range(settings.negatives)]
-                outputs = [centre] + [n for n in noise if n != centre]
+                drawn = [stream.draw_noise(noise) for _ in range(settings.negatives)]
+                outputs = [centre] + [n for n in drawn if n != centre]
                 signs = [1.0] + [-1.0] * (len(outputs) - 1)
             contexts = sentence[max(0, i - reach) : i] + sentence[i + 1 : i + reach + 1]
             if contexts:

@@ -12,27 +12,27 @@ the batch it works on is found by a counter that lives on the device.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from heedful.errors import ConfigError
-from heedful.word2vec.encoding import Encoded
-from heedful.word2vec.settings import Settings
-from heedful.word2vec.training import Cursor, Progress, Tables, job_seed
-from heedful.word2vec.vocabulary import Vocabulary, alias_table
+from heedful.devices import capture_graph
+from heedful.word2vec.corpus import EncodedCorpus
+from heedful.word2vec.hyperparameters import Settings
+from heedful.word2vec.random_bits import job_seed
+from heedful.word2vec.word_counts import TWO_32, WordCounts, alias_table
 
-GROUP = 200  # jobs whose windows are laid out together
-BATCH = 1024  # windows in one step
+if TYPE_CHECKING:
+    from heedful.word2vec.trainer import Tables, TrainingState
+
+BATCH_WINDOWS = 1024  # windows in one step
 
 
-@dataclass
-class Windows:
+class WindowTensors(NamedTuple):
     """All windows of a stretch of text: contexts and outputs with a sign, zero where there is none."""
 
     contexts: Tensor  # (N, C) rows of the input table
@@ -40,96 +40,89 @@ class Windows:
     outputs: Tensor  # (N, M) rows of the output table
     signs: Tensor  # (N, M) +1, -1, or 0
 
-    def __len__(self) -> int:
-        return len(self.contexts)
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.contexts, self.present, self.outputs, self.signs
+class WindowSampler:
+    """Subsampling, reaches and noise words for a whole stretch of text at once."""
 
-
-class Sampler:
-    """Subsampling, reaches and noise words for a whole stretch at once; its random stream is the job's."""
-
-    def __init__(
-        self, vocabulary: Vocabulary, settings: Settings, tables: Tables, device: torch.device
-    ) -> None:
+    def __init__(self, counts: WordCounts, settings: Settings, tables: Tables, device: torch.device) -> None:
         self.settings, self.device = settings, device
-        on = lambda array, kind: torch.from_numpy(array.astype(kind)).to(device)
-        keep = vocabulary.keep(settings.threshold(len(vocabulary)))
-        self.keep = on((keep.astype(np.float64) + 1) / 2**32, np.float32)
+        to_device = lambda array, dtype: torch.from_numpy(array.astype(dtype)).to(device)
+        limits = counts.keep_limits(settings.subsample_threshold(len(counts)))
+        self.keep = to_device((limits.astype(np.float64) + 1) / TWO_32, np.float32)
         self.generator = torch.Generator(device)
-        if tables.paths is not None:
-            nodes, turns = tables.paths.padded()
-            self.nodes, self.turns = on(nodes, np.int64), on(turns, np.float32)
+        if tables.tree is not None:
+            nodes, turns = tables.tree.padded()
+            self.nodes, self.turns = to_device(nodes, np.int64), to_device(turns, np.float32)
         else:
-            table = alias_table(vocabulary.noise(settings.noise_exponent)).reshape(-1, 2)
-            self.share, self.alias = on(table[:, 0] / 2**32, np.float32), on(table[:, 1], np.int64)
+            noise = alias_table(counts.noise_distribution(settings.noise_exponent))
+            self.limit = to_device(noise[:, 0] / TWO_32, np.float32)
+            self.alias = to_device(noise[:, 1], np.int64)
 
-    def uniform(self, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=self.generator, device=self.device)
-
-    def windows(self, ids: np.ndarray, seed: int) -> Windows:
+    def draw_windows(self, ids: np.ndarray, seed: int) -> WindowTensors:
         """Lay out every window of `ids`; those without context are left out."""
         self.generator.manual_seed(seed)
         words = torch.from_numpy(ids).to(self.device).long()
         ends = words < 0
-        kept = ~ends & (self.uniform(len(words)) < self.keep[words.clamp(min=0)])
-        sentence, words = ends.cumsum(0)[kept], words[kept]
-        contexts, present = self.contexts(words, sentence)
-        outputs, signs = self.outputs(words)
-        some = present.any(dim=1)
-        return Windows(contexts[some], present[some].float(), outputs[some], signs[some])
+        keep = ~ends & (self._uniform(len(words)) < self.keep[words.clamp(min=0)])
+        sentence, words = ends.cumsum(0)[keep], words[keep]
+        contexts, present = self._contexts(words, sentence)
+        outputs, signs = self._outputs(words)
+        used = present.any(dim=1)
+        return WindowTensors(contexts[used], present[used].float(), outputs[used], signs[used])
 
-    def contexts(self, words: Tensor, sentence: Tensor) -> tuple[Tensor, Tensor]:
+    def _uniform(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.generator, device=self.device)
+
+    def _contexts(self, words: Tensor, sentence: Tensor) -> tuple[Tensor, Tensor]:
         size, reach = len(words), self.settings.window
         offsets = torch.tensor([o for o in range(-reach, reach + 1) if o], device=self.device)
-        place = torch.arange(size, device=self.device)[:, None] + offsets  # (N, C)
-        inside = (place >= 0) & (place < size)
-        place = place.clamp(0, max(size - 1, 0))
-        present = inside & (sentence[place] == sentence[:, None])
+        positions = torch.arange(size, device=self.device)[:, None] + offsets  # (N, C)
+        inside = (positions >= 0) & (positions < size)
+        positions = positions.clamp(0, max(size - 1, 0))
+        present = inside & (sentence[positions] == sentence[:, None])
         if self.settings.dynamic:
-            drawn = 1 + (self.uniform(size, 1) * reach).long().clamp(max=reach - 1)
+            drawn = 1 + (self._uniform(size, 1) * reach).long().clamp(max=reach - 1)
             present &= offsets.abs() <= drawn
-        return words[place], present
+        return words[positions], present
 
-    def outputs(self, words: Tensor) -> tuple[Tensor, Tensor]:
+    def _outputs(self, words: Tensor) -> tuple[Tensor, Tensor]:
         if self.settings.hierarchical:
             return self.nodes[words], self.turns[words]
         shape = (len(words), self.settings.negatives)
-        column = (self.uniform(*shape) * len(self.share)).long().clamp(max=len(self.share) - 1)
-        noise = torch.where(self.uniform(*shape) < self.share[column], column, self.alias[column])
+        column = (self._uniform(*shape) * len(self.limit)).long().clamp(max=len(self.limit) - 1)
+        noise = torch.where(self._uniform(*shape) < self.limit[column], column, self.alias[column])
         signs = torch.where(noise == words[:, None], 0.0, -1.0)
         return torch.cat([words[:, None], noise], 1), torch.cat([torch.ones_like(signs[:, :1]), signs], 1)
 
 
-class Stepper:
-    """Both tables on the device and one step on a batch of windows."""
+class DeviceTables:
+    """Both tables on the device, and one step on a batch of windows."""
 
     def __init__(self, tables: Tables, settings: Settings, device: torch.device) -> None:
         self.settings, self.tables = settings, tables
-        self.v = torch.from_numpy(tables.input[:, : settings.dim].copy()).to(device)
-        self.u = torch.from_numpy(tables.output[:, : settings.dim].copy()).to(device)
-        self.curve_v, self.curve_u = (torch.zeros(len(t), device=device) for t in (self.v, self.u))
+        self.v = torch.from_numpy(tables.input.copy()).to(device)
+        self.u = torch.from_numpy(tables.output.copy()).to(device)
+        self.curvature_v, self.curvature_u = (torch.zeros(len(t), device=device) for t in (self.v, self.u))
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
 
     def copy_back(self) -> None:
-        """The tables in main memory become those on the device."""
-        self.tables.input[:, : self.settings.dim] = self.v.cpu().numpy()
-        self.tables.output[:, : self.settings.dim] = self.u.cpu().numpy()
+        """Copy the tables from the device to main memory."""
+        self.tables.input[:] = self.v.cpu().numpy()
+        self.tables.output[:] = self.u.cpu().numpy()
 
     def step(self, contexts: Tensor, present: Tensor, outputs: Tensor, signs: Tensor, rate: Tensor) -> None:
-        """One batch; `self.loss` grows by its loss before the step."""
+        """Train on one batch; `self.loss` grows by its loss before the step."""
         rows = self.v[contexts] * present[:, :, None]  # (B, C, D)
         weight = present
         if self.settings.mode == "cbow":
             share = 1 / present.sum(1, keepdim=True).clamp(min=1) if self.settings.cbow == "mean" else 1.0
             weight = present * share  # (B, C)
-            seen = torch.ones_like(present[:, :1])
+            used = torch.ones_like(present[:, :1])
             h = (rows * weight[:, :, None]).sum(1, keepdim=True)  # (B, 1, D)
         else:
-            h, seen = rows, present
+            h, used = rows, present
         u = self.u[outputs]  # (B, M, D)
-        mask = seen[:, :, None] * signs.abs()[:, None, :]
+        mask = used[:, :, None] * signs.abs()[:, None, :]
         x = torch.bmm(h, u.transpose(1, 2)) * signs[:, None, :]  # (B, C, M)
         self.loss += (softplus(-x) * mask).sum(dtype=torch.float64)
         p = torch.sigmoid(-x) * mask
@@ -138,11 +131,11 @@ class Stepper:
         du, curve_u = torch.bmm(g.transpose(1, 2), h), torch.einsum("bcm,bc->bm", curve, h.square().sum(2))
         if self.settings.mode == "cbow":
             dh, curve_h = dh * weight[:, :, None], curve_h * weight.square()  # the chain rule of the mean
-        self.move(self.v, self.curve_v, contexts, dh, curve_h, rate)
-        self.move(self.u, self.curve_u, outputs, du, curve_u, rate)
+        self._move_rows(self.v, self.curvature_v, contexts, dh, curve_h, rate)
+        self._move_rows(self.u, self.curvature_u, outputs, du, curve_u, rate)
 
     @staticmethod
-    def move(
+    def _move_rows(
         table: Tensor, curvature: Tensor, rows: Tensor, gradient: Tensor, curve: Tensor, rate: Tensor
     ) -> None:
         """table[rows] += η gradient / max(1, η d), d summed over all that share the row."""
@@ -153,95 +146,75 @@ class Stepper:
         table.index_add_(0, flat, gradient.reshape(len(flat), -1) * scale[:, None])
 
 
-class Batches:
-    """Windows in buffers that stay in place, taken batch by batch; on CUDA by a recorded graph."""
+class BatchRunner:
+    """Windows in buffers that stay at one address, trained on batch by batch; on CUDA by a recorded graph."""
 
-    def __init__(self, stepper: Stepper, like: Windows, capacity: int, batch: int) -> None:
-        self.stepper, self.batch, device = stepper, batch, like.contexts.device
+    def __init__(self, tables: DeviceTables, like: WindowTensors, capacity: int, batch: int) -> None:
+        self.tables, self.batch, device = tables, batch, like.contexts.device
         steps = -(-capacity // batch)
-        self.buffers = [tensor.new_zeros(steps * batch, tensor.shape[1]) for tensor in like.tensors()]
+        self.buffers = [tensor.new_zeros(steps * batch, tensor.shape[1]) for tensor in like]
         self.rates = torch.zeros(steps, device=device)
         self.at = torch.zeros(1, dtype=torch.long, device=device)  # not 0-d: indexing with that waits for it
         self.span = torch.arange(batch, device=device)
-        self.advance = self.record() if device.type == "cuda" else self.one
+        self.advance = self._record() if device.type == "cuda" else self._step
 
-    def one(self) -> None:
-        """The next batch."""
+    def _step(self) -> None:
         rows = self.at * self.batch + self.span
         contexts, present, outputs, signs = (buffer[rows] for buffer in self.buffers)
-        self.stepper.step(contexts, present, outputs, signs, self.rates[self.at])
+        self.tables.step(contexts, present, outputs, signs, self.rates[self.at])
         self.at.add_(1)
 
-    def record(self) -> Callable[[], None]:
-        """The buffers are empty yet, so that recording moves no vector."""
+    def _record(self) -> Callable[[], None]:
+        """Record one step as a graph; the buffers are still empty, so that recording moves no vector."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self.one()  # a graph must not be the first to call the matrix library
+            self._step()  # a graph must not be the first to call the matrix library
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.one()
+        with capture_graph(graph):
+            self._step()
         return graph.replay
 
-    def train(self, windows: Windows, rates: tuple[float, float]) -> int:
-        """All windows, the rate falling from the first to the last; returns the number of examples."""
-        count = len(windows)
+    def train(self, windows: WindowTensors, rates: tuple[float, float]) -> int:
+        """Train on all windows, the rate falling from first to last; return the number of examples."""
+        count = len(windows.contexts)
         steps = -(-count // self.batch)
-        for buffer, tensor in zip(self.buffers, windows.tensors()):
+        for buffer, tensor in zip(self.buffers, windows):
             buffer[:count] = tensor
             buffer[count : steps * self.batch] = 0  # empty windows fill the last batch: no context, no output
         self.rates[:steps] = torch.linspace(*rates, steps, device=self.rates.device)
         self.at.zero_()
         for _ in range(steps):
             self.advance()
-        return count if self.stepper.settings.mode == "cbow" else int(windows.present.sum())
+        return count if self.tables.settings.mode == "cbow" else int(windows.present.sum())
 
 
-def run(
-    tables: Tables,
-    vocabulary: Vocabulary,
-    settings: Settings,
-    encoded: Encoded,
-    cursor: Cursor,
-    device: str,
-    batch: int = BATCH,
-    group: int = GROUP,
-) -> Iterator[Progress]:
-    """Train `tables` on `device`; as training.run, with groups of jobs as the unit counted and resumed."""
-    place = find_device(device)
-    sampler, stepper = Sampler(vocabulary, settings, tables, place), Stepper(tables, settings, place)
-    batches: Batches | None = None
-    ends = np.minimum(np.arange(len(encoded)) + group, len(encoded))
-    most = int((encoded.starts[ends] - encoded.starts[:-1]).max())
-    total, jobs = settings.epochs * encoded.words, len(encoded)
-    while cursor.epoch < settings.epochs:
-        if len(cursor.losses) != jobs:
-            cursor.losses, cursor.examples = np.zeros(jobs), np.zeros(jobs, dtype=np.int64)
-        began, start, stop = time.perf_counter(), cursor.job, min(jobs, cursor.job + group)
+class GpuTrainer:
+    """Training on a device, as cpu.CpuTrainer, with groups of jobs as the unit counted and resumed."""
+
+    adaptive, jobs_per_report = False, 200  # the windows of so many jobs are laid out together
+
+    def __init__(
+        self, tables: Tables, counts: WordCounts, settings: Settings, encoded: EncodedCorpus,
+        device: torch.device,        batch: int = BATCH_WINDOWS,
+    ) -> None:  # fmt: skip
+        self.settings, self.encoded, self.batch = settings, encoded, batch
+        self.sampler = WindowSampler(counts, settings, tables, device)
+        self.tables = DeviceTables(tables, settings, device)
+        self.runner: BatchRunner | None = None
+
+    def train_jobs(self, state: TrainingState, stop: int) -> None:
+        """Train on the jobs from state.job up to `stop` as one group; its loss stands at its first job."""
+        settings, encoded, start = self.settings, self.encoded, state.job
         ids = np.concatenate([encoded.job(job) for job in range(start, stop)])
-        windows = sampler.windows(ids, job_seed(settings.seed, cursor.epoch, start) >> 1)
-        words = [cursor.epoch * encoded.words + int(encoded.read[job]) for job in (start, stop)]
-        rates = (settings.rate_at(words[0] / total), settings.rate_at(words[1] / total))
-        stepper.loss.zero_()
-        if batches is None:
-            batches = Batches(stepper, windows, most, batch)
-        cursor.examples[start] = batches.train(windows, rates)
-        cursor.losses[start], cursor.job = stepper.loss.item(), stop
-        took = time.perf_counter() - began
-        speed = (words[1] - words[0]) / took
-        report = Progress(cursor.epoch, words[1], total, speed, cursor.mean(), rates[1], stop == jobs)
-        stepper.copy_back()
-        if report.finished:
-            cursor.finish()
-        yield report
-
-
-def find_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device={name!r} is not known; use 'cpu', 'cuda' or 'cuda:1'") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={name!r} asks for CUDA and torch finds none; use device='cpu'")
-    return device
+        windows = self.sampler.draw_windows(ids, job_seed(settings.seed, state.epoch, start) >> 1)
+        if self.runner is None:
+            ends = np.minimum(np.arange(len(encoded)) + self.jobs_per_report, len(encoded))
+            capacity = int((encoded.starts[ends] - encoded.starts[:-1]).max())
+            self.runner = BatchRunner(self.tables, windows, capacity, self.batch)
+        rate = lambda job: settings.rate_at(encoded.progress(state.epoch, job, settings.epochs))
+        self.tables.loss.zero_()
+        state.examples[start] = self.runner.train(windows, (rate(start), rate(stop)))
+        state.losses[start], state.job = self.tables.loss.item(), stop
+        self.tables.copy_back()

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from heedful.checks import check_integer
 from heedful.errors import ConfigError
 from heedful.word2vec.corpus import Corpus
-from heedful.word2vec.vocabulary import PRUNE_AT
+from heedful.word2vec.word_counts import MAX_DISTINCT_WORDS
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Phrases:
     joiner: str = "_"
 
     def join(self, words: Sequence[str]) -> list[str]:
-        """Greedily from the left: each word joins at most one neighbour."""
+        """Join pairs greedily from the left: each word joins at most one neighbour."""
         joined, at = [], 0
         while at < len(words):
             if at + 1 < len(words) and (words[at], words[at + 1]) in self.scores:
@@ -39,11 +40,11 @@ class Phrases:
 
 
 def find_phrases(
-    corpus: Corpus, min_count: int = 5, threshold: float = 10.0, joiner: str = "_", prune_at: int = PRUNE_AT
-) -> Phrases:
-    """All pairs seen `min_count` times and more whose score is above `threshold`."""
-    if min_count < 1:
-        raise ConfigError(f"min_count={min_count} is below 1; give 1 or more")
+    corpus: Corpus, min_count: int = 5, threshold: float = 10.0, joiner: str = "_",
+    max_distinct: int = MAX_DISTINCT_WORDS,
+) -> Phrases:  # fmt: skip
+    """Return all pairs seen `min_count` times or more whose score is above `threshold`."""
+    check_integer("min_count", min_count, error=ConfigError)
     words: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
     total, floor = 0, 0
@@ -51,7 +52,7 @@ def find_phrases(
         words.update(sentence)
         pairs.update(pairwise(sentence))
         total += len(sentence)
-        while len(pairs) > prune_at:
+        while len(pairs) > max_distinct:
             floor += 1
             pairs = Counter({pair: n for pair, n in pairs.items() if n > floor})
     scores = {

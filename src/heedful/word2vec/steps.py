@@ -8,18 +8,25 @@ For the centre's vector v and outside vectors u_o with label y_o (1 observed, 0 
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 SENTENCE = "Marco saw a furry little wampimuk hiding in the tree ."
 NOISE = ("Australia", "cyber", "the", "1985")
+NOTE = (
+    "A drawn word may well be a true context (“the” stands in this sentence, outside the window): "
+    "it is drawn without looking. The objective is to maximise Π σ(x) over observed pairs times "
+    "Π (1 − σ(x)) over drawn ones; "
+    "to minimise Π σ(x) over the drawn ones is not the same problem."
+)
 
 
 @dataclass(frozen=True)
-class Row:
+class OutsideWord:
     """One outside word: from its vector to its new vector."""
 
     word: str
@@ -37,7 +44,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Step:
+class SkipGramStep:
     """The centre and its outside words; `note` says what the numbers do not."""
 
     sentence: str
@@ -45,7 +52,7 @@ class Step:
     window: int
     rate: float
     vector: list[float]
-    rows: list[Row]
+    rows: list[OutsideWord]
     gradient: list[float]
     new_vector: list[float]
     loss: float
@@ -55,8 +62,8 @@ class Step:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def markdown(self, digits: int = 4) -> str:
-        """The arithmetic as text; every line can be checked by hand from the numbers it shows."""
+    def to_markdown(self, digits: int = 4) -> str:
+        """Return the arithmetic as text; every line can be checked by hand from the numbers it shows."""
         n = lambda value: f"{value + 0.0:.{digits}f}".replace("-", "−")
         vec = lambda values: "[" + " ".join(map(n, values)) + "]"
         lines = [
@@ -84,79 +91,36 @@ class Step:
         return "\n".join(lines)
 
 
-def sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
-
-
-def dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return math.fsum(x * y for x, y in zip(a, b))
-
-
-def moved(values: Sequence[float], gradient: Sequence[float], rate: float) -> list[float]:
-    return [x - rate * g for x, g in zip(values, gradient)]
-
-
-def sgns_step(
-    vector: Sequence[float],
-    outside: Sequence[tuple[str, int, Sequence[float]]],
-    rate: float = 0.5,
-    centre: str = "",
-    sentence: str = "",
-    window: int = 0,
-    note: str = "",
-) -> Step:
-    """The whole step; `outside` is (word, label, vector) for each observed and each drawn word."""
-    v = list(vector)
-    errors = [sigmoid(dot(u, v)) - label for _, label, u in outside]
-    gradient = [math.fsum(e * u[k] for e, (_, _, u) in zip(errors, outside)) for k in range(len(v))]
-    new_v = moved(v, gradient, rate)
-    rows = []
-    for error, (word, label, u) in zip(errors, outside):
-        new_u = moved(u, [error * x for x in v], rate)
-        after = dot(new_u, new_v)
-        rows.append(
-            Row(
-                word,
-                label,
-                list(u),
-                [a * b for a, b in zip(u, v)],
-                dot(u, v),
-                sigmoid(dot(u, v)),
-                example_loss(dot(u, v), label),
-                error,
-                [error * x for x in v],
-                new_u,
-                after,
-                sigmoid(after),
-            )
-        )
-    loss_after = math.fsum(example_loss(row.dot_after, row.label) for row in rows)
-    return Step(
-        sentence,
-        centre,
-        window,
-        rate,
-        v,
-        rows,
-        gradient,
-        new_v,
-        math.fsum(row.loss for row in rows),
-        loss_after,
-        note,
-    )
-
-
-def example_loss(x: float, label: int) -> float:
-    """-log σ(x) for an observed pair, -log(1 - σ(x)) = -log σ(-x) for a drawn one."""
-    return -math.log(sigmoid(x if label else -x))
+def skipgram_step(
+    vector: Sequence[float], outside: Sequence[tuple[str, int, Sequence[float]]], rate: float = 0.5, *,
+    centre: str = "", sentence: str = "", window: int = 0, note: str = "",
+) -> SkipGramStep:  # fmt: skip
+    """Compute one step; `outside` is (word, label, vector) for each observed and each drawn word."""
+    v, u = np.array(vector, dtype=np.float64), np.array([u for _, _, u in outside], dtype=np.float64)
+    y = np.array([label for _, label, _ in outside])
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))
+    losses = lambda x: np.logaddexp(0, np.where(y == 1, -x, x))  # -log σ(x) if observed, -log σ(-x) if drawn
+    x = u @ v
+    error = sigmoid(x) - y
+    gradient_u, gradient_v = error[:, None] * v, error @ u
+    new_u, new_v = u - rate * gradient_u, v - rate * gradient_v
+    x_after = new_u @ new_v
+    columns = (u, u * v, x, sigmoid(x), losses(x), error, gradient_u, new_u, x_after, sigmoid(x_after))
+    rows = [
+        OutsideWord(word, label, *(column[o].tolist() for column in columns))
+        for o, (word, label, _) in enumerate(outside)
+    ]
+    return SkipGramStep(
+        sentence=sentence, centre=centre, window=window, rate=rate, vector=v.tolist(), rows=rows,
+        gradient=gradient_v.tolist(), new_vector=new_v.tolist(), loss=float(losses(x).sum()),
+        loss_after=float(losses(x_after).sum()), note=note,
+    )  # fmt: skip
 
 
 def wampimuk(
     dim: int = 4, window: int = 2, noise: Sequence[str] = NOISE, rate: float = 0.5, seed: int = 1
-) -> Step:
-    """The notes' example: wampimuk with its observed neighbours and four drawn words, vectors of small round
-    numbers.
-    """
+) -> SkipGramStep:
+    """Work through an example: wampimuk, its observed neighbours, four drawn words, small round numbers."""
     words = SENTENCE.split()
     at = words.index("wampimuk")
     observed = words[max(0, at - window) : at] + words[at + 1 : at + 1 + window]
@@ -164,10 +128,4 @@ def wampimuk(
     vector = lambda: [round(draw.uniform(-1, 1), 1) for _ in range(dim)]
     v = vector()
     outside = [(word, 1, vector()) for word in observed] + [(word, 0, vector()) for word in noise]
-    note = (
-        "A drawn word may well be a true context (“the” stands in this sentence, outside the window): "
-        "it is drawn without looking. The objective is to maximise Π σ(x) over observed pairs times "
-        "Π (1 − σ(x)) over drawn ones; "
-        "to minimise Π σ(x) over the drawn ones is not the same problem."
-    )
-    return sgns_step(v, outside, rate, "wampimuk", SENTENCE, window, note)
+    return skipgram_step(v, outside, rate, centre="wampimuk", sentence=SENTENCE, window=window, note=NOTE)

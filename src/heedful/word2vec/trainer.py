@@ -1,0 +1,269 @@
+"""One training run from text to vectors: count, encode, train, save half-way, resume.
+
+`for report in trainer.run(): …` is the loop; when to print or stop is the caller's `if`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heedful.checks import check_integer
+from heedful.errors import ConfigError, CorruptFile, InputError, NotFound
+from heedful.word2vec.corpus import Corpus, EncodedCorpus, encode_corpus
+from heedful.word2vec.huffman import HuffmanTree, build_tree
+from heedful.word2vec.hyperparameters import Settings
+from heedful.word2vec.storage import (
+    check_names,
+    file_lock,
+    load_tensors,
+    pack_tables,
+    save_tensors,
+    unpack_tree,
+    unpack_words,
+)
+from heedful.word2vec.word_counts import WordCounts, build_vocabulary
+
+if TYPE_CHECKING:
+    from heedful.word2vec.cpu import CpuTrainer
+    from heedful.word2vec.gpu import GpuTrainer
+
+SAVE_SECONDS = 300.0  # between two checkpoints
+REPORT_SECONDS = 0.5
+
+
+@dataclass
+class Tables:
+    """Both vectors of every word: input (V, D); output (V, D), or one row per inner node of the tree."""
+
+    input: np.ndarray
+    output: np.ndarray
+    tree: HuffmanTree | None = None
+
+    @classmethod
+    def create(cls, words: int, settings: Settings, tree: HuffmanTree | None) -> Tables:
+        """Input vectors uniform in ±1/(2 dim), output vectors zero, as in the authors' program."""
+        empty = np.zeros((0, settings.dim), np.float32)
+        return cls(empty, empty).extend(words, settings, tree)
+
+    def extend(self, words: int, settings: Settings, tree: HuffmanTree | None) -> Tables:
+        """Return a copy with rows for new words, as `create` makes them."""
+        rows, start = words if tree is None else tree.inner_nodes, len(self.input)
+        tables = Tables(
+            np.zeros((words, settings.dim), np.float32), np.zeros((rows, settings.dim), np.float32)
+        )
+        tables.input[:start], tables.output[: len(self.output)] = self.input, self.output
+        rng = np.random.default_rng([settings.seed, start])
+        for low in range(start, words, 4096):  # in blocks, to save memory
+            block = tables.input[low : low + 4096]
+            block[:] = (rng.random(block.shape, dtype=np.float32) - 0.5) / settings.dim
+        tables.tree = tree
+        return tables
+
+
+@dataclass
+class TrainingState:
+    """How far a run is: the next job, the sums of the epoch's jobs, the mean losses of finished epochs."""
+
+    epoch: int = 0
+    job: int = 0
+    losses: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    examples: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    history: list[float] = field(default_factory=list)
+
+    def mean_loss(self) -> float:
+        """Σ loss / examples over the epoch's jobs so far, summed exactly: their order plays no part."""
+        examples = int(self.examples.sum())
+        return math.fsum(self.losses) / examples if examples else math.nan
+
+    def finish_epoch(self) -> None:
+        """Add the mean loss to the history and begin the next epoch."""
+        self.history.append(self.mean_loss())
+        self.epoch, self.job = self.epoch + 1, 0
+        self.losses, self.examples = np.zeros(0), np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class ProgressReport:
+    """How far training is: `loss` is the exact mean over the examples of this epoch so far."""
+
+    epoch: int
+    words: int
+    total: int
+    words_per_second: float
+    loss: float
+    rate: float
+    finished: bool  # the epoch is complete
+
+
+@dataclass
+class Trainer:
+    """The vocabulary, tables and state of a run; its encoded text is a temporary file while it trains."""
+
+    corpus: Corpus
+    settings: Settings
+    counts: WordCounts
+    tables: Tables
+    state: TrainingState = field(default_factory=TrainingState)
+    digest: str = ""  # of the encoded text the state belongs to
+
+    @classmethod
+    def create(cls, corpus: Corpus, settings: Settings) -> Trainer:
+        """Count the words and make new tables."""
+        counts = build_vocabulary(corpus, settings.min_count, settings.max_vocab)
+        tree = build_tree(counts.counts) if settings.hierarchical else None
+        return cls(corpus, settings, counts, Tables.create(len(counts), settings, tree))
+
+    @classmethod
+    def resume(cls, corpus: Corpus, path: Path, settings: Settings | None = None) -> Trainer:
+        """Continue the run saved in `path`; `settings`, if given, must be those it began with."""
+        if not path.exists():
+            raise NotFound(f"no checkpoint {path} to resume from", hint="start without resume")
+        tensors, saved = load_tensors(path)
+        if "cursor" not in saved:
+            raise CorruptFile(
+                f"{path} holds finished vectors, not a checkpoint", hint="continue training with update()"
+            )
+        check_names(path, tensors, "output", "counts", "losses", "examples")
+        words = unpack_words(path, tensors)
+        first = Settings.from_dict(saved["settings"])
+        for name, value in (settings or first).to_dict().items():
+            if value != getattr(first, name):
+                raise ConfigError(
+                    f"{path} began with {name}={getattr(first, name)} and cannot continue with {value}",
+                    hint="give the same settings or start anew",
+                )
+        state = TrainingState(losses=tensors["losses"], examples=tensors["examples"], **saved["cursor"])
+        tables = Tables(tensors["input"], tensors["output"], unpack_tree(path, tensors))
+        counts = WordCounts(words, tensors["counts"], saved["total"])
+        return cls(corpus, first, counts, tables, state, saved["digest"])
+
+    def save(self, path: Path) -> None:
+        """Save everything a resumed run needs; see corpus.py for why that includes no random state."""
+        cursor = {"epoch": self.state.epoch, "job": self.state.job, "history": self.state.history}
+        saved = {
+            "settings": self.settings.to_dict(),
+            "total": self.counts.total,
+            "digest": self.digest,
+            "cursor": cursor,
+            "history": self.state.history,
+        }
+        tables, counts = self.tables, self.counts
+        tensors = pack_tables(counts.words, tables.input, tables.output, counts.counts, tables.tree)
+        tensors |= {"losses": self.state.losses, "examples": self.state.examples}
+        save_tensors(path, tensors, saved)
+
+    def encode_text(self, folder: Path) -> EncodedCorpus:
+        """Write the text as numbers into a folder; a resumed run must find the text it began with."""
+        encoded = encode_corpus(self.corpus, self.counts.index, folder / "ids.int32")
+        if self.digest and encoded.digest != self.digest:
+            raise InputError(
+                "the corpus is not the one this checkpoint began with: its words differ",
+                hint="give the same text, or start anew",
+            )
+        if not encoded.has_pairs:
+            raise InputError(
+                "no line of the text has two known words side by side, so there is nothing to learn from",
+                hint="write a sentence or paragraph a line, or lower min_count",
+            )
+        self.digest = encoded.digest
+        return encoded
+
+    def run(
+        self, threads: int | None = None, checkpoint: Path | None = None, device: str = "cpu", *,
+        save_seconds: float = SAVE_SECONDS, report_seconds: float = REPORT_SECONDS,
+    ) -> Iterator[ProgressReport]:  # fmt: skip
+        """Train; save to `checkpoint` every `save_seconds`, after each epoch, and when left early.
+
+        With one thread the result is a function of text and settings, bit for bit; with any number of
+        threads so is the set of examples.
+        """
+        threads = os.cpu_count() or 1 if threads is None else threads
+        check_integer("threads", threads, error=ConfigError)
+        saved = time.monotonic()
+        lock = nullcontext() if checkpoint is None else file_lock(checkpoint)
+        with lock, tempfile.TemporaryDirectory(prefix="heed-word2vec-") as folder:
+            backend = self.backend(self.encode_text(Path(folder)), threads, device)
+            try:
+                for report in self.train_encoded(backend, report_seconds):
+                    if report.finished:
+                        self._check_loss(report)
+                    if checkpoint and (report.finished or time.monotonic() - saved >= save_seconds):
+                        self.save(checkpoint)
+                        saved = time.monotonic()
+                    yield report
+            except (KeyboardInterrupt, GeneratorExit):
+                if checkpoint is not None:
+                    self.save(checkpoint)
+                raise
+
+    def backend(self, encoded: EncodedCorpus, threads: int, device: str) -> CpuTrainer | GpuTrainer:
+        """Return what trains on jobs of the text: threads of the processor, or an accelerator."""
+        if device != "cpu":
+            from heedful.devices import resolve_device
+
+            resolved = resolve_device(device)
+            if resolved.type != "cpu":
+                from heedful.word2vec.gpu import GpuTrainer
+
+                return GpuTrainer(self.tables, self.counts, self.settings, encoded, resolved)
+        from heedful.word2vec.cpu import CpuTrainer
+
+        return CpuTrainer(self.tables, self.counts, self.settings, encoded, threads)
+
+    def train_encoded(
+        self, backend: CpuTrainer | GpuTrainer, report_seconds: float = REPORT_SECONDS
+    ) -> Iterator[ProgressReport]:
+        """Train on encoded text, reporting about every `report_seconds`; training rests during a report."""
+        state, encoded, epochs = self.state, backend.encoded, self.settings.epochs
+        jobs, group = len(encoded), backend.jobs_per_report
+        while state.epoch < epochs:
+            if len(state.losses) != jobs:
+                state.losses, state.examples = np.zeros(jobs), np.zeros(jobs, dtype=np.int64)
+            start, began = state.job, time.perf_counter()
+            backend.train_jobs(state, min(jobs, start + group))
+            seconds = max(time.perf_counter() - began, 1e-9)
+            if backend.adaptive:
+                group = max(backend.jobs_per_report, min(4 * group, int(group * report_seconds / seconds)))
+            before, now = (int(encoded.words_before[job]) for job in (start, state.job))
+            report = ProgressReport(
+                epoch=state.epoch,
+                words=state.epoch * encoded.words + now,
+                total=epochs * encoded.words,
+                words_per_second=(now - before) / seconds,
+                loss=state.mean_loss(),
+                rate=self.settings.rate_at(encoded.progress(state.epoch, state.job, epochs)),
+                finished=state.job == jobs,
+            )
+            if report.finished:
+                state.finish_epoch()
+            yield report
+
+    def _check_loss(self, report: ProgressReport) -> None:
+        """Check that vectors are still numbers, and after the last epoch that something was learnt."""
+        if math.isfinite(report.loss):
+            return
+        settings, tables = self.settings, self.tables
+        if not (np.isfinite(tables.input).all() and np.isfinite(tables.output).all()):
+            raise ConfigError(
+                f"training diverged in epoch {report.epoch + 1}: rate={settings.initial_rate:g} is too large "
+                f"for window={settings.window} and negatives={settings.negatives}",
+                hint="lower the rate",
+            )
+        # Subsampling dropped all pairs of this epoch; another one draws anew.
+        if report.epoch + 1 == settings.epochs and not np.isfinite(self.state.history).any():
+            threshold = settings.subsample_threshold(len(self.counts))
+            raise InputError(
+                f"subsample={threshold:g} thinned this small text out until no two words stood side by side "
+                f"in any of {settings.epochs} epochs",
+                hint="give subsample=0 to keep all, or leave it out",
+            )

@@ -25,8 +25,8 @@ from heedful.data.tokenization import (
     require_special_token,
     sentence_end_flags,
     start_token_id,
-    token_names,
     tokenizer_signature,
+    vocabulary_names,
 )
 from heedful.data.windows import text_rows
 from heedful.errors import InputError
@@ -40,7 +40,7 @@ def decoder_row(labels: Ids, start: int) -> dict[str, Ids]:
 
 def sentinel_ids(tokenizer: TokenizerProtocol) -> list[int]:
     """<extra_id_0>, <extra_id_1> … of the vocabulary; in T5 their ids descend."""
-    ids = {name: i for i, name in enumerate(token_names(tokenizer)) if name.startswith("<extra_id_")}
+    ids = {name: i for i, name in enumerate(vocabulary_names(tokenizer)) if name.startswith("<extra_id_")}
     sentinels = [ids[f"<extra_id_{i}>"] for i in range(len(ids)) if f"<extra_id_{i}>" in ids]
     if not sentinels:
         size = len(tokenizer)

@@ -25,7 +25,7 @@ from heedful.data.tokenization import (
     special_flags,
     tokenizer_signature,
 )
-from heedful.data.windows import split_documents, text_rows
+from heedful.data.windows import split_into_pieces, text_rows
 from heedful.errors import InputError
 from heedful.files import split_lines
 
@@ -173,7 +173,7 @@ def pairs(
         raise InputError(
             f"{lines.name} has one document and pairs need two", hint="put blank lines between them"
         )
-    pieces = split_documents(documents, width)
+    pieces = split_into_pieces(documents, width)
     kept = np.flatnonzero(pieces.lengths > 1)
     options.check_rows(len(kept), lines.name)
     generators = row_generators(seed, static)

@@ -200,7 +200,7 @@ def column_hint(name: str, names: Sequence[str]) -> str:
     return nearest(name, names) or f"it has {', '.join(map(repr, names[:12])) or 'none'}"
 
 
-def open_table(source: Paths | Table, **options: Any) -> Table:
+def as_table(source: Paths | Table, **options: Any) -> Table:
     """Return a table as it is, or the table in these files."""
     return source if isinstance(source, Table) else Table(source, **options)
 

@@ -85,7 +85,7 @@ def encode_many(tokenizer: TokenizerProtocol, texts: Sequence[str]) -> list[list
     return [tokenizer.encode(text, special=False) for text in texts]
 
 
-def token_names(tokenizer: TokenizerProtocol) -> list[str]:
+def vocabulary_names(tokenizer: TokenizerProtocol) -> list[str]:
     """Return the name of each id in the vocabulary, or the text it decodes to where names are unknown."""
     ids = range(len(tokenizer))
     if isinstance(tokenizer, NamesTokens):
@@ -95,7 +95,7 @@ def token_names(tokenizer: TokenizerProtocol) -> list[str]:
 
 def tokenizer_fingerprint(tokenizer: TokenizerProtocol, sample: str) -> str:
     """Return the sha256 of the vocabulary, the special tokens, and how a sample of the text is cut."""
-    facts = [token_names(tokenizer), special_token_ids(tokenizer), tokenizer.encode(sample)]
+    facts = [vocabulary_names(tokenizer), special_token_ids(tokenizer), tokenizer.encode(sample)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -230,7 +230,7 @@ def continuation_flags(tokenizer: TokenizerProtocol) -> Flags:
     """(V) ids that continue a word: ##ing of WordPiece; letters without a space before in the others."""
     if not isinstance(tokenizer, NamesTokens):
         raise InputError("whole words need the names of the tokens and this tokenizer has none")
-    names = token_names(tokenizer)
+    names = vocabulary_names(tokenizer)
     if any(name.startswith("##") for name in names):
         return np.array([name.startswith("##") for name in names])
     space = next((s for s in SPACES if any(name.startswith(s) for name in names)), None)
@@ -243,5 +243,5 @@ def continuation_flags(tokenizer: TokenizerProtocol) -> Flags:
 
 def sentence_end_flags(tokenizer: TokenizerProtocol) -> Flags:
     """(V) ids that end a sentence: full stops, question and exclamation marks."""
-    text = (name.lstrip("".join(SPACES)).removeprefix("##").strip() for name in token_names(tokenizer))
+    text = (name.lstrip("".join(SPACES)).removeprefix("##").strip() for name in vocabulary_names(tokenizer))
     return np.array([name in {".", "!", "?", "。", "！", "？", "…"} for name in text])

@@ -90,7 +90,7 @@ class DocumentPieces:
         return lengths
 
 
-def split_documents(tokens: RaggedArray, width: int) -> DocumentPieces:
+def split_into_pieces(tokens: RaggedArray, width: int) -> DocumentPieces:
     """Return the pieces of every document."""
     counts = -(-tokens.lengths // width)
     return DocumentPieces(tokens, np.concatenate(([0], counts.cumsum())))
@@ -126,7 +126,7 @@ def text_rows(
 
         return TextRows(read_window, options.shuffle(len(windows)), tokens.fingerprint)
     tokens = tokenize_documents(source, tokenizer, cache=options.cache)
-    pieces = split_documents(tokens, width)
+    pieces = split_into_pieces(tokens, width)
     kept = np.flatnonzero(pieces.lengths >= min_tokens)
     options.check_rows(len(kept), tokens.name)
     order = BucketedOrder(pieces.lengths[kept], options.batch, options.seed)

@@ -100,15 +100,15 @@ class Tokenizer:
 
     def encoding(self, text: str, pair: str | None = None, special: bool = True) -> tokenizers.Encoding:
         """Return the library's own record of a text, or of two: ids, tokens, offsets, token types."""
-        for given in (text, "" if pair is None else pair):
-            if not isinstance(given, str):
+        for value in (text, "" if pair is None else pair):
+            if not isinstance(value, str):
                 raise InputError(
-                    f"encode takes one string; got {type(given).__name__}: for many use encode_all"
+                    f"encode takes one string, not {type(value).__name__}", hint="for many use encode_all"
                 )
         try:
             return self.backend.encode(text, pair, add_special_tokens=special)
         except TypeError:  # its word for a lone surrogate, what Python makes of bytes that are no UTF-8
-            raise InputError(f"{text!r:.40} holds half a character; give text that is valid UTF-8") from None
+            raise InputError(f"{text!r:.40} holds half a character", hint="give valid UTF-8") from None
         except BaseException as error:
             raise _encoding_failure(error, f"{text!r:.40} cannot be encoded") from None
 
@@ -130,11 +130,10 @@ class Tokenizer:
         try:
             low = min(map(operator.index, ids), default=0)
         except TypeError:
-            raise InputError(f"ids are a list of whole numbers; got {str(ids)[:40]!r}") from None
+            raise InputError(f"ids are a list of whole numbers, not {str(ids)[:40]!r}") from None
         if low < 0:
-            raise InputError(
-                f"{low} is no token id; they are 0 … {len(self) - 1}: was a loss's padding left in?"
-            )
+            hint = f"they are 0 … {len(self) - 1}; was a loss's padding left in?"
+            raise InputError(f"{low} is no token id", hint=hint)
 
     def id(self, token: str) -> int | None:
         """Return the id of a token by its name in the vocabulary; None if it is not there."""

@@ -15,15 +15,16 @@ import hashlib
 import itertools
 import json
 import statistics
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from heedful.word2vec import Settings, Word2Vec, gpu
-from heedful.word2vec.corpus import Corpus
-from heedful.word2vec.session import Session
+from heedful.word2vec import Corpus, Settings, Word2Vec
+from heedful.word2vec.gpu import GpuTrainer
+from heedful.word2vec.trainer import Trainer
 from word2vec import SETS, corpus, score, work_folder
 
 RUNS = [("skipgram", "negative", batch) for batch in (256, 1024, 4096)]
@@ -45,28 +46,21 @@ def train(path: Path, run: tuple[str, str, int], seed: int, given: argparse.Name
     """One run from text to scores."""
     mode, loss, batch = run
     began = time.perf_counter()
-    session = Session.new(Corpus(path), Settings(mode=mode, loss=loss, epochs=given.epochs, seed=seed))
-    encoded = session.encoded()
-    ready = time.perf_counter()
-    reports = list(
-        gpu.run(
-            session.tables,
-            session.vocabulary,
-            session.settings,
-            encoded,
-            session.cursor,
-            given.device,
-            batch=batch,
-        )
-    )
-    done = time.perf_counter()
+    trainer = Trainer.create(Corpus(path), Settings(mode=mode, loss=loss, epochs=given.epochs, seed=seed))
+    with tempfile.TemporaryDirectory() as folder:
+        encoded = trainer.encode_text(Path(folder))
+        device = torch.device(given.device)
+        ready = time.perf_counter()
+        gpu = GpuTrainer(trainer.tables, trainer.counts, trainer.settings, encoded, device, batch)
+        reports = list(trainer.train_encoded(gpu))
+        done = time.perf_counter()
     out = work_folder() / "gpu.bin"
-    Word2Vec.from_session(session).save(out)
+    Word2Vec.from_trainer(trainer).save(out)
     steady = statistics.median(report.words_per_second for report in reports)
     return {
         "seconds": done - ready,
         "prepare_seconds": ready - began,
-        "loss": session.cursor.history,
+        "loss": trainer.state.history,
         "words_per_second": encoded.words * given.epochs / (done - ready),
         "steady_words_per_second": steady,
         "scores": score(out),

@@ -1,4 +1,4 @@
-"""Entities in tagged sentences: one counts only if its type, its beginning and its end are right.
+"""The F1 of entities in tagged sentences: an entity counts only if type, first and last word are right.
 
 (Tjong Kim Sang and De Meulder 2003.) Tags are O, or a letter and a type: I-PER goes on with a PER, B-PER
 begins one (IOB1, IOB2); S- is one alone and E- ends one (BIOES).
@@ -18,17 +18,17 @@ Entity = tuple[int, int, str]
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """First word, the word after the last, and type of every entity of a sentence."""
+    """Return the first word, the word after the last, and the type of every entity of a sentence."""
     found: list[Entity] = []
     start, kind = 0, ""
     for i, tag in enumerate([*tags, "O"]):
         letter, _, name = tag.partition("-")
         name = name or (letter if letter != "O" else "")
-        goes_on = letter in ("I", "E") and name == kind and kind
-        if kind and not goes_on:
+        continues = letter in ("I", "E") and name == kind and kind
+        if kind and not continues:
             found.append((start, i, kind))
             kind = ""
-        if letter != "O" and not goes_on:
+        if letter != "O" and not continues:
             start, kind = i, name
         if letter in ("E", "S") and kind:
             found.append((start, i + 1, kind))
@@ -37,36 +37,43 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entity_f1(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 over all sentences, and the F1 of every type."""
+    """Return precision, recall and F1 over all sentences, and the F1 of every type."""
     if len(truth) != len(guess):
         raise InputError(f"{len(truth)} sentences are expected and {len(guess)} were given")
     right: Counter[str] = Counter()
-    wanted: Counter[str] = Counter()
-    given: Counter[str] = Counter()
+    references: Counter[str] = Counter()
+    predictions: Counter[str] = Counter()
     for t, g in zip(truth, guess, strict=True):
         if len(t) != len(g):
             raise InputError(f"a sentence of {len(t)} words was given {len(g)} tags")
-        true, said = set(entities(t)), set(entities(g))
-        wanted.update(kind for _, _, kind in true)
-        given.update(kind for _, _, kind in said)
-        right.update(kind for _, _, kind in true & said)
-    hit, there, told = right.total(), wanted.total(), given.total()
-    each = {f"f1_{kind}": f1_of(right[kind], wanted[kind], given[kind]) for kind in sorted(wanted | given)}
+        true, predicted = set(entities(t)), set(entities(g))
+        references.update(kind for _, _, kind in true)
+        predictions.update(kind for _, _, kind in predicted)
+        right.update(kind for _, _, kind in true & predicted)
+    hits, expected, predicted_total = right.total(), references.total(), predictions.total()
+    each = {
+        f"f1_{kind}": f1_of(right[kind], references[kind], predictions[kind])
+        for kind in sorted(references | predictions)
+    }
     share = lambda part, whole: part / whole if whole else 0.0
-    return {"precision": share(hit, told), "recall": share(hit, there), "f1": f1_of(hit, there, told)} | each
+    return {
+        "precision": share(hits, predicted_total),
+        "recall": share(hits, expected),
+        "f1": f1_of(hits, expected, predicted_total),
+    } | each
 
 
 def entity_f1_interval(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> tuple[float, float]:
-    """Where the F1 of entities lies with 95 %: over samples of the sentences, but no narrower than Wilson's.
+    """Return the 95 % interval of the F1: over samples of the sentences, but no narrower than Wilson's.
 
     A few sentences without a mistake give samples without one; as many trials as entities still leave doubt.
     """
     pairs = [(set(entities(t)), set(entities(g))) for t, g in zip(truth, guess, strict=True)]
-    counts = np.array([(len(true & said), len(true), len(said)) for true, said in pairs])
-    right, wanted, given = counts.sum(0).tolist()
-    trials = (wanted + given) / 2
+    counts = np.array([(len(true & predicted), len(true), len(predicted)) for true, predicted in pairs])
+    right, references, predictions = counts.sum(0).tolist()
+    trials = (references + predictions) / 2
     if not trials:
         return 0.0, 1.0
     drawn = bootstrap_interval(lambda sample: f1_of(*counts[sample].sum(0).tolist()), len(counts))
-    wilson = interval(f1_of(right, wanted, given), trials)
+    wilson = interval(f1_of(right, references, predictions), trials)
     return min(drawn[0], wilson[0]), max(drawn[1], wilson[1])

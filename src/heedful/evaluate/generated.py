@@ -1,4 +1,4 @@
-"""Scores of written text: answers, summaries, translations."""
+"""Metrics of generated text: answers, summaries, translations."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from heedful.evaluate.scores import f1_of
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def normal(text: str) -> str:
-    """Lower case without punctuation, articles and needless spaces, as SQuAD compares answers."""
+def normalize_answer(text: str) -> str:
+    """Return the text in lower case without punctuation, articles and extra spaces, as SQuAD compares it."""
     kept = "".join(c for c in text.lower() if c not in string.punctuation)
     return " ".join(ARTICLES.sub(" ", kept).split())
 
 
 def exact_match(truths: Sequence[str], guess: str) -> float:
-    """1 if the answer is one of the true ones, 0 if not; where there is none, so should be the answer."""
-    return float(any(normal(t) == normal(guess) for t in truths or ("",)))
+    """Return 1 if the answer is one of the true ones, else 0; "" is true where there is none."""
+    return float(any(normalize_answer(t) == normalize_answer(guess) for t in truths or ("",)))
 
 
 def answer_f1(truths: Sequence[str], guess: str) -> float:
-    """The best F1 of the words that answer and truth share."""
-    return max(_word_f1(normal(t).split(), normal(guess).split()) for t in truths or ("",))
+    """Return the best F1 of the words that the answer shares with a true one."""
+    return max(
+        _word_f1(normalize_answer(t).split(), normalize_answer(guess).split()) for t in truths or ("",)
+    )
 
 
 def _word_f1(truth: Sequence[str], guess: Sequence[str]) -> float:
@@ -37,14 +39,14 @@ def _word_f1(truth: Sequence[str], guess: Sequence[str]) -> float:
 
 
 def answers(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, float]:
-    """Exact match and F1 over all questions, in per cent."""
-    _as_many(truths, guesses)
+    """Return exact match and F1 over all questions, in per cent."""
+    _check_counts(truths, guesses)
     mean = lambda score: 100 * sum(score(t, g) for t, g in zip(truths, guesses, strict=True)) / len(guesses)
     return {"exact_match": mean(exact_match), "f1": mean(answer_f1)}
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words and numbers: what ROUGE counts."""
+    """Return lower-case words and numbers: what ROUGE counts."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
@@ -68,8 +70,8 @@ def rouge_l(truth: Sequence[str], guess: Sequence[str]) -> float:
 
 
 def rouge(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, float]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L, the mean F1 in per cent; words are not stemmed."""
-    _as_many(truths, guesses)
+    """Return ROUGE-1, ROUGE-2 and ROUGE-L, the mean F1 in per cent; words are not stemmed."""
+    _check_counts(truths, guesses)
     pairs = [(words(t), words(g)) for t, g in zip(truths, guesses, strict=True)]
     kinds: dict[str, Callable[[list[str], list[str]], float]] = {
         "rouge1": lambda t, g: rouge_n(t, g, 1),
@@ -80,17 +82,17 @@ def rouge(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, float]:
 
 
 def bleu(truths: Sequence[str], guesses: Sequence[str], **options: Any) -> dict[str, Any]:
-    """BLEU of whole texts by sacrebleu, with the signature that says how it was counted   (Post 2018)"""
+    """Return the BLEU of all texts by sacrebleu, with its signature   (Post 2018)"""
     try:
         from sacrebleu.metrics import BLEU
     except ImportError:
         raise MissingPackage("BLEU is counted by the package sacrebleu: pip install sacrebleu") from None
-    _as_many(truths, guesses)
+    _check_counts(truths, guesses)
     metric = BLEU(**options)
     score = metric.corpus_score(list(guesses), [list(truths)])
     return {"bleu": score.score, "signature": str(metric.get_signature())}
 
 
-def _as_many(truths: Sequence[object], guesses: Sequence[object]) -> None:
+def _check_counts(truths: Sequence[object], guesses: Sequence[object]) -> None:
     if len(truths) != len(guesses) or not guesses:
         raise InputError(f"{len(truths)} texts are expected and {len(guesses)} were given")

@@ -18,10 +18,10 @@ from heedful.models.base import LM, evaluation_mode
 
 @dataclass(frozen=True)
 class Perplexity:
-    """What a text costs a model."""
+    """The negative log-likelihood of a text under a model."""
 
-    tokens: int  # predicted
-    nats: float  # in all
+    tokens: int  # that were predicted
+    nats: float  # over all of them
 
     @property
     def loss(self) -> float:
@@ -30,11 +30,11 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """As many equally likely choices per token."""
+        """exp(loss): the number of equally likely choices per token."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     def per(self, count: int) -> float:
-        """Bits per character, byte or word, of which the text has `count`."""
+        """Return the bits per character, byte or word, of which the text has `count`."""
         return self.nats / math.log(2) / count
 
 
@@ -47,7 +47,7 @@ def perplexity(
     stride: int | None = None,
     batch: int = 8,
 ) -> Perplexity:
-    """The perplexity of one stream of tokens.
+    """Return the perplexity of one stream of tokens.
 
     Windows of `length` tokens (the model's context) move on by `stride` (half of it); each predicts only what
     is new: every token but the first is predicted once, with at least length − stride tokens before it.

@@ -20,39 +20,40 @@ def _check_pairs(truth: Sequence[object], guess: Sequence[object]) -> None:
 
 
 def accuracy(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
-    """The part that is right."""
+    """Return the share of right predictions."""
     _check_pairs(truth, guess)
     return sum(t == g for t, g in zip(truth, guess, strict=True)) / len(truth)
 
 
 def f1_of(right: int, references: int, predictions: int) -> float:
-    """2 P R / (P + R): the harmonic mean of precision right/given and recall right/wanted."""
+    """2 P R / (P + R): the harmonic mean of precision right/predictions and recall right/references."""
     return 2 * right / (references + predictions) if right else 0.0
 
 
 def f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> dict[Hashable, float]:
-    """F1 of every class, of those in the truth or the guesses."""
+    """Return the F1 of every class that occurs in the truth or the guesses."""
     _check_pairs(truth, guess)
     right = Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
-    wanted, given = Counter(truth), Counter(guess)
-    return {c: f1_of(right[c], wanted[c], given[c]) for c in sorted(wanted | given, key=str)}
+    references, predictions = Counter(truth), Counter(guess)
+    classes = sorted(references | predictions, key=str)
+    return {c: f1_of(right[c], references[c], predictions[c]) for c in classes}
 
 
 def macro_f1(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
-    """The mean of all classes' F1, rare ones counting as much as frequent ones."""
+    """Return the mean of all classes' F1, rare ones counting as much as frequent ones."""
     each = f1(truth, guess)
     return sum(each.values()) / len(each)
 
 
 def matthews(truth: Sequence[Hashable], guess: Sequence[Hashable]) -> float:
-    """The correlation of two labellings, 0 for chance   (Matthews 1975; several classes: Gorodkin 2004)"""
+    """Return the correlation of two labellings, 0 for chance   (Matthews 1975; Gorodkin 2004)"""
     _check_pairs(truth, guess)
     n, right = len(truth), sum(t == g for t, g in zip(truth, guess, strict=True))
-    wanted, given = Counter(truth), Counter(guess)
-    both = sum(wanted[c] * given[c] for c in wanted)
-    spread = lambda counts: n * n - sum(v * v for v in counts.values())
-    below = math.sqrt(spread(wanted)) * math.sqrt(spread(given))
-    return (right * n - both) / below if below else 0.0
+    references, predictions = Counter(truth), Counter(guess)
+    both = sum(references[c] * predictions[c] for c in references)
+    variance = lambda counts: n * n - sum(v * v for v in counts.values())
+    scale = math.sqrt(variance(references)) * math.sqrt(variance(predictions))
+    return (right * n - both) / scale if scale else 0.0
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
@@ -65,7 +66,7 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """The place of each value in order, from 1; equal ones share the mean of their places."""
+    """Return the rank of each value, from 1; equal ones share the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     found, at = [0.0] * len(values), 0
     while at < len(order):
@@ -83,15 +84,15 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     return pearson(ranks(x), ranks(y))
 
 
-def interval(part: float, count: float, z: float = 1.96) -> tuple[float, float]:
-    """Where a proportion of `count` trials lies with 95 %   (Wilson 1927)"""
-    middle = (part + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(part * (1 - part) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+def interval(share: float, count: float, z: float = 1.96) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion of `count` trials   (Wilson 1927)"""
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
     return middle - half, middle + half
 
 
 def correlation_interval(correlation: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Where a rank correlation of `count` pairs lies with 95 %: tanh(atanh r ± z √((1 + r²/2)/(n − 3)))
+    """Return the 95 % interval of a correlation of `count` ranks: tanh(atanh r ± z √((1 + r²/2)/(n − 3)))
 
     (Fisher's transform with the variance of Bonett and Wright 2000.) A perfect one counts as 1 − 1/n.
     """
@@ -106,7 +107,7 @@ def correlation_interval(correlation: float, count: int, z: float = 1.96) -> tup
 def bootstrap_interval(
     statistic: Callable[[NDArray[np.intp]], float], count: int, *, draws: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """Where a statistic of `count` examples lies in 95 % of samples drawn from them   (Efron 1979)
+    """Return where a statistic of `count` examples lies in 95 % of samples drawn from them   (Efron 1979)
 
     `statistic` gets the indices of one sample, drawn with replacement.
     """

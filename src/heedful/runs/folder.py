@@ -25,8 +25,9 @@ import torch
 
 import heedful
 from heedful.errors import ConfigError, CorruptFile, MissingPackage, NotFound
+from heedful.files import write_text
 from heedful.runs.settings import Chosen, differing, plain, read, write
-from heedful.train.checkpoint import newest, run_lock, write_atomic
+from heedful.train.checkpoint import newest, run_lock
 
 
 class Folder:
@@ -67,8 +68,8 @@ class Folder:
 
     def begin(self) -> None:
         """Write down what runs, and where; of a run that goes on, once nothing speaks against it any more."""
-        write_atomic(self.path / "config.yaml", write(self.chosen))
-        write_atomic(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
+        write_text(self.path / "config.yaml", write(self.chosen))
+        write_text(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
 
     def _same(self, chosen: Chosen) -> None:
         old = read(self.path / "config.yaml")[1]
@@ -90,7 +91,7 @@ class Folder:
                 lines = [
                     line for line in file.read_text(encoding="utf-8").splitlines() if _step(line) <= step
                 ]
-                write_atomic(file, "".join(line + "\n" for line in lines))
+                write_text(file, "".join(line + "\n" for line in lines))
 
     def metrics(self, values: Mapping[str, float | int]) -> None:
         """One line of numbers."""

@@ -22,7 +22,7 @@ ALLOWED = {
     "kernels": set(),
     "weights": set(),
     "text": set(),
-    "data": {"text"},
+    "data": set(),
     "models": {"nn", "weights"},
     "pooling": {"nn"},
     "adapters": {"nn"},

@@ -21,7 +21,7 @@ from typing import Any
 import tokenizers
 
 from heedful.errors import CorruptFile
-from heedful.files import read_json
+from heedful.files import read_json, write_text
 from heedful.text import sentencepiece, vocabularies
 from heedful.text.tokenizer import ROLES, Tokenizer, typed_failure
 
@@ -251,6 +251,6 @@ def save_tokenizer(tokenizer: Tokenizer | None, folder: Path, *, types: bool = F
         settings.setdefault("model_input_names", ["input_ids", "token_type_ids", "attention_mask"])
     settings |= {f"{role}_token": token for role, token in tokenizer.roles.items()}
     text = json.dumps(settings, indent=2, ensure_ascii=False, sort_keys=True)
-    (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+    write_text(folder / "tokenizer_config.json", text + "\n")
     if tokenizer.chat_template is not None:
-        (folder / "chat_template.jinja").write_text(tokenizer.chat_template, encoding="utf-8")
+        write_text(folder / "chat_template.jinja", tokenizer.chat_template)

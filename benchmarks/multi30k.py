@@ -42,7 +42,7 @@ from heedful.evaluate.generated import bleu
 from heedful.models.base import Model
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.runs import ledger
-from heedful.train.checkpoint import found, pointed
+from heedful.train.checkpoint import list_checkpoints, read_pointer
 from heedful.train.stopping import EarlyStopping, average_checkpoints
 
 ROOT = Path(__file__).parents[1]
@@ -235,7 +235,7 @@ def train(task: Task, texts: dict[str, tuple[Path, Path]]) -> None:
 
 def candidates(place: Path, most: int) -> dict[str, Model]:
     """The mean of the last checkpoints, and the one with the lowest validation loss."""
-    many, best = min(most, len(found(place))), pointed(place / "best.json")
+    many, best = min(most, len(list_checkpoints(place))), read_pointer(place / "best.json")
     made = {f"mean of the last {many}": average_checkpoints(place, many)}
     return made if best is None else made | {"lowest loss": heedful.load(best)}
 
@@ -280,7 +280,7 @@ def run(task: Task) -> dict[str, Any]:
     guesses = translate(models[chosen], read_lines(texts["test"][0]), beams=5)
     told = {
         "chosen": chosen, "valid": scores, "guesses": guesses, "seconds": time.perf_counter() - began,
-        "step": int(found(task.place)[-1].name.removeprefix("step-")),
+        "step": int(list_checkpoints(task.place)[-1].name.removeprefix("step-")),
     }  # fmt: skip
     write(kept, json.dumps(told, ensure_ascii=False))
     return told
@@ -392,7 +392,7 @@ def main() -> None:
             ledger.record(a.results / "multi30k.json", [row(name, figure, seeds, folder)])
     if set(guesses) == set(SYSTEMS) and not (trial or a.part):
         sources, truths = (read_lines(path) for path in prepared(folder, a.work)["test"])
-        curves = {SYSTEMS[name].name: by_length(found, sources, truths) for name, found in guesses.items()}
+        curves = {SYSTEMS[name].name: by_length(list_checkpoints, sources, truths) for name, list_checkpoints in guesses.items()}
         plot(curves, a.figures / "multi30k-lengths.svg")
 
 

@@ -178,7 +178,7 @@ def step(a: argparse.Namespace, how: str) -> dict[str, Tensor]:
     )  # fmt: skip
     if "float8" in how:
         swapping.WORDS = "words" in how
-        swapping.swap_in(model)
+        swapping.use_float8(model)
     if "fused" in how:
         fuse(model)
     trained: Any = LossModule(model.train(), objective("next_token"))

@@ -16,7 +16,7 @@ from heedful.data.batches import Batches
 from heedful.models.base import Model
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
-from heedful.train.fit import Run, Step, fit
+from heedful.train.fit import TrainingRun, Step, fit
 from heedful.train.objectives import Objective, objective
 
 WARM = 10  # first steps that tell nothing of the others: kernels are chosen, graphs recorded
@@ -40,7 +40,7 @@ def timed(
     So the learning rate reaches its end with the time, however fast the machine is and whatever else it does.
     At least one step is taken.
     """
-    run = Run(model, objective(purpose), batches, config, Processes())
+    run = TrainingRun(model, objective(purpose), batches, config, Processes())
     before, spent = None, deque[float](maxlen=WINDOW)
     while before is None or time.perf_counter() < until:
         began = time.perf_counter()

@@ -131,7 +131,7 @@ def forget_adapter(folder: Path) -> None:
 @torch.no_grad()
 def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     """Put a saved adapter on top of the model it was trained on, in place."""
-    settings, held = _read(Path(folder))
+    settings, held = _read_adapter(Path(folder))
     known = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     for name in settings["layers"]:
         if name not in known:
@@ -149,7 +149,7 @@ def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     return model
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not has_adapter(folder):
         raise NotFound(f"{folder} has no {SETTINGS}", hint="is it the folder of an adapter?")
     settings = read_json(folder / SETTINGS)

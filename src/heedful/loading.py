@@ -23,10 +23,10 @@ from heedful.adapters import (
 )
 from heedful.errors import ConfigError, InputError, NotFound, WrongShape
 from heedful.files import read_json
-from heedful.models import FAMILIES, by_model_type, find, presets
+from heedful.models import FAMILIES, by_model_type, find_config, presets
 from heedful.models.base import LM, Config, Family, Model
 from heedful.models.memory import check_memory, parameter_count
-from heedful.models.published import config_from, config_from_gguf, config_to, unstated
+from heedful.models.published import config_from, config_from_gguf, config_to, missing_fields
 from heedful.models.published_checks import check_sizes, read_quantization
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
@@ -36,11 +36,11 @@ from heedful.pooling import pool as pool_tokens
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.weights.bases import bundled_vectors
-from heedful.weights.checkpoint import Origin, fill, published_tensors
-from heedful.weights.files import Source, open_folder, write_safetensors
+from heedful.weights.checkpoint import Origin, fill_model, published_tensors
+from heedful.weights.files import TensorSource, open_folder, write_safetensors
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
-from heedful.weights.names import own_rows, tensors
+from heedful.weights.names import model_tensors, own_rows
 
 
 def build(
@@ -56,7 +56,7 @@ def build(
     build("llama", layers=2, dim=64, heads=4, vocab=128). The model is in training mode; device="meta"
     allocates nothing.
     """
-    family, config = find(name)
+    family, config = find_config(name)
     config = config.change(**changes) if changes else config
     _check_size(name, family, config, torch.device(device))
     with outline() if torch.device(device).type == "meta" else torch.device(device):
@@ -116,7 +116,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     if "quantization" in hf_config:
         _fill_quantised(model, source, hf_config, dtype)
     else:
-        model.origin = fill(
+        model.origin = fill_model(
             model,
             source,
             family.rows(config),
@@ -230,14 +230,14 @@ def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: tor
 
 
 def _fill_quantised(
-    model: Model, source: Source, hf_config: dict[str, Any], dtype: torch.dtype | None
+    model: Model, source: TensorSource, hf_config: dict[str, Any], dtype: torch.dtype | None
 ) -> None:
     """Weights that `quantize` rounded are kept under our own names and in their own types."""
     quantise_modules(model, **read_quantization(hf_config))
-    fill(model, source, own_rows(model), as_stored=True)
+    fill_model(model, source, own_rows(model), as_stored=True)
     model.tie()  # a head that was not rounded still shares the embedding's table
     model.requires_grad_(False)
-    for name, tensor in tensors(model).items():
+    for name, tensor in model_tensors(model).items():
         if dtype is not None and tensor.is_floating_point() and not name.endswith(".scale"):
             tensor.data = tensor.data.to(dtype)
     working = dtype or getattr(torch, str(hf_config.get("dtype")), None)
@@ -266,7 +266,7 @@ def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None
     assert family.gguf_names is not None
     model = _outlined(family, config)
     rows = family.gguf_names(config)
-    fill(model, source, rows, copies=family.copies, drop=family.dropped(config), dtype=dtype)
+    fill_model(model, source, rows, copies=family.copies, drop=family.dropped(config), dtype=dtype)
     model.tie()
     model.tokenizer = from_gguf(source.metadata, str(path))
     if model.tokenizer is not None:
@@ -283,7 +283,7 @@ def skeleton(name: str | Path) -> Model:
         where = resolve(name)
     except NotFound:
         if "/" not in str(name):
-            find(str(name))  # says which name is nearest
+            find_config(str(name))  # says which name is nearest
         raise
     hf_config: dict[str, Any] = {}
     if where.is_file():
@@ -345,7 +345,7 @@ def save(model: Model, folder: str | Path) -> Path:
     hf_config = config_to(family, model.config, model.hf_config)
     if "quantization" in hf_config:
         how = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
-        more = unstated(family, model.config, hf_config, held)
+        more = missing_fields(family, model.config, hf_config, held)
         hf_config["quantization"] = how | ({"fields": more} if more else {})
     hf_config["dtype"] = str(_working_dtype(model)).removeprefix("torch.")
     write_safetensors(folder, held)

@@ -31,7 +31,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
 
-def tree(model: nn.Module) -> Node:
+def model_tree(model: nn.Module) -> Node:
     """The parts of a model as they are assembled."""
     tables = {id(p): name for name, p in model.named_parameters()}
     return _node("", model, tables, set())
@@ -117,8 +117,8 @@ def label(numbers: Sequence[int]) -> str:
     return f"{numbers[0]}{'' if step == 1 else f', {numbers[1]}'} … {numbers[-1]}"
 
 
-def plain(node: Node) -> dict[str, Any]:
+def node_to_dict(node: Node) -> dict[str, Any]:
     """The tree as a table of plain values, for JSON; what is empty is left out."""
-    children = [plain(child) for child in node.children]
+    children = [node_to_dict(child) for child in node.children]
     values = {k: v for k, v in asdict(node).items() if k != "children" and v not in ("", {}, None)}
     return values | ({"children": children} if children else {})

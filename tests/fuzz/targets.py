@@ -24,7 +24,7 @@ from heedful.train.checkpoint import newest
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
 from heedful.weights.files import open_folder, write_safetensors
-from heedful.weights.names import tensors
+from heedful.weights.names import model_tensors
 from heedful.word2vec import Word2Vec
 from tests.fuzz.mutate import damage_bytes, damage_json, damage_safetensors
 from tests.properties.tiny import tiny
@@ -107,13 +107,13 @@ class Configs(Target):
 
     def add(self, name: str, model: Any) -> None:
         folder = heedful.save(model, self.folder / name)
-        self.models[name] = (folder / "config.json").read_bytes(), tensors(heedful.load(folder))
+        self.models[name] = (folder / "config.json").read_bytes(), model_tensors(heedful.load(folder))
 
     def attempt(self, rng: random.Random) -> None:
         name = rng.choice(list(self.models))
         sound, expected = self.models[name]
         (self.folder / name / "config.json").write_bytes(damage_json(rng, sound))
-        found = tensors(heedful.load(self.folder / name))
+        found = model_tensors(heedful.load(self.folder / name))
         values = lambda held: sorted(
             bytes(t.detach().contiguous().view(-1).view(torch.uint8).numpy()) for t in held.values()
         )
@@ -207,7 +207,7 @@ class Checkpoint(Target):
         assert last is not None
         self.sound = {p: p.read_bytes() for p in last.iterdir() if p.is_file()}
         self.batches = toys.batches_of("next_token", self.files)
-        self.expected = tensors(heedful.load(last))
+        self.expected = model_tensors(heedful.load(last))
 
     def steps(self, count: int, resume: bool = False) -> Any:
         model = toys.tiny("gpt2", vocab=128, dim=8, heads=2, layers=1)

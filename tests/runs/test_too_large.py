@@ -11,7 +11,7 @@ import torch
 
 import heedful
 from heedful.errors import OutOfMemory, is_out_of_memory
-from heedful.models import FAMILIES, find
+from heedful.models import FAMILIES, find_config
 from heedful.models.memory import available_bytes
 from heedful.runs.settings import choose
 from tests.runs.conftest import Heed
@@ -31,7 +31,7 @@ def test_a_family_is_trained_in_its_smallest_size(name: str) -> None:
         return  # a recipe of that name
     tiny = FAMILIES[name].tiny
     sizes = {n: tuple(v) if isinstance(v, list) else v for n, v in recipe.model.items()}
-    made = find(recipe.family)[1].change(**sizes, vocab=tiny.vocab)
+    made = find_config(recipe.family)[1].change(**sizes, vocab=tiny.vocab)
     differing = {n for n in tiny.known() if getattr(made, n) != getattr(tiny, n)}
     assert differing <= {"source_vocab", "labels"}
 

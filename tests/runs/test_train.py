@@ -18,7 +18,7 @@ import yaml
 
 import heedful
 from heedful.data.readers import texts
-from heedful.models import FAMILIES, find
+from heedful.models import FAMILIES, find_config
 from heedful.runs.folder import read_metrics
 from heedful.runs.reading import held_out, marked, parted
 from heedful.runs.recipes import RECIPES, Evaluation, Recipe
@@ -201,7 +201,7 @@ def test_a_small_recurrence_is_trained_by_one_thread_and_others_by_all() -> None
 
 def small(recipe: Recipe, files: dict[str, Path]) -> Chosen:
     """A recipe with its family's smallest model, for a few steps."""
-    tiny = FAMILIES[find(recipe.family)[0].name].tiny
+    tiny = FAMILIES[find_config(recipe.family)[0].name].tiny
     model = {n: getattr(tiny, n) for n in tiny.__dict__["given"] if n not in ("vocab", "source_vocab")}
     kept = {n: recipe.model[n] for n in ("head",) if n in recipe.model}
     used = "pairs" if recipe.objective == "masked_and_next" else "text"
@@ -225,7 +225,7 @@ def test_every_recipe_trains(name: str, files: dict[str, Path], tmp_path: Path) 
     assert result.steps == 2
     assert result.valid["loss"] > 0
     model = heedful.load(result.checkpoint)
-    assert model.family.name == find(RECIPES[name].family)[0].name
+    assert model.family.name == find_config(RECIPES[name].family)[0].name
     assert model.tokenizer is not None
 
 

@@ -23,7 +23,7 @@ import torch
 from heedful.models.base import Model
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.weights.names import tensors
+from heedful.weights.names import model_tensors
 from tests.train import toys
 
 KINDS: dict[str, tuple[str, str]] = {  # the objective and the family
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[str, str]] = {  # the objective and the family
 def digest(model: Model) -> str:
     """SHA-256 of all weights, by name."""
     found = hashlib.sha256()
-    for name, tensor in sorted(tensors(model).items()):
+    for name, tensor in sorted(model_tensors(model).items()):
         found.update(name.encode())
         found.update(tensor.detach().contiguous().numpy().tobytes())
     return found.hexdigest()

@@ -64,12 +64,12 @@ def test_the_newest_and_the_best_stay(tmp_path: Path, files: Files) -> None:
 
 def test_checkpoints_are_sorted_by_number_not_by_letters(tmp_path: Path) -> None:
     for step in (999_999, 1_000_000, 2):
-        store.place(tmp_path, step).mkdir(parents=True)
+        store.checkpoint_path(tmp_path, step).mkdir(parents=True)
     (tmp_path / "checkpoints" / "step-000003.part").mkdir()
-    assert [p.name for p in store.found(tmp_path)] == ["step-000002", "step-999999", "step-1000000"]
+    assert [p.name for p in store.list_checkpoints(tmp_path)] == ["step-000002", "step-999999", "step-1000000"]
 
 
-CRASHES = ["optimiser_tensors", "sync_folder", "write_atomic", "save_file"]
+CRASHES = ["optimiser_tensors", "sync_folder", "write_text", "save_file"]
 
 
 @pytest.mark.parametrize("where", CRASHES)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heedful.data import IGNORE
 from heedful.train import crossentropy
-from heedful.train.crossentropy import _ChunkedCrossEntropy, linear_cross_entropy, reference
+from heedful.train.crossentropy import _ChunkedCrossEntropy, linear_cross_entropy, cross_entropy_reference
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is Triton's and needs a GPU")
 
@@ -38,17 +38,17 @@ def close(fast: Tensor, slow: Tensor, leaves: list[Tensor], rtol: float = 1e-4, 
 def test_chunks_equal_the_definition(bias: bool, smoothing: float, rows: int) -> None:
     x, w, b, labels = case(bias)
     fast = _ChunkedCrossEntropy.apply(x, w, b, labels, smoothing, rows)
-    close(fast, reference(x, w, b, labels, smoothing), [x, w, b])
+    close(fast, cross_entropy_reference(x, w, b, labels, smoothing), [x, w, b])
 
 
 def test_a_long_input_is_taken_in_chunks_and_a_short_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, b, labels = case(True)
     taken = []
     monkeypatch.setattr(crossentropy, "_chunk", lambda *a: taken.append(len(a[0])) or _chunk(*a))
-    close(linear_cross_entropy(x, w, b, labels, rows=16), reference(x, w, b, labels), [x, w, b])
+    close(linear_cross_entropy(x, w, b, labels, rows=16), cross_entropy_reference(x, w, b, labels), [x, w, b])
     assert taken == [16, 16, 16, 2]
     taken.clear()
-    close(linear_cross_entropy(x, w, b, labels), reference(x, w, b, labels), [x, w, b])
+    close(linear_cross_entropy(x, w, b, labels), cross_entropy_reference(x, w, b, labels), [x, w, b])
     assert taken == []
 
 
@@ -59,7 +59,7 @@ def test_a_fixed_output_matrix_gets_no_gradient() -> None:
     x, w, b, labels = case(True)
     loss = linear_cross_entropy(x, w.detach(), b, labels, rows=16)
     gx, gb = torch.autograd.grad(loss, [x, b])
-    wanted = torch.autograd.grad(reference(x, w.detach(), b, labels), [x, b])
+    wanted = torch.autograd.grad(cross_entropy_reference(x, w.detach(), b, labels), [x, b])
     torch.testing.assert_close((gx, gb), wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -82,7 +82,7 @@ def test_bfloat16_products_stay_near() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         loss = linear_cross_entropy(x, w, b, labels, rows=16)
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, reference(x, w, b, labels), rtol=1e-2, atol=0.5)
+    torch.testing.assert_close(loss, cross_entropy_reference(x, w, b, labels), rtol=1e-2, atol=0.5)
 
 
 @GPU
@@ -91,7 +91,7 @@ def test_bfloat16_products_stay_near() -> None:
 def test_the_kernel_equals_the_definition(bias: bool, smoothing: float) -> None:
     x, w, b, labels = case(bias, "cuda", N=300, V=5003)
     fast = linear_cross_entropy(x, w, b, labels, smoothing, rows=128)
-    close(fast, reference(x, w, b, labels, smoothing), [x, w, b], rtol=1e-3, atol=1e-2)
+    close(fast, cross_entropy_reference(x, w, b, labels, smoothing), [x, w, b], rtol=1e-3, atol=1e-2)
 
 
 @GPU
@@ -104,7 +104,7 @@ def test_float8_stays_near_the_definition(bias: bool) -> None:
     labels[::7] = IGNORE
     leaves = [t.requires_grad_() for t in (x, w, b) if t is not None]
     fast = linear_cross_entropy(x.to(torch.bfloat16), w, b, labels, rows=128, float8=True)
-    slow = reference(x, w, b, labels)
+    slow = cross_entropy_reference(x, w, b, labels)
     torch.testing.assert_close(fast, slow, rtol=1e-2, atol=0)
     for got, wanted in zip(torch.autograd.grad(fast, leaves), torch.autograd.grad(slow, leaves), strict=True):
         assert float((got - wanted).norm() / wanted.norm()) < 0.12

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heedful.loading import load
 from heedful.train.distributed import Processes
-from heedful.weights.names import tensors
+from heedful.weights.names import model_tensors
 from tests.train import together
 
 ROOT = Path(__file__).parents[2]
@@ -172,4 +172,4 @@ def test_one_goes_on_with_what_two_began(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_of_two_is_a_model_like_any_other(kind: str, ran: Callable[[str], Path]) -> None:
     model = load(ran(kind) / "whole" / "checkpoints" / "step-000006")
-    assert furthest(dict(tensors(model)), results(ran(f"{kind} whole"))[1]) == 0.0
+    assert furthest(dict(model_tensors(model)), results(ran(f"{kind} whole"))[1]) == 0.0

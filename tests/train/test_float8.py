@@ -14,7 +14,7 @@ from heedful.kernels import float8_product as float8
 from heedful.kernels.float8_product import BACKWARD, FORWARD, Float8Linear, product_reference, round_float8
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.train.float8 import MLP8, Attention8, swap_in
+from heedful.train.float8 import MLP8, Attention8, use_float8
 from tests.train import toys
 
 CUDA = torch.cuda.is_available()
@@ -108,7 +108,7 @@ def test_the_kernel_rounds_as_the_definition(what: int, gradient: bool, dtype: t
 
 def test_only_parts_of_blocks_with_fitting_sizes_are_swapped() -> None:
     model = toys.tiny("gpt2")
-    assert swap_in(model) == sum(isinstance(m, Float8Linear) for m in model.modules())
+    assert use_float8(model) == sum(isinstance(m, Float8Linear) for m in model.modules())
     assert not isinstance(model.head.out, Float8Linear)
     block = model.blocks[0]
     assert isinstance(block.get_submodule("attn.o"), Float8Linear)

@@ -23,9 +23,9 @@ from heedful import data
 from heedful.adapters import load_adapter, lora, save_adapter
 from heedful.models.base import Model
 from heedful.train.config import TrainConfig
-from heedful.train.crossentropy import linear_cross_entropy, reference
+from heedful.train.crossentropy import linear_cross_entropy, cross_entropy_reference
 from heedful.train.distributed import Processes, DistributedProcesses
-from heedful.train.fit import Run, fit
+from heedful.train.fit import TrainingRun, fit
 from heedful.train.graph import GraphedStep
 from heedful.train.objectives import objective
 from tests.train import toys
@@ -106,7 +106,7 @@ def test_recorded_steps_of_several_shapes_equal_plain_ones(family: str, files: F
         batches = data.parallel(
             [files["source"], files["target"]], toys.WORDS, batch=8, multiple=2, start=model.start_token
         )
-        run = Run(
+        run = TrainingRun(
             model, objective("translate"), batches, TrainConfig(**STEADY | {"graph": graph}), Processes()
         )
         losses = [run.step().loss for _ in range(40)]
@@ -163,7 +163,7 @@ def test_the_fused_loss_and_its_gradients_are_near_the_definition(
     labels = torch.randint(0, 50_257, (512,), device=DEVICE)
     labels[::7] = -100
     made = []
-    for use in (linear_cross_entropy, reference):
+    for use in (linear_cross_entropy, cross_entropy_reference):
         # The definition multiplies what the kernel multiplies, rounded as there, in float32.
         kind = dtype if use is linear_cross_entropy else torch.float32
         a, b = (t.to(dtype).to(kind).clone().requires_grad_() for t in (x, w))
@@ -223,7 +223,7 @@ def test_garbage_of_earlier_runs_does_not_end_a_recording(files: Files) -> None:
         batches = toys.batches_of("next_token", files, model=toys.tiny("gpt2"))
         model = toys.tiny("gpt2", dropout=0.1).to(DEVICE)
         config = TrainConfig(**STEADY | {"graph": graph, "dtype": "bfloat16"})
-        run = Run(model, objective("next_token"), batches, config, Processes())
+        run = TrainingRun(model, objective("next_token"), batches, config, Processes())
         gc.set_threshold(1)
         losses = [run.step().loss for _ in range(12)]
         gc.set_threshold(*thresholds)

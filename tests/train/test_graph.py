@@ -14,7 +14,7 @@ from heedful import data
 from heedful.data.batch import Batch, pad_batch
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
-from heedful.train.fit import Run
+from heedful.train.fit import TrainingRun
 from heedful.train.graph import (
     MAX_GRAPHS,
     WARMUP_STEPS,
@@ -142,7 +142,7 @@ def test_a_run_on_rounded_batches_is_recorded_for_each_shape(files: Files) -> No
         [files["source"], files["target"]], toys.WORDS, batch=8, multiple=4, start=model.start_token
     )
     run, recorder = (
-        Run(model, objective("translate"), batches, TrainConfig(steps=20), Processes()),
+        TrainingRun(model, objective("translate"), batches, TrainConfig(steps=20), Processes()),
         Pretended(),
     )
     run.change = GraphedStep(run._change, run._forget, recorder)

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes, DistributedProcesses, processes
 from heedful.train.fit import fit
-from heedful.weights.names import tensors
+from heedful.weights.names import model_tensors
 from tests.train import toys
 
 
@@ -42,7 +42,7 @@ def do(job: dict[str, Any], by: Processes) -> list[float]:
             out = Path(job["out"])
             out.mkdir(parents=True, exist_ok=True)
             save_file(
-                {n: t.detach().contiguous() for n, t in tensors(model).items()},
+                {n: t.detach().contiguous() for n, t in model_tensors(model).items()},
                 out / f"{job['name']}.safetensors",
             )
             told = {"losses": losses, "evaluated": evaluated}

@@ -31,14 +31,14 @@ def show(
       heed show ./my-model --json
     """
     from heedful.loading import skeleton
-    from heedful.show import plain, tree
+    from heedful.show import node_to_dict, model_tree
 
     found = skeleton(model)
-    root = tree(found)
+    root = model_tree(found)
     root.name = model
     if json:
         about = {"model": model, "family": found.family.name, "config": _config(found)}
-        return as_json(about | {"tree": plain(root)})
+        return as_json(about | {"tree": node_to_dict(root)})
     out = console()
     out.print(_heading(model, found, root))
     drawn: set[str] = set()

@@ -76,7 +76,7 @@ def presets() -> dict[str, tuple[Family, Config]]:
     return {name: (family, config) for family in FAMILIES.values() for name, config in family.presets.items()}
 
 
-def find(name: str) -> tuple[Family, Config]:
+def find_config(name: str) -> tuple[Family, Config]:
     """The family and config of a preset, or of a family by its own name; else an error with the nearest."""
     known = presets()
     if not isinstance(name, str):

@@ -27,7 +27,7 @@ from heedful.nn.head import (
     PretrainHead,
     SpanHead,
     TagHead,
-    choose,
+    choose_head,
 )
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
@@ -65,7 +65,7 @@ def albert_head(c: AlbertConfig) -> Head:
     mlm = lambda: MLMHead(
         c.dim, c.vocab, act, table_dim=c.table_dim, eps=c.norm_eps, tied=tied, spare=not tied
     )  # fmt: skip
-    return choose(
+    return choose_head(
         c.head,
         pretrain=lambda: PretrainHead(mlm(), NextHead(pool(), c.dim)),
         mlm=mlm,
@@ -91,7 +91,7 @@ def albert(c: AlbertConfig) -> LM:
     return LM(embed, blocks, head.keep(Pooler(c.dim)) if c.pooler else head, causal=False)
 
 
-def names(c: AlbertConfig) -> list[Row]:
+def albert_names(c: AlbertConfig) -> list[Row]:
     words = "head.mlm" if c.head == "pretrain" else "head"
     rows: list[Row] = [
         ("albert.embeddings.{word,position,token_type}_embeddings", "embed.{token,position,types}"),
@@ -117,7 +117,7 @@ def names(c: AlbertConfig) -> list[Row]:
     return rows
 
 
-def infer(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
+def infer_albert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
     """Old files hold more than their class reads: a pooler, or the order head beside the masked words'."""
     has = lambda start: any(name.startswith(start) for name in names)
     head = values["head"]
@@ -128,7 +128,7 @@ def infer(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
 
 
 ALBERT = Family(
-    "albert", AlbertConfig, albert, names,
+    "albert", AlbertConfig, albert, albert_names,
     {
         **KEYS, "embedding_size": "table_dim", "num_hidden_groups": "groups", "inner_group_num": "inner",
     },
@@ -142,7 +142,7 @@ ALBERT = Family(
         "classify": "AlbertForSequenceClassification", "tag": "AlbertForTokenClassification",
         "span": "AlbertForQuestionAnswering", "none": "AlbertModel",
     },
-    require=REQUIRE, infer=infer,
+    require=REQUIRE, infer=infer_albert,
     copies={
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",

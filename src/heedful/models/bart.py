@@ -11,9 +11,9 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import Family, Seq2Seq, derived, from_zero
-from heedful.models.transformer import TransformerConfig, decoder, encoder
+from heedful.models.transformer import TransformerConfig, transformer_decoder, transformer_encoder
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose, last_token
+from heedful.nn.head import ClassifyHead, LMHead, NoHead, Pooler, choose_head, last_token
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned, Sinusoidal
 from heedful.weights.names import Row
@@ -44,7 +44,7 @@ class MarianConfig(BartConfig):
     context: int = 512
     act: str = "swish"
     scale_embed: bool = True
-    start_token: int = derived(lambda c: c.vocab - 1, least=0)
+    start_token: int = derived(lambda c: c.vocab - 1, minimum=0)
 
     def check(self) -> None:
         super().check()
@@ -63,22 +63,34 @@ def bart(c: BartConfig) -> Seq2Seq:
         for _ in ("source", "target")
     )  # fmt: skip
     target.token = embed.token  # one table for both; only positions and norms are their own
-    head = choose(
+    head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True),
         classify=lambda: ClassifyHead(Pooler(c.dim, token=last_token), c.dim, c.labels),
         none=NoHead,
     )
-    return Seq2Seq(embed, encoder(c), decoder(c), head, target_embed=target, start_token=c.start_token)
+    return Seq2Seq(
+        embed,
+        transformer_encoder(c),
+        transformer_decoder(c),
+        head,
+        target_embed=target,
+        start_token=c.start_token,
+    )
 
 
 def marian(c: MarianConfig) -> Seq2Seq:
     positions = Sinusoidal(c.dim, layout="halves")
     table = lambda vocab: Embedding(vocab, c.dim, position=positions, scale=embed_scale(c), dropout=c.dropout)
     target = None if c.shared else table(c.vocab)
-    head = choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True), none=NoHead)
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True), none=NoHead)
     return Seq2Seq(
-        table(c.source_vocab), encoder(c), decoder(c), head, target_embed=target, start_token=c.start_token
+        table(c.source_vocab),
+        transformer_encoder(c),
+        transformer_decoder(c),
+        head,
+        target_embed=target,
+        start_token=c.start_token,
     )
 
 

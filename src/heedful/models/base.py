@@ -62,9 +62,9 @@ class Model(nn.Module):
         """Where the weights are."""
         return next(self.parameters()).device
 
-    def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
+    def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, name: str = "tokens") -> None:
         """One clear error for ids outside the vocabulary, wrong shapes, and more tokens than positions."""
-        check_ids_tensor(tokens, what)
+        check_ids_tensor(tokens, name)
         if valid is not None and (valid.shape != tokens.shape or valid.dtype != torch.bool):
             got = f"{tuple(valid.shape)} of {valid.dtype}"
             raise InputError(f"valid must be a bool tensor of shape {tuple(tokens.shape)}, got {got}")
@@ -72,25 +72,25 @@ class Model(nn.Module):
             return
         # Looking at ids on a GPU makes the host wait, so a training step looks at them before they travel.
         if not (tokens.is_cuda and torch.is_grad_enabled()):
-            self.check_ids(tokens, embed, what)
-        self.check_reach(tokens.shape[1], embed, valid, what)
+            self.check_ids(tokens, embed, name)
+        self.check_reach(tokens.shape[1], embed, valid, name)
 
-    def check_ids(self, tokens: Tensor, embed: Embedding, what: str = "tokens") -> None:
+    def check_ids(self, tokens: Tensor, embed: Embedding, name: str = "tokens") -> None:
         """One clear error for an id outside the vocabulary."""
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= embed.vocab:
             bad = low if low < 0 else high
             known = f"the vocabulary is 0 … {embed.vocab - 1}"
-            raise InputError(f"{what} has the id {bad}", hint=f"{known}: was another tokenizer used?")
+            raise InputError(f"{name} has the id {bad}", hint=f"{known}: was another tokenizer used?")
 
-    def check_reach(self, length: int, embed: Embedding, valid: Tensor | None, what: str = "tokens") -> None:
+    def check_reach(self, length: int, embed: Embedding, valid: Tensor | None, name: str = "tokens") -> None:
         """One clear error for a sequence that learned positions do not reach; padding does not count."""
         if embed.context is None or length <= embed.context:
             return
         length = length if valid is None else int(valid.sum(1).max())
         if length > embed.context:
             raise InputError(
-                f"{what} is {length} long",
+                f"{name} is {length} long",
                 hint=(
                     f"this model has learned positions for {embed.context}: shorten it or split it into "
                     f"pieces of at most {embed.context}"
@@ -340,7 +340,7 @@ class Seq2Seq(Model):
         **how: Unpack[WatchOptions],
     ) -> tuple[Tensor, Context]:
         state = self._read(source, valid=valid, **how)
-        self.check(target, self.decoder_embed, target_valid, what="target")
+        self.check(target, self.decoder_embed, target_valid, name="target")
         if len(target) != len(source):
             raise InputError(
                 f"target has {len(target)} rows and source {len(source)}", hint="give one for each"
@@ -371,7 +371,7 @@ class Seq2Seq(Model):
         backend: str = "auto",
     ) -> State:
         """Run the encoder; the state holds the memory and, with a bridge, what the decoder starts from."""
-        self.check(source, self.embed, valid, what="source")
+        self.check(source, self.embed, valid, name="source")
         pos = positions(valid, source.shape[1], source.device)
         ctx = Context(pos, pos, Mask(valid=valid), valid_new=valid, watch=watch, backend=backend)
         x = self.embed(source, ctx.at("embed"))

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.recurrent import own, own_keys
+from heedful.models.recurrent import same_keys, same_names
 from heedful.nn.block import Block, Stack
 from heedful.nn.disentangled import Neighbours
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, Head, MeanTokens, MLMHead, NoHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, Head, MeanTokens, MLMHead, NoHead, TagHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.recurrent import LSTM, Bidirectional
 
@@ -49,8 +49,8 @@ class CNNConfig(EncoderConfig):
     act: str = "gelu"
 
 
-def head(c: EncoderConfig) -> Head:
-    return choose(
+def baseline_head(c: EncoderConfig) -> Head:
+    return choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied),
         classify=lambda: ClassifyHead(MeanTokens(), c.dim, c.labels, dropout=c.dropout),
@@ -62,7 +62,7 @@ def head(c: EncoderConfig) -> Head:
 def bilstm(c: BiLSTMConfig) -> LM:
     reader = lambda reverse: LSTM(c.dim, c.dim // 2, dropout=c.dropout, reverse=reverse)
     layers = [Bidirectional(reader(False), reader(True)) for _ in range(c.layers)]
-    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(layers), head(c), causal=False)
+    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(layers), baseline_head(c), causal=False)
 
 
 def cnn(c: CNNConfig) -> LM:
@@ -70,14 +70,15 @@ def cnn(c: CNNConfig) -> LM:
     conv = lambda: Neighbours(c.dim, c.kernel, activation(c.act))
     block = lambda: Block(norm, "pre", c.dropout, conv=conv(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
     layers = Stack([block() for _ in range(c.layers)], norm())
-    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), layers, head(c), causal=False)
+    return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), layers, baseline_head(c), causal=False)
 
 
-EDGES = own("embed.token", "head.{dense,norm,out,label,tag}")
+EDGES = same_names("embed.token", "head.{dense,norm,out,label,tag}")
 HEADS = ("mlm", "classify", "tag", "none")
 
 BILSTM = Family(
-    "bilstm", BiLSTMConfig, bilstm, [*EDGES, *own("blocks.*.{ahead,back}.{x,h}")], own_keys(BiLSTMConfig),
+    "bilstm", BiLSTMConfig, bilstm, [*EDGES, *same_names("blocks.*.{ahead,back}.{x,h}")],
+    same_keys(BiLSTMConfig),
     presets={}, tiny=BiLSTMConfig(vocab=128, dim=32, layers=2), objective="masked",
     heads={kind: f"heedful-bilstm-{kind}" for kind in HEADS},
     paper="Graves and Schmidhuber 2005; Peters et al. 2018, arXiv 1802.05365",
@@ -85,8 +86,9 @@ BILSTM = Family(
 
 CNN = Family(
     "cnn", CNNConfig, cnn,
-    [*EDGES, *own("blocks.*.conv.conv", "blocks.*.ffn.{up,down}", "blocks.*.{conv,ffn}_norm", "blocks.norm")],
-    own_keys(CNNConfig),
+    [*EDGES, *same_names("blocks.*.conv.conv", "blocks.*.ffn.{up,down}", "blocks.*.{conv,ffn}_norm",
+                         "blocks.norm")],
+    same_keys(CNNConfig),
     presets={}, tiny=CNNConfig(vocab=128, dim=32, layers=2, hidden=64), objective="masked",
     heads={kind: f"heedful-cnn-{kind}" for kind in HEADS},
     paper="Collobert et al. 2011; Gehring et al. 2017, arXiv 1705.03122",

@@ -30,7 +30,7 @@ from heedful.nn.head import (
     PretrainHead,
     SpanHead,
     TagHead,
-    choose,
+    choose_head,
 )
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
@@ -89,7 +89,7 @@ class DistilBertConfig(BertConfig):
             )
 
 
-def encoder(c: BertConfig, head: Head) -> LM:
+def bert_encoder(c: BertConfig, head: Head) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     position = Learned(c.context, c.dim, c.offset)
     embed = Embedding(c.vocab, c.dim, position=position, types=c.types, norm=norm(), dropout=c.dropout)
@@ -105,7 +105,7 @@ def mlm_head(c: BertConfig) -> MLMHead:
 
 def bert(c: BertConfig) -> LM:
     pool = lambda: Pooler(c.dim)
-    head = choose(
+    head = choose_head(
         c.head,
         pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
         mlm=lambda: mlm_head(c),
@@ -115,12 +115,12 @@ def bert(c: BertConfig) -> LM:
         span=lambda: SpanHead(c.dim),
         none=NoHead,
     )
-    return encoder(c, head)
+    return bert_encoder(c, head)
 
 
 def roberta(c: RobertaConfig) -> LM:
     pool = lambda: Pooler(c.dim, dropout=c.dropout)
-    head = choose(
+    head = choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied, spare=not c.tied),
         classify=lambda: ClassifyHead(pool(), c.dim, c.labels, dropout=c.dropout),
@@ -128,11 +128,11 @@ def roberta(c: RobertaConfig) -> LM:
         span=lambda: SpanHead(c.dim),
         none=NoHead,
     )
-    return encoder(c, head)
+    return bert_encoder(c, head)
 
 
 def distilbert(c: DistilBertConfig) -> LM:
-    head = choose(
+    head = choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied),
         classify=lambda: ClassifyHead(Pooler(c.dim, F.relu), c.dim, c.labels, dropout=c.dropout),
@@ -140,7 +140,7 @@ def distilbert(c: DistilBertConfig) -> LM:
         span=lambda: SpanHead(c.dim),
         none=NoHead,
     )
-    return encoder(c, head)
+    return bert_encoder(c, head)
 
 
 def backbone_names(stem: str) -> list[Row]:
@@ -225,7 +225,7 @@ DISTILBERT_KEYS = {
 REQUIRE = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)}
 
 
-def infer(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
+def infer_bert(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
     """Old files hold more than their class reads: a pooler, or the sentence head beside the masked words'."""
     has = lambda word: any(word in name for name in names)
     head = values["head"]
@@ -266,7 +266,7 @@ BERT = Family(
         "classify": "BertForSequenceClassification", "tag": "BertForTokenClassification",
         "span": "BertForQuestionAnswering", "none": "BertModel",
     },
-    require=REQUIRE, infer=infer,
+    require=REQUIRE, infer=infer_bert,
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",

@@ -12,7 +12,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, gelu_tanh
-from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, SpanHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, SpanHead, TagHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import ALiBi
 from heedful.weights.names import Row
@@ -38,7 +38,7 @@ def bloom(c: BloomConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
     block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=MLP(c.dim, 4 * c.dim, gelu_tanh))
-    head = choose(
+    head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
         classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
@@ -50,7 +50,7 @@ def bloom(c: BloomConfig) -> LM:
     return LM(Embedding(c.vocab, c.dim, norm=norm()), blocks, head)
 
 
-def names(c: BloomConfig) -> list[Row]:
+def bloom_names(c: BloomConfig) -> list[Row]:
     q_k_v = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")
     return [
         ("transformer.word_embeddings", "embed.token"),
@@ -72,7 +72,7 @@ KEYS = {
 }  # fmt: skip
 
 BLOOM = Family(
-    "bloom", BloomConfig, bloom, names, KEYS,
+    "bloom", BloomConfig, bloom, bloom_names, KEYS,
     presets={"bloom-560m": BloomConfig(), "bloom-176b": BloomConfig(dim=14336, layers=70, heads=112)},
     tiny=BloomConfig(vocab=128, dim=30, layers=2, heads=6, context=64), objective="next_token",
     prefix="transformer", model_types=("bloom",),

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from heedful.errors import ConfigError, InputError, NotFound
-from heedful.models import FAMILIES, find
+from heedful.models import FAMILIES, find_config
 from heedful.models.base import LM, Config, Family, Model, Seq2Seq
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import Decoding, InputFeeding
@@ -83,7 +83,7 @@ class Count:
 
 
 @torch.no_grad()
-def count(what: str | Config | Model, batch: int = 1, length: int | None = None, *, width: int = 2) -> Count:
+def count(model: str | Config | Model, batch: int = 1, length: int | None = None, *, width: int = 2) -> Count:
     """What a preset ("gpt3"), a config or a model costs. Nothing is allocated.
 
     `length` is the context by default; `width` the bytes of one number.
@@ -91,23 +91,23 @@ def count(what: str | Config | Model, batch: int = 1, length: int | None = None,
     for said, value in (("batch", batch), ("length", length), ("width", width)):
         if value is not None and (type(value) is not int or value < 1):
             raise InputError(f"{said}={value!r} must be a whole number, at least 1")
-    name, family, config = _identify(what)
+    name, family, config = _identify(model)
     with outline():
-        model = family.build(config)
-        backbone = _backbone(family, config, model)
+        built = family.build(config)
+        backbone = _backbone(family, config, built)
     values = {f.name: getattr(config, f.name) for f in fields(config)}
     T = length or values.get("context") or LENGTH
-    learned, steering = _learned(backbone), _steering(backbone)
+    learned, steering = _trainable_parameters(backbone), _steering(backbone)
     probe = Probe(config.dim)
-    held = _held(model, T, probe)
+    held = _total_state_numbers(built, T, probe)
     notes = list(_matrices(backbone))
     return Count(
         name=name,
         parameters=learned + steering,
-        active=learned - sum(_idle(m) for m in backbone.modules() if isinstance(m, MoE)),
+        active=learned - sum(_idle_expert_parameters(m) for m in backbone.modules() if isinstance(m, MoE)),
         components=_components(backbone) | ({"steering": steering} if steering else {}),
         heads=_heads(family, config, backbone),
-        flops_per_token=_flops(model, T, probe),
+        flops_per_token=_flops(built, T, probe),
         kv_bytes_per_token=held["token"] * width,
         state_bytes=held["fixed"] * width,
         memory_bytes_per_token=held["source"] * width,
@@ -139,29 +139,29 @@ class Probe:
         return self.seen[key]
 
 
-def _identify(what: str | Config | Model) -> tuple[str, Family, Config]:
-    if isinstance(what, str):
-        return what, *find(what)
-    if isinstance(what, Model):
-        return what.family.name, what.family, what.config
-    having = [family for family in FAMILIES.values() if type(what) is family.config]
+def _identify(model: str | Config | Model) -> tuple[str, Family, Config]:
+    if isinstance(model, str):
+        return model, *find_config(model)
+    if isinstance(model, Model):
+        return model.family.name, model.family, model.config
+    having = [family for family in FAMILIES.values() if type(model) is family.config]
     if not having:
         raise NotFound(
-            f"no family has a {type(what).__name__}", hint="give a preset's name, a config or a model"
+            f"no family has a {type(model).__name__}", hint="give a preset's name, a config or a model"
         )
     if len({family.build for family in having}) > 1:
         names = ", ".join(family.name for family in having)
         raise InputError(
-            f"a {type(what).__name__} may be any of {names}", hint="give a model (device='meta')"
+            f"a {type(model).__name__} may be any of {names}", hint="give a model (device='meta')"
         )
-    return having[0].name, having[0], what
+    return having[0].name, having[0], model
 
 
 def parameters(family: Family, config: Config) -> int:
     """The parameters alone, as `count` gives them."""
     with outline():
         backbone = _backbone(family, config, family.build(config) if config.head == "lm" else None)
-    return _learned(backbone) + _steering(backbone)
+    return _trainable_parameters(backbone) + _steering(backbone)
 
 
 def _backbone(family: Family, config: Config, model: Model | None) -> Model:
@@ -174,7 +174,7 @@ def _backbone(family: Family, config: Config, model: Model | None) -> Model:
         return model or family.build(config)
 
 
-def _learned(model: Model) -> int:
+def _trainable_parameters(model: Model) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
@@ -219,7 +219,7 @@ def _flops(model: Model, length: int, probe: Probe) -> int:
     """Of one token's way through the model, in a text of that length."""
     weights = mixed = 0
     for module, times in _visits(model):
-        weights += times * _multiplied(module)
+        weights += times * _multiplied_weights(module)
         mixed += times * mixing(module, length, probe)
     return 2 * weights + mixed
 
@@ -233,17 +233,17 @@ def _visits(module: nn.Module, times: int = 1) -> Iterator[tuple[nn.Module, int]
         yield from _visits(child, times * again)
 
 
-def _multiplied(module: nn.Module) -> int:
+def _multiplied_weights(module: nn.Module) -> int:
     """The weights of this module itself that a token is multiplied with. A table is looked up instead."""
     if isinstance(module, nn.Embedding):
         return 0
     own = sum(p.numel() for p in module.parameters(recurse=False) if p.ndim >= 2)
     return (
-        own - _idle(module) if isinstance(module, MoE) else own
+        own - _idle_expert_parameters(module) if isinstance(module, MoE) else own
     )  # its experts are counted below it, all of them
 
 
-def _idle(moe: MoE) -> int:
+def _idle_expert_parameters(moe: MoE) -> int:
     """Parameters of the experts that a token is not sent to."""
     return sum(p.numel() for p in moe.parameters()) - moe.active_parameters()
 
@@ -251,7 +251,7 @@ def _idle(moe: MoE) -> int:
 @singledispatch
 def mixing(part: nn.Module, length: int, probe: Probe) -> int:
     """FLOPs one token spends on the others: 4 for each number of a fixed state (updated, then read)."""
-    return 4 * holds(part, length, probe).get("fixed", 0)
+    return 4 * state_numbers(part, length, probe).get("fixed", 0)
 
 
 @mixing.register
@@ -283,7 +283,7 @@ def _(part: nn.Module, length: int, probe: Probe) -> int:
 # ── Memory ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _held(model: Model, length: int, probe: Probe) -> Counter[str]:
+def _total_state_numbers(model: Model, length: int, probe: Probe) -> Counter[str]:
     """Numbers that decoding remembers of a text of that length: per token, per source token, and fixed.
 
     An encoder has no memory.
@@ -296,18 +296,18 @@ def _held(model: Model, length: int, probe: Probe) -> Counter[str]:
     else:
         return sizes
     for module, times in _visits(stack):
-        for kind, size in holds(module, length, probe).items():
+        for kind, size in state_numbers(module, length, probe).items():
             sizes[kind] += times * size
     return sizes
 
 
 @singledispatch
-def holds(part: nn.Module, length: int, probe: Probe) -> dict[str, int]:
+def state_numbers(part: nn.Module, length: int, probe: Probe) -> dict[str, int]:
     """Numbers a part remembers, by what they grow with. A recurrent one reads a token and shows its state."""
     return {"fixed": probe.fixed(part)} if isinstance(part, Part) else {}
 
 
-@holds.register
+@state_numbers.register
 def _(part: Attention, length: int, probe: Probe) -> dict[str, int]:
     state, size = part.new_state(1, length), 2 * part.kv_heads * part.head_dim
     if isinstance(state, SlidingKV) and length > state.slots:
@@ -315,27 +315,27 @@ def _(part: Attention, length: int, probe: Probe) -> dict[str, int]:
     return {"token": size}
 
 
-@holds.register
+@state_numbers.register
 def _(part: CrossAttention, length: int, probe: Probe) -> dict[str, int]:
     return {"source": 2 * part.heads * part.head_dim}
 
 
-@holds.register
+@state_numbers.register
 def _(part: LatentAttention, length: int, probe: Probe) -> dict[str, int]:
     return {"token": part.per_token}
 
 
-@holds.register
+@state_numbers.register
 def _(part: Recurrence, length: int, probe: Probe) -> dict[str, int]:
     return {"fixed": len(part.carried) * part.hidden}
 
 
-@holds.register
+@state_numbers.register
 def _(part: Decoding, length: int, probe: Probe) -> dict[str, int]:
     return {}  # its unit counts for itself
 
 
-@holds.register
+@state_numbers.register
 def _(part: InputFeeding, length: int, probe: Probe) -> dict[str, int]:
     return {"fixed": part.hidden}  # the attentional vector; its layers count for themselves
 
@@ -358,11 +358,11 @@ def _matrices(model: Model) -> Iterator[tuple[int, int]]:
             yield 0, 3 * module.heads - 3
 
 
-def describe(found: Count) -> dict[str, Any]:
+def describe(size: Count) -> dict[str, Any]:
     """The count as a table of plain values, for JSON."""
-    plain = {f.name: getattr(found, f.name) for f in fields(found)}
+    plain = {f.name: getattr(size, f.name) for f in fields(size)}
     return plain | {
-        "weight_bytes": found.weight_bytes,
-        "flops": found.flops,
-        "cache_bytes": found.cache_bytes,
+        "weight_bytes": size.weight_bytes,
+        "flops": size.flops,
+        "cache_bytes": size.cache_bytes,
     }

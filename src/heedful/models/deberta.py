@@ -21,7 +21,7 @@ from heedful.nn.block import Block, Stack
 from heedful.nn.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, Head, MLMHead, NoHead, Pooler, SpanHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, Head, MLMHead, NoHead, Pooler, SpanHead, TagHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
@@ -78,7 +78,7 @@ class DebertaV2Config(DebertaConfig):
             )
 
 
-def embedding(c: DebertaConfig) -> Embedding:
+def deberta_embedding(c: DebertaConfig) -> Embedding:
     widen = nn.Linear(c.table_dim, c.dim, bias=False) if c.table_dim != c.dim else nn.Identity()
     project = nn.Sequential(OrderedDict(widen=widen, norm=LayerNorm(c.dim, c.norm_eps)))
     position = Learned(c.context, c.table_dim) if c.absolute else None
@@ -90,7 +90,7 @@ def embedding(c: DebertaConfig) -> Embedding:
 def deberta_head(c: DebertaConfig) -> Head:
     mlm = dict(table_dim=c.table_dim, eps=c.norm_eps, tied=c.tied, spare=not c.tied)
     pool = lambda: Pooler(c.dim, activation(c.pool_act))
-    return choose(
+    return choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), **mlm),  # type: ignore[arg-type]
         classify=lambda: ClassifyHead(pool(), c.dim, c.labels, dropout=c.dropout),
@@ -108,7 +108,7 @@ def deberta(c: DebertaConfig) -> LM:
     )  # fmt: skip
     mlp = lambda: MLP(c.dim, c.hidden, activation(c.act))
     block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=mlp())
-    return LM(embedding(c), Stack([block() for _ in range(c.layers)]), deberta_head(c), causal=False)
+    return LM(deberta_embedding(c), Stack([block() for _ in range(c.layers)]), deberta_head(c), causal=False)
 
 
 def deberta_v2(c: DebertaV2Config) -> LM:
@@ -122,7 +122,7 @@ def deberta_v2(c: DebertaV2Config) -> LM:
     block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=mlp())
     first = lambda: ConvBlock(norm, c.dropout, attn=attn(), ffn=mlp(), conv=conv()) if c.conv else block()
     blocks = [first(), *(block() for _ in range(c.layers - 1))]
-    return LM(embedding(c), Stack(blocks), deberta_head(c), causal=False)
+    return LM(deberta_embedding(c), Stack(blocks), deberta_head(c), causal=False)
 
 
 SELF = "deberta.encoder.layer.*.attention.self"
@@ -177,7 +177,7 @@ SILENT = {"position_biased_input": True, "relative_attention": False, "legacy": 
 SILENT_V2 = {**SILENT, "share_att_key": False, "conv_kernel_size": 0}
 
 
-def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+def read_deberta(hf_config: dict[str, Any]) -> dict[str, Any]:
     terms = hf_config.get("pos_att_type") or []
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
     far = hf_config.get("max_relative_positions", -1)
@@ -185,23 +185,23 @@ def read(hf_config: dict[str, Any]) -> dict[str, Any]:
     return silent | {"terms": tuple(t.strip() for t in terms), **({"far": far} if far > 0 else {})}
 
 
-def read_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
+def read_deberta_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
     silent = {DEBERTA_V2_KEYS[key]: value for key, value in SILENT_V2.items() if hf_config.get(key) is None}
     norm = "layer_norm" in str(hf_config.get("norm_rel_ebd", "none")).lower()
     buckets = max(hf_config.get("position_buckets", -1), 0)
-    return read(hf_config) | silent | {"far_norm": norm, "buckets": buckets}
+    return read_deberta(hf_config) | silent | {"far_norm": norm, "buckets": buckets}
 
 
-def write(c: DebertaConfig) -> dict[str, Any]:
+def write_deberta(c: DebertaConfig) -> dict[str, Any]:
     return {"pos_att_type": list(c.terms), "max_relative_positions": c.far, "pooler_hidden_size": c.dim}
 
 
-def write_v2(c: DebertaV2Config) -> dict[str, Any]:
+def write_deberta_v2(c: DebertaV2Config) -> dict[str, Any]:
     norm = "layer_norm" if c.far_norm else "none"
-    return write(c) | {"norm_rel_ebd": norm, "position_buckets": c.buckets or -1}
+    return write_deberta(c) | {"norm_rel_ebd": norm, "position_buckets": c.buckets or -1}
 
 
-def infer(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
+def infer_deberta(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
     """The published files name no class and hold the newer masked-word head."""
     if values["head"] in ("none", "mlm") and any(name.startswith("lm_predictions.") for name in names):
         return {"head": "mlm", "legacy": False, "tied": True}
@@ -227,8 +227,8 @@ READS = {
 DEBERTA = Family(
     "deberta", DebertaConfig, deberta, deberta_names, DEBERTA_KEYS, presets={"deberta-base": DebertaConfig()},
     tiny=DebertaConfig(**TINY, far=6), objective="masked", prefix="deberta", model_types=("deberta",),
-    heads=HEADS, require={"talking_head": (False,)}, read=read, write=write, infer=infer, copies=COPIES,
-    drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
+    heads=HEADS, require={"talking_head": (False,)}, read=read_deberta, write=write_deberta,
+    infer=infer_deberta, copies=COPIES, drop=DROP, reads=READS, paper="He et al. 2021, arXiv 2006.03654",
 )  # fmt: skip
 
 DEBERTA_V2 = Family(
@@ -236,6 +236,6 @@ DEBERTA_V2 = Family(
     presets={"deberta-v3-base": DebertaV2Config()},
     tiny=DebertaV2Config(**TINY, buckets=8, conv=3), objective="masked", prefix="deberta",
     model_types=("deberta-v2",), heads={k: v.replace("Deberta", "DebertaV2") for k, v in HEADS.items()},
-    read=read_v2, write=write_v2, infer=infer, copies=COPIES, drop=DROP, reads=READS,
+    read=read_deberta_v2, write=write_deberta_v2, infer=infer_deberta, copies=COPIES, drop=DROP, reads=READS,
     paper="He et al. 2023, arXiv 2111.09543",
 )  # fmt: skip

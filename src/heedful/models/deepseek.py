@@ -16,7 +16,7 @@ from heedful.models.published import read_rope, write_rope
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose_head
 from heedful.nn.latent import LatentAttention
 from heedful.nn.moe import Experts, MoE, Router, SigmoidRouter, SoftmaxRouter
 from heedful.nn.norm import RMSNorm
@@ -90,14 +90,14 @@ class DeepSeekV3Config(DeepSeekV2Config):
     normalise: bool = True
 
 
-def attention(c: DeepSeekV2Config, rotary: Rotary) -> LatentAttention:
+def deepseek_attention(c: DeepSeekV2Config, rotary: Rotary) -> LatentAttention:
     return LatentAttention(
         c.dim, c.heads, rank=c.rank, q_rank=c.q_rank, head_dim=c.head_dim, rope_dim=c.rope_dim,
         value_dim=c.value_dim, rotary=rotary, bias=c.bias, scale=c.scale, dropout=c.dropout,
     )  # fmt: skip
 
 
-def mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:
+def deepseek_mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:
     return GatedMLP(c.dim, hidden, activation(c.act), bias=c.ffn_bias)
 
 
@@ -108,12 +108,12 @@ def moe(c: DeepSeekV2Config, router: type[Router]) -> MoE:
             normalise=c.normalise,
         ),
         Experts(c.experts, c.dim, c.expert_hidden, activation(c.act)),
-        mlp(c, c.shared * c.expert_hidden) if c.shared else None,
+        deepseek_mlp(c, c.shared * c.expert_hidden) if c.shared else None,
     )  # fmt: skip
 
 
-def head(c: DeepSeekV2Config) -> Head:
-    return choose(
+def deepseek_head(c: DeepSeekV2Config) -> Head:
+    return choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
         classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
@@ -125,9 +125,9 @@ def head(c: DeepSeekV2Config) -> Head:
 def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
     rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
     norm = lambda: RMSNorm(c.dim, c.norm_eps)
-    ffn = lambda i: mlp(c, c.hidden) if i < c.dense else moe(c, router)
-    block = lambda i: Block(norm, attn=attention(c, rotary), ffn=ffn(i))
-    return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), head(c))
+    ffn = lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router)
+    block = lambda i: Block(norm, attn=deepseek_attention(c, rotary), ffn=ffn(i))
+    return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), deepseek_head(c))
 
 
 def deepseek_v2(c: DeepSeekV2Config) -> LM:
@@ -138,7 +138,7 @@ def deepseek_v3(c: DeepSeekV3Config) -> LM:
     return deepseek(c, SigmoidRouter)
 
 
-def names(c: DeepSeekV2Config) -> list[Row]:
+def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
     """The rotary entries come last in every query head and in the shared key."""
     queries = Pairs(c.heads, c.rope_dim) if c.interleaved else SAME
     key = Pairs(1, c.rope_dim) if c.interleaved else SAME
@@ -179,7 +179,7 @@ V3_KEYS = {
 }  # fmt: skip
 
 
-def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+def read_deepseek(hf_config: dict[str, Any]) -> dict[str, Any]:
     heads, kv_heads = hf_config.get("num_attention_heads"), hf_config.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         raise ConfigError(
@@ -190,31 +190,34 @@ def read(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"rope_base": base, "rope_scaling": scaling, "q_rank": hf_config.get("q_lora_rank", 1536) or 0}
 
 
-def read_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
+def read_deepseek_v2(hf_config: dict[str, Any]) -> dict[str, Any]:
     limited = hf_config.get("topk_method") == "group_limited_greedy"
     groups, kept = ((hf_config.get(key) or 1) if limited else 1 for key in ("n_group", "topk_group"))
-    return {**read(hf_config), "groups": groups, "groups_kept": kept}
+    return {**read_deepseek(hf_config), "groups": groups, "groups_kept": kept}
 
 
-def write(c: DeepSeekV2Config) -> dict[str, Any]:
+def write_deepseek(c: DeepSeekV2Config) -> dict[str, Any]:
     return {
         "q_lora_rank": c.q_rank or None, "num_key_value_heads": c.heads,
         "rope_parameters": write_rope(c.rope_base, c.rope_scaling),
     }  # fmt: skip
 
 
-def write_v2(c: DeepSeekV2Config) -> dict[str, Any]:
+def write_deepseek_v2(c: DeepSeekV2Config) -> dict[str, Any]:
     method = "group_limited_greedy" if c.groups > 1 else "greedy"
-    return {**write(c), "topk_method": method, "n_group": c.groups, "topk_group": c.groups_kept}
+    return {**write_deepseek(c), "topk_method": method, "n_group": c.groups, "topk_group": c.groups_kept}
 
 
 def write_v3(c: DeepSeekV3Config) -> dict[str, Any]:
-    return {**write(c), "num_nextn_predict_layers": 0}  # such layers are not built, so none are written
+    return {
+        **write_deepseek(c),
+        "num_nextn_predict_layers": 0,
+    }  # such layers are not built, so none are written
 
 
-def refuse_fp8(found: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
+def refuse_fp8(names: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Published V3 matrices are 8-bit numbers with a scale for each tile."""
-    scales = sorted(name for name in found if name.endswith(".weight_scale_inv"))
+    scales = sorted(name for name in names if name.endswith(".weight_scale_inv"))
     if scales:
         raise ConfigError(
             (f"the file holds FP8 weights ({scales[0]!r} is one of {len(scales)} scales), not read here"),
@@ -238,7 +241,7 @@ YARN_V2 = YarnScaling(40.0, 4096, mscale=0.707, mscale_all_dim=0.707)
 YARN_V3 = YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
 
 DEEPSEEK_V2 = Family(
-    "deepseek-v2", DeepSeekV2Config, deepseek_v2, names, V2_KEYS,
+    "deepseek-v2", DeepSeekV2Config, deepseek_v2, deepseek_names, V2_KEYS,
     presets={
         "deepseek-v2": DeepSeekV2Config(rope_scaling=YARN_V2),
         "deepseek-v2-lite": DeepSeekV2Config(
@@ -256,7 +259,7 @@ DEEPSEEK_V2 = Family(
         "scoring_func": ("softmax",), "topk_method": ("greedy", "group_limited_greedy"),
         "moe_layer_freq": (1,),
     },
-    read=read_v2, write=write_v2, infer=refuse_fp8, drop=drop,
+    read=read_deepseek_v2, write=write_deepseek_v2, infer=refuse_fp8, drop=drop,
     reads={"q_lora_rank": "int | None", "num_key_value_heads": "int", "n_group": "int", "topk_group": "int"},
     copies={"lm_head.weight": "model.embed_tokens.weight"},
     paper="DeepSeek-AI 2024, arXiv 2405.04434",
@@ -271,5 +274,5 @@ DEEPSEEK_V3 = replace(
         "tag": "DeepseekV3ForTokenClassification", "none": "DeepseekV3Model",
     },
     require={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
-    read=read, write=write_v3, paper="DeepSeek-AI 2024, arXiv 2412.19437",
+    read=read_deepseek, write=write_v3, paper="DeepSeek-AI 2024, arXiv 2412.19437",
 )  # fmt: skip

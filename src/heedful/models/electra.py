@@ -17,7 +17,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, DetectHead, MLMHead, NoHead, Pooler, SpanHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, DetectHead, MLMHead, NoHead, Pooler, SpanHead, TagHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 
@@ -52,7 +52,7 @@ def electra(c: ElectraConfig) -> LM:
     attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
     block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
     pool = lambda: Pooler(c.dim, F.gelu, c.dropout)
-    head = choose(
+    head = choose_head(
         c.head,
         detect=lambda: DetectHead(c.dim, activation(c.act)),
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, table_dim=c.table_dim, eps=c.norm_eps, tied=c.tied),

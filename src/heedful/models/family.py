@@ -22,9 +22,9 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
-def derived(rule: Callable[[Any], Any], least: int = 1) -> Any:
-    """A config field that, left None, follows from the others; a whole number is at least `least`."""
-    return field(default=None, metadata={"derive": rule, "least": least})
+def derived(rule: Callable[[Any], Any], minimum: int = 1) -> Any:
+    """A config field that, left None, follows from the others; a whole number is at least `minimum`."""
+    return field(default=None, metadata={"derive": rule, "least": minimum})
 
 
 def from_zero(default: int) -> Any:
@@ -35,25 +35,25 @@ def from_zero(default: int) -> Any:
 MAX_WHOLE, MAX_NUMBER, MAX_LAYERS = 2**28, 1e18, 10_000  # no model has a size, a number or a depth over these
 
 
-def fits(value: Any, kind: str) -> bool:
+def is_of_kind(value: Any, kind: str) -> bool:
     """Whether a value is what an annotation says. A whole number may stand for a fraction, True for none.
 
     Annotations are read as they are written: to evaluate those of all configs would double the import.
     """
     if " | " in kind:
-        return any(fits(value, one) for one in kind.split(" | "))
+        return any(is_of_kind(value, one) for one in kind.split(" | "))
     if kind == "None":
         return value is None
     if kind.startswith("tuple["):
         inner = kind.removeprefix("tuple[").removesuffix(", ...]")
-        return isinstance(value, tuple | list) and all(fits(one, inner) for one in value)
+        return isinstance(value, tuple | list) and all(is_of_kind(one, inner) for one in value)
     if kind == "float":
-        return fits(value, "int") or (isinstance(value, float) and math.isfinite(value))
+        return is_of_kind(value, "int") or (isinstance(value, float) and math.isfinite(value))
     names = [c.__name__ for c in type(value).__mro__]
     return kind in names and (kind == "bool" or not isinstance(value, bool))
 
 
-def wanted(kind: str) -> str:
+def describe_kind(kind: str) -> str:
     """What an annotation asks for, in words."""
     words = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a name in quotes"}
     words |= {"tuple[int, ...]": "a list of whole numbers", "tuple[str, ...]": "a list of names"}
@@ -61,13 +61,13 @@ def wanted(kind: str) -> str:
     return " or ".join(words.get(one, one) for one in kind.split(" | "))
 
 
-def check_value(name: str, value: Any, kind: str, least: int = 1, most: int = MAX_WHOLE) -> None:
+def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int = MAX_WHOLE) -> None:
     """Raise ConfigError for a value that is not of the kind an annotation says, or out of bounds.
 
-    A whole number lies between `least` and `most`, any other number between 0 and MAX_NUMBER.
+    A whole number lies between `minimum` and `maximum`, any other number between 0 and MAX_NUMBER.
     """
-    if not fits(value, kind):
-        raise ConfigError(f"{name}={value!r:.80} is not what it should be: {wanted(kind)}")
+    if not is_of_kind(value, kind):
+        raise ConfigError(f"{name}={value!r:.80} is not what it should be: {describe_kind(kind)}")
     for number in value if isinstance(value, tuple | list) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
@@ -76,10 +76,10 @@ def check_value(name: str, value: Any, kind: str, least: int = 1, most: int = MA
                 raise ConfigError(f"{name}={number} must not be below 0")
             if number > MAX_NUMBER:
                 raise ConfigError(f"{name}={number!s:.40} must be at most {MAX_NUMBER:g}")
-        elif number > most:
-            raise ConfigError(f"{name}={number!s:.40} must be at most {most:,}")
-        elif number < least and number is value:
-            raise ConfigError(f"{name}={number!s:.40} must be at least {least}")
+        elif number > maximum:
+            raise ConfigError(f"{name}={number!s:.40} must be at most {maximum:,}")
+        elif number < minimum and number is value:
+            raise ConfigError(f"{name}={number!s:.40} must be at least {minimum}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.ops import Fused, Transposed
@@ -57,24 +57,24 @@ class GPT3Config(GPT2Config):
     window: int = 256  # of every other layer; the paper gives no number
 
 
-def embedding(c: GPTConfig) -> Embedding:
+def gpt_embedding(c: GPTConfig) -> Embedding:
     return Embedding(c.vocab, c.dim, position=Learned(c.context, c.dim), dropout=c.dropout)
 
 
-def attention(c: GPTConfig, window: int | None = None) -> Attention:
+def gpt_attention(c: GPTConfig, window: int | None = None) -> Attention:
     return Attention(c.dim, c.heads, bias=True, window=window, dropout=c.dropout)
 
 
-def mlp(c: GPTConfig) -> MLP:
+def gpt_mlp(c: GPTConfig) -> MLP:
     return MLP(c.dim, c.hidden, activation(c.act))
 
 
-def norm(c: GPTConfig) -> Callable[[], nn.Module]:
+def gpt_norm(c: GPTConfig) -> Callable[[], nn.Module]:
     return lambda: LayerNorm(c.dim, c.norm_eps)
 
 
 def gpt_head(c: GPTConfig) -> Head:
-    return choose(
+    return choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
         classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
@@ -93,20 +93,20 @@ def gpt(c: GPTConfig) -> LM:
         )
     if c.hidden != 4 * c.dim:
         raise ConfigError(f"hidden={c.hidden} is fixed in a gpt, 4 dim = {4 * c.dim}", hint="build a gpt2")
-    block = lambda: Block(norm(c), "post", c.dropout, attn=attention(c), ffn=mlp(c))
-    return LM(embedding(c), Stack([block() for _ in range(c.layers)]), gpt_head(c))
+    block = lambda: Block(gpt_norm(c), "post", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
+    return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)]), gpt_head(c))
 
 
 def gpt2(c: GPT2Config) -> LM:
-    block = lambda: Block(norm(c), "pre", c.dropout, attn=attention(c), ffn=mlp(c))
-    return LM(embedding(c), Stack([block() for _ in range(c.layers)], norm(c)()), gpt_head(c))
+    block = lambda: Block(gpt_norm(c), "pre", c.dropout, attn=gpt_attention(c), ffn=gpt_mlp(c))
+    return LM(gpt_embedding(c), Stack([block() for _ in range(c.layers)], gpt_norm(c)()), gpt_head(c))
 
 
 def gpt3(c: GPT3Config) -> LM:
     block = lambda i: Block(
-        norm(c), "pre", c.dropout, attn=attention(c, c.window if i % 2 else None), ffn=mlp(c)
+        gpt_norm(c), "pre", c.dropout, attn=gpt_attention(c, c.window if i % 2 else None), ffn=gpt_mlp(c)
     )
-    return LM(embedding(c), Stack([block(i) for i in range(c.layers)], norm(c)()), gpt_head(c))
+    return LM(gpt_embedding(c), Stack([block(i) for i in range(c.layers)], gpt_norm(c)()), gpt_head(c))
 
 
 QKV = ("blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.v")

@@ -13,12 +13,13 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
+from heedful.models.recurrent import same_keys, same_names
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.context import Part
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
-from heedful.nn.head import Head, LMHead, NoHead, choose
+from heedful.nn.head import Head, LMHead, NoHead, choose_head
 from heedful.nn.linear import (
     GatedConv,
     GatedLinearAttention,
@@ -92,10 +93,10 @@ class BasedConfig(Config):
 
 
 def lm_head(c: LinearConfig | GLAConfig | BasedConfig) -> Head:
-    return choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
+    return choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
 
 
-def linear(c: LinearConfig) -> LM:
+def linear_attention(c: LinearConfig) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     attn = lambda: LinearAttention(c.dim, c.heads, features=elu_features, bias=True)
     block = lambda: Block(norm, "pre", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
@@ -126,23 +127,16 @@ def based(c: BasedConfig) -> LM:
     return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), lm_head(c))
 
 
-def same(*names: str) -> list[tuple[str, str]]:
-    """Rows for a family that is published under our own names."""
-    return [(name, name) for name in ("embed.token", "blocks.norm", "head.out", *names)]
-
-
-def own_keys(config: type[Config]) -> dict[str, str]:
-    return {name: name for name in config.known() if name not in ("head", "labels")}
-
-
 def read_based(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(hf_config[name]) for name in ("linear_at", "window_at") if name in hf_config}
 
 
+EDGES = same_names("embed.token", "blocks.norm", "head.out")
+
 LINEAR = Family(
-    "linear", LinearConfig, linear,
-    same("blocks.*.attn.{q,k,v,o}", "blocks.*.ffn.{up,down}", "blocks.*.{attn,ffn}_norm"),
-    own_keys(LinearConfig),
+    "linear", LinearConfig, linear_attention,
+    [*EDGES, *same_names("blocks.*.attn.{q,k,v,o}", "blocks.*.ffn.{up,down}", "blocks.*.{attn,ffn}_norm")],
+    same_keys(LinearConfig),
     presets={"linear-124m": LinearConfig()},  # a size of ours, GPT-2's
     tiny=LinearConfig(vocab=128, dim=32, layers=2, heads=4),
     objective="next_token", heads={"lm": "LinearLM", "none": "LinearModel"},
@@ -151,11 +145,11 @@ LINEAR = Family(
 
 GLA = Family(
     "gla", GLAConfig, gla,
-    same(
+    [*EDGES, *same_names(
         "blocks.*.attn.{q,k,v,o,low,decay,gate,norm}", "blocks.*.ffn.{gate,up,down}",
         "blocks.*.{attn,ffn}_norm",
-    ),
-    own_keys(GLAConfig),
+    )],
+    same_keys(GLAConfig),
     presets={
         "gla-340m": GLAConfig(),
         "gla-1.3b": GLAConfig(dim=2048),
@@ -167,11 +161,11 @@ GLA = Family(
 
 BASED = Family(
     "based", BasedConfig, based,
-    same(
+    [*EDGES, *same_names(
         "blocks.*.attn.{q,k,v,o}", "blocks.*.conv.{value,gate,conv,out}", "blocks.*.ffn.{gate,up,down}",
         "blocks.*.{attn,conv,ffn}_norm",
-    ),
-    own_keys(BasedConfig),
+    )],
+    same_keys(BasedConfig),
     presets={
         "based-360m": BasedConfig(),
         "based-1b": BasedConfig(

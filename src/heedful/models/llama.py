@@ -17,7 +17,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, SpanHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, SpanHead, TagHead, choose_head
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
@@ -74,7 +74,7 @@ def llama(c: LlamaConfig, window: int | None = None) -> LM:
     block = lambda: Block(
         norm, attn=attn(), ffn=GatedMLP(c.dim, c.hidden, activation(c.act), bias=c.ffn_bias)
     )
-    head = choose(
+    head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
         classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
@@ -128,12 +128,12 @@ KEYS = {
 }  # fmt: skip
 
 
-def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+def read_llama(hf_config: dict[str, Any]) -> dict[str, Any]:
     base, scaling = read_rope(hf_config, hf_config.get("max_position_embeddings", 2048))
     return {"rope_base": base, "rope_scaling": scaling}
 
 
-def write(c: LlamaConfig) -> dict[str, Any]:
+def write_llama(c: LlamaConfig) -> dict[str, Any]:
     return {"rope_parameters": write_rope(c.rope_base, c.rope_scaling)}
 
 
@@ -158,7 +158,7 @@ LLAMA = Family(
         "lm": "LlamaForCausalLM", "classify": "LlamaForSequenceClassification",
         "tag": "LlamaForTokenClassification", "span": "LlamaForQuestionAnswering", "none": "LlamaModel",
     },
-    read=read, write=write,
+    read=read_llama, write=write_llama,
     copies={"lm_head.weight": "model.embed_tokens.weight", "output.weight": "token_embd.weight"},
     drop=("*.rotary_emb.inv_freq", "rope_freqs.weight"), gguf="llama", gguf_names=gguf_names,
     gguf_keys={

@@ -13,7 +13,7 @@ from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import LMHead, NoHead, choose
+from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.ssm import Mamba, NarrowRMSNorm, Widen
 from heedful.weights.ops import Fused
 
@@ -51,7 +51,7 @@ def mamba(c: MambaConfig) -> LM:
         step=(c.step_min, c.step_max),
     )  # fmt: skip
     embed = Embedding(c.vocab, c.dim, project=Widen() if c.wide else None)
-    head = choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
     return LM(embed, Stack([Block(norm, ssm=ssm()) for _ in range(c.layers)], norm()), head)
 
 
@@ -78,12 +78,12 @@ KEYS = {
 }  # fmt: skip
 
 
-def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+def read_mamba(hf_config: dict[str, Any]) -> dict[str, Any]:
     hidden = int(hf_config.get("expand", 2) * hf_config.get("hidden_size", 768))
     return {"hidden": hidden} | ({"rank": None} if hf_config.get("time_step_rank") == "auto" else {})
 
 
-def write(c: MambaConfig) -> dict[str, Any]:
+def write_mamba(c: MambaConfig) -> dict[str, Any]:
     return {"expand": c.hidden // c.dim, "intermediate_size": c.hidden}
 
 
@@ -99,7 +99,8 @@ MAMBA = Family(
     tiny=MambaConfig(vocab=128, dim=32, layers=2, state=8),
     objective="next_token", prefix="backbone", model_types=("mamba",),
     heads={"lm": "MambaForCausalLM", "none": "MambaModel"},
-    require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"}, read=read, write=write,
+    require={"hidden_act": ("silu", "swish")}, fixed={"hidden_act": "silu"},
+    read=read_mamba, write=write_mamba,
     reads={"expand": "int", "time_step_rank": "int | str"},
     copies={"lm_head.weight": "backbone.embeddings.weight"}, paper="Gu and Dao 2023, arXiv 2312.00752",
 )  # fmt: skip

@@ -24,15 +24,17 @@ def parameter_count(family: Family, config: Config) -> int:
         return sum(p.numel() for p in family.build(config).parameters())
 
 
-def check_memory(what: str, needed: int, device: torch.device, hint: str) -> None:
-    """Raise OutOfMemory if the device has fewer than `needed` bytes free.
+def check_memory(name: str, needed_bytes: int, device: torch.device, hint: str) -> None:
+    """Raise OutOfMemory if the device has fewer than `needed_bytes` free.
 
-    `what` begins the sentence: "'gpt3' has 175 B parameters and". `hint` says what to do instead.
+    `name` begins the sentence: "'gpt3' has 175 B parameters and". `hint` says what to do instead.
     """
     free = available_bytes(device)
-    if free is None or needed <= free:
+    if free is None or needed_bytes <= free:
         return
-    raise OutOfMemory(f"{what} needs {gigabytes(needed)}, and {device} has {gigabytes(free)} free", hint=hint)
+    raise OutOfMemory(
+        f"{name} needs {gigabytes(needed_bytes)}, and {device} has {gigabytes(free)} free", hint=hint
+    )
 
 
 def gigabytes(size: int) -> str:

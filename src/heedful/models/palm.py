@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.recurrent import own, own_keys
+from heedful.models.recurrent import same_keys, same_names
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, TagHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary
 
@@ -40,7 +40,7 @@ def palm(c: PalmConfig) -> LM:
     attn = lambda: Attention(c.dim, c.heads, 1, c.head_dim, rotary=rotary, dropout=c.dropout)
     ffn = lambda: GatedMLP(c.dim, c.hidden, activation(c.act))
     block = lambda: ParallelBlock(norm, c.dropout, attn=attn(), ffn=ffn())
-    head = choose(
+    head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=True, scale=c.dim**-0.5),  # §5: logits divided by √D
         classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
@@ -51,13 +51,13 @@ def palm(c: PalmConfig) -> LM:
     return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)
 
 
-NAMES = own(
+NAMES = same_names(
     "embed.token", "blocks.*.norm", "blocks.*.attn.{q,k,v,o}", "blocks.*.ffn.{gate,up,down}", "blocks.norm",
     "head.{label,tag}",
 )  # fmt: skip
 
 PALM = Family(
-    "palm", PalmConfig, palm, NAMES, own_keys(PalmConfig),
+    "palm", PalmConfig, palm, NAMES, same_keys(PalmConfig),
     presets={
         "palm-8b": PalmConfig(),
         "palm-62b": PalmConfig(dim=8192, layers=64, heads=32),

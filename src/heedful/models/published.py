@@ -49,17 +49,17 @@ def read_rope(hf_config: dict[str, Any], context: int) -> tuple[float, Scaling |
 
 
 def read_gguf_rope(
-    said: Mapping[str, Any], divisors: Sequence[float], base: float, context: int
+    rope_settings: Mapping[str, Any], divisors: Sequence[float], base: float, context: int
 ) -> Scaling | None:
     """The scaling of a GGUF file, by its metadata (linear, yarn) or by a divisor of each frequency.
 
     Llama 3.1 and later list divisors and nothing else: the largest is the factor, and it is checked that the
     rule makes the others. What cannot be told for certain would give a model that is wrong without a sign.
     """
-    kind = said.get("type", "none")
+    kind = rope_settings.get("type", "none")
     if any(d != 1 for d in divisors):
         size = torch.tensor([[context]])
-        for trained in (8192, said.get("original_context_length", 8192)):
+        for trained in (8192, rope_settings.get("original_context_length", 8192)):
             guess = Llama3Scaling(max(divisors), int(trained))
             plain, scaled = (frequencies(2 * len(divisors), base, s, size)[0][0] for s in (None, guess))
             if kind == "none" and torch.allclose(plain / scaled, torch.tensor(divisors), rtol=1e-3):
@@ -72,13 +72,17 @@ def read_gguf_rope(
     known = {"type", "factor", "original_context_length", "finetuned"}
     if kind == "none":
         return None
-    if kind not in ("linear", "yarn") or (more := sorted(said.keys() - known)):
+    if kind not in ("linear", "yarn") or (more := sorted(rope_settings.keys() - known)):
         what = f"rope scaling {kind!r}" + (f" with {', '.join(more)}" if kind in ("linear", "yarn") else "")
         raise WeightsError(
             f"{what} is not read from GGUF", hint="load the model's safetensors folder instead"
         )
-    trained = said.get("original_context_length")
-    rope = {"rope_type": kind, "factor": said.get("factor"), "original_max_position_embeddings": trained}
+    trained = rope_settings.get("original_context_length")
+    rope = {
+        "rope_type": kind,
+        "factor": rope_settings.get("factor"),
+        "original_max_position_embeddings": trained,
+    }
     return read_rope({"rope_scaling": rope}, context)[1]
 
 
@@ -89,7 +93,7 @@ def config_from_gguf(family: Family, source: GGUFFile) -> Config:
             family.config.check_field(ours, source.metadata[theirs], f"{source.path}: {theirs}")
     values = source.config(family.gguf_keys)
     told, divisors = source.rope()
-    check_kinds(f"{source.path}: rope scaling", told, GGUF_ROPE, least=1)
+    check_kinds(f"{source.path}: rope scaling", told, GGUF_ROPE, minimum=1)
     scaling = read_gguf_rope(told, divisors, values.get("rope_base", 10000.0), values.get("context", 2048))
     values |= {} if scaling is None else {"rope_scaling": scaling}
     return family.config.strict(**values)
@@ -158,17 +162,17 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
         raise ConfigError(f"{family.name} has no field for {wrong}", hint="its table of keys is at fault")
     if family.infer is not None:
         values |= family.infer(set(names), values)
-    return family.config.strict(**values | _stated(hf_config))
+    return family.config.strict(**values | _quantised_fields(hf_config))
 
 
-def _stated(hf_config: dict[str, Any]) -> dict[str, Any]:
+def _quantised_fields(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Fields that a quantised model's config.json states, because its tensors do not bear published names."""
     quantised = hf_config.get("quantization")
     stated = quantised.get("fields") if isinstance(quantised, dict) else None
     return stated if isinstance(stated, dict) else {}
 
 
-def unstated(
+def missing_fields(
     family: Family, config: Config, hf_config: dict[str, Any], names: Iterable[str]
 ) -> dict[str, Any]:
     """Fields of a config that its published form and the names of its tensors do not give back."""

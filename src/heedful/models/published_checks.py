@@ -11,7 +11,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.family import Config, Family, check_value
-from heedful.weights.files import Entry
+from heedful.weights.files import TensorEntry
 
 IDS = "int | tuple[int, ...]"
 COMMON = {
@@ -31,11 +31,11 @@ LENGTHS = {"context", "window", "far", "start_token", "labels"}  # which no tens
 FEW = 1000  # of anything, however small the file: it costs nothing
 
 
-def check_kinds(where: str, values: Mapping[str, Any], kinds: Mapping[str, str], least: int = -1) -> None:
+def check_kinds(where: str, values: Mapping[str, Any], kinds: Mapping[str, str], minimum: int = -1) -> None:
     """Raise ConfigError for the first value that is not of its kind. What is null or missing is silence."""
     for name, kind in kinds.items():
         if values.get(name) is not None:
-            check_value(f"{where} {name}", values[name], kind, least)
+            check_value(f"{where} {name}", values[name], kind, minimum)
 
 
 def check_published(family: Family, hf_config: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ def check_published(family: Family, hf_config: Mapping[str, Any]) -> None:
 
 def check_rope(where: str, rope: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first setting of rotary positions that is none."""
-    check_kinds(f"config.json: {where}", rope, ROPE, least=1)
+    check_kinds(f"config.json: {where}", rope, ROPE, minimum=1)
     for name in ("factor", "rope_theta"):
         if rope.get(name) == 0:
             raise ConfigError(f"config.json: {where} {name}=0 must be above 0")
@@ -76,7 +76,7 @@ def read_quantization(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sizes(
-    config: Config, keys: Mapping[str, str], entries: Mapping[str, Entry], where: str = "config.json"
+    config: Config, keys: Mapping[str, str], entries: Mapping[str, TensorEntry], where: str = "config.json"
 ) -> None:
     """Raise ConfigError for a size that the weights cannot have, before a model of that size is made.
 

@@ -13,7 +13,7 @@ from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
 from heedful.nn.block import Stack
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose
+from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose_head
 from heedful.nn.recurrent import GRU, LSTM, RNN, Recurrence
 
 
@@ -34,8 +34,8 @@ class RecurrentConfig(Config):
             )
 
 
-def head(c: RecurrentConfig) -> Head:
-    return choose(
+def recurrent_head(c: RecurrentConfig) -> Head:
+    return choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, bias=True),
         classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels),
@@ -44,54 +44,54 @@ def head(c: RecurrentConfig) -> Head:
     )
 
 
-def stacked(c: RecurrentConfig, layer: type[Recurrence]) -> LM:
+def stack_layers(c: RecurrentConfig, layer: type[Recurrence]) -> LM:
     sizes = [c.table_dim] + [c.dim] * (c.layers - 1)
     blocks = [layer(size, c.dim, bias=c.bias, dropout=c.dropout) for size in sizes]
-    return LM(Embedding(c.vocab, c.table_dim, dropout=c.dropout), Stack(blocks), head(c))
+    return LM(Embedding(c.vocab, c.table_dim, dropout=c.dropout), Stack(blocks), recurrent_head(c))
 
 
 def rnn(c: RecurrentConfig) -> LM:
-    return stacked(c, RNN)
+    return stack_layers(c, RNN)
 
 
 def lstm(c: RecurrentConfig) -> LM:
-    return stacked(c, LSTM)
+    return stack_layers(c, LSTM)
 
 
 def gru(c: RecurrentConfig) -> LM:
-    return stacked(c, GRU)
+    return stack_layers(c, GRU)
 
 
-def own(*names: str) -> list[tuple[str, str]]:
+def same_names(*names: str) -> list[tuple[str, str]]:
     """A table for models that were never published elsewhere: our names are the published ones."""
     return [(name, name) for name in names]
 
 
-def own_keys(config: type[Config]) -> dict[str, str]:
+def same_keys(config: type[Config]) -> dict[str, str]:
     """The same for their config.json."""
     return {name: name for name in config.known() if name not in ("head", "labels", "classifier_pooling")}
 
 
-NAMES = own("embed.token", "blocks.*.{x,h}", "head.{out,label,tag}")
+NAMES = same_names("embed.token", "blocks.*.{x,h}", "head.{out,label,tag}")
 HEADS = ("lm", "classify", "tag", "none")
 TINY = RecurrentConfig(vocab=128, dim=32, layers=2, dropout=0.1)
 
 RNN_LM = Family(
-    "rnn", RecurrentConfig, rnn, NAMES, own_keys(RecurrentConfig),
+    "rnn", RecurrentConfig, rnn, NAMES, same_keys(RecurrentConfig),
     presets={"rnn-char": RecurrentConfig(vocab=128, dim=100, layers=1, dropout=0.0)},
     tiny=TINY, objective="next_token", heads={kind: f"heedful-rnn-{kind}" for kind in HEADS},
     paper="Elman 1990, Finding Structure in Time; Mikolov et al. 2010",
 )  # fmt: skip
 
 LSTM_LM = Family(
-    "lstm", RecurrentConfig, lstm, NAMES, own_keys(RecurrentConfig),
+    "lstm", RecurrentConfig, lstm, NAMES, same_keys(RecurrentConfig),
     presets={"lstm-wikitext2": RecurrentConfig(tied=True)},
     tiny=TINY, objective="next_token", heads={kind: f"heedful-lstm-{kind}" for kind in HEADS},
     paper="Hochreiter and Schmidhuber 1997; Zaremba et al. 2014, arXiv 1409.2329",
 )  # fmt: skip
 
 GRU_LM = Family(
-    "gru", RecurrentConfig, gru, NAMES, own_keys(RecurrentConfig),
+    "gru", RecurrentConfig, gru, NAMES, same_keys(RecurrentConfig),
     presets={}, tiny=TINY, objective="next_token", heads={kind: f"heedful-gru-{kind}" for kind in HEADS},
     paper="Cho et al. 2014, arXiv 1406.1078",
 )  # fmt: skip

@@ -14,7 +14,7 @@ from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import LMHead, NoHead, choose
+from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.ssm import S4
 
@@ -42,7 +42,7 @@ def s4(c: S4Config) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     ssm = lambda: S4(c.dim, c.state, step=(c.step_min, c.step_max), dropout=c.dropout)
     blocks = [Block(norm, "pre", c.dropout, ssm=ssm()) for _ in range(c.layers)]
-    head = choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied), none=NoHead)
     return LM(Embedding(c.vocab, c.dim, dropout=c.dropout), Stack(blocks, norm()), head)
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from heedful.errors import ConfigError
 from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
-from heedful.models.recurrent import own, own_keys
+from heedful.models.recurrent import same_keys, same_names
 from heedful.nn.additive import Additive, Concat, Dot, General, Score
 from heedful.nn.attentive import AttentiveUnit, FromBack, InputFeeding, LayerByLayer, Maxout
 from heedful.nn.block import Stack
 from heedful.nn.embedding import Embedding
-from heedful.nn.head import Head, LMHead, NoHead, choose
+from heedful.nn.head import Head, LMHead, NoHead, choose_head
 from heedful.nn.recurrent import LSTM, Bidirectional, GatedUnit
 
 
@@ -67,13 +67,13 @@ class LuongConfig(Seq2SeqConfig):
             raise ConfigError(f"score={self.score!r} is unknown", hint=f"choose {', '.join(SCORES)}")
 
 
-def embeddings(c: Seq2SeqConfig | RNNSearchConfig) -> tuple[Embedding, Embedding]:
+def seq2seq_embeddings(c: Seq2SeqConfig | RNNSearchConfig) -> tuple[Embedding, Embedding]:
     make = lambda vocab: Embedding(vocab, c.table_dim, dropout=c.dropout)
     return make(c.source_vocab), make(c.vocab)
 
 
-def head(c: Config, dim: int, *, bias: bool) -> Head:
-    return choose(c.head, lm=lambda: LMHead(dim, c.vocab, bias=bias), none=NoHead)
+def seq2seq_head(c: Config, dim: int, *, bias: bool) -> Head:
+    return choose_head(c.head, lm=lambda: LMHead(dim, c.vocab, bias=bias), none=NoHead)
 
 
 def lstms(c: Seq2SeqConfig, *, reverse: bool) -> Stack:
@@ -82,15 +82,15 @@ def lstms(c: Seq2SeqConfig, *, reverse: bool) -> Stack:
 
 
 def seq2seq(c: Seq2SeqConfig) -> Seq2Seq:
-    source, target = embeddings(c)
+    source, target = seq2seq_embeddings(c)
     return Seq2Seq(
-        source, lstms(c, reverse=c.reverse), lstms(c, reverse=False), head(c, c.dim, bias=True),
+        source, lstms(c, reverse=c.reverse), lstms(c, reverse=False), seq2seq_head(c, c.dim, bias=True),
         target_embed=target, bridge=LayerByLayer(), start_token=c.start_token,
     )  # fmt: skip
 
 
 def rnnsearch(c: RNNSearchConfig) -> Seq2Seq:
-    source, target = embeddings(c)
+    source, target = seq2seq_embeddings(c)
     reader = lambda reverse: GatedUnit(c.table_dim, c.dim, bias=c.bias, reverse=reverse)
     memory = 2 * c.dim
     decoder = Stack([
@@ -98,25 +98,27 @@ def rnnsearch(c: RNNSearchConfig) -> Seq2Seq:
         Maxout(c.dim + c.table_dim + memory, c.maxout, bias=c.bias, dropout=c.dropout),
     ])  # fmt: skip
     return Seq2Seq(
-        source, Stack([Bidirectional(reader(False), reader(True))]), decoder, head(c, c.maxout, bias=c.bias),
-        target_embed=target, bridge=FromBack(c.dim, c.dim, bias=c.bias), start_token=c.start_token,
+        source, Stack([Bidirectional(reader(False), reader(True))]), decoder,
+        seq2seq_head(c, c.maxout, bias=c.bias), target_embed=target,
+        bridge=FromBack(c.dim, c.dim, bias=c.bias), start_token=c.start_token,
     )  # fmt: skip
 
 
 def luong(c: LuongConfig) -> Seq2Seq:
-    source, target = embeddings(c)
+    source, target = seq2seq_embeddings(c)
     score = SCORES[c.score](c.dim, c.dim, c.dim)
     decoder = InputFeeding(c.table_dim, c.dim, c.layers, c.dim, score, dropout=c.dropout)
     return Seq2Seq(
-        source, lstms(c, reverse=c.reverse), Stack([decoder]), head(c, c.dim, bias=False),
+        source, lstms(c, reverse=c.reverse), Stack([decoder]), seq2seq_head(c, c.dim, bias=False),
         target_embed=target, bridge=LayerByLayer(concatenated=True), start_token=c.start_token,
     )  # fmt: skip
 
 
-EDGES = own("{embed,target_embed}.token", "head.out")
+EDGES = same_names("{embed,target_embed}.token", "head.out")
 
 SEQ2SEQ = Family(
-    "seq2seq", Seq2SeqConfig, seq2seq, [*EDGES, *own("{encoder,decoder}.*.{x,h}")], own_keys(Seq2SeqConfig),
+    "seq2seq", Seq2SeqConfig, seq2seq, [*EDGES, *same_names("{encoder,decoder}.*.{x,h}")],
+    same_keys(Seq2SeqConfig),
     presets={"seq2seq-sutskever": Seq2SeqConfig(source_vocab=160000)},
     tiny=Seq2SeqConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="translate",
     heads={kind: f"heedful-seq2seq-{kind}" for kind in ("lm", "none")},
@@ -125,9 +127,9 @@ SEQ2SEQ = Family(
 
 RNNSEARCH = Family(
     "rnnsearch", RNNSearchConfig, rnnsearch,
-    [*EDGES, *own("encoder.*.{ahead,back}.{x,h,n}", "decoder.*.unit.{x,h,n}", "decoder.*.score.{q,k,v}",
-                  "decoder.*.pairs", "bridge.w")],
-    own_keys(RNNSearchConfig),
+    [*EDGES, *same_names("encoder.*.{ahead,back}.{x,h,n}", "decoder.*.unit.{x,h,n}",
+                         "decoder.*.score.{q,k,v}", "decoder.*.pairs", "bridge.w")],
+    same_keys(RNNSearchConfig),
     presets={"rnnsearch-50": RNNSearchConfig()},
     tiny=RNNSearchConfig(vocab=128, source_vocab=96, dim=32, table_dim=24), objective="translate",
     heads={kind: f"heedful-rnnsearch-{kind}" for kind in ("lm", "none")},
@@ -136,8 +138,9 @@ RNNSEARCH = Family(
 
 LUONG = Family(
     "luong", LuongConfig, luong,
-    [*EDGES, *own("encoder.*.{x,h}", "decoder.*.layers.*.{x,h}", "decoder.*.score.{k,w,v}", "decoder.*.mix")],
-    own_keys(LuongConfig),
+    [*EDGES, *same_names("encoder.*.{x,h}", "decoder.*.layers.*.{x,h}", "decoder.*.score.{k,w,v}",
+                         "decoder.*.mix")],
+    same_keys(LuongConfig),
     presets={"luong": LuongConfig()},
     tiny=LuongConfig(vocab=128, source_vocab=96, dim=32, layers=2), objective="translate",
     heads={kind: f"heedful-luong-{kind}" for kind in ("lm", "none")},

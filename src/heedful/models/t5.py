@@ -16,7 +16,7 @@ from heedful.nn.attention import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, GatedMLP, activation
-from heedful.nn.head import LMHead, choose
+from heedful.nn.head import LMHead, choose_head
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import BucketBias
 from heedful.weights.names import Row
@@ -79,11 +79,11 @@ def t5(c: T5Config) -> Model:
         return LM(embed, encoder, causal=False)
     decoder = Stack([writes() for _ in range(c.decoder_layers)], norm(), bias=bias(causal=True))
     scale = c.dim**-0.5 if c.scale_logits else 1.0
-    head = choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, scale=scale))
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied, scale=scale))
     return Seq2Seq(embed, encoder, decoder, head, start_token=c.start_token)
 
 
-def names(c: T5Config) -> list[Row]:
+def t5_names(c: T5Config) -> list[Row]:
     """The encoder alone stands where an LM has its blocks."""
     ours = "blocks" if c.head == "none" else "encoder"
     return [
@@ -117,7 +117,7 @@ KEYS = {
 }  # fmt: skip
 
 
-def read(hf_config: dict[str, Any]) -> dict[str, Any]:
+def read_t5(hf_config: dict[str, Any]) -> dict[str, Any]:
     """Version 1.0 ties its matrices and scales; 1.1 says tie_word_embeddings=false and does neither.
 
     Newer writers state the scale, and claim to tie even if they do not: then the tensors tell (see infer).
@@ -130,11 +130,11 @@ def read(hf_config: dict[str, Any]) -> dict[str, Any]:
     return {"act": act, "gated": gate == "gated", "scale_logits": scaled, "tied": tied and scaled}
 
 
-def infer(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
+def infer_t5(names: set[str], values: dict[str, Any]) -> dict[str, Any]:
     return {} if "lm_head.weight" in names else {"tied": True}
 
 
-def write(c: T5Config) -> dict[str, Any]:
+def write_t5(c: T5Config) -> dict[str, Any]:
     act = "gelu" if c.gated and c.act == "gelu_new" else c.act
     return {
         "feed_forward_proj": f"gated-{act}" if c.gated else act,
@@ -151,7 +151,7 @@ SMALL_1_1 = T5Config(layers=8, heads=6, head_dim=64, hidden=1024, gated=True, ac
 REPEATED = ("lm_head", "encoder.embed_tokens", "decoder.embed_tokens")
 
 T5 = Family(
-    "t5", T5Config, t5, names, KEYS,
+    "t5", T5Config, t5, t5_names, KEYS,
     presets={
         "t5-small": T5Config(),
         "t5-base": T5Config(dim=768, layers=12, heads=12),
@@ -161,7 +161,7 @@ T5 = Family(
     },
     tiny=T5Config(vocab=128, dim=32, layers=2, heads=4, hidden=48, buckets=8, far=16), objective="spans",
     model_types=("t5",), heads={"lm": "T5ForConditionalGeneration", "none": "T5EncoderModel"},
-    read=read, write=write, infer=infer,
+    read=read_t5, write=write_t5, infer=infer_t5,
     reads={"feed_forward_proj": "str", "tie_word_embeddings": "bool", "scale_decoder_outputs": "bool"},
     copies={f"{name}.weight": "shared.weight" for name in REPEATED},
     drop=("*.EncDecAttention.relative_attention_bias.weight",),  # cross-attention has no positions

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
-from heedful.models.recurrent import own, own_keys
+from heedful.models.recurrent import same_keys, same_names
 from heedful.nn.attention import Attention, CrossAttention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import LMHead, NoHead, choose
+from heedful.nn.head import LMHead, NoHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Sinusoidal
 
@@ -40,18 +40,18 @@ class TransformerConfig(Config):
 
 def transformer(c: TransformerConfig) -> Seq2Seq:
     embed = Embedding(c.vocab, c.dim, position=Sinusoidal(c.dim), scale=c.dim**0.5, dropout=c.dropout)
-    head = choose(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True), none=NoHead)
-    return Seq2Seq(embed, encoder(c), decoder(c), head, start_token=c.start_token)
+    head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True), none=NoHead)
+    return Seq2Seq(embed, transformer_encoder(c), transformer_decoder(c), head, start_token=c.start_token)
 
 
-def encoder(c: TransformerConfig) -> Stack:
+def transformer_encoder(c: TransformerConfig) -> Stack:
     attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
     ffn = lambda: MLP(c.dim, c.hidden, activation(c.act))
     block = lambda: Block(lambda: LayerNorm(c.dim), "post", c.dropout, attn=attn(), ffn=ffn())
     return Stack([block() for _ in range(c.layers)])
 
 
-def decoder(c: TransformerConfig) -> Stack:
+def transformer_decoder(c: TransformerConfig) -> Stack:
     attn = lambda: Attention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
     cross = lambda: CrossAttention(c.dim, c.decoder_heads, bias=True, dropout=c.dropout)
     ffn = lambda: MLP(c.dim, c.decoder_hidden, activation(c.act))
@@ -59,13 +59,13 @@ def decoder(c: TransformerConfig) -> Stack:
     return Stack([block() for _ in range(c.decoder_layers)])
 
 
-NAMES = own(
+NAMES = same_names(
     "embed.token", "{encoder,decoder}.*.{attn,cross}.{q,k,v,o}", "{encoder,decoder}.*.ffn.{up,down}",
     "{encoder,decoder}.*.{attn,cross,ffn}_norm",
 )  # fmt: skip
 
 TRANSFORMER = Family(
-    "transformer", TransformerConfig, transformer, NAMES, own_keys(TransformerConfig),
+    "transformer", TransformerConfig, transformer, NAMES, same_keys(TransformerConfig),
     presets={
         "transformer-base": TransformerConfig(),
         "transformer-big": TransformerConfig(dim=1024, heads=16, dropout=0.3),

@@ -346,7 +346,7 @@ class DetectHead(Head):
         return logits
 
 
-def choose(kind: str, **makers: Callable[[], Head]) -> Head:
+def choose_head(kind: str, **makers: Callable[[], Head]) -> Head:
     """The head a config asks for, made now; an error that lists the others if there is none of that kind."""
     if kind not in makers:
         raise ConfigError(f"head={kind!r} is not one this model has", hint=f"choose {', '.join(makers)}")

@@ -16,7 +16,7 @@ from heedful.nn.attention import head_size, join_heads, split_heads
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
 from heedful.nn.scan import fast_linear, linear_pattern, linear_scan, to_float32
-from heedful.nn.ssm import ShortConv, show, shows_pattern
+from heedful.nn.ssm import ShortConv, show_pattern, shows_pattern
 from heedful.nn.state import RecurrentState
 
 Features = Callable[[Tensor], Tensor]
@@ -86,7 +86,7 @@ class LinearAttention(Part):
         total = both[..., -1:].clamp(min=1e-6)  # a row that sees nothing is 0, not NaN
         heads = both[..., :-1] / total
         if with_pattern:
-            heads = show(ctx, heads, v, linear_pattern(q, k, None, ctx.fresh) / total)
+            heads = show_pattern(ctx, heads, v, linear_pattern(q, k, None, ctx.fresh) / total)
         out: Tensor = self.o(join_heads(ctx.see("heads", heads)).to(x.dtype))
         return out
 
@@ -129,7 +129,7 @@ class GatedLinearAttention(Part):
         with_pattern = shows_pattern(ctx, state)
         heads = remember(q, k, v, log_a, ctx, state)
         if with_pattern:
-            heads = show(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
+            heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
         heads = ctx.see("heads", heads).to(x.dtype)
         out: Tensor = self.o(join_heads(self.norm(heads)) * F.silu(self.gate(x)))
         return out

@@ -101,7 +101,7 @@ def shows_pattern(ctx: Context, state: PartState | None) -> bool:
     return False
 
 
-def show(ctx: Context, y: Tensor, v: Tensor, pattern: Tensor) -> Tensor:
+def show_pattern(ctx: Context, y: Tensor, v: Tensor, pattern: Tensor) -> Tensor:
     """y (B, H, T, K) after its pattern was shown: an edit changes y by what it changes of pattern @ v."""
     edited = ctx.see("pattern", pattern)
     return y if edited is pattern else y + (edited - pattern) @ v
@@ -177,7 +177,7 @@ class Mamba(Part):
         y = self._states(v[..., 0].transpose(1, 2), delta, B, C, ctx, state)
         heads = y.transpose(1, 2)[..., None]
         if with_pattern:
-            heads = show(ctx, heads, v, selective_pattern(delta, self._A(), B, C, ctx.fresh))
+            heads = show_pattern(ctx, heads, v, selective_pattern(delta, self._A(), B, C, ctx.fresh))
         y = with_skip(ctx, heads, self.D, v).to(x.dtype)
         out: Tensor = self.out(y * F.silu(self.gate(x)))
         return out
@@ -255,7 +255,11 @@ class S4(Part):
         u, T, with_pattern = v[..., 0], x.shape[1], shows_pattern(ctx, state)
         open_form = ctx.fresh is not None or T == 1 or ctx.watches("h") or ctx.backend == "reference"
         y = self._recurrence(u, ctx, state) if open_form else self._convolution(u, ctx, state)
-        heads = y[..., None] if not with_pattern else show(ctx, y[..., None], v, self.pattern(ctx, len(x), T))
+        heads = (
+            y[..., None]
+            if not with_pattern
+            else show_pattern(ctx, y[..., None], v, self.pattern(ctx, len(x), T))
+        )
         y = with_skip(ctx, heads, self.D, v).to(x.dtype)
         out: Tensor = F.glu(self.out(F.dropout(F.gelu(y), self.dropout, self.training)), -1)
         return out
@@ -289,7 +293,7 @@ class S4(Part):
         (log, C), T, valid = self.discrete(), u.shape[2], ctx.valid_new
         near, far = powers(log, T)
         tight = u if valid is None else gather_valid(u.mT, valid).mT
-        spectrum = torch.fft.rfft(tight, 2 * T) * torch.fft.rfft(kernel(log, C, T), 2 * T)
+        spectrum = torch.fft.rfft(tight, 2 * T) * torch.fft.rfft(ssm_kernel(log, C, T), 2 * T)
         y = torch.fft.irfft(spectrum, 2 * T)[..., :T]
         if isinstance(state, RecurrentState):
             newest_first = u.flip(2) if valid is None else gather_valid(u.mT.flip(1), valid.flip(1)).mT
@@ -312,7 +316,7 @@ class S4(Part):
         place = valid.int().cumsum(1)
         keep = same_document(ctx.fresh, length, log.device) & valid[:, None]  # (B, T, T)
         distance = (place[:, :, None] - place[:, None]).clamp(min=0)
-        return kernel(log, C, length)[:, distance].transpose(0, 1).masked_fill(~keep[:, None], 0.0)
+        return ssm_kernel(log, C, length)[:, distance].transpose(0, 1).masked_fill(~keep[:, None], 0.0)
 
 
 def powers(log: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -323,7 +327,7 @@ def powers(log: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return torch.exp(log[..., None] * near), torch.exp(log[..., None] * far)
 
 
-def kernel(log: Tensor, C: Tensor, length: int) -> Tensor:
+def ssm_kernel(log: Tensor, C: Tensor, length: int) -> Tensor:
     """K_l = 2 Re Σ_n C_n Ā_nˡ for l < length, (D, T)"""
     near, far = powers(log, length)
     return 2 * torch.einsum("dni,dnj->dij", far * C[..., None], near).real.flatten(1)[:, :length]

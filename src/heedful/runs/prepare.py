@@ -12,7 +12,7 @@ import torch
 from heedful.data.batches import Batches
 from heedful.errors import ConfigError, InputError, NotFound
 from heedful.loading import build, load
-from heedful.models import find
+from heedful.models import find_config
 from heedful.models.base import LM, Config, Model, Seq2Seq
 from heedful.models.memory import check_memory, parameter_count
 from heedful.runs.reading import Corpus
@@ -136,7 +136,7 @@ def first_token(tokenizer: Tokenizer, purpose: str) -> int | None:
 
 def check_reach(chosen: Chosen, begun: Model | None) -> None:
     """Rows longer than the context are refused here, before anything is read."""
-    config = begun.config if begun is not None else find(chosen.recipe.family)[1]
+    config = begun.config if begun is not None else find_config(chosen.recipe.family)[1]
     reach = (
         getattr(config, "context", None)
         if begun is not None
@@ -156,7 +156,7 @@ def new_model(
 ) -> Model:
     """The family's model in the recipe's size, for this vocabulary and these labels."""
     recipe = chosen.recipe
-    _, config = find(recipe.family)
+    _, config = find_config(recipe.family)
     known, sizes = config.known(), dict(recipe.model)
     sizes.setdefault("vocab", len(tokenizer))
     if "source_vocab" in known:
@@ -180,7 +180,7 @@ def new_model(
 def check_size(chosen: Chosen, config: Config, device: torch.device) -> None:
     """Raise OutOfMemory for a run whose weights, gradients and moments the device cannot hold."""
     recipe = chosen.recipe
-    family = find(recipe.family)[0]
+    family = find_config(recipe.family)[0]
     count = parameter_count(family, config)
     copies = (
         1

@@ -111,7 +111,7 @@ def from_family(name: str) -> Recipe:
 
     A name that is both (gpt3) means the family: its published size fits no machine that reads this.
     """
-    from heedful.models import FAMILIES, find, presets
+    from heedful.models import FAMILIES, find_config, presets
 
     known = presets()
     if name in known and name not in FAMILIES:
@@ -122,7 +122,7 @@ def from_family(name: str) -> Recipe:
         raise NotFound(f"no recipe, preset or family is called {name!r}", hint=hint)
     family = FAMILIES[name]
     given: set[str] = family.tiny.__dict__["given"]
-    sizes = sorted((given | find(name)[1].__dict__["given"]) - {"vocab", "source_vocab", "labels"})
+    sizes = sorted((given | find_config(name)[1].__dict__["given"]) - {"vocab", "source_vocab", "labels"})
     model = {n: getattr(family.tiny, n) if n in given else None for n in sizes}  # None: derived anew
     reach = int(model.get("context") or 64)
     kinds = {

@@ -23,7 +23,7 @@ from heedful.runs.folder import Files, Folder, Nowhere, read_metrics
 from heedful.runs.prepare import Prepared, prepare, writes
 from heedful.runs.progress import Progress, memory, progress
 from heedful.runs.settings import Chosen
-from heedful.train.checkpoint import newest, pointed, read_training
+from heedful.train.checkpoint import newest, read_pointer, read_training
 from heedful.train.distributed import Processes, processes
 from heedful.train.fit import Step, fit
 from heedful.train.stopping import EarlyStopping
@@ -267,7 +267,7 @@ class Loop:
 
     def result(self, last: Step | None) -> Result:
         path = self.files.path
-        found = pointed(path / "best.json") or newest(path)
+        found = read_pointer(path / "best.json") or newest(path)
         assert found is not None
         training = read_training(found)
         steps = self.steps_before if last is None else last.number

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,24 +26,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from heedful.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
-from heedful.files import read_json
+from heedful.files import read_json, sync, write_text
 from heedful.loading import load, save
 from heedful.locks import FileLock
 from heedful.models.base import Model
 from heedful.weights.files import SafeFile
-from heedful.weights.names import tensors
+from heedful.weights.names import model_tensors
 
 CHECKSUMS = "checksums.json"
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
-
-
-def sync(path: Path) -> None:
-    """Ask the disk to keep what a file holds, or the names in a folder after something there was renamed."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:
@@ -53,26 +43,17 @@ def sync_folder(folder: Path) -> None:
         sync(path)
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace a small file by a new one, never by half of one."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    sync(part)
-    part.replace(path)
-    sync(path.parent)
-
-
 def optimiser_tensors(
-    model: nn.Module, optimisers: Sequence[Optimizer], whole: Callable[[Tensor], Tensor] = lambda t: t
+    model: nn.Module, optimisers: Sequence[Optimizer], gather: Callable[[Tensor], Tensor] = lambda t: t
 ) -> dict[str, Tensor]:
-    """The optimisers' state by parameter name, as plain tensors; `whole` gathers what is shared out."""
+    """The optimisers' state by parameter name, as plain tensors; `gather` collects what is shared out."""
     names = {id(p): n for n, p in model.named_parameters()}
     out: dict[str, Tensor] = {}
     for i, optimiser in enumerate(optimisers):
         for p, state in optimiser.state.items():
             for key, value in state.items():
                 tensor = value if isinstance(value, Tensor) else torch.tensor(value)
-                out[f"{i}/{names[id(p)]}/{key}"] = whole(tensor.detach()).clone().contiguous()
+                out[f"{i}/{names[id(p)]}/{key}"] = gather(tensor.detach()).clone().contiguous()
     return out
 
 
@@ -106,7 +87,7 @@ def write_checkpoint(
     ema: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write a checkpoint beside the old ones, then call it the last. A full disk costs nothing old."""
-    final = place(folder, step)
+    final = checkpoint_path(folder, step)
     part, old = final.with_name(final.name + ".part"), final.with_name(final.name + ".old")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -125,7 +106,7 @@ def write_checkpoint(
             final.replace(old)
         part.replace(final)
         sync(final.parent)
-        write_atomic(folder / "last.json", json.dumps({"checkpoint": final.name, "step": step}))
+        write_text(folder / "last.json", json.dumps({"checkpoint": final.name, "step": step}))
         shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         shutil.rmtree(part, ignore_errors=True)
@@ -183,26 +164,30 @@ def make_room(folder: Path) -> None:
         ) from None
 
 
-def place(folder: Path, step: int) -> Path:
+def checkpoint_path(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step is kept."""
     return folder / "checkpoints" / f"step-{step:06d}"
 
 
-def found(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """All whole checkpoints of a run, the oldest first."""
     paths = [p for p in (folder / "checkpoints").glob("step-*") if p.name.removeprefix("step-").isdigit()]
     return sorted(paths, key=lambda p: int(p.name.removeprefix("step-")))
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune_checkpoints(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints, the best and the last; also what a crash left behind."""
-    stay = {pointed(folder / "best.json"), pointed(folder / "last.json"), *found(folder)[-keep:]}
+    stay = {
+        read_pointer(folder / "best.json"),
+        read_pointer(folder / "last.json"),
+        *list_checkpoints(folder)[-keep:],
+    }
     for path in (folder / "checkpoints").glob("step-*"):
         if path not in stay:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def pointed(pointer: Path) -> Path | None:
+def read_pointer(pointer: Path) -> Path | None:
     """The checkpoint a pointer file names, if both are there."""
     if not pointer.is_file():
         return None
@@ -215,18 +200,19 @@ def pointed(pointer: Path) -> Path | None:
 
 def newest(folder: Path) -> Path | None:
     """The newest whole checkpoint of a run; None if there is none."""
-    named = pointed(folder / "last.json")
+    named = read_pointer(folder / "last.json")
     if named is not None:
         return named
-    whole = found(folder)
+    whole = list_checkpoints(folder)
     return whole[-1] if whole else None
 
 
 def of_run(name: str | Path) -> str | Path:
     """What the folder of a run stands for: its best checkpoint, else its last. Other names are left alone."""
     folder = Path(name)
-    found = (pointed(folder / "best.json") or newest(folder)) if (folder / "checkpoints").is_dir() else None
-    return found or name
+    if not (folder / "checkpoints").is_dir():
+        return name
+    return read_pointer(folder / "best.json") or newest(folder) or name
 
 
 def read_training(checkpoint: Path) -> dict[str, Any]:
@@ -243,7 +229,7 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
 
 def instead(checkpoint: Path) -> str:
     """What to do about a checkpoint that cannot be read: earlier ones are taken once it is gone."""
-    earlier = [path for path in found(checkpoint.parent.parent) if path != checkpoint]
+    earlier = [path for path in list_checkpoints(checkpoint.parent.parent) if path != checkpoint]
     way = f"the run goes on from {earlier[-1].name}" if earlier else "the run begins anew"
     return f"remove that folder, and {way}"
 
@@ -269,8 +255,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def copy_weights(model: Model, source: Model, where: Path, like: Like = lambda t, _: t) -> None:
     """Put the weights of a checkpoint into a model of the same shape, in place."""
-    theirs, ours = tensors(source), tensors(model)
-    shapes = [{name: tuple(t.shape) for name, t in found.items()} for found in (theirs, ours)]
+    theirs, ours = model_tensors(source), model_tensors(model)
+    shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (theirs, ours)]
     if shapes[0] != shapes[1]:
         had, have = vars(source.config), vars(model.config)
         fields = [n for n in model.config.known() if n in had and had[n] != have[n]][:3]

@@ -29,7 +29,7 @@ from heedful.kernels.gpu_crossentropy import loss_and_slope
 ROWS = 8192  # positions in a chunk: large enough for full speed, small enough to be forgotten
 
 
-def reference(
+def cross_entropy_reference(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
 ) -> Tensor:
     """The definition: Σ −log p(label), with the label smoothed to (1−ε) and ε/V (Szegedy et al. 2016)."""

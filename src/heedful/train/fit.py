@@ -22,15 +22,16 @@ from torch.optim import Optimizer
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
 from heedful.errors import ConfigError, HeedfulError, InputError
+from heedful.files import write_text
 from heedful.models.base import Model
 from heedful.nn.adapt import recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
-from heedful.train.float8 import swap_in
+from heedful.train.float8 import use_float8
 from heedful.train.fused import fuse
 from heedful.train.graph import GraphedStep, StepFunction
-from heedful.train.objectives import Objective, combine, counts, objective
+from heedful.train.objectives import Objective, combine_terms, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
 
 
@@ -50,7 +51,7 @@ class LossModule(nn.Module):
     def forward(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         terms = self.purpose(self.model, batch)
         shown = {name: term.total.detach() / divide[term.per] for name, term in terms.items()}
-        return combine(terms, divide), shown  # type: ignore[arg-type]
+        return combine_terms(terms, divide), shown  # type: ignore[arg-type]
 
 
 class Arriving:
@@ -78,7 +79,7 @@ class Step:
     tokens: int  # read in this step, by all processes
     tokens_per_second: float
     epoch: int
-    run: Run = field(repr=False)
+    run: TrainingRun = field(repr=False)
     _loss: Tensor = field(repr=False)
     _finite: Arriving = field(repr=False)
     _norm: Tensor = field(repr=False)
@@ -123,7 +124,7 @@ def fit(
 
     for step in fit(model, "next_token", batches, TrainConfig(steps=1000)): print(step.number, step.loss)
     """
-    run = Run(model, objective(purpose), batches, config, processes or Processes())
+    run = TrainingRun(model, objective(purpose), batches, config, processes or Processes())
     with run.locked_folder():
         run.resume()
         before: Step | None = None
@@ -139,7 +140,7 @@ def fit(
             run.save(before)
 
 
-class Run:
+class TrainingRun:
     """A training run: the model, its optimisers, and how far it is."""
 
     def __init__(
@@ -153,7 +154,7 @@ class Run:
         self.model, self.config, self.processes, self.number = model, config, processes, 0
         self.device, self.batches = model.device, processes.share(batches)
         if config.float8:
-            swap_in(model)
+            use_float8(model)
         if config.compile and self.device.type == "cuda":
             fuse(model)
         if config.checkpointing:
@@ -290,7 +291,7 @@ class Run:
                 hint="save it when it comes",
             )
         folder = Path(self.config.folder)
-        path = store.place(folder, step.number)
+        path = store.checkpoint_path(folder, step.number)
         if self.saved != step.number:
             self.check(step)
             if not all(
@@ -317,8 +318,8 @@ class Run:
     def _tidy(self, folder: Path, path: Path, best: bool) -> None:
         if best:
             which = {"checkpoint": path.name, "step": self.number}
-            store.write_atomic(folder / "best.json", json.dumps(which))
-        store.prune(folder, self.config.keep)
+            write_text(folder / "best.json", json.dumps(which))
+        store.prune_checkpoints(folder, self.config.keep)
 
     @contextlib.contextmanager
     def locked_folder(self) -> Iterator[None]:

@@ -33,7 +33,7 @@ class MLP8(MLP):
         return super().forward(x, ctx, state) if plain else mlp8(x, self.up, self.down)
 
 
-def swap_in(model: nn.Module) -> int:
+def use_float8(model: nn.Module) -> int:
     """Make every linear layer of the blocks a float8 one, in place, where its sizes are multiples of 16.
 
     How many there were is given back.

@@ -63,7 +63,7 @@ def hidden(model: Model, batch: Batch) -> Tensor:
     return model.encode(batch.tokens, valid=batch.valid, types=batch.types, documents=batch.documents)
 
 
-def labels_of(batch: Batch) -> Tensor:
+def batch_labels(batch: Batch) -> Tensor:
     """The labels, or an error that says which data has them."""
     if batch.labels is None:
         raise InputError(
@@ -112,12 +112,12 @@ def next_token(model: Model, batch: Batch) -> dict[str, Term]:
             f"{model.family.name} reads both ways: it sees the word it is to predict",
             hint="train it by 'masked'",
         )
-    return {"next_token": Term(_words(model, hidden(model, batch), labels_of(batch)))}
+    return {"next_token": Term(_words(model, hidden(model, batch), batch_labels(batch)))}
 
 
 def masked(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(w_t | the corrupted text) over the chosen positions   (Devlin et al. 2019 §3.1, task 1)"""
-    return {"masked": Term(_words(model, hidden(model, batch), labels_of(batch)))}
+    return {"masked": Term(_words(model, hidden(model, batch), batch_labels(batch)))}
 
 
 def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
@@ -129,22 +129,22 @@ def masked_and_next(model: Model, batch: Batch) -> dict[str, Term]:
     follows = F.cross_entropy(
         promote_float32(head.next(x, ctx)), 1 - extra_of(batch, "follows").long(), reduction="sum"
     )
-    return {"masked": Term(_words(model, x, labels_of(batch))), "next": Term(follows, "row")}
+    return {"masked": Term(_words(model, x, batch_labels(batch))), "next": Term(follows, "row")}
 
 
 def translate(model: Model, batch: Batch, smoothing: float = 0.1) -> dict[str, Term]:
     """−Σ log p(y_t | y_<t, x), smoothed   (Vaswani et al. 2017 §5.4)"""
-    return {"translate": Term(_words(model, hidden(model, batch), labels_of(batch), smoothing))}
+    return {"translate": Term(_words(model, hidden(model, batch), batch_labels(batch), smoothing))}
 
 
 def spans(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(the spans that were cut out | the rest)   (Raffel et al. 2020 §3.1.4)"""
-    return {"spans": Term(_words(model, hidden(model, batch), labels_of(batch)))}
+    return {"spans": Term(_words(model, hidden(model, batch), batch_labels(batch)))}
 
 
 def denoise(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(the text | its noised form)   (Lewis et al. 2020 §2.2)"""
-    return {"denoise": Term(_words(model, hidden(model, batch), labels_of(batch)))}
+    return {"denoise": Term(_words(model, hidden(model, batch), batch_labels(batch)))}
 
 
 def replaced(model: Model, batch: Batch) -> dict[str, Term]:
@@ -203,7 +203,7 @@ def regress(model: Model, batch: Batch) -> dict[str, Term]:
 
 def tag(model: Model, batch: Batch) -> dict[str, Term]:
     """−Σ log p(label_t | text), one label per word"""
-    logits, labels = _logits(model, batch), labels_of(batch)
+    logits, labels = _logits(model, batch), batch_labels(batch)
     loss = F.cross_entropy(
         promote_float32(logits).flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="sum"
     )
@@ -314,7 +314,7 @@ def objective(name: str | Objective) -> Objective:
     return OBJECTIVES[name]
 
 
-def combine(terms: dict[str, Term], divide: dict[Per, Any]) -> Tensor:
+def combine_terms(terms: dict[str, Term], divide: dict[Per, Any]) -> Tensor:
     """Σ weight · total / count: the loss that is stepped on and shown."""
     parts = [term.weight * term.total / divide[term.per] for term in terms.values()]
     return torch.stack(parts).sum()

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from heedful.errors import ConfigError
 from heedful.train.config import TrainConfig
-from heedful.train.distributed import shared_like, gather_dtensor
+from heedful.train.distributed import gather_dtensor, shared_like
 
 
 def learning_rate(step: int, c: TrainConfig) -> float:
@@ -153,7 +153,7 @@ class Adafactor(Optimizer):
                 state |= {name: gather_dtensor(value) for name, value in state.items()}  # after a restart
                 state["step"] += 1
                 t = float(state["step"])
-                update = factored(g, state, t**-0.8)
+                update = factored_update(g, state, t**-0.8)
                 rate = min(group["lr"], t**-0.5) * max(1e-3, float(rms(w)))
                 rate /= max(1.0, float(rms(update)))
                 p.mul_(1 - group["lr"] * group["weight_decay"])
@@ -168,7 +168,7 @@ def first_squares(g: Tensor) -> dict[str, Tensor]:
     return {"row_var": torch.zeros_like(row), "col_var": torch.zeros_like(column)}
 
 
-def factored(g: Tensor, state: dict[str, Tensor], new: float) -> Tensor:
+def factored_update(g: Tensor, state: dict[str, Tensor], new: float) -> Tensor:
     """U = G / √V, after V has taken in G² with weight `new`."""
     tiny = torch.finfo(g.dtype).eps
     if g.dim() < 2:

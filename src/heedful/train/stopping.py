@@ -15,7 +15,7 @@ from heedful.loading import load
 from heedful.models.base import Model
 from heedful.nn.adapt import LoRA, swap
 from heedful.train import checkpoint as store
-from heedful.weights.names import tensors
+from heedful.weights.names import model_tensors
 
 
 @dataclass
@@ -67,7 +67,7 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> Model:
 
     A run keeps as many as TrainConfig(keep=…) says.
     """
-    found = store.found(Path(folder))
+    found = store.list_checkpoints(Path(folder))
     if last < 1:
         raise ConfigError(f"last={last}: at least one checkpoint makes an average")
     if len(found) < last:
@@ -122,7 +122,7 @@ def ema_model(checkpoint: str | Path) -> Model:
 
 def _mean(models: list[Model]) -> dict[str, Tensor]:
     """Sums in float64, so that the mean of equal weights is those weights; counters are the last one's."""
-    held = [tensors(model) for model in models]
+    held = [model_tensors(model) for model in models]
     mean: Callable[[str, Tensor], Tensor] = lambda n, t: (
         torch.stack([m[n].double() for m in held]).mean(0).to(t.dtype) if t.is_floating_point() else t
     )
@@ -130,5 +130,5 @@ def _mean(models: list[Model]) -> dict[str, Tensor]:
 
 
 def _fill_weights(model: Model, values: Mapping[str, Tensor]) -> Model:
-    store.put_values(tensors(model), values)
+    store.put_values(model_tensors(model), values)
     return model

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import MissingTensor, UnexpectedTensor, WeightsError, WrongShape, nearest
-from heedful.weights.files import Entry, Source
-from heedful.weights.names import Link, Row, connect, put, tensors
+from heedful.weights.files import TensorEntry, TensorSource
+from heedful.weights.names import Link, Row, connect, model_tensors, set_tensor
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Origin:
     dropped: list[str] = field(default_factory=list)  # buffers that were never needed
 
 
-def in_file(name: str, entries: Mapping[str, Entry], prefix: str) -> str:
+def in_file(name: str, entries: Mapping[str, TensorEntry], prefix: str) -> str:
     """The name a table's tensor has in this file: old files leave out the prefix, or call γ and β so."""
     bare = name.removeprefix(f"{prefix}.") if prefix else name
     older = (bare, name)
@@ -43,9 +43,9 @@ def in_file(name: str, entries: Mapping[str, Entry], prefix: str) -> str:
     return name
 
 
-def fill(
+def fill_model(
     model: nn.Module,
-    source: Source,
+    source: TensorSource,
     rows: Iterable[Row],
     *,
     prefix: str = "",
@@ -58,7 +58,7 @@ def fill(
 
     `dtype` None is what most matrices have, and wider vectors stay wide; `as_stored` leaves each in its own.
     """
-    ours = tensors(model)
+    ours = model_tensors(model)
     links = connect(rows, ours)
     names = {theirs: in_file(theirs, source.entries, prefix) for link in links for theirs in link.theirs}
     for repeated, original in (copies or {}).items():
@@ -83,7 +83,7 @@ def fill(
                     hint="is it quantised by a program that is not read here?",
                 )
             value = value if as_stored else _cast(value, target, keep_wide=dtype is None)
-            put(model, name, value.contiguous())
+            set_tensor(model, name, value.contiguous())
     for repeated, original in origin.copies.items():
         if not torch.equal(source.read(repeated), source.read(names[original])):
             raise WeightsError(
@@ -95,7 +95,7 @@ def fill(
 
 def _check_names(
     names: Mapping[str, str],
-    source: Source,
+    source: TensorSource,
     copies: Mapping[str, str],
     drop: Sequence[str],
     origin: Origin,
@@ -137,7 +137,7 @@ def _load(link: Link, values: list[Tensor], shapes: list[torch.Size]) -> list[Te
     return loaded
 
 
-def working_dtype(entries: Iterable[Entry]) -> torch.dtype:
+def working_dtype(entries: Iterable[TensorEntry]) -> torch.dtype:
     """The dtype most of the matrices have."""
     sizes: Counter[torch.dtype] = Counter()
     for entry in entries:
@@ -163,7 +163,7 @@ def published_tensors(
     `leave` names tensors of ours that no published model has.
     """
     apart = set(leave)
-    ours = {name: tensor for name, tensor in tensors(model).items() if name not in apart}
+    ours = {name: tensor for name, tensor in model_tensors(model).items() if name not in apart}
     origin = origin or Origin()
     out: dict[str, Tensor] = {}
     for link in connect(rows, ours):

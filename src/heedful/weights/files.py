@@ -30,7 +30,7 @@ SHARD_BYTES = 50 * 10**9
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One tensor in a file: what it is, and where its bytes are."""
 
     dtype: torch.dtype
@@ -38,11 +38,11 @@ class Entry:
     start: int = 0
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """A set of named tensors that can be read one by one."""
 
     @property
-    def entries(self) -> Mapping[str, Entry]: ...
+    def entries(self) -> Mapping[str, TensorEntry]: ...
 
     def read(self, name: str) -> Tensor: ...
 
@@ -53,7 +53,9 @@ class SafeFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         spans, self.metadata = read_layout(path)
-        self.entries = {n: Entry(DTYPES[span.kind], span.shape, span.start) for n, span in spans.items()}
+        self.entries = {
+            n: TensorEntry(DTYPES[span.kind], span.shape, span.start) for n, span in spans.items()
+        }
 
     def read(self, name: str) -> Tensor:
         entry = self.entries[name]
@@ -106,7 +108,7 @@ class PickleFile:
             if not isinstance(loaded, Mapping):
                 raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
             self.tensors.update({k: v for k, v in loaded.items() if isinstance(v, Tensor)})
-        self.entries = {name: Entry(t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
+        self.entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
 
     def read(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -115,7 +117,7 @@ class PickleFile:
 SAFE_INDEX, OLD_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 
 
-def open_folder(folder: Path) -> Source:
+def open_folder(folder: Path) -> TensorSource:
     """The weights in a folder of the Hugging Face layout: safetensors before old files, however sharded."""
     if (folder / SAFE_INDEX).is_file():
         return Shards([SafeFile(p) for p in shards_of(folder / SAFE_INDEX)])

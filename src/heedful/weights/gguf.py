@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import CorruptFile, MissingPackage, WeightsError
-from heedful.weights.files import Entry
+from heedful.weights.files import TensorEntry
 from heedful.weights.gguf_header import MAGIC, read_header
 
 
@@ -38,8 +38,8 @@ class GGUFFile:
         except ValueError as error:
             raise CorruptFile(f"{path} is damaged or truncated: {error}", hint="fetch it again") from None
         self.metadata, self._tensors = header.metadata, header.tensors
-        self.entries: Mapping[str, Entry] = {
-            name: Entry(torch.float32, tensor.shape) for name, tensor in self._tensors.items()
+        self.entries: Mapping[str, TensorEntry] = {
+            name: TensorEntry(torch.float32, tensor.shape) for name, tensor in self._tensors.items()
         }
 
     @property

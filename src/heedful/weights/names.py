@@ -64,7 +64,7 @@ def _fill(pattern: str, numbers: Sequence[str]) -> str:
     return pattern
 
 
-def patterns(rows: Iterable[Row]) -> list[_Pattern]:
+def expand_rows(rows: Iterable[Row]) -> list[_Pattern]:
     """The rows with their braces expanded."""
     out: list[_Pattern] = []
     for theirs, ours, *rest in rows:
@@ -76,7 +76,7 @@ def patterns(rows: Iterable[Row]) -> list[_Pattern]:
     return out
 
 
-def tensors(model: nn.Module) -> dict[str, Tensor]:
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor a checkpoint holds, by our name; a shared one once."""
     found: dict[str, Tensor] = dict(model.named_parameters())
     persistent = model.state_dict(keep_vars=True).keys()
@@ -86,13 +86,13 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def own_rows(model: nn.Module) -> list[Row]:
     """A table for weights that are kept under our own names."""
-    stars = {re.sub(r"\.\d+(?=\.)", ".*", name) for name in tensors(model)}
+    stars = {re.sub(r"\.\d+(?=\.)", ".*", name) for name in model_tensors(model)}
     return [(name, name) for name in sorted(stars)]
 
 
 def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
     """One link for every tensor of ours; an error for one that no row covers."""
-    table, links = patterns(rows), []
+    table, links = expand_rows(rows), []
     done: set[str] = set()
     for name, tensor in ours.items():
         for pattern in table:
@@ -116,7 +116,7 @@ def _link(pattern: _Pattern, match: tuple[list[str], str], tensor: Tensor) -> Li
     return Link(tuple(spread), tuple(_fill(o, numbers) + leaf for o in pattern.ours), pattern.op)
 
 
-def put(model: nn.Module, name: str, value: Tensor) -> None:
+def set_tensor(model: nn.Module, name: str, value: Tensor) -> None:
     """Make `value` the parameter or buffer called `name`, without a copy."""
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)

@@ -17,7 +17,7 @@ from heedful.runs.progress import Progress, memory
 from heedful.runs.train import SHOW, signals
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step, fit
-from heedful.train.objectives import Objective, combine, counts, objective
+from heedful.train.objectives import Objective, combine_terms, counts, objective
 from heedful.train.stopping import EarlyStopping
 
 PATIENCE = 4  # evaluations without a better one
@@ -133,6 +133,6 @@ def mean_loss(model: Model, purpose: str | Objective, batches: Batches) -> float
     learn, total, answers = objective(purpose), 0.0, 0
     for batch in batches.once():
         divide = {per: max(n, 1) for per, n in counts(batch).items()}
-        total += float(combine(learn(model, batch.to(model.device)), divide)) * batch.label_count
+        total += float(combine_terms(learn(model, batch.to(model.device)), divide)) * batch.label_count
         answers += batch.label_count
     return total / max(answers, 1)

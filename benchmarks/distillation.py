@@ -242,7 +242,7 @@ def main() -> None:
     figure = measured(a)
     print(json.dumps({"schema": "heed/1", "row": "distillation", "figure": figure}), flush=True)
     if not (a.json or a.steps):
-        ledger.record(a.results / "distillation.json", [row(figure, a)])
+        ledger.record_rows(a.results / "distillation.json", [row(figure, a)])
 
 
 if __name__ == "__main__":

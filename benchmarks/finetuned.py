@@ -289,7 +289,7 @@ def measured(name: str, how: Whole, a: argparse.Namespace, make: Made = tuned) -
     print(json.dumps({**told, "seconds": [run["seconds"] for run in runs]}), flush=True)
     if not (a.json or a.steps or a.part or a.fold is not None):
         made = row(name, how, plan, figure, seeds, a)
-        ledger.record(a.results / f"{row_name(name)}.json", [made])
+        ledger.record_rows(a.results / f"{row_name(name)}.json", [made])
 
 
 def row_name(name: str) -> str:

@@ -147,7 +147,7 @@ def main() -> None:
         print(json.dumps(told), flush=True)
         if not given.json and given.limit is None:
             result = row(name, given.model, figure, path, given.device)
-            ledger.record(given.results / f"lm-{name}.json", [result])
+            ledger.record_rows(given.results / f"lm-{name}.json", [result])
 
 
 if __name__ == "__main__":

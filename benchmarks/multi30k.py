@@ -389,10 +389,10 @@ def main() -> None:
         print(json.dumps({"schema": "heed/1", "row": "multi30k", "system": name, "figure": figure, **told}),
               flush=True)  # fmt: skip
         if not (trial or a.part or a.figure):
-            ledger.record(a.results / "multi30k.json", [row(name, figure, seeds, folder)])
+            ledger.record_rows(a.results / "multi30k.json", [row(name, figure, seeds, folder)])
     if set(guesses) == set(SYSTEMS) and not (trial or a.part):
         sources, truths = (read_lines(path) for path in prepared(folder, a.work)["test"])
-        curves = {SYSTEMS[name].name: by_length(list_checkpoints, sources, truths) for name, list_checkpoints in guesses.items()}
+        curves = {SYSTEMS[name].name: by_length(texts, sources, truths) for name, texts in guesses.items()}
         plot(curves, a.figures / "multi30k-lengths.svg")
 
 

@@ -38,8 +38,8 @@ from heedful.evaluate.generated import rouge
 from heedful.loading import save_on_base
 from heedful.models.base import Model
 from heedful.runs import ledger
-from heedful.runs.finetune.tasks import Examples, Reading
-from heedful.runs.finetune.written import Summarize
+from heedful.runs.finetune.finetune_task import Examples, BatchSettings
+from heedful.runs.finetune.generation_tasks import Summarize
 from tasks import lead3
 
 ROOT = Path(__file__).parents[1]
@@ -65,8 +65,8 @@ def taught(task: Summarize, model: Model, parts: dict[str, Examples], a: argpars
     return learnt(task, model, batches, valid, config, time.perf_counter() + a.seconds)
 
 
-def reading(a: argparse.Namespace) -> Reading:
-    return Reading(a.length, a.batch, a.seed)
+def reading(a: argparse.Namespace) -> BatchSettings:
+    return BatchSettings(a.length, a.batch, a.seed)
 
 
 def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
     if not kept.is_file():
         model = heedful.load(base_folder(BASE, a.base), dtype=torch.float32, device=a.device)
         task = Summarize()
-        model, _ = task.dress(model, a.seed)
+        model, _ = task.attach_head(model, a.seed)
         torch.manual_seed(a.seed)
         heedful.lora(model, rank=a.rank)
         loss = taught(task, model, parts, a)
@@ -149,7 +149,7 @@ def main() -> None:
         figure = measured(name, a)
         print(json.dumps({"schema": "heed/1", "row": f"summaries-{name}", "figure": figure}), flush=True)
         if not (a.json or a.steps or a.limit):
-            ledger.record(a.results / f"summaries-{name}.json", [row(name, figure, a)])
+            ledger.record_rows(a.results / f"summaries-{name}.json", [row(name, figure, a)])
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def main() -> None:
         figure = ROWS[name].figure(files)
         print(json.dumps({"schema": "heed/1", "row": name, "figure": figure}), flush=True)
         if not given.json:
-            ledger.record(ROOT / "results" / f"{name}.json", [row(name, figure, files)])
+            ledger.record_rows(ROOT / "results" / f"{name}.json", [row(name, figure, files)])
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from heedful.runs import ledger
-from heedful.runs.evaluate import Asked, evaluate, trained
-from heedful.runs.settings import Given, assignment, choose
-from heedful.runs.train import train
+from heedful.runs.evaluate import EvaluationRequest, evaluate, load_trained
+from heedful.runs.settings import Setting, parse_assignment, resolve_settings
+from heedful.runs.train import run_training
 
 ROOT = Path(__file__).parents[1]
 FILES = {part: f"lm/wikitext-2/{part}.txt.gz" for part in ("train", "valid", "test")}
@@ -33,19 +33,19 @@ WINDOWS = {"lstm-wikitext2": (1024, 512), "transformer-wikitext2": (128, 32)}
 
 
 def measure(
-    name: str, files: dict[str, Path], folder: Path, given: list[Given], limit: int | None
+    name: str, files: dict[str, Path], folder: Path, given: list[Setting], limit: int | None
 ) -> dict[str, Any]:
     """Train one recipe and measure its best checkpoint."""
-    data = [Given("files", [str(files["train"])], "here"), Given("valid", [str(files["valid"])], "here")]
+    data = [Setting("files", [str(files["train"])], "here"), Setting("valid", [str(files["valid"])], "here")]
     began = time.perf_counter()
-    chosen = choose(name, [*given, *data])
-    result = train(chosen, folder / name)
+    chosen = resolve_settings(name, [*given, *data])
+    result = run_training(chosen, folder / name)
     seconds = time.perf_counter() - began
-    model = trained(str(result.checkpoint), chosen.recipe.device)
+    model = load_trained(str(result.checkpoint), chosen.recipe.device)
     length, stride = WINDOWS[name]
     found: dict[str, Any] = {}
     for part in ("valid", "test"):
-        asked = Asked([str(files[part])], 8, length, stride, limit, {"line_end": "<eos>"})
+        asked = EvaluationRequest([str(files[part])], 8, length, stride, limit, {"line_end": "<eos>"})
         told = evaluate(model, "perplexity", asked)
         found[part] = round(told["perplexity"], 2)
         found[f"{part}_tokens"] = told["tokens"] + 1
@@ -93,9 +93,9 @@ def main() -> None:
     root = os.environ.get("HEED_DATA") or sys.exit("HEED_DATA names no folder of data sets")
     files = {part: Path(root) / FILES[part] for part in FILES}
     torch.set_float32_matmul_precision("high")
-    given = [Given("device", a.device, "--device"), Given("train.seed", a.seed, "--seed")]
-    given += [Given("train.steps", a.steps, "--steps")] if a.steps else []
-    given += [assignment(text) for text in a.set]
+    given = [Setting("device", a.device, "--device"), Setting("train.seed", a.seed, "--seed")]
+    given += [Setting("train.steps", a.steps, "--steps")] if a.steps else []
+    given += [parse_assignment(text) for text in a.set]
     for name in a.recipes:
         shutil.rmtree(a.work / name, ignore_errors=True)  # of a run that was stopped
         found = measure(name, files, a.work, given, a.limit)
@@ -103,7 +103,7 @@ def main() -> None:
         told = {"schema": "heed/1", "row": name, "figure": figure, **found}
         print(json.dumps(told), flush=True)
         if not (a.json or a.limit):
-            ledger.record(a.results / f"{name}.json", [row(name, told, files, a)])
+            ledger.record_rows(a.results / f"{name}.json", [row(name, told, files, a)])
 
 
 if __name__ == "__main__":

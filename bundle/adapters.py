@@ -88,7 +88,7 @@ def record(
         claim, round(percent(plan, score), 2), command, published=plan.published, source=plan.source,
         seed=int(words[2]), data_sha256=ledger.sha256(folder / one for one in plan.files), check=check,
     )  # fmt: skip
-    ledger.record(results / f"{name}.json", [row])
+    ledger.record_rows(results / f"{name}.json", [row])
 
 
 def main() -> None:

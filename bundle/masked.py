@@ -320,7 +320,7 @@ def record(
         {name: round(100 * found[name], 2) for name in shown}, command, seed=seed, check=check,
         data_sha256=ledger.sha256(folder / one for one in FILES),
     )  # fmt: skip
-    ledger.record(results / "masked.json", [row])
+    ledger.record_rows(results / "masked.json", [row])
 
 
 def main() -> None:

@@ -121,7 +121,7 @@ def written(
         round(found["perplexity_by_word"], 2), command, seed=given.seed, check=check,
         data_sha256=ledger.sha256(folder / one for one in FILES.values()),
     )  # fmt: skip
-    ledger.record(results / f"{name}.json", [row])
+    ledger.record_rows(results / f"{name}.json", [row])
     print(json.dumps(found), flush=True)
     write_sample(samples, name, lambda: f"{json.dumps(found)}\n\n{pages(model, given.seed)}")
     print(json.dumps({"figure": round(found["perplexity_by_word"], 2), **found}))
@@ -188,7 +188,7 @@ def words(folder: Path, out: Path, results: Path, seed: int) -> None:
         f"{card.measure} × 100: words, skip-gram vectors of 64 numbers", figure, command, seed=seed,
         check=check, data_sha256=ledger.sha256(folder / one for one in files),
     )  # fmt: skip
-    ledger.record(results / "words.json", [row])
+    ledger.record_rows(results / "words.json", [row])
     print(made.neighbours("king", 8), made.analogy("man", "king", "woman"))
     print(json.dumps({"figure": figure, **found}))
 

@@ -31,8 +31,8 @@ from heedful.evaluate.generated import rouge_l, rouge_n, words
 from heedful.loading import save_on_base
 from heedful.models.base import Model
 from heedful.runs import ledger
-from heedful.runs.finetune.tasks import Examples, Reading
-from heedful.runs.finetune.written import Summarize
+from heedful.runs.finetune.finetune_task import Examples, BatchSettings
+from heedful.runs.finetune.generation_tasks import Summarize
 
 BASE = "smollm2-135m-instruct"
 FILES = {part: f"summarisation/scitldr-a/{part}.jsonl.gz" for part in ("train", "dev", "test")}
@@ -101,8 +101,8 @@ def train(
     return learnt(task, model, batches, dev, config, until, a.checks)
 
 
-def reading(a: argparse.Namespace) -> Reading:
-    return Reading(a.length, a.batch, a.seed)
+def reading(a: argparse.Namespace) -> BatchSettings:
+    return BatchSettings(a.length, a.batch, a.seed)
 
 
 def record(results: Path, found: dict[str, float], folder: Path, command: str, a: argparse.Namespace) -> None:
@@ -118,13 +118,13 @@ def record(results: Path, found: dict[str, float], folder: Path, command: str, a
         {name: round(value, 2) for name, value in found.items() if name != "loss"}, command, seed=a.seed,
         check=check, data_sha256=ledger.sha256(folder / one for one in FILES.values()),
     )  # fmt: skip
-    ledger.record(results / "summaries.json", [row])
+    ledger.record_rows(results / "summaries.json", [row])
 
 
 def taught(rows: Parts, a: argparse.Namespace, began: float) -> tuple[Model, Summarize, float]:
     """The base with a trained adapter, what it was asked, and its loss on dev."""
     model, task = heedful.load(base_folder(BASE), dtype=torch.float32, device=a.device), Summarize()
-    model, _ = task.dress(model, a.seed)
+    model, _ = task.attach_head(model, a.seed)
     torch.manual_seed(a.seed)
     heedful.lora(model, rank=a.rank, targets=TARGETS)
     loss = train(task, model, {part: pairs(rows[part]) for part in ("train", "dev")}, a, began)
@@ -136,7 +136,7 @@ def untaught(texts: Sequence[str], a: argparse.Namespace) -> list[str]:
     """What the base writes as it is."""
     plain = torch.bfloat16 if a.device.startswith("cuda") else torch.float32
     model, task = heedful.load(base_folder(BASE), dtype=plain, device=a.device), Summarize()
-    model, _ = task.dress(model, a.seed)
+    model, _ = task.attach_head(model, a.seed)
     return written(task, model, texts, reading(a), a.rows, **RULES)
 
 

@@ -118,7 +118,7 @@ def record(
         {"first": round(found["bleu"], 2), "all": round(found["bleu_all_references"], 2)}, command,
         seed=seed, data_sha256=ledger.sha256([path]), check=check | {"figure": "first"},
     )  # fmt: skip
-    ledger.record(results / f"{name}.json", [row])
+    ledger.record_rows(results / f"{name}.json", [row])
 
 
 def read(

@@ -13,12 +13,12 @@ from heedful.errors import NotFound, WrongShape
 from heedful.loading import save_on_base, with_head
 from heedful.models.base import Model
 from heedful.runs import ledger
-from heedful.runs.verify import number
+from heedful.runs.verify import read_number
 from heedful.weights.bases import bundled, bundled_vectors, installed
 
 MIB = 2**20
 BUNDLED = bundled()
-LEDGER = ledger.named(Path(__file__).parents[1] / "results")
+LEDGER = ledger.rows_by_name(Path(__file__).parents[1] / "results")
 MODELS = sorted(set(BUNDLED) - set(bundled_vectors()))
 needs_base = pytest.mark.skipif(
     "all-minilm-l6-v2" not in installed(), reason="all-minilm-l6-v2 is not installed"
@@ -47,7 +47,7 @@ def test_the_card_says_data_licence_command_seed_and_score(name: str) -> None:
 def test_the_card_and_the_ledger_have_one_score_and_one_command(name: str) -> None:
     text, row = (BUNDLED[name] / "README.md").read_text(encoding="utf-8"), LEDGER[name]
     score = yaml.safe_load(text.split("---\n", 2)[1])["score"]
-    figure = number(row["figure"], row["check"].get("figure", ""), name)
+    figure = read_number(row["figure"], row["check"].get("figure", ""), name)
     assert figure in (pytest.approx(score, abs=0.006), pytest.approx(100 * score, abs=0.006))
     assert f"`{row['command']}`" in text
 

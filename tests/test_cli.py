@@ -172,7 +172,7 @@ def test_what_ls_lists_is_what_the_registry_has() -> None:
 def test_names_are_never_cut_however_narrow_the_terminal_is(
     width: int, heed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heedful.commands.output.PIPED", width)
+    monkeypatch.setattr("heedful.commands.output.PIPED_WIDTH", width)
     out = heed("ls")[1]
     words = set(out.split())
     assert {*presets(), *at_hand(), "question-answering", "text-generation"} <= words
@@ -186,7 +186,7 @@ def test_names_of_other_lists_are_never_cut(
     command: list[str], heed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wide = heed(*command)[1]
-    monkeypatch.setattr("heedful.commands.output.PIPED", 80)
+    monkeypatch.setattr("heedful.commands.output.PIPED_WIDTH", 80)
     narrow = heed(*command)[1]
     first = lambda out: {line.split()[0] for line in out.splitlines() if line[:1].strip()}
     assert first(narrow) == first(wide)
@@ -270,7 +270,7 @@ def test_a_trained_model_by_its_name_is_no_misspelt_exercise(heed: Any) -> None:
 def test_what_asks_a_model_is_refused_beside_an_exercise(option: str, heed: Any) -> None:
     code, out, said = heed("explain", "cat-sat", f"--{option}", "1")
     assert (code, out) == (3, "")
-    assert f"--{option} asks a model, and cat-sat is an exercise" in said
+    assert f"--{option} is for a model, and cat-sat is an exercise" in said
 
 
 @pytest.mark.parametrize("command", ["show", "count"])

@@ -17,7 +17,7 @@ import pytest
 
 import heedful
 from heedful.runs import ledger
-from heedful.runs.verify import command, read_check
+from heedful.runs.verify import command_line, read_check
 
 ROOT = Path(__file__).parents[1]
 WORDS = ("the film", "a story", "this cast", "that scene", "our hero", "some music")
@@ -126,7 +126,7 @@ def accepted(row: dict[str, Any]) -> None:
     """A row that the ledger takes and `heed verify` can run again."""
     check = read_check(row, "row")
     for step in check.steps:
-        assert command(step, {"{data}": "", "{work}": "w"}, ROOT)
+        assert command_line(step, {"{data}": "", "{work}": "w"}, ROOT)
     assert check.figure in row["figure"]
     assert set(ledger.KEYS) <= set(row)
 
@@ -325,7 +325,7 @@ def test_seeds_trained_apart_are_put_together_by_a_later_call(run: Run, tmp_path
     assert not (tmp_path / "results").exists()
     told = run("finetuned", "clinc150", "--seeds", "0", "1")  # trains nothing: both are there
     assert len(told["figure"]["seeds"]) == 2
-    assert len(ledger.read(tmp_path / "results/finetuned-clinc150.json")) == 1
+    assert len(ledger.read_rows(tmp_path / "results/finetuned-clinc150.json")) == 1
 
 
 def test_words_are_predicted_by_both_recipes_of_wikitext(run: Run, made: tuple[Path, Path]) -> None:
@@ -490,7 +490,7 @@ def test_a_page_is_not_emptied_by_a_slip(
 
 
 def test_the_page_is_made_from_a_folder(tmp_path: Path) -> None:
-    ledger.record(tmp_path / "one.json", [ledger.row("a claim", 1.5, "python it")])
+    ledger.record_rows(tmp_path / "one.json", [ledger.row("a claim", 1.5, "python it")])
     ledger.main([str(tmp_path), str(tmp_path / "docs/page.md")])
     assert "a claim" in (tmp_path / "docs/page.md").read_text()
 

@@ -24,7 +24,7 @@ def public_names() -> list[str]:
     root = typer.main.get_command(cli.app)
     lines = [*(f"heed {option}" for option in options(root))]
     for command in cli.COMMANDS:
-        lines += command_lines(f"heed {command}", cli.load(command))
+        lines += command_lines(f"heed {command}", cli.load_command(command))
     return sorted(names) + sorted(lines)
 
 
@@ -41,7 +41,7 @@ def options(command: Any) -> Iterator[str]:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     yield from (f"argument {number}" for number in range(1, len(arguments) + 1))
     for parameter in command.params:
-        if parameter not in arguments:
+        if parameter not in arguments and not parameter.name.endswith("_completion"):  # Typer's own
             yield from (*parameter.opts, *parameter.secondary_opts)
 
 

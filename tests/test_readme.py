@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.core import TyperGroup
 
-from heedful.cli import COMMANDS, load, main
+from heedful.cli import COMMANDS, load_command, main
 from heedful.errors import NotFound
 from heedful.models import FAMILIES
 from heedful.weights.bases import BASES, installed
@@ -64,7 +64,7 @@ def test_every_command_and_option_exists(line: str, capsys: pytest.CaptureFixtur
         path, command = [], None
     else:
         assert words[0] in COMMANDS
-        path, command = words[:1], load(words[0])
+        path, command = words[:1], load_command(words[0])
     while isinstance(command, TyperGroup):
         path.append(words[len(path)])
         assert path[-1] in command.commands

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heedful.cli import load, main
+from heedful.cli import load_command, main
 from heedful.commands.shell import shell_words
 
 PYTHON = re.compile(r"(?<![\w.-])(?<!--set )[a-z_]+=(?![\d.]+ does)|\b\w+\(|\b(True|False|None)\b|Word2Vec\.")
@@ -62,7 +62,7 @@ def heed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
         ("tokenizer train t.txt --vocab 3", "--vocab 3 is too small"),
         ("explain prose 'a cat' --topic nothing", "--topic nothing"),
         ("quantize prose q", "quantised already, to int8"),
-        ("word2vec train t.txt --dim 0", "--dim 0 is below 1"),
+        ("word2vec train t.txt --dim 0", "--dim 0 must be at least 1"),
     ],
 )  # fmt: skip
 def test_what_to_do_is_said_in_the_words_of_the_shell(line: str, said: str, heed: Any) -> None:
@@ -89,9 +89,9 @@ def test_what_to_do_is_said_in_the_words_of_the_shell(line: str, said: str, heed
 def test_an_argument_becomes_an_option_a_setting_or_another_way(
     command: str, python: str, shell: str
 ) -> None:
-    assert shell_words("", python, load(command), command)[1] == shell
+    assert shell_words("", python, load_command(command), command)[1] == shell
 
 
 def test_a_message_keeps_the_values_of_a_config() -> None:
     said = "heads=5 does not divide dim=64"
-    assert shell_words(said, "", load("train"), "train")[0] == said
+    assert shell_words(said, "", load_command("train"), "train")[0] == said

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 import heedful
-from heedful.cli import load, main
-from heedful.commands.arguments import file_text
-from heedful.commands.ls import card
-from heedful.commands.tasks_answer import answered
-from heedful.commands.tasks_text import columns, marked
+from heedful.cli import load_command, main
+from heedful.commands.answer import format_answers
+from heedful.commands.ls import read_card
+from heedful.commands.output import align_columns, mark_spans
+from heedful.commands.text_arguments import file_text
 from heedful.models.base import Model
 from heedful.weights.bases import bundled
 from heedful.weights.hub import resolve
@@ -154,7 +154,7 @@ def test_no_text_is_one_line_and_code_3(
         code, out, err = heed("classify", "-m", models["classify"], piped=piped)
         assert (code, out) == (3, "")
         assert err.startswith("error: a text is empty\nhint: ")
-    monkeypatch.setattr("heedful.commands.tasks_text.waiting", lambda: True)
+    monkeypatch.setattr("heedful.commands.text_arguments.stdin_is_terminal", lambda: True)
     assert "there is no text" in heed("classify", "-m", models["classify"])[2]
 
 
@@ -246,8 +246,8 @@ def test_names_are_printed_as_the_text_has_them(heed: Any, models: dict[str, Pat
 
 
 def test_marks_enclose_spans_and_leave_out_what_overlaps() -> None:
-    assert marked("Ada met\nBob.", [(8, 11, "PER"), (0, 3, "PER"), (1, 5, "X")]) == "⟦Ada⟧PER met ⟦Bob⟧PER."
-    assert columns([("1", "ab", "x y"), ("22", "漢", "z")]) == "1   ab  x y\n22  漢  z"
+    assert mark_spans("Ada met\nBob.", [(8, 11, "PER"), (0, 3, "PER"), (1, 5, "X")]) == "⟦Ada⟧PER met ⟦Bob⟧PER."
+    assert align_columns([("1", "ab", "x y"), ("22", "漢", "z")]) == "1   ab  x y\n22  漢  z"
 
 
 def test_an_answer_stands_in_its_text(heed: Any, models: dict[str, Path], tmp_path: Path) -> None:
@@ -289,13 +289,13 @@ def test_an_answer_is_found_in_a_folder(
 def test_an_answer_is_shown_in_what_stands_around_it() -> None:
     row = {"answer": "Paris", "score": 0.5, "start": 100, "end": 105, "file": "a.txt"}
     passage = "x " * 40 + "in Paris, " + "y " * 40
-    drawn = answered([row | {"passage": passage, "at": passage.index("Paris")}])
+    drawn = format_answers([row | {"passage": passage, "at": passage.index("Paris")}])
     first, _, below = drawn.splitlines()
     assert first == "Paris"
     assert below.startswith("0.5000  100–105  a.txt  …")
     assert "in ⟦Paris⟧, y" in below
     assert below.endswith("…")
-    nothing = answered([row | {"answer": "", "passage": "Paris.", "at": 0}])
+    nothing = format_answers([row | {"answer": "", "passage": "Paris.", "at": 0}])
     assert nothing.splitlines()[0] == "(no answer)"
     assert "⟦" not in nothing
 
@@ -399,7 +399,7 @@ def test_a_card_says_what_a_model_is_for(heed: Any, tmp_path: Path) -> None:
 def test_a_card_of_the_hub_has_its_score_in_a_model_index(tmp_path: Path) -> None:
     index = [{"results": [{"dataset": {"name": "SST-2"}, "metrics": [{"type": "accuracy", "value": 0.915}]}]}]
     (tmp_path / "README.md").write_text("---\nmodel-index: " + json.dumps(index) + "\n---\n")
-    assert card(tmp_path)["score"] == "accuracy 0.915 (SST-2)"
+    assert read_card(tmp_path)["score"] == "accuracy 0.915 (SST-2)"
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_a_card_of_the_hub_has_its_score_in_a_model_index(tmp_path: Path) -> Non
 )
 def test_a_card_that_says_nothing_is_no_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(text)
-    assert set(card(tmp_path).values()) == {None}
+    assert set(read_card(tmp_path).values()) == {None}
 
 
 def test_the_commands_in_the_docs_exist_with_their_options() -> None:
@@ -417,7 +417,7 @@ def test_the_commands_in_the_docs_exist_with_their_options() -> None:
     assert {line.split()[1] for line in lines} == {*TASKS, "verify"}
     for line in lines:
         _, name, *words = shlex.split(line)
-        known = {option for parameter in load(name).params for option in parameter.opts}
+        known = {option for parameter in load_command(name).params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= known, line
 
 

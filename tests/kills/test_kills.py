@@ -230,7 +230,7 @@ def test_on_a_full_disk_a_command_ends_in_one_line_and_goes_on_when_there_is_roo
     error = next(line for line in said.splitlines() if line.startswith("error: "))
     assert "could not write" in error
     assert "o space left" in error
-    assert "fault of heedful" not in said
+    assert "bug in heedful" not in said
     (small_disk / "filler").unlink()
     go_on(server, name, folder)
     assert COMMANDS[name].digest(folder) == whole[name].digest
@@ -246,13 +246,12 @@ def test_twenty_kills_at_random_moments_lose_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_kill_before_any_change_of_a_file_loses_nothing(
+def test_twenty_kills_while_files_are_written_lose_nothing(
     name: str, server: Server, place: Place, whole: Whole
 ) -> None:
-    at = 1
-    while kill_while_writing(name, at, server, place, whole):
-        at += 1
-    assert at > 3
+    most = {"finetune": 20, "word2vec": 30}.get(name, 150)  # changes that a command makes to files, about
+    places = random.Random(name).sample(range(1, most), min(20, most - 1))
+    assert sum(kill_while_writing(name, at, server, place, whole) for at in places) > 5
 
 
 HOLD = """

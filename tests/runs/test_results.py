@@ -10,7 +10,7 @@ import pytest
 
 import heedful.runs.ledger as ledger
 from heedful.errors import CorruptFile
-from heedful.runs.curves import draw, filled
+from heedful.runs.curves import draw_curves, interpolate
 from heedful.text import load_tokenizer
 from tests.runs.conftest import Heed
 
@@ -42,8 +42,8 @@ def test_the_page_in_docs_is_the_one_made_from_results() -> None:
 
 
 def test_a_curve_goes_through_its_points() -> None:
-    assert filled([(0, 0.0), (10, 1.0)], 0, 10, 11) == [(i, i / 10) for i in range(11)]
-    drawn = draw({"train": [(0, 4.0), (10, 2.0)], "eval": [(5, 3.0)]}, "loss", width=40, colour=False)
+    assert interpolate([(0, 0.0), (10, 1.0)], 0, 10, 11) == [(i, i / 10) for i in range(11)]
+    drawn = draw_curves({"train": [(0, 4.0), (10, 2.0)], "eval": [(5, 3.0)]}, "loss", width=40, colour=False)
     assert drawn.splitlines()[0] == "loss   ⠶ train   ⠶ eval"
     assert drawn.splitlines()[1].split()[0] == "4"
     assert len(drawn.splitlines()) == 18

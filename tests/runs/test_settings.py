@@ -10,7 +10,7 @@ import yaml
 from heedful.errors import ConfigError, NotFound
 from heedful.loading import build
 from heedful.runs.recipes import RECIPES
-from heedful.runs.settings import Chosen, Given, assignment, choose, flat, parse, plain, write
+from heedful.runs.settings import ResolvedSettings, Setting, parse_assignment, resolve_settings, flatten, parse_value, recipe_values, settings_yaml
 from tests.runs.conftest import Heed
 
 
@@ -37,10 +37,10 @@ def test_flags_win_over_the_environment_a_file_and_the_recipe(
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_survives_yaml_and_its_model_can_be_built(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
-    path.write_text(write(Chosen(name, RECIPES[name])))
-    again = choose(str(path))
+    path.write_text(settings_yaml(ResolvedSettings(name, RECIPES[name])))
+    again = resolve_settings(str(path))
     assert again.name == name
-    assert plain(again.recipe) == plain(RECIPES[name])
+    assert recipe_values(again.recipe) == recipe_values(RECIPES[name])
     model = build(RECIPES[name].family, device="meta", vocab=1000, **RECIPES[name].model)
     reach = getattr(model.config, "context", None)
     assert reach is None or RECIPES[name].data["length"] <= reach
@@ -80,7 +80,7 @@ def test_recipes_are_listed(heed: Heed) -> None:
     ],
 )
 def test_values_on_the_command_line_have_types(text: str, value: object) -> None:
-    assert parse(text) == value
+    assert parse_value(text) == value
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_values_on_the_command_line_have_types(text: str, value: object) -> None
 )
 def test_a_wrong_setting_is_named(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
-        choose("gpt2", [assignment(setting)])
+        resolve_settings("gpt2", [parse_assignment(setting)])
 
 
 def test_errors_in_a_file_name_its_line(tmp_path: Path, heed: Heed) -> None:
@@ -118,42 +118,42 @@ def test_errors_in_a_file_name_its_line(tmp_path: Path, heed: Heed) -> None:
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(NotFound, match="did you mean 'shakespeare-char'"):
-        choose("shakspeare-char")
+        resolve_settings("shakspeare-char")
 
 
 def test_a_family_or_a_preset_is_a_recipe_too() -> None:
-    assert choose("mistral").recipe.model["dim"] == 32
-    assert choose("gpt2-medium").recipe.family == "gpt2-medium"
+    assert resolve_settings("mistral").recipe.model["dim"] == 32
+    assert resolve_settings("gpt2-medium").recipe.family == "gpt2-medium"
 
 
 def test_a_short_run_gets_a_short_warmup_unless_it_was_set() -> None:
-    assert choose("shakespeare-char", [Given("train.steps", 20, "--steps")]).recipe.train.warmup == 2
+    assert resolve_settings("shakespeare-char", [Setting("train.steps", 20, "--steps")]).recipe.train.warmup == 2
     with pytest.raises(ConfigError, match="warmup=50 is longer"):
-        choose("shakespeare-char", [assignment("train.steps=20"), assignment("train.warmup=50")])
+        resolve_settings("shakespeare-char", [parse_assignment("train.steps=20"), parse_assignment("train.warmup=50")])
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_copied_recipe_can_be_made_short(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(write(Chosen(name, RECIPES[name])))
-    assert choose(str(path), [Given("train.steps", 6, "--steps")]).recipe.train.warmup <= 1
-    assert choose(str(path), [Given("train.steps", 6, "HEED_STEPS")]).recipe.train.steps == 6
+    path.write_text(settings_yaml(ResolvedSettings(name, RECIPES[name])))
+    assert resolve_settings(str(path), [Setting("train.steps", 6, "--steps")]).recipe.train.warmup <= 1
+    assert resolve_settings(str(path), [Setting("train.steps", 6, "HEED_STEPS")]).recipe.train.steps == 6
 
 
 def test_a_file_that_contradicts_itself_is_told_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("recipe: gpt2\ntrain:\n  steps: 6\n  warmup: 50\n")
     with pytest.raises(ConfigError, match=r"mine.yaml:4: warmup=50 is longer"):
-        choose(str(path))
+        resolve_settings(str(path))
     path.write_text("recipe: gpt2\ntrain:\n  steps: 6\n")
-    assert choose(str(path)).recipe.train.warmup == 1
+    assert resolve_settings(str(path)).recipe.train.warmup == 1
 
 
 def test_a_decay_is_shortened_with_the_run(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("recipe: gpt2\ntrain:\n  schedule: wsd\n  decay: 500\n")
-    assert choose(str(path), [Given("train.steps", 20, "--steps")]).recipe.train.decay == 2
+    assert resolve_settings(str(path), [Setting("train.steps", 20, "--steps")]).recipe.train.decay == 2
 
 
 def test_paths_of_nested_values() -> None:
-    assert flat({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}
+    assert flatten({"a": {"b": 1}, "c": 2}) == {"a.b": 1, "c": 2}

@@ -13,7 +13,7 @@ import heedful
 from heedful.errors import OutOfMemory, is_out_of_memory
 from heedful.models import FAMILIES, find_config
 from heedful.models.memory import available_bytes
-from heedful.runs.settings import choose
+from heedful.runs.settings import resolve_settings
 from tests.runs.conftest import Heed
 
 
@@ -26,7 +26,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_trained_in_its_smallest_size(name: str) -> None:
     """Also one whose name is that of a published size: gpt3, deepseek-v2, deepseek-v3."""
-    recipe = choose(name).recipe
+    recipe = resolve_settings(name).recipe
     if recipe.what != f"{name} in its smallest size":
         return  # a recipe of that name
     tiny = FAMILIES[name].tiny
@@ -38,7 +38,7 @@ def test_a_family_is_trained_in_its_smallest_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt3", "deepseek-v2", "deepseek-v3"])
 def test_the_name_of_a_family_and_of_a_published_size_means_the_family(name: str) -> None:
-    assert choose(name).recipe.model["layers"] < 10
+    assert resolve_settings(name).recipe.model["layers"] < 10
 
 
 def test_a_model_too_large_to_build_is_refused_before_it_is_made(

@@ -20,10 +20,10 @@ import heedful
 from heedful.data.readers import texts
 from heedful.models import FAMILIES, find_config
 from heedful.runs.folder import read_metrics
-from heedful.runs.reading import held_out, marked, parted
+from heedful.runs.datasets import split_train_validation, mark_line_ends, split_documents
 from heedful.runs.recipes import RECIPES, Evaluation, Recipe
-from heedful.runs.settings import Chosen
-from heedful.runs.train import sharing, train
+from heedful.runs.settings import ResolvedSettings
+from heedful.runs.train import limit_threads, run_training
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.fit import Step
@@ -194,12 +194,12 @@ def test_an_evaluation_reads_no_more_held_out_batches_than_were_trained_on(
 def test_a_small_recurrence_is_trained_by_one_thread_and_others_by_all() -> None:
     torch.set_num_threads(2)
     for model, threads in ((toys.tiny("lstm"), 1), (toys.tiny("gpt2"), 2)):
-        with sharing(model):
+        with limit_threads(model):
             assert torch.get_num_threads() == threads
         assert torch.get_num_threads() == 2
 
 
-def small(recipe: Recipe, files: dict[str, Path]) -> Chosen:
+def small(recipe: Recipe, files: dict[str, Path]) -> ResolvedSettings:
     """A recipe with its family's smallest model, for a few steps."""
     tiny = FAMILIES[find_config(recipe.family)[0].name].tiny
     model = {n: getattr(tiny, n) for n in tiny.__dict__["given"] if n not in ("vocab", "source_vocab")}
@@ -214,14 +214,14 @@ def small(recipe: Recipe, files: dict[str, Path]) -> Chosen:
         train=replace(recipe.train, steps=2, warmup=0, save_every=None, dtype="float32", graph=False),
         evaluate=Evaluation(every=2, batches=2, sample=4), device="cpu",
     )  # fmt: skip
-    return Chosen(
+    return ResolvedSettings(
         "small", changed, tuple(str(files[s]) for s in sources), tuple(str(files[s]) for s in sources)
     )
 
 
 @pytest.mark.parametrize("name", [n for n in RECIPES if n != "distil"])
 def test_every_recipe_trains(name: str, files: dict[str, Path], tmp_path: Path) -> None:
-    result = train(small(RECIPES[name], files), tmp_path / "r", quiet=True)
+    result = run_training(small(RECIPES[name], files), tmp_path / "r", quiet=True)
     assert result.steps == 2
     assert result.valid["loss"] > 0
     model = heedful.load(result.checkpoint)
@@ -232,18 +232,18 @@ def test_every_recipe_trains(name: str, files: dict[str, Path], tmp_path: Path) 
 def test_a_student_learns_from_a_teacher(files: dict[str, Path], tmp_path: Path) -> None:
     bert = replace(RECIPES["bert"], objective="masked", model=dict(RECIPES["bert"].model, head="mlm"))
     chosen = small(bert, files)
-    train(chosen, tmp_path / "teacher", quiet=True)
+    run_training(chosen, tmp_path / "teacher", quiet=True)
     student = small(replace(RECIPES["distil"], teacher=str(tmp_path / "teacher")), files)  # a run's folder
-    result = train(student, tmp_path / "student", quiet=True)
+    result = run_training(student, tmp_path / "student", quiet=True)
     assert heedful.load(result.checkpoint).family.name == "distilbert"
     assert {"soft", "hard", "cosine"} <= set(result.valid)
 
 
 def test_a_run_begins_with_the_model_of_another(files: dict[str, Path], tmp_path: Path) -> None:
     chosen = small(RECIPES["gpt2"], files)
-    train(chosen, tmp_path / "first", quiet=True)
+    run_training(chosen, tmp_path / "first", quiet=True)
     going_on = replace(chosen, recipe=replace(chosen.recipe, start=str(tmp_path / "first")))
-    assert train(going_on, tmp_path / "second", quiet=True).steps == 2
+    assert run_training(going_on, tmp_path / "second", quiet=True).steps == 2
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_a_task_is_trained_and_measured(
         data={"length": 32, "batch": 4, "holdout": 0.25},
     )
     tiny = {n: v for n, v in recipe.model.items() if n != "head"}
-    result = train(
-        Chosen(objective, replace(recipe, model=tiny), (str(files[file]),)), tmp_path / "r", quiet=True
+    result = run_training(
+        ResolvedSettings(objective, replace(recipe, model=tiny), (str(files[file]),)), tmp_path / "r", quiet=True
     )
     code, out, _ = heed("eval", tmp_path / "r", files[file], "--json")
     told = json.loads(out)
@@ -277,17 +277,17 @@ def test_a_task_is_trained_and_measured(
 
 def test_the_end_of_a_text_is_held_out() -> None:
     whole = texts(["abcdefgh", "ij", "klmnopqrst"])
-    first, last = ("|".join("".join(d) for d in part) for part in parted(whole, 0.25))
+    first, last = ("|".join("".join(d) for d in part) for part in split_documents(whole, 0.25))
     assert (first, last.strip("|")) == ("abcdefgh|ij|klmno", "pqrst")
 
 
 def test_lines_end_with_a_mark() -> None:
-    assert ["".join(d) for d in marked(texts(["a b\n\nc"]), "<eos>")] == ["a b <eos>\n <eos>\nc <eos>\n"]
+    assert ["".join(d) for d in mark_line_ends(texts(["a b\n\nc"]), "<eos>")] == ["a b <eos>\n <eos>\nc <eos>\n"]
 
 
 def test_held_out_rows_are_no_training_rows(files: dict[str, Path]) -> None:
     batches = toys.BATCHES["classify"](files, batch=4, seed=0)
-    first, last = held_out(batches, 0.25, seed=1)
+    first, last = split_train_validation(batches, 0.25, seed=1)
     seen = [{tuple(row) for b in part.once() for row in b.tokens.tolist()} for part in (first, last)]
     assert first.row_count + last.row_count == batches.row_count
     assert len(first.source) == 27

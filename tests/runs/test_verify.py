@@ -10,7 +10,7 @@ import pytest
 
 from heedful.errors import CorruptFile
 from heedful.runs import ledger
-from heedful.runs.verify import Failed, Unavailable, Verdict, command, last_object, number, verify
+from heedful.runs.verify import CommandFailed, Unavailable, Verdict, command_line, last_object, read_number, verify_row
 from tests.runs.conftest import Heed
 
 SCRIPT = """import json, sys
@@ -33,7 +33,7 @@ def put(results: Path, stored: Any, printed: str, **more: Any) -> None:
     steps = [["python", "benchmarks/toy.py", printed]]
     check = {"steps": steps, "read": "test.accuracy", "tolerance": 0.5} | more
     row = ledger.row("accuracy of a toy", stored, "python benchmarks/toy.py", seed=0, check=check)
-    ledger.record(results / "toy.json", [row])
+    ledger.record_rows(results / "toy.json", [row])
 
 
 def test_a_figure_within_its_tolerance_is_the_same(results: Path, heed: Heed) -> None:
@@ -63,10 +63,10 @@ def test_fail_under_asks_for_more_than_the_same(results: Path, heed: Heed) -> No
 
 def test_one_of_several_figures_is_compared(results: Path) -> None:
     put(results, {"accuracy": 70.0, "seconds": 3}, "70.2", figure="accuracy")
-    assert verify(results, "toy").same
+    assert verify_row(results, "toy").same
     put(results, {"accuracy": 70.0, "seconds": 3}, "70.2", figure="colour")
     with pytest.raises(CorruptFile, match="row 'toy' has no 'colour'"):
-        verify(results, "toy")
+        verify_row(results, "toy")
 
 
 def test_a_number_that_is_none_is_never_the_same() -> None:
@@ -90,12 +90,12 @@ def test_other_data_than_then_is_refused(results: Path, monkeypatch: pytest.Monk
     file = results.parent / "test.csv"
     file.write_text("a\n")
     put(results, 90.0, "90", data=["test.csv"])
-    rows = ledger.read(results / "toy.json")
-    ledger.record(results / "toy.json", [rows[0] | {"data_sha256": ledger.sha256([file])}])
-    assert verify(results, "toy").same
+    rows = ledger.read_rows(results / "toy.json")
+    ledger.record_rows(results / "toy.json", [rows[0] | {"data_sha256": ledger.sha256([file])}])
+    assert verify_row(results, "toy").same
     file.write_text("b\n")
     with pytest.raises(Unavailable, match="SHA-256 differs"):
-        verify(results, "toy")
+        verify_row(results, "toy")
 
 
 def test_a_row_of_a_gpu_says_so_where_there_is_none(
@@ -109,7 +109,7 @@ def test_a_row_of_a_gpu_says_so_where_there_is_none(
 
 
 def test_a_row_without_a_check_names_the_command_it_came_from(results: Path, heed: Heed) -> None:
-    ledger.record(results / "old.json", [ledger.row("a claim", 1.0, "python old.py")])
+    ledger.record_rows(results / "old.json", [ledger.row("a claim", 1.0, "python old.py")])
     code, _, err = heed("verify", "old")
     assert code == 3
     assert "hint: its figure came from: python old.py" in err
@@ -129,39 +129,39 @@ def test_an_unknown_row_is_answered_with_the_nearest(results: Path, heed: Heed) 
 )
 def test_only_code_of_heedful_is_run(step: list[str], tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match="is not run"):
-        command(step, {}, tmp_path)
+        command_line(step, {}, tmp_path)
 
 
 def test_a_step_is_words_and_no_shell_reads_them(tmp_path: Path) -> None:
     step = ["heed", "eval", "{data}/a b; rm", "--out", "{work}/$x"]
-    words = command(step, {"{data}": "/d", "{work}": "/w"}, tmp_path)
+    words = command_line(step, {"{data}": "/d", "{work}": "/w"}, tmp_path)
     assert words[1:] == ["-m", "heedful.cli", "eval", "/d/a b; rm", "--out", "/w/$x"]
     with pytest.raises(Unavailable, match="in a checkout"):
-        command(["python", "benchmarks/none.py"], {}, tmp_path)
+        command_line(["python", "benchmarks/none.py"], {}, tmp_path)
 
 
 def test_a_command_that_fails_is_told(results: Path) -> None:
     put(results, 90.0, "no number")
-    with pytest.raises(Failed, match="ended with code 1"):
-        verify(results, "toy")
-    with pytest.raises(Failed, match="no JSON"):
+    with pytest.raises(CommandFailed, match="ended with code 1"):
+        verify_row(results, "toy")
+    with pytest.raises(CommandFailed, match="no JSON"):
         last_object("done\n{broken\n", "toy")
     with pytest.raises(CorruptFile, match="is True, not a number"):
-        number({"a": True}, "a", "it")
+        read_number({"a": True}, "a", "it")
 
 
 def test_a_check_that_says_something_else_is_refused(results: Path) -> None:
     put(results, 90.0, "90", colour="red")
     with pytest.raises(CorruptFile, match="may have"):
-        verify(results, "toy")
+        verify_row(results, "toy")
     put(results, 90.0, "90", steps="rm -r x")
     with pytest.raises(CorruptFile, match="lists of words"):
-        verify(results, "toy")
+        verify_row(results, "toy")
 
 
 def test_rows_are_listed_by_name(results: Path, heed: Heed) -> None:
     put(results, 90.0, "90")
-    ledger.record(results / "two.json", [ledger.row("first", 1, "x"), ledger.row("second", 2, "x")])
+    ledger.record_rows(results / "two.json", [ledger.row("first", 1, "x"), ledger.row("second", 2, "x")])
     out = heed("verify", "--list")[1]
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [
         ["toy", "✓"],
@@ -175,18 +175,18 @@ def test_rows_are_listed_by_name(results: Path, heed: Heed) -> None:
 
 def test_a_row_measured_again_keeps_its_place(results: Path) -> None:
     path = results / "two.json"
-    ledger.record(path, [ledger.row("first", 1, "x"), ledger.row("second", 2, "x")])
-    ledger.record(path, [ledger.row("first", 3, "x")])
-    assert [(r["claim"], r["figure"]) for r in ledger.read(path)] == [("first", 3), ("second", 2)]
+    ledger.record_rows(path, [ledger.row("first", 1, "x"), ledger.row("second", 2, "x")])
+    ledger.record_rows(path, [ledger.row("first", 3, "x")])
+    assert [(r["claim"], r["figure"]) for r in ledger.read_rows(path)] == [("first", 3), ("second", 2)]
 
 
 def test_every_check_in_the_ledger_can_be_read() -> None:
     from heedful.runs.verify import read_check
 
     root = Path(__file__).parents[2]
-    for name, row in ledger.named(root / "results").items():
+    for name, row in ledger.rows_by_name(root / "results").items():
         if row.get("check"):
             check = read_check(row, name)
-            number(row["figure"], check.figure, name)
+            read_number(row["figure"], check.figure, name)
             for step in check.steps:
-                command(step, {"{data}": "d", "{work}": "w"}, root)
+                command_line(step, {"{data}": "d", "{work}": "w"}, root)

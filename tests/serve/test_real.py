@@ -250,7 +250,7 @@ def test_the_command_says_what_it_serves_answers_and_ends_on_a_signal(models: Mo
     [
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached by others; give --api-key"),
         (["--api-key", ""], "the key is empty"),
-        (["--chat-template", "nowhere.jinja"], "nowhere.jinja cannot be read"),
+        (["--chat-template", "nowhere.jinja"], "no file or folder nowhere.jinja"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(

@@ -1,4 +1,4 @@
-"""`heed bench`: how fast a model reads and writes on this machine."""
+"""`heed bench`: the speed of a model on this machine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from heedful.commands.generate import Device, Dtype, Model, load_stepper
 from heedful.commands.output import Json, as_json, console, table
 
 
-def bench(
+def bench_command(
     model: Model,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens to read.")] = 128,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens to write.")] = 64,
-    batch: Annotated[int, typer.Option(min=1, help="Texts at once.")] = 1,
-    repeats: Annotated[int, typer.Option(min=1, help="The median of so many runs.")] = 3,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens in the prompt.")] = 128,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Texts in a batch.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs, of which the median counts.")] = 3,
     device: Device = "cpu",
     dtype: Dtype = None,
     json: Json = False,
 ) -> None:
-    """Prefill and decoding speed, time to the first token, memory, and the share of the bandwidth limit.
+    """Measure prefill and decoding speed, time to the first token, and the share of the bandwidth limit.
 
     Examples:
 
@@ -33,14 +33,16 @@ def bench(
     stepper = load_stepper(model, device, dtype)
     fits = free_context(stepper.model, prompt)
     if fits is not None and tokens > fits:
-        raise InputError(f"--prompt {prompt} and --tokens {tokens} exceed its context", hint="ask for fewer")
+        raise InputError(
+            f"--prompt {prompt} and --tokens {tokens} exceed its context", hint="use fewer tokens"
+        )
     runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first one warms up
     read = sorted(r[0] for r in runs)[repeats // 2]
     write = sorted(r[1] for r in runs)[repeats // 2]
-    weights = sum(t.numel() * t.element_size() for t in unique(stepper.model))
+    weights = sum(t.numel() * t.element_size() for t in tensors_per_step(stepper.model))
     limit = bandwidth(stepper.model.device) / weights
     rate = batch * (tokens - 1) / write
-    found = {
+    figures = {
         "prefill_tokens_per_second": round(batch * prompt / read, 1), "time_to_first_token_s": round(read, 4),
         "decode_tokens_per_second": round(rate, 1), "weights_MiB": round(weights / 2**20, 1),
         "bandwidth_limit_tokens_per_second": round(limit * batch, 1),
@@ -48,47 +50,47 @@ def bench(
         "batch": batch, "prompt": prompt, "tokens": tokens,
     }  # fmt: skip
     if json:
-        return as_json({"model": model} | found)
+        return as_json({"model": model} | figures)
     rows = table("figure", "value", right=("value",))
-    for name, value in found.items():
+    for name, value in figures.items():
         rows.add_row(name.replace("_", " "), f"{value:,}")
     console().print(rows)
     return None
 
 
 def measure(stepper: Any, prompt: int, tokens: int, batch: int) -> tuple[float, float]:
-    """Seconds to read the prompt, and to write the tokens after it."""
+    """Return the seconds for reading the prompt, and for generating the tokens after it."""
     import torch
 
     random = torch.Generator().manual_seed(0)
     ids = torch.randint(5, stepper.model.config.vocab, (batch, prompt), generator=random).to(
         stepper.model.device
     )
-    began = time.perf_counter()
+    start = time.perf_counter()
     token = stepper.prefill(ids, length=prompt + tokens).argmax(-1)
     token.tolist()  # waits for a GPU
     middle = time.perf_counter()
     for _ in range(tokens - 1):
         token = stepper.step(token).argmax(-1)
     token.tolist()
-    return middle - began, time.perf_counter() - middle
+    return middle - start, time.perf_counter() - middle
 
 
-def unique(model: Any) -> list[Any]:
-    """Every tensor a step reads; the token table counts only if it is the output matrix too."""
+def tensors_per_step(model: Any) -> list[Any]:
+    """Return every tensor that a step reads; the token table counts only if it is the output matrix too."""
     head = {id(p) for p in model.head.parameters()}
     table = model.decoder_embed.table if "target" in model.tables else model.embed.table
     return [t for t in [*model.parameters(), *model.buffers()] if t is not table or id(t) in head]
 
 
 def bandwidth(device: Any) -> float:
-    """Bytes per second this machine reads at best, from a sum over a large tensor."""
+    """Return the bytes per second that this machine reads at best, timing a sum over a large tensor."""
     import torch
 
     big = torch.ones(2**26 if device.type == "cpu" else 2**30, device=device)
     best = 0.0
     for _ in range(3):
-        began = time.perf_counter()
+        start = time.perf_counter()
         float(big.sum())
-        best = max(best, big.numel() * 4 / (time.perf_counter() - began))
+        best = max(best, big.numel() * 4 / (time.perf_counter() - start))
     return best

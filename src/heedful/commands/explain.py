@@ -1,4 +1,4 @@
-"""`heed explain`: the arithmetic, every operand and result."""
+"""`heed explain`: arithmetic worked out, with every operand and result."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from heedful.inspect.worked import Derivation
 
 
-def explain(
-    what: Annotated[
+def explain_command(
+    source: Annotated[
         str | None, typer.Argument(help="An exercise (cat-sat), a .yaml or .json file, or a model's folder.")
     ] = None,
     text: Annotated[
-        str | None, typer.Argument(help="What the model reads: a text, or the name of a sentence (fox).")
+        str | None, typer.Argument(help="The model's input: a text, or the name of a sentence (fox).")
     ] = None,
     topic: Annotated[
         str | None,
@@ -28,21 +28,23 @@ def explain(
         ),
     ] = None,
     part: Annotated[
-        str | None, typer.Option(help="Where: blocks.0.attn; the first that fits by default.")
+        str | None, typer.Option(help="The part, as blocks.0.attn; the first that fits by default.")
     ] = None,
     head: Annotated[int | None, typer.Option(min=0, help="Which head. [default: 0]")] = None,
     token: Annotated[
         str | None, typer.Option(help="A token, or its position; -1 is the last. [default: -1]")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="What an encoder-decoder writes.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of a softmax.")] = None,
+    target: Annotated[str | None, typer.Option(help="The output text of an encoder-decoder.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="The temperature of a softmax.")] = None,
     format: Annotated[str, typer.Option("--format", "-f", help="text, markdown, latex or html.")] = "text",
     digits: Annotated[int, typer.Option(min=1, max=15, help="Digits after the point.")] = 4,
-    wide: Annotated[int, typer.Option(min=0, help="Cut longer vectors; 0 shows all.")] = 16,
-    every: Annotated[bool, typer.Option("--list", help="Every exercise and sentence.")] = False,
+    max_columns: Annotated[
+        int, typer.Option("--wide", min=0, help="Cut vectors after this many numbers; 0 shows all.")
+    ] = 16,
+    list_all: Annotated[bool, typer.Option("--list", help="List the exercises and sentences.")] = False,
     json: Json = False,
 ) -> None:
-    """The worked arithmetic: an exercise, a file of vectors and matrices, or a model on a text.
+    """Work out the arithmetic of an exercise, of a file of vectors and matrices, or of a model on a text.
 
     Examples:
 
@@ -54,44 +56,45 @@ def explain(
 
       heed explain ./my-model fox --topic block --format latex
     """
-    if every or what is None:
-        return _list(json)
-    given = {"topic": topic, "part": part, "head": head, "token": _token(token), "temperature": temperature}
-    worked = _worked(what, text, target, {name: value for name, value in given.items() if value is not None})
+    if list_all or source is None:
+        return _print_exercises(json)
+    options = {"topic": topic, "part": part, "head": head, "token": _token(token), "temperature": temperature}
+    options = {name: value for name, value in options.items() if value is not None}
+    derivation = _derive(source, text, target, options)
     if json:
-        return as_json(worked.to_dict())
+        return as_json(derivation.to_dict())
     from heedful.inspect.render import FORMATS
 
     if format not in FORMATS:
         raise InputError(f"--format {format} is unknown", hint=f"choose {', '.join(FORMATS)}")
-    print(FORMATS[format](worked, digits, wide or None))
+    print(FORMATS[format](derivation, digits, max_columns or None))
 
 
-def _worked(what: str, text: str | None, target: str | None, options: dict[str, Any]) -> Derivation:
-    from heedful.inspect.explain import explain as worked
+def _derive(source: str, text: str | None, target: str | None, options: dict[str, Any]) -> Derivation:
+    from heedful.inspect.explain import explain
 
-    if text is None and not _is_model(what):
+    if text is None and not _is_model(source):
         if options or target is not None:
             name = next(iter(options), "target")
-            raise InputError(f"--{name} asks a model, and {what} is an exercise", hint="leave it out")
-        return worked(what)  # of an unknown one it says which is nearest
+            raise InputError(f"--{name} is for a model, and {source} is an exercise", hint="leave it out")
+        return explain(source)  # its error names the nearest exercise
     if text is None:
-        raise InputError(f"{what} is a model", hint=f'give it a text as well: heed explain {what} "…"')
+        raise InputError(f"{source} is a model", hint=f'give it a text as well: heed explain {source} "…"')
     from heedful.loading import load
     from heedful.train.checkpoint import of_run
 
-    usual: dict[str, Any] = {"topic": "attention", "part": "", "head": 0, "token": -1}
-    return worked(load(of_run(what)), text, target, **usual | options)
+    defaults: dict[str, Any] = {"topic": "attention", "part": "", "head": 0, "token": -1}
+    return explain(load(of_run(source)), text, target, **defaults | options)
 
 
-def _is_model(what: str) -> bool:
-    """A folder, a .gguf file or a trained model at hand, and neither an exercise nor a file of numbers."""
+def _is_model(source: str) -> bool:
+    """Return whether this names a folder, a .gguf file or a trained model, and no exercise."""
     from heedful.inspect.explain import examples
     from heedful.weights.bases import bundled, installed
 
-    if what in examples() or Path(what).suffix in (".yaml", ".yml", ".json"):
+    if source in examples() or Path(source).suffix in (".yaml", ".yml", ".json"):
         return False
-    return Path(what).exists() or what.lower() in {**installed(), **bundled()}
+    return Path(source).exists() or source.lower() in {**installed(), **bundled()}
 
 
 def _token(token: str | None) -> int | str | None:
@@ -100,7 +103,7 @@ def _token(token: str | None) -> int | str | None:
     return int(token) if token.removeprefix("-").isdigit() else token
 
 
-def _list(json: bool) -> None:
+def _print_exercises(json: bool) -> None:
     from heedful.inspect.explain import examples, sentences
 
     if json:
@@ -108,12 +111,12 @@ def _list(json: bool) -> None:
     from rich.text import Text
 
     out = console()
-    exercises = table("exercise", "what it works out", whole=("exercise",))
+    exercises = table("exercise", "what it works out", unbroken=("exercise",))
     for name, about in examples().items():
         exercises.add_row(Text(name), Text(about))
     out.print(exercises)
-    said = table("sentence", "text", "look for", whole=("sentence",))
+    listing = table("sentence", "text", "look for", unbroken=("sentence",))
     for name, row in sentences().items():
-        said.add_row(Text(name), Text(row["text"]), Text(row["look"]))
+        listing.add_row(Text(name), Text(row["text"]), Text(row["look"]))
     out.print()
-    out.print(said)
+    out.print(listing)

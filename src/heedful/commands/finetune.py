@@ -1,4 +1,4 @@
-"""`heed finetune`: a trained model, taught one's own file."""
+"""`heed finetune`: fine-tune a trained model on a file."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, console, format_metric, table
 
 if TYPE_CHECKING:
-    from heedful.runs.finetune import Outcome
+    from heedful.runs.finetune import FinetuneResult
 
 KINDS = "classify, tag, answer, translate, summarize, similarity or complete"
 
 
-def finetune(
+def finetune_command(
     model: Annotated[
         str, typer.Argument(help="A trained model: its name (heed ls), its folder, or a hub id.")
     ],
     file: Annotated[
-        str, typer.Argument(help="What to learn: .csv, .tsv, .jsonl, .conll, SQuAD .json, .txt.")
+        str, typer.Argument(help="The examples: .csv, .tsv, .jsonl, .conll, SQuAD .json or .txt.")
     ],
-    task: Annotated[str | None, typer.Option(help=f"{KINDS}; by the file, where that is clear.")] = None,
+    task: Annotated[str | None, typer.Option(help=f"{KINDS}. By default it follows from the file.")] = None,
     text: Annotated[
         str | None, typer.Option(help="The column with the text (source, context, prompt).")
     ] = None,
@@ -30,33 +30,41 @@ def finetune(
         str | None, typer.Option(help="The column with the answer (label, score, target, summary).")
     ] = None,
     pair: Annotated[str | None, typer.Option(help="The column with a second text, or the question.")] = None,
-    valid: Annotated[str | None, typer.Option(help="Validate on this file; else on a part held out.")] = None,
-    lora: Annotated[
-        bool | None, typer.Option("--lora/--full", help="Train a small adapter, or all weights; by size.")
+    valid: Annotated[
+        str | None, typer.Option(help="Validate on this file; by default a part is held out.")
     ] = None,
-    out: Annotated[str | None, typer.Option("--out", "-o", help="The folder to write; FILE-MODEL.")] = None,
-    epochs: Annotated[float | None, typer.Option(min=0.0, help="How often the file is read.")] = None,
+    lora: Annotated[
+        bool | None,
+        typer.Option(
+            "--lora/--full", help="Train a small adapter or all weights; by default the size decides."
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="The folder to write. [default: FILE-MODEL]")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(min=0.0, help="Passes over the file.")] = None,
     lr: Annotated[float | None, typer.Option(envvar="HEED_LR", help="The highest learning rate.")] = None,
     batch: Annotated[int | None, typer.Option(envvar="HEED_BATCH", min=1, help="Rows in a step.")] = None,
     length: Annotated[
-        int | None, typer.Option(envvar="HEED_LENGTH", min=8, help="Tokens that are read of a text.")
+        int | None, typer.Option(envvar="HEED_LENGTH", min=8, help="Cut texts after this many tokens.")
     ] = None,
     device: Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda, cuda:1 …")] = "auto",
     dtype: Annotated[
-        str | None, typer.Option(envvar="HEED_DTYPE", help="float32 or bfloat16; bfloat16 on a GPU.")
+        str | None,
+        typer.Option(envvar="HEED_DTYPE", help="float32 or bfloat16. [default: bfloat16 on a GPU]"),
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the file: utf-8, cp1252, utf-16 …")] = "utf-8",
+    encoding: Annotated[str, typer.Option(help="Encoding of the file: utf-8, cp1252, utf-16 …")] = "utf-8",
     seed: Annotated[
-        int, typer.Option(envvar="HEED_SEED", min=0, help="Of the split, the head, the order.")
+        int, typer.Option(envvar="HEED_SEED", min=0, help="Seed of the split, the head and the order.")
     ] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     json: Json = False,
 ) -> None:
-    """Fine-tune a trained model. The last line is the Python that uses it.
+    """Fine-tune a trained model on a file. The last line printed is the Python that uses it.
 
-    The file is looked at first: its columns, labels and lengths, and rows that cannot be used. A part of it
-    is held out unless --valid names another file; the weights that do best there are those that are written.
-    Up to 32 rows a class, a linear head on the frozen model is fitted and cross-validated instead.
+    First the file is inspected: its columns, labels and lengths, and rows that cannot be used. A part of it
+    is held out unless --valid names another file; the weights that score best there are saved. With up to
+    32 rows per class, a linear head on the frozen model is fitted and cross-validated instead.
 
     Examples:
 
@@ -68,26 +76,26 @@ def finetune(
 
       heed finetune smollm2-135m-instruct talks.jsonl --task summarize --lora
     """
-    from heedful.runs.finetune import Asked
+    from heedful.runs.finetune import FinetuneRequest
     from heedful.runs.finetune import finetune as run
 
-    asked = Asked(
+    asked = FinetuneRequest(
         model, file, task, text, label, pair, valid, lora, out, epochs, lr, batch, length, seed, device,
         dtype, encoding,
     )  # fmt: skip
     outcome = run(asked, quiet=quiet)
     if json:
-        return as_json(told(outcome))
+        return as_json(result_object(outcome))
     measured = f"on {outcome.valid_rows:,} held out" if valid is None else f"on {valid}"
     rows = table("score", f"{outcome.folds}-fold cross-validation" if outcome.folds else measured)
     for name, value in outcome.scores.items():
-        rows.add_row(name, _shown(value))
+        rows.add_row(name, format_metric(value))
     console().print(rows)
     print(outcome.use)
 
 
-def told(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as one object."""
+def result_object(outcome: FinetuneResult) -> dict[str, Any]:
+    """Return the result as one JSON object."""
     ended = outcome.training
     return {
         "task": outcome.task, "model": outcome.model, "data": outcome.found, "train_rows": outcome.train_rows,
@@ -97,11 +105,3 @@ def told(outcome: Outcome) -> dict[str, Any]:
         "stopped_early": ended.stopped, "seconds": round(ended.seconds, 2), "scores": outcome.scores,
         "history": asdict(ended)["history"], "checkpoint": str(outcome.folder), "use": outcome.use,
     }  # fmt: skip
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, list):
-        return "–".join(f"{v:.4f}" for v in value)
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""`heed ls`: every known model, and those on this machine."""
+"""`heed ls`: all presets, and the trained models on this machine."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from heedful.commands.known_models import read_known
-from heedful.commands.output import Json, as_json, console, print_listing, short
+from heedful.commands.output import Json, as_json, console, format_size, print_listing
 
-# What a narrow terminal is spared, the first ones first; --json has it all.
+# Columns that a narrow terminal leaves out, the first ones first.
 PRESET_DROPS = ("paper", "parameters")
 TRAINED_DROPS = ("from", "data licence", "base", "score", "size")
 
 
-def ls(json: Json = False) -> None:
-    """Presets by family with their parameters; trained models at hand: ours, installed, and in ./models.
+def ls_command(json: Json = False) -> None:
+    """List presets by family, and the trained models on this machine: bundled, installed, and in ./models.
 
-    What a trained model is for, the model it stands on, the licence of its data and its score are read from
-    its card, README.md. Names are never cut: a narrow terminal gets fewer columns, --json has them all.
+    The task, base model, data licence and score of a trained model are read from its card, README.md.
+    Names are never cut: a narrow terminal gets fewer columns, --json has them all.
 
     Examples:
 
@@ -26,41 +26,41 @@ def ls(json: Json = False) -> None:
 
       heed ls --json
     """
-    presets, here = read_known()["presets"], trained()
+    presets, models = read_known()["presets"], find_trained_models()
     if json:
-        return as_json({"presets": presets, "models": here})
+        return as_json({"presets": presets, "models": models})
     out = console()
     print_listing(
-        out, preset_rows(presets), right=("parameters", ""), folded={"paper": 20}, optional=PRESET_DROPS
+        out, _preset_cells(presets), right=("parameters", ""), min_widths={"paper": 20}, optional=PRESET_DROPS
     )
     out.print()
     print_listing(
-        out, [trained_row(row) for row in here], right=("size",), folded={"data licence": 14, "score": 20},
-        optional=TRAINED_DROPS,
+        out, [_model_cells(row) for row in models], right=("size",), optional=TRAINED_DROPS,
+        min_widths={"data licence": 14, "score": 20},
     )  # fmt: skip
     return None
 
 
-def preset_rows(presets: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The presets as cells; of a family's several the first names it and its paper."""
+def _preset_cells(presets: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the presets' cells by column; the first preset of a family names it and its paper."""
     rows, family = [], ""
     for row in presets:
         first, family, size = row["family"] != family, row["family"], row["parameters"]
-        told = {"family": family if first else "", "preset": row["name"], "parameters": f"{size:,}"}
-        rows.append(told | {"": short(size), "paper": row["paper"] if first else ""})
+        cells = {"family": family if first else "", "preset": row["name"], "parameters": f"{size:,}"}
+        rows.append(cells | {"": format_size(size), "paper": row["paper"] if first else ""})
     return rows
 
 
-def trained_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """A trained model as cells."""
+def _model_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a trained model's cells by column."""
     names = {"trained model": "name", "for": "for", "size": "size", "base": "base",
              "data licence": "data_license", "score": "score", "from": "from"}  # fmt: skip
-    told = {**row, "size": short(row["bytes"], "B")}
-    return {column: str(told[name] or "–") for column, name in names.items()}
+    values = {**row, "size": format_size(row["bytes"], "B")}
+    return {column: str(values[name] or "–") for column, name in names.items()}
 
 
-def trained() -> list[dict[str, Any]]:
-    """The trained models at hand: where each lies, and what its card says."""
+def find_trained_models() -> list[dict[str, Any]]:
+    """Return the trained models on this machine: the path of each, and what its card says."""
     from heedful.weights.bases import bundled, installed
 
     root = Path("models")
@@ -69,26 +69,26 @@ def trained() -> list[dict[str, Any]]:
     found = [("heedful", name, path) for name, path in bundled().items()]
     found += [("package", name, path) for name, path in installed().items()]
     found += [("./models", path.name, path) for path in folders]
-    usual = read_known()["tasks"]
+    default_tasks = read_known()["tasks"]
     return [
-        {"name": name, "path": str(path), "from": source, "bytes": size(path)}
-        | card(path, usual.get(name) if source != "./models" else None)
+        {"name": name, "path": str(path), "from": source, "bytes": disk_size(path)}
+        | read_card(path, default_tasks.get(name) if source != "./models" else None)
         for source, name, path in found
     ]
 
 
-def size(path: Path) -> int:
-    """Bytes on disk of a model: its file, or all files of its folder."""
+def disk_size(path: Path) -> int:
+    """Return the bytes of a model on disk: of its file, or of all files in its folder."""
     return sum(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
 
 
-def card(path: Path, usual: str | None = None) -> dict[str, Any]:
-    """What a model's card says in its YAML head; None where it is silent."""
+def read_card(path: Path, default_task: str | None = None) -> dict[str, Any]:
+    """Return what a model's card says in its YAML head; None where it says nothing."""
     head = _head(path / "README.md") if path.is_dir() else {}
-    said = {name: head.get(name) for name in ("base_model", "license", "data_license")}
-    joined = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in said.items()}
+    values = {name: head.get(name) for name in ("base_model", "license", "data_license")}
+    joined = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in values.items()}
     return {
-        "for": head.get("pipeline_tag") or usual,
+        "for": head.get("pipeline_tag") or default_task,
         "what": head.get("what"),
         "base": joined["base_model"],
         "license": joined["license"],
@@ -98,7 +98,7 @@ def card(path: Path, usual: str | None = None) -> dict[str, Any]:
 
 
 def _head(path: Path) -> Mapping[str, Any]:
-    """The YAML between two lines of --- at the top of a card; nothing for a card without, or a broken one."""
+    """Return the YAML between two lines of --- at the top of a card; {} if there is none or it is broken."""
     import yaml
 
     text = path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else ""
@@ -113,7 +113,7 @@ def _head(path: Path) -> Mapping[str, Any]:
 
 
 def _score(head: Mapping[str, Any]) -> str | None:
-    """The score of our cards, "SST-2 dev accuracy 91.2"; else the first of a model-index, "F1 91 (SST-2)"."""
+    """Return the score of our cards, "SST-2 dev accuracy 91.2", or a model-index's first, "F1 91 (SST-2)"."""
     if "score" in head:
         return " ".join([*str(head.get("metric") or "").split(), _short(head["score"])])
     try:

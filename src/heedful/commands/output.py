@@ -1,10 +1,12 @@
-"""How commands write their results: tables for people, one JSON object for programs."""
+"""How commands write their results: tables and marked texts for people, JSON objects for programs."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Container, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,30 +15,31 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Row = dict[str, Any]
 
-PIPED = 160  # columns where there is no terminal
-GAP = 3  # spaces between columns of a table
+PIPED_WIDTH = 160  # columns where there is no terminal
+COLUMN_GAP = 3  # spaces between columns of a table
 
 
 def console() -> Console:
-    """stdout. In a pipe nothing is cut at a terminal's width."""
+    """Return a console on stdout; in a pipe nothing is cut at a terminal's width."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
-def table(*columns: str, right: Container[str] = (), whole: Container[str] = ()) -> Table:
-    """A table without boxes: a heading, a rule, rows. Nothing is cut, and `whole` columns are not broken."""
+def table(*columns: str, right: Container[str] = (), unbroken: Container[str] = ()) -> Table:
+    """Return a table without boxes, in which no cell is cut and `unbroken` columns are not wrapped."""
     from rich.table import Table
     from rich.text import Text
 
-    out = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    out = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="bold")
     for column in columns:
         out.add_column(
             Text(column),
             justify="right" if column in right else "left",
-            no_wrap=column in right or column in whole,
+            no_wrap=column in right or column in unbroken,
             overflow="fold",
         )
     return out
@@ -47,39 +50,106 @@ def print_listing(
     rows: Sequence[Mapping[str, str]],
     *,
     optional: Sequence[str],
-    folded: Mapping[str, int],
+    min_widths: Mapping[str, int],
     right: Container[str] = (),
 ) -> None:
     """Print rows as a table in which no cell is cut, however narrow the terminal is.
 
-    Columns in `folded` are broken into lines of at least so many characters. Where the others do not fit
-    beside each other, those in `optional` are left out, the first ones first.
+    Columns in `min_widths` may be wrapped, down to that many characters. Where the others do not fit beside
+    each other, those in `optional` are left out, the first ones first.
     """
     from rich.cells import cell_len
     from rich.text import Text
 
     names = list(rows[0]) if rows else []
     longest = {n: max(cell_len(n), *(cell_len(row[n]) for row in rows)) for n in names}
-    least = {n: min(longest[n], folded.get(n, longest[n])) for n in names}
-    needed = lambda: sum(least[n] + GAP for n in names) - GAP
+    least = {n: min(longest[n], min_widths.get(n, longest[n])) for n in names}
+    needed = lambda: sum(least[n] + COLUMN_GAP for n in names) - COLUMN_GAP
     for name in optional:
         if needed() > out.width:
             names.remove(name)
     out.width = max(out.width, needed())  # then the terminal breaks the lines
-    drawn = table(*names, right=right, whole=set(names) - set(folded))
+    listing = table(*names, right=right, unbroken=set(names) - set(min_widths))
     for row in rows:
-        drawn.add_row(*(Text(row[n]) for n in names))
-    out.print(drawn)
+        listing.add_row(*(Text(row[n]) for n in names))
+    out.print(listing)
 
 
 def as_json(value: dict[str, Any]) -> None:
-    """One object, with the schema it follows."""
+    """Print one object with the schema that it follows."""
     print(json.dumps({"schema": "heed/1"} | value, ensure_ascii=False))
 
 
-def short(number: float, unit: str = "") -> str:
+def format_size(number: float, unit: str = "") -> str:
     """124439808 → "124 M"; 0 → "0"."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G" if unit else "B"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
             return f"{number / size:.3g} {letter}{unit}"
     return f"{number:,.0f}{' ' + unit if unit else ''}"
+
+
+def format_metric(value: Any) -> str:
+    """Return a score for a table: four digits, thousands with commas, an interval with a dash."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, list) and all(isinstance(v, float) for v in value):
+        return "–".join(f"{v:.4f}" for v in value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@contextmanager
+def print_warnings() -> Iterator[None]:
+    """Print warnings as one line each on stderr, without their place in the code."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
+
+
+def write_results(
+    about: Row, results: Iterable[tuple[str, list[Row]]], json: bool, draw: Callable[[str, list[Row]], str]
+) -> None:
+    """Print each text's results: one object per line, or what `draw` returns, below the text if several."""
+    rows = list(results)
+    if json:
+        for text, found in rows:
+            as_json(about | {"text": text, "results": found})
+        return
+    for number, (text, found) in enumerate(rows):
+        if len(rows) > 1:
+            print_marked(("\n" if number else "") + text, "dim")
+        print_marked(draw(text, found))
+
+
+def print_marked(text: str, style: str = "") -> None:
+    """Print a text as it is; on a terminal the spans of `mark_spans` are bold."""
+    from rich.text import Text
+
+    styled = Text(text, style)
+    styled.highlight_regex(r"⟦[^⟧]*⟧", "bold green")
+    console().print(styled, soft_wrap=True)
+
+
+def mark_spans(text: str, spans: Iterable[tuple[int, int, str]]) -> str:
+    """Return the text on one line with its spans in brackets, each followed by its label: ⟦Ada⟧PER wrote."""
+    out, at = [], 0
+    for start, end, label in sorted(spans):
+        if start < at:
+            continue
+        out += [text[at:start], "⟦", text[start:end], "⟧", label]
+        at = end
+    return " ".join("".join([*out, text[at:]]).split())
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as lines in which every column but the last is as wide as its widest cell."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    pad = lambda cell, width: cell + " " * (width - cell_len(cell))
+    return "\n".join(
+        "  ".join([*(pad(c, w) for c, w in zip(row[:-1], widths, strict=False)), row[-1]]) for row in rows
+    )

@@ -1,4 +1,4 @@
-"""`heed plot`: drawings of what a model does and how it was trained."""
+"""`heed plot training`: training curves in the terminal, or as a picture or table."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import typer
 from heedful.errors import InputError
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
-app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS, help="Draw how a model was trained.")
+app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS, help="Plot training curves.")
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help=".svg, .png, .pdf or .csv; else the terminal.")
+    Path | None,
+    typer.Option("--output", "-o", help="A .svg, .png, .pdf or .csv file; by default the terminal."),
 ]
 
 
 @app.callback()
 def plot() -> None:
-    """Draw how a model was trained."""
+    """Plot training curves."""
 
 
-@app.command()
-def training(
-    run: Annotated[list[Path], typer.Argument(help="Run folders, to be drawn together.")],
+@app.command("training")
+def plot_training_command(
+    run: Annotated[list[Path], typer.Argument(help="Run folders, drawn together.")],
     output: Output = None,
     metric: Annotated[str, typer.Option(help="loss, learning_rate, grad_norm, perplexity …")] = "loss",
 ) -> None:
-    """The curves of a run: training and validation.
+    """Plot the training and validation curves of runs.
 
     Examples:
 
@@ -35,14 +36,14 @@ def training(
 
       heed plot training runs/a runs/b -o curves.svg
     """
-    from heedful.runs.curves import curves, draw, save
+    from heedful.runs.curves import draw_curves, read_curves, save_curves
 
-    found = curves(run, metric)
-    if not found:
+    curves = read_curves(run, metric)
+    if not curves:
         raise InputError(
             f"{', '.join(map(str, run))} logged no {metric!r}", hint="try loss, learning_rate or grad_norm"
         )
     if output is None:
-        return print(draw(found, metric))
-    save(found, output, metric)
+        return print(draw_curves(curves, metric))
+    save_curves(curves, output, metric)
     print(output)

@@ -1,4 +1,4 @@
-"""`heed recipes` and `heed recipe cp`."""
+"""`heed recipes` lists the training recipes; `heed recipe cp` copies one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import typer
 
 from heedful.commands.output import Json, as_json, console, table
 from heedful.errors import InputError, NotFound, nearest
+from heedful.files import write_text
 
 app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Copy a recipe, to change it.",
+    help="Copy a recipe to a file, to change it.",
 )
 
 
-def recipes(json: Json = False) -> None:
-    """Every recipe: what it trains and what for.
+def recipes_command(json: Json = False) -> None:
+    """List the training recipes and what each is for.
 
     Examples:
 
@@ -34,32 +35,32 @@ def recipes(json: Json = False) -> None:
             for n, r in RECIPES.items()
         ]
         return as_json({"recipes": rows})
-    listed = table(
-        "recipe", "family", "objective", "steps", "what for", right=("steps",), whole=("recipe", "family")
+    listing = table(
+        "recipe", "family", "objective", "steps", "what for", right=("steps",), unbroken=("recipe", "family")
     )
     for name, r in RECIPES.items():
-        listed.add_row(name, r.family, r.objective, f"{r.train.steps:,}", r.what)
-    console().print(listed)
+        listing.add_row(name, r.family, r.objective, f"{r.train.steps:,}", r.what)
+    console().print(listing)
 
 
 @app.callback()
 def recipe() -> None:
-    """Copy a recipe, to change it."""
+    """Copy a recipe to a file, to change it."""
 
 
 @app.command()
 def cp(
-    name: Annotated[str, typer.Argument(help="A recipe.")],
-    path: Annotated[Path | None, typer.Argument(help="The file to write; NAME.yaml.")] = None,
+    name: Annotated[str, typer.Argument(help="The name of a recipe.")],
+    path: Annotated[Path | None, typer.Argument(help="The file to write. [default: NAME.yaml]")] = None,
 ) -> None:
-    """Write a recipe as YAML; `heed train FILE.yaml DATA` takes it.
+    """Write a recipe to a YAML file, for `heed train FILE.yaml DATA`.
 
     Examples:
 
       heed recipe cp gpt2 mine.yaml
     """
     from heedful.runs.recipes import RECIPES
-    from heedful.runs.settings import Chosen, write
+    from heedful.runs.settings import ResolvedSettings, settings_yaml
 
     if name not in RECIPES:
         raise NotFound(
@@ -67,6 +68,7 @@ def cp(
         )
     path = path or Path(f"{name}.yaml")
     if path.exists():
-        raise InputError(f"{path} is there already", hint="name another file")
-    path.write_text(f"# {RECIPES[name].what}\n{write(Chosen(name, RECIPES[name]))}", encoding="utf-8")
+        raise InputError(f"{path} exists already", hint="choose another name")
+    settings = ResolvedSettings(name, RECIPES[name])
+    write_text(path, f"# {RECIPES[name].what}\n{settings_yaml(settings)}")
     print(path)

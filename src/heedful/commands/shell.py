@@ -40,7 +40,7 @@ Say = Callable[[str, str], str | None]  # a name and its value → what stands f
 
 def shell_words(message: str, hint: str, command: Any, path: str) -> tuple[str, str]:
     """Return the message and the hint of an error as the command of this `path` ("train") would say them."""
-    options = options_of(command)
+    options = command_options(command)
     as_option = lambda name, value: _option(options, name, value)
     as_setting = lambda name, value: None if name in NO_SETTINGS else _setting(path, name, value)
     as_either = lambda name, value: as_option(name, value) or as_setting(name, value)
@@ -49,7 +49,7 @@ def shell_words(message: str, hint: str, command: Any, path: str) -> tuple[str, 
     return _replace(message, as_option), INSTEAD[left[0]] if left else hint
 
 
-def options_of(command: Any) -> dict[str, tuple[str, str]]:
+def command_options(command: Any) -> dict[str, tuple[str, str]]:
     """Return the options of a command by the names Python would give them: the option, and whether a flag."""
     found: dict[str, tuple[str, str]] = {}
     for parameter in command.params:
@@ -96,9 +96,9 @@ def _eval_section(name: str) -> str | None:
 
 def _data_options() -> set[str]:
     from heedful import data
-    from heedful.runs.reading import TASKS
+    from heedful.runs.datasets import TASK_BUILDERS
 
-    builders = [*data.FROM_TEXT.values(), *TASKS.values()]
+    builders = [*data.FROM_TEXT.values(), *TASK_BUILDERS.values()]
     return {
         n
         for one in builders

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from heedful.show import Node
 
 
-def show(
-    model: Annotated[str, typer.Argument(help="A preset (gpt2), a family, a folder, a .gguf file.")],
+def show_command(
+    model: Annotated[str, typer.Argument(help="A preset (gpt2), a family, a folder or a .gguf file.")],
     json: Json = False,
 ) -> None:
-    """The assembled tree of a model: its parts, their shapes, how many parameters, and each part's equation.
+    """Show the tree of a model: its parts, their shapes, parameters and equations.
 
     Layers that are alike are drawn once.
 
@@ -33,16 +33,15 @@ def show(
     from heedful.loading import skeleton
     from heedful.show import node_to_dict, model_tree
 
-    found = skeleton(model)
-    root = model_tree(found)
+    outline = skeleton(model)
+    root = model_tree(outline)
     root.name = model
     if json:
-        about = {"model": model, "family": found.family.name, "config": _config(found)}
+        about = {"model": model, "family": outline.family.name, "config": _config(outline)}
         return as_json(about | {"tree": node_to_dict(root)})
     out = console()
-    out.print(_heading(model, found, root))
-    drawn: set[str] = set()
-    for line in _lines(root, "", "", drawn, out.width):
+    out.print(_heading(model, outline, root))
+    for line in _tree_lines(root, "", "", set(), out.width):
         out.print(line, overflow="fold", no_wrap=False)
 
 
@@ -59,13 +58,17 @@ def _heading(name: str, model: Model, root: Node) -> Text:
     out = Text.assemble((name, "bold"), f"  ·  {model.family.paper}\n" if model.family.paper else "\n")
     config = _config(model)
     known = ("layers", "dim", "heads", "kv_heads", "hidden", "context", "vocab", "head")
-    given = {k: config[k] for k in known if config.get(k) is not None}
-    sizes = [f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in given.items()]
+    values = {k: config[k] for k in known if config.get(k) is not None}
+    sizes = [f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}" for k, v in values.items()]
     return out.append(f"{root.parameters:,} parameters  ·  {', '.join(sizes)}\n", "dim")
 
 
-def _lines(node: Node, first: str, rest: str, drawn: set[str], width: int) -> list[Text]:
-    """The node and everything below it; `first` and `rest` are the branches drawn before its lines."""
+def _tree_lines(node: Node, first: str, indent: str, explained: set[str], width: int) -> list[Text]:
+    """Return the lines of a node and everything below it.
+
+    `first` and `indent` are the branches before its first and its other lines. A kind of part in `explained`
+    has had its equation.
+    """
     from rich.text import Text
 
     count = f"{node.parameters:,}" + (f" × {node.times}" if node.times > 1 else "")
@@ -77,13 +80,13 @@ def _lines(node: Node, first: str, rest: str, drawn: set[str], width: int) -> li
     )  # fmt: skip
     gap = max(2, min(width, 100) - line.cell_len - len(note))
     out = [line.append(" " * gap + note, "yellow") if note else line]
-    below = rest + ("│   " if node.children else "    ")
-    if node.equation and node.kind not in drawn:
-        drawn.add(node.kind)
+    below = indent + ("│   " if node.children else "    ")
+    if node.equation and node.kind not in explained:
+        explained.add(node.kind)
         for piece in textwrap.wrap(node.equation, max(20, min(width, 110) - len(below))):
             out.append(Text.assemble((below, "dim"), (piece, "italic magenta")))
     for i, child in enumerate(node.children):
         last = i == len(node.children) - 1
         branch, trunk = ("└── ", "    ") if last else ("├── ", "│   ")
-        out += _lines(child, rest + branch, rest + trunk, drawn, width)
+        out += _tree_lines(child, indent + branch, indent + trunk, explained, width)
     return out

@@ -1,4 +1,4 @@
-"""`heed studio`: the page over every number of a model."""
+"""`heed studio`: look inside models in the browser."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Annotated
 import typer
 
 
-def studio(
+def studio_command(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]…", help="Folders, .gguf files, word vectors, names."),
+        typer.Argument(metavar="[MODEL]…", help="Folders, .gguf files, word vectors or names of models."),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address only.")] = False,
-    folder: Annotated[Path, typer.Option("--models", help="Where further models lie.")] = Path("models"),
-    runs: Annotated[Path, typer.Option("--runs", help="Where training runs lie.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address and open no browser.")
+    ] = False,
+    folder: Annotated[Path, typer.Option("--models", help="A folder of further models.")] = Path("models"),
+    runs: Annotated[Path, typer.Option("--runs", help="The folder of training runs.")] = Path("runs"),
 ) -> None:
-    """Look inside: tokens, attention, arithmetic, prediction, layers, states, training, on one page.
+    """Show tokens, attention, arithmetic, predictions, layers, states and training in the browser.
 
-    It listens on this machine alone and asks nothing of the network. Ctrl-C ends it.
+    It can be reached from this machine only and uses no network. Ctrl-C ends it.
 
     Examples:
 
@@ -31,11 +33,11 @@ def studio(
 
       heed studio vectors.vec --no-browser
     """
-    from heedful.studio.serve import serve
+    from heedful.studio.running import run_studio
     from heedful.weights.hub import resolve
 
     for name in models or ():
-        resolve(name)  # a name that leads nowhere is said before anything starts
+        resolve(name)  # an unknown name is an error before anything starts
 
     def ready(url: str) -> None:
         print(url, flush=True)
@@ -45,4 +47,4 @@ def studio(
 
             webbrowser.open(url)
 
-    serve(models or (), port=port, models=folder, runs=runs, ready=ready)
+    run_studio(models or (), port=port, models=folder, runs=runs, on_ready=ready)

@@ -1,4 +1,4 @@
-"""`heed tokenize`: how a model cuts a text."""
+"""`heed tokenize`: how a model tokenizes a text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from heedful.text import Tokenizer
 
 
-def tokenize(
-    model: Annotated[str, typer.Argument(help="A folder, a .gguf file, an installed model.")],
-    text: Annotated[str, typer.Argument(help="The text; - reads it from stdin.")],
-    special: Annotated[bool, typer.Option(help="With the special tokens around the text.")] = True,
+def tokenize_command(
+    model: Annotated[str, typer.Argument(help="A folder, a .gguf file or an installed model.")],
+    text: Annotated[str, typer.Argument(help="The text; - reads stdin.")],
+    special: Annotated[bool, typer.Option(help="Add the special tokens around the text.")] = True,
     json: Json = False,
 ) -> None:
-    """The tokens of a text: ids, pieces and which characters they stand for.
+    """Show the tokens of a text: their ids, and the characters they stand for.
 
     Examples:
 
@@ -29,7 +29,7 @@ def tokenize(
     """
     import sys
 
-    tokenizer = _tokenizer(model)
+    tokenizer = _load_tokenizer(model)
     text = sys.stdin.read().removesuffix("\n") if text == "-" else text
     pieces = tokenizer.split(text, special=special)
     if json:
@@ -45,8 +45,8 @@ def tokenize(
     out.print(f"\n{len(pieces)} tokens, {len(text)} characters", style="dim")
 
 
-def _tokenizer(name: str) -> Tokenizer:
-    """A model's tokenizer alone: its weights are not read."""
+def _load_tokenizer(name: str) -> Tokenizer:
+    """Load a model's tokenizer without its weights."""
     from heedful.models import presets
     from heedful.train.checkpoint import of_run
     from heedful.weights.hub import resolve

@@ -1,4 +1,4 @@
-"""`heed verify`: a row of the ledger, measured again."""
+"""`heed verify`: measure a published result again."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from heedful.commands.output import Json, as_json, console, table
 from heedful.errors import InputError, NotFound
 
 
-def verify(
+def verify_command(
     row: Annotated[
-        str | None, typer.Argument(help="A row's name, as --list and docs/results.md have it.")
+        str | None, typer.Argument(help="The name of a result, as in --list and docs/results.md.")
     ] = None,
-    show: Annotated[bool, typer.Option("--list", help="Every row, and whether it can be run again.")] = False,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="List the results, and whether each can be run again.")
+    ] = False,
     fail_under: Annotated[
-        float | None, typer.Option(help="Exit 1 too if the new figure is below this.")
+        float | None, typer.Option(help="Exit with 1 also if the new figure is below this.")
     ] = None,
     results: Annotated[Path, typer.Option(help="The folder of results.")] = Path("results"),
     json: Json = False,
 ) -> None:
-    """Run a row of the ledger again and compare: exit 0 if the figure is the same, 1 if not.
+    """Measure a result again: exit with 0 if the figure is the same within its tolerance, else with 1.
 
-    The row says how far off a figure may be. Data is looked for in the folder that HEED_DATA names; if it or
-    a GPU is missing, exit 3.
+    Data is read from the folder in HEED_DATA; if it or a GPU is missing, exit with 3.
 
     Examples:
 
@@ -39,13 +40,13 @@ def verify(
         raise NotFound(
             f"no folder {results}/ here", hint="go to a checkout of heedful, or name one with --results"
         )
-    if show:
-        return _list(results, json)
+    if list_all:
+        return _print_results(results, json)
     if row is None:
-        raise InputError("which row? heed verify ROW", hint="heed verify --list has them all")
-    from heedful.runs.verify import verify as again
+        raise InputError("no result was named", hint="heed verify --list names them all")
+    from heedful.runs.verify import verify_row
 
-    found = again(results, row)
+    found = verify_row(results, row)
     reached = fail_under is None or found.now >= fail_under
     if json:
         as_json(
@@ -66,10 +67,10 @@ def verify(
         raise typer.Exit(1)
 
 
-def _list(results: Path, json: bool) -> None:
-    from heedful.runs.ledger import named, shown
+def _print_results(results: Path, json: bool) -> None:
+    from heedful.runs.ledger import format_figure, rows_by_name
 
-    rows = named(results)
+    rows = rows_by_name(results)
     if json:
         return as_json(
             {
@@ -81,9 +82,9 @@ def _list(results: Path, json: bool) -> None:
         )
     from rich.text import Text
 
-    out = table("row", "again", "claim", "figure", whole=("row",))
+    out = table("row", "again", "claim", "figure", unbroken=("row",))
     for name, r in rows.items():
-        figure = shown(r["figure"])
+        figure = format_figure(r["figure"])
         out.add_row(
             Text(name), "✓" if r.get("check") else "–", Text(r["claim"]),
             Text(figure if len(figure) <= 40 else figure[:39] + "…"),

@@ -16,7 +16,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille 
 COLOURS = ("36", "33", "35", "32", "34", "31")
 
 
-def curves(runs: Sequence[Path], metric: str) -> dict[str, Curve]:
+def read_curves(runs: Sequence[Path], metric: str) -> dict[str, Curve]:
     """Every curve of a metric: "train" and "eval" of one run, with the run's name if there are several."""
     found: dict[str, Curve] = {}
     for run in runs:
@@ -29,7 +29,7 @@ def curves(runs: Sequence[Path], metric: str) -> dict[str, Curve]:
     return found
 
 
-def draw(
+def draw_curves(
     found: Mapping[str, Curve],
     title: str,
     width: int | None = None,
@@ -49,7 +49,7 @@ def draw(
     cells = [[0] * columns for _ in range(height)]
     owner = [[-1] * columns for _ in range(height)]
     for k, curve in enumerate(found.values()):
-        for x, y in filled(curve, left, right, columns * 2):
+        for x, y in interpolate(curve, left, right, columns * 2):
             down = round((high - y) / ((high - low) or 1) * (height * 4 - 1))
             cells[down // 4][x // 2] |= DOTS[down % 4][x % 2]
             owner[down // 4][x // 2] = k
@@ -65,7 +65,7 @@ def draw(
     return "\n".join(lines)
 
 
-def filled(curve: Curve, left: float, right: float, columns: int) -> list[tuple[int, float]]:
+def interpolate(curve: Curve, left: float, right: float, columns: int) -> list[tuple[int, float]]:
     """A value for every column between a curve's first and last point: lines between the points."""
     place = lambda x: (x - left) / ((right - left) or 1) * (columns - 1)
     out: list[tuple[int, float]] = []
@@ -77,7 +77,7 @@ def filled(curve: Curve, left: float, right: float, columns: int) -> list[tuple[
     return out
 
 
-def save(found: Mapping[str, Curve], path: Path, metric: str) -> None:
+def save_curves(found: Mapping[str, Curve], path: Path, metric: str) -> None:
     """Write a table (.csv) or a picture (.svg, .png, .pdf)."""
     if path.suffix == ".csv":
         with path.open("w", newline="", encoding="utf-8") as file:

@@ -26,14 +26,20 @@ import torch
 import heedful
 from heedful.errors import ConfigError, CorruptFile, MissingPackage, NotFound
 from heedful.files import write_text
-from heedful.runs.settings import Chosen, differing, plain, read, write
+from heedful.runs.settings import (
+    ResolvedSettings,
+    first_difference,
+    read_settings_file,
+    recipe_values,
+    settings_yaml,
+)
 from heedful.train.checkpoint import newest, run_lock
 
 
-class Folder:
+class RunFolder:
     """The files of one run, but for its checkpoints, which `fit` writes."""
 
-    def __init__(self, path: Path, chosen: Chosen, resume: bool, tensorboard: bool = False) -> None:
+    def __init__(self, path: Path, chosen: ResolvedSettings, resume: bool, tensorboard: bool = False) -> None:
         self.path, self.chosen = path, chosen
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -68,16 +74,16 @@ class Folder:
 
     def begin(self) -> None:
         """Write down what runs, and where; of a run that goes on, once nothing speaks against it any more."""
-        write_text(self.path / "config.yaml", write(self.chosen))
+        write_text(self.path / "config.yaml", settings_yaml(self.chosen))
         write_text(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
 
-    def _same(self, chosen: Chosen) -> None:
-        old = read(self.path / "config.yaml")[1]
-        path = differing(old, plain(chosen.recipe))
+    def _same(self, chosen: ResolvedSettings) -> None:
+        old = read_settings_file(self.path / "config.yaml")[1]
+        path = first_difference(old, recipe_values(chosen.recipe))
         if path is not None:
             section, _, name = path.partition(".")
             value = lambda v: (v.get(section) or {}).get(name) if name else v.get(section)
-            before, now = value(old), value(plain(chosen.recipe))
+            before, now = value(old), value(recipe_values(chosen.recipe))
             raise ConfigError(
                 f"{self.path} was trained with {path} = {before!r} and is to go on with {now!r}",
                 hint="set it back, or use a new --folder",
@@ -115,7 +121,7 @@ class Folder:
             file.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
-class Nowhere:
+class NoFolder:
     """The files of a process that writes none."""
 
     def __init__(self, path: Path) -> None:
@@ -134,7 +140,7 @@ class Nowhere:
     def log(self, line: str) -> None: ...
 
 
-Files = Folder | Nowhere
+Files = RunFolder | NoFolder
 
 
 def _step(line: str) -> float:

@@ -80,15 +80,15 @@ def row(claim: str, figure: Any, command: str, **more: Any) -> dict[str, Any]:
     return {key: given.get(key) for key in KEYS} | {key: given[key] for key in OPTIONAL if given.get(key)}
 
 
-def record(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def record_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Put rows into a file of results; one with the same claim and hardware takes the old one's place."""
-    known = {(r["claim"], r["hardware"]): r for r in (read(path) if path.is_file() else [])}
+    known = {(r["claim"], r["hardware"]): r for r in (read_rows(path) if path.is_file() else [])}
     known |= {(r["claim"], r["hardware"]): dict(r) for r in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(list(known.values()), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
@@ -102,11 +102,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def named(folder: Path) -> dict[str, dict[str, Any]]:
+def rows_by_name(folder: Path) -> dict[str, dict[str, Any]]:
     """Every row of a folder by its name: the file's, with a number where there are several."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
-        rows = read(path)
+        rows = read_rows(path)
         for number, one in enumerate(rows, 1):
             found[row_name(path, number, len(rows))] = one
     return found
@@ -125,13 +125,13 @@ def page(folder: Path) -> str:
         parts.append(
             "| row | what | here | published | seed | hardware | date |\n|---|---|---|---|---|---|---|"
         )
-        rows = read(path)
+        rows = read_rows(path)
         for number, r in enumerate(rows, 1):
             mark = f"`{row_name(path, number, len(rows))}`{' ✓' if r.get('check') else ''}"
             source = f" ({r['source']})" if r["source"] else ""
-            published = "–" if r["published"] is None else shown(r["published"])
+            published = "–" if r["published"] is None else format_figure(r["published"])
             cells = (
-                mark, r["claim"], shown(r["figure"]), published + source, r["seed"], r["hardware"], r["date"],
+                mark, r["claim"], format_figure(r["figure"]), published + source, r["seed"], r["hardware"], r["date"],
             )  # fmt: skip
             parts.append("| " + " | ".join(cell(c) for c in cells) + " |")
         commands = dict.fromkeys(str(r["command"]) for r in rows if r["command"])
@@ -142,17 +142,17 @@ def page(folder: Path) -> str:
     return "\n".join(parts)
 
 
-def shown(figure: Any) -> str:
+def format_figure(figure: Any) -> str:
     """Numbers short, several of them by name, a mean with its spread."""
     if isinstance(figure, Mapping) and set(figure) == {"mean", "sd"}:
-        return f"{shown(figure['mean'])} ± {shown(figure['sd'])}"
+        return f"{format_figure(figure['mean'])} ± {format_figure(figure['sd'])}"
     if isinstance(figure, Mapping):
         deep = lambda value: (
-            f"({shown(value)})" if isinstance(value, Mapping) and "sd" not in value else shown(value)
+            f"({format_figure(value)})" if isinstance(value, Mapping) and "sd" not in value else format_figure(value)
         )
         return ", ".join(f"{name.replace('_', ' ')} {deep(value)}" for name, value in figure.items())
     if isinstance(figure, list):
-        return ("; " if any(isinstance(v, Mapping) for v in figure) else " ").join(shown(v) for v in figure)
+        return ("; " if any(isinstance(v, Mapping) for v in figure) else " ").join(format_figure(v) for v in figure)
     if isinstance(figure, float):
         return f"{figure:,.4g}" if abs(figure) < 1000 else f"{figure:,.0f}"
     return f"{figure:,}" if isinstance(figure, int) and not isinstance(figure, bool) else str(figure)

@@ -15,9 +15,9 @@ from heedful.loading import build, load
 from heedful.models import find_config
 from heedful.models.base import LM, Config, Model, Seq2Seq
 from heedful.models.memory import check_memory, parameter_count
-from heedful.runs.reading import Corpus
-from heedful.runs.recipes import Vocabulary
-from heedful.runs.settings import READING, Chosen, located
+from heedful.runs.datasets import TrainingData
+from heedful.runs.recipes import TokenizerOptions
+from heedful.runs.settings import DATA_DEFAULTS, ResolvedSettings, with_file_line
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.tokenizer_training import TRAINERS, train_tokenizer
 from heedful.train.checkpoint import of_run
@@ -35,7 +35,7 @@ MOMENTS = {"adamw": 2, "muon": 1, "adafactor": 0}
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """All that a run needs."""
 
     model: Model
@@ -45,49 +45,33 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
-def device_of(name: str) -> torch.device:
-    """A device by its name; "auto" is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device = {name!r} is unknown", hint="auto, cpu, cuda, cuda:1 or mps") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device = {name!r}: this machine has no CUDA device, or torch was installed without",
-            hint="use cpu",
-        )
-    return device
-
-
-def prepare(chosen: Chosen, device: torch.device, folder: Path | None = None) -> Prepared:
+def prepare_run(chosen: ResolvedSettings, device: torch.device, folder: Path | None = None) -> PreparedRun:
     """Everything built; `folder` keeps the tokenizer, so that a resumed run has the same."""
     recipe = chosen.recipe
     if not chosen.files:
         raise InputError("no data was given", hint="name the files to train on: heed train RECIPE FILE…")
-    corpus = Corpus(
-        recipe.objective, chosen.files, chosen.valid, {**READING, **recipe.data}, recipe.train.seed
+    corpus = TrainingData(
+        recipe.objective, chosen.files, chosen.valid, {**DATA_DEFAULTS, **recipe.data}, recipe.train.seed
     )
     corpus.options()
     teacher = _teacher(chosen, device)
     begun = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
     known = next((m.tokenizer for m in (begun, teacher) if m is not None), None)
-    tokenizer = known if known is not None else vocabulary(recipe.tokenizer, corpus, folder)
-    start = begun.start_token if isinstance(begun, Seq2Seq) else first_token(tokenizer, recipe.objective)
-    check_reach(chosen, begun)
+    tokenizer = known if known is not None else make_tokenizer(recipe.tokenizer, corpus, folder)
+    start = begun.start_token if isinstance(begun, Seq2Seq) else decoder_start(tokenizer, recipe.objective)
+    check_row_length(chosen, begun)
     batches, valid = corpus.batches(tokenizer, start)
     try:
         model = begun if begun is not None else new_model(chosen, tokenizer, batches, start, device)
     except ConfigError as error:
-        raise located(error, chosen.origins) from None
+        raise with_file_line(error, chosen.origins) from None
     check_vocabulary(model, tokenizer, recipe.start)
     model.tokenizer = tokenizer
     purpose = distil(teacher) if teacher is not None else objective(recipe.objective)
-    return Prepared(model, purpose, batches, valid, (*batches.notes, *(valid.notes if valid else ())))
+    return PreparedRun(model, purpose, batches, valid, (*batches.notes, *(valid.notes if valid else ())))
 
 
-def _teacher(chosen: Chosen, device: torch.device) -> Model | None:
+def _teacher(chosen: ResolvedSettings, device: torch.device) -> Model | None:
     if chosen.recipe.objective != "distil":
         return None
     if chosen.recipe.teacher is None:
@@ -98,7 +82,7 @@ def _teacher(chosen: Chosen, device: torch.device) -> Model | None:
     return teacher
 
 
-def vocabulary(wanted: Vocabulary, corpus: Corpus, folder: Path | None) -> Tokenizer:
+def make_tokenizer(wanted: TokenizerOptions, corpus: TrainingData, folder: Path | None) -> Tokenizer:
     """The tokenizer of a run: the one its folder has, one that exists, or one learnt from the data."""
     kept = None if folder is None else folder / "tokenizer"
     if kept is not None and (kept / "tokenizer.json").is_file():
@@ -128,13 +112,13 @@ def _existing(folder: Path) -> Tokenizer:
     return found
 
 
-def first_token(tokenizer: Tokenizer, purpose: str) -> int | None:
+def decoder_start(tokenizer: Tokenizer, purpose: str) -> int | None:
     """The token a decoder starts with; None if the objective has no decoder."""
     found = (getattr(tokenizer, role) for role in STARTS.get(purpose, ()))
     return next((i for i in found if i is not None), None)
 
 
-def check_reach(chosen: Chosen, begun: Model | None) -> None:
+def check_row_length(chosen: ResolvedSettings, begun: Model | None) -> None:
     """Rows longer than the context are refused here, before anything is read."""
     config = begun.config if begun is not None else find_config(chosen.recipe.family)[1]
     reach = (
@@ -142,7 +126,7 @@ def check_reach(chosen: Chosen, begun: Model | None) -> None:
         if begun is not None
         else chosen.recipe.model.get("context", getattr(config, "context", None))
     )
-    length = {**READING, **chosen.recipe.data}["length"]
+    length = {**DATA_DEFAULTS, **chosen.recipe.data}["length"]
     if isinstance(reach, int) and length > reach:
         more = "" if begun is not None else f", or --set model.context={length}"
         raise ConfigError(
@@ -152,7 +136,7 @@ def check_reach(chosen: Chosen, begun: Model | None) -> None:
 
 
 def new_model(
-    chosen: Chosen, tokenizer: Tokenizer, batches: Batches, start: int | None, device: torch.device
+    chosen: ResolvedSettings, tokenizer: Tokenizer, batches: Batches, start: int | None, device: torch.device
 ) -> Model:
     """The family's model in the recipe's size, for this vocabulary and these labels."""
     recipe = chosen.recipe
@@ -171,13 +155,13 @@ def new_model(
     if recipe.objective == "regress":
         sizes["labels"] = 1
     lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in sizes.items()}
-    check_size(chosen, config.change(**lists), device)  # an error speaks of the sizes before anything is made
+    check_training_memory(chosen, config.change(**lists), device)  # an error speaks of the sizes before anything is made
     model = build(recipe.family, device=device, seed=recipe.train.seed, **lists)
-    model.hf_config = named(tokenizer, batches.labels)
+    model.hf_config = config_entries(tokenizer, batches.labels)
     return model
 
 
-def check_size(chosen: Chosen, config: Config, device: torch.device) -> None:
+def check_training_memory(chosen: ResolvedSettings, config: Config, device: torch.device) -> None:
     """Raise OutOfMemory for a run whose weights, gradients and moments the device cannot hold."""
     recipe = chosen.recipe
     family = find_config(recipe.family)[0]
@@ -194,7 +178,7 @@ def check_size(chosen: Chosen, config: Config, device: torch.device) -> None:
     )  # fmt: skip
 
 
-def named(tokenizer: Tokenizer, labels: tuple[str, ...]) -> dict[str, Any]:
+def config_entries(tokenizer: Tokenizer, labels: tuple[str, ...]) -> dict[str, Any]:
     """What config.json says beside the sizes: special tokens and the names of classes."""
     ids = {f"{role}_token_id": getattr(tokenizer, role) for role in ("bos", "eos", "pad")}
     names: Mapping[str, Any] = {
@@ -218,7 +202,7 @@ def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> N
             )
 
 
-def writes(model: Model) -> bool:
+def can_generate(model: Model) -> bool:
     """Whether the model can continue a text."""
     return model.config.head == "lm" and (
         isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)

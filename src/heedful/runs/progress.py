@@ -10,30 +10,30 @@ from typing import Any, Protocol
 
 import torch
 
-EVERY = 10.0  # seconds between lines where there is no terminal
+LINE_SECONDS = 10.0  # seconds between lines where there is no terminal
 
 
-class Progress(Protocol):
+class ProgressReporter(Protocol):
     """Where a run says how far it is."""
 
     def step(self, shown: Mapping[str, Any]) -> None: ...
 
-    def say(self, line: str) -> None: ...
+    def report(self, line: str) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Silent:
+class SilentReporter:
     """Says nothing: for the other processes of a run, and for -q."""
 
     def step(self, shown: Mapping[str, Any]) -> None: ...
 
-    def say(self, line: str) -> None: ...
+    def report(self, line: str) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Lines:
+class LineReporter:
     """For logs and pipes."""
 
     def __init__(self) -> None:
@@ -41,21 +41,21 @@ class Lines:
 
     def step(self, shown: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        if now - self.last >= EVERY or shown["step"] == shown["steps"]:
+        if now - self.last >= LINE_SECONDS or shown["step"] == shown["steps"]:
             self.last = now
-            self.say(
+            self.report(
                 " ".join(
-                    f"{name}={written(name, value)}" for name, value in shown.items() if value is not None
+                    f"{name}={format_value(name, value)}" for name, value in shown.items() if value is not None
                 )
             )
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None: ...
 
 
-class Bar:
+class BarReporter:
     """For a terminal: one line that changes, other lines scroll above it."""
 
     def __init__(self, steps: int) -> None:
@@ -85,28 +85,28 @@ class Bar:
 
     def part(self, name: str, value: Any) -> str:
         """One value with its name or its unit."""
-        text = written(name, value)
+        text = format_value(name, value)
         return {"tokens_per_second": f"{text} tok/s", "memory": text, "ema": f"(ema {text})"}.get(
             name, f"{name} {text}"
         )
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self.rich.console.print(line, markup=False)
 
     def close(self) -> None:
         self.rich.stop()
 
 
-def progress(steps: int, quiet: bool = False) -> Progress:
+def make_reporter(steps: int, quiet: bool = False) -> ProgressReporter:
     """The form that fits where stderr goes."""
     if quiet:
-        return Silent()
+        return SilentReporter()
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        return Bar(steps)
-    return Lines()
+        return BarReporter(steps)
+    return LineReporter()
 
 
-def written(name: str, value: Any) -> str:
+def format_value(name: str, value: Any) -> str:
     """A number as people read it."""
     if name in ("step", "steps"):
         return str(value)
@@ -117,18 +117,18 @@ def written(name: str, value: Any) -> str:
     if name == "memory":
         return f"{value / 1e9:.2f}GB"
     if name == "eta":
-        return clock(value)
+        return format_clock(value)
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """90 → 01:30; an hour and more → 1:01:30."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes:02d}:{whole % 60:02d}"
 
 
-def memory(device: torch.device) -> int:
+def peak_memory(device: torch.device) -> int:
     """Bytes in use at the most: of the GPU, or of this process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))

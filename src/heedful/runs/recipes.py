@@ -14,7 +14,7 @@ from heedful.train.config import TrainConfig
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenizerOptions:
     """How text becomes ids."""
 
     kind: str = (
@@ -50,7 +50,7 @@ class Recipe:
     family: str  # a family or a preset
     what: str  # what it is for, in one line
     objective: str = "next_token"
-    tokenizer: Vocabulary = Vocabulary()
+    tokenizer: TokenizerOptions = TokenizerOptions()
     model: Mapping[str, Any] = field(default_factory=dict)  # fields of the family's config
     data: Mapping[str, Any] = field(
         default_factory=dict
@@ -63,11 +63,11 @@ class Recipe:
     parallel: str = "ddp"  # how several processes share the work: ddp, or fsdp (weights are shared out too)
 
 
-CHARS = Vocabulary("char", 256)
-WORDPIECES = Vocabulary("wordpiece", 8000)
-ROBERTA = Vocabulary("bpe", 8000, ("cls", "pad", "sep", "mask"))
-PAIRS = Vocabulary("bpe", 8000, ("bos", "eos", "pad"))
-WIKITEXT = Vocabulary("word", 33278)  # every word of the training text, <unk> and <eos>
+CHARS = TokenizerOptions("char", 256)
+WORDPIECES = TokenizerOptions("wordpiece", 8000)
+ROBERTA = TokenizerOptions("bpe", 8000, ("cls", "pad", "sep", "mask"))
+PAIRS = TokenizerOptions("bpe", 8000, ("bos", "eos", "pad"))
+WIKITEXT = TokenizerOptions("word", 33278)  # every word of the training text, <unk> and <eos>
 
 SMALL = dict(dim=256, layers=6, heads=8)
 READER = dict(SMALL, context=128)
@@ -75,31 +75,31 @@ LM = dict(length=256, batch=32)
 TRANSLATION = dict(length=128, batch=128, max_tokens=4096, truncate=True)
 
 
-def steps(count: int, lr: float, **more: Any) -> TrainConfig:
+def train_config(count: int, lr: float, **more: Any) -> TrainConfig:
     """Training with a short warm-up, as most recipes have it."""
     return TrainConfig(
         **{"steps": count, "lr": lr, "warmup": min(200, count // 10), "save_every": 1000, **more}
     )
 
 
-def decoder(family: str, what: str, lr: float = 1e-3, **model: Any) -> Recipe:
+def decoder_recipe(family: str, what: str, lr: float = 1e-3, **model: Any) -> Recipe:
     """A small language model over subwords."""
-    return Recipe(family, what, model=SMALL | model, data=LM, train=steps(5000, lr))
+    return Recipe(family, what, model=SMALL | model, data=LM, train=train_config(5000, lr))
 
 
-def encoder(family: str, what: str, tokenizer: Vocabulary = WORDPIECES, **changes: Any) -> Recipe:
+def encoder_recipe(family: str, what: str, tokenizer: TokenizerOptions = WORDPIECES, **changes: Any) -> Recipe:
     """A small encoder that fills in hidden words."""
-    given: dict[str, Any] = dict(objective="masked", data=dict(length=128, batch=64), train=steps(5000, 5e-4))
+    given: dict[str, Any] = dict(objective="masked", data=dict(length=128, batch=64), train=train_config(5000, 5e-4))
     return Recipe(family, what, tokenizer=tokenizer, **given | changes)
 
 
-def translator(family: str, what: str, lr: float, count: int = 6000, **model: Any) -> Recipe:
+def translator_recipe(family: str, what: str, lr: float, count: int = 6000, **model: Any) -> Recipe:
     """Sentence to sentence, with one vocabulary for both languages."""
-    train = steps(count, lr, warmup=400)
+    train = train_config(count, lr, warmup=400)
     return Recipe(family, what, "translate", PAIRS, model, TRANSLATION, train, Evaluation(every=500))
 
 
-def wikitext(family: str, what: str, lr: float, model: dict[str, Any], **train: Any) -> Recipe:
+def wikitext_recipe(family: str, what: str, lr: float, model: dict[str, Any], **train: Any) -> Recipe:
     """WikiText-2 by words, as the tables of 2017 have it: one stream, lines end with <eos>."""
     data = dict(length=128, batch=64, apart=False, line_end="<eos>", holdout=0.0)
     evaluate = Evaluation(every=500, sample=0)
@@ -109,7 +109,7 @@ def wikitext(family: str, what: str, lr: float, model: dict[str, Any], **train: 
         tokenizer=WIKITEXT,
         model=model,
         data=data,
-        train=steps(8000, lr, **train),
+        train=train_config(8000, lr, **train),
         evaluate=evaluate,
     )
 
@@ -131,9 +131,9 @@ RECIPES: dict[str, Recipe] = {
         tokenizer=CHARS,
         model=dict(dim=256, layers=1, dropout=0.0),
         data=dict(length=64, batch=32),
-        train=steps(3000, 2e-3),
+        train=train_config(3000, 2e-3),
     ),
-    "lstm-wikitext2": wikitext(
+    "lstm-wikitext2": wikitext_recipe(
         "lstm",
         "an LSTM language model on WikiText-2, by words",
         2e-3,
@@ -141,7 +141,7 @@ RECIPES: dict[str, Recipe] = {
         weight_decay=0.01,
         dtype="float32",
     ),
-    "transformer-wikitext2": wikitext(
+    "transformer-wikitext2": wikitext_recipe(
         "gpt2",
         "a Transformer as large as that LSTM, on the same text",
         1e-3,
@@ -150,7 +150,7 @@ RECIPES: dict[str, Recipe] = {
         dtype="bfloat16",
         graph=True,
     ),
-    "seq2seq": translator(
+    "seq2seq": translator_recipe(
         "seq2seq",
         "an LSTM reads a sentence, another writes its translation",
         1e-3,
@@ -158,15 +158,15 @@ RECIPES: dict[str, Recipe] = {
         dropout=0.2,
         **RECURRENT,
     ),
-    "rnnsearch": translator(
+    "rnnsearch": translator_recipe(
         "rnnsearch",
         "the first attention: translation that looks back at the source",
         1e-3,
         dropout=0.2,
         **RECURRENT,
     ),
-    "luong": translator("luong", "attention by a product, at the current step", 1e-3, layers=2, **RECURRENT),
-    "transformer-multi30k": translator(
+    "luong": translator_recipe("luong", "attention by a product, at the current step", 1e-3, layers=2, **RECURRENT),
+    "transformer-multi30k": translator_recipe(
         "transformer",
         "the Transformer with its paper's recipe, on Multi30k",
         1e-3,
@@ -175,63 +175,63 @@ RECIPES: dict[str, Recipe] = {
         heads=8,
         dropout=0.2,
     ),
-    "bert": encoder(
+    "bert": encoder_recipe(
         "bert",
         "masked words and next sentences (one sentence a line, blank lines between documents)",
         objective="masked_and_next",
         model=dict(READER, head="pretrain"),
     ),
-    "roberta": encoder("roberta", "masked words alone, drawn anew every epoch", ROBERTA, model=READER),
-    "electra": encoder(
+    "roberta": encoder_recipe("roberta", "masked words alone, drawn anew every epoch", ROBERTA, model=READER),
+    "electra": encoder_recipe(
         "electra",
         "tell replaced words from true ones",
         objective="replaced",
         model=dict(READER, table_dim=128),
     ),
-    "deberta": encoder("deberta", "content and distance attend apart", model=READER),
-    "bilstm": encoder(
+    "deberta": encoder_recipe("deberta", "content and distance attend apart", model=READER),
+    "bilstm": encoder_recipe(
         "bilstm",
         "masked words by LSTMs in both directions: a baseline beside BERT",
         model=dict(dim=256, layers=3),
     ),
-    "cnn": encoder(
+    "cnn": encoder_recipe(
         "cnn", "masked words by convolutions: a baseline beside BERT", model=dict(dim=256, layers=6)
     ),
-    "distil": encoder(
+    "distil": encoder_recipe(
         "distilbert",
         "half the layers, taught by a trained BERT: --set teacher=FOLDER",
         objective="distil",
         model=dict(READER, layers=3),
     ),
-    "gpt": decoder("gpt", "the first GPT, small: norms after each part", 5e-4, context=256),
-    "gpt2": decoder("gpt2", "GPT-2, small", context=256),
+    "gpt": decoder_recipe("gpt", "the first GPT, small: norms after each part", 5e-4, context=256),
+    "gpt2": decoder_recipe("gpt2", "GPT-2, small", context=256),
     "gpt3-small-banded": Recipe(
         "gpt3",
         "GPT-3's alternation of full and banded attention, small",
         model=BANDED,
         data=LM,
-        train=steps(5000, 1e-3),
+        train=train_config(5000, 1e-3),
     ),
-    "llama-small": decoder(
+    "llama-small": decoder_recipe(
         "llama", "rotary positions, gated MLPs, grouped heads, small", kv_heads=4, context=256, tied=True
     ),
-    "palm-small": decoder("palm", "attention and MLP side by side, one key head, small", context=256),
-    "bloom-small": decoder("bloom", "distances as a penalty on the scores (ALiBi), small", context=256),
+    "palm-small": decoder_recipe("palm", "attention and MLP side by side, one key head, small", context=256),
+    "bloom-small": decoder_recipe("bloom", "distances as a penalty on the scores (ALiBi), small", context=256),
     "deepseek-small": Recipe(
         "deepseek-v2",
         "latent attention and experts, small",
         model=EXPERTS,
         data=LM,
-        train=steps(5000, 1e-3),
+        train=train_config(5000, 1e-3),
     ),
     "t5": Recipe(
         "t5",
         "write the spans that were cut out",
         "spans",
-        Vocabulary("unigram", 8000, sentinels=100),
+        TokenizerOptions("unigram", 8000, sentinels=100),
         dict(dim=256, layers=4, heads=8),
         dict(length=256, batch=32),
-        steps(5000, 1e-3),
+        train_config(5000, 1e-3),
     ),
     "bart": Recipe(
         "bart",
@@ -240,17 +240,17 @@ RECIPES: dict[str, Recipe] = {
         ROBERTA,
         dict(dim=256, layers=3, heads=8, context=256),
         dict(length=256, batch=32),
-        steps(5000, 5e-4),
+        train_config(5000, 5e-4),
     ),
     "s4": Recipe(
-        "s4", "a long convolution instead of attention", model=LINEAR, data=LM, train=steps(5000, 1e-3)
+        "s4", "a long convolution instead of attention", model=LINEAR, data=LM, train=train_config(5000, 1e-3)
     ),
     "mamba": Recipe(
-        "mamba", "a state space that chooses what to remember", model=LINEAR, data=LM, train=steps(5000, 1e-3)
+        "mamba", "a state space that chooses what to remember", model=LINEAR, data=LM, train=train_config(5000, 1e-3)
     ),
-    "linear": decoder("linear", "attention without a softmax: a state of fixed size"),
-    "gla": decoder("gla", "linear attention that forgets by gates", heads=4),
-    "based": decoder(
+    "linear": decoder_recipe("linear", "attention without a softmax: a state of fixed size"),
+    "gla": decoder_recipe("gla", "linear attention that forgets by gates", heads=4),
+    "based": decoder_recipe(
         "based", "linear attention by a Taylor series beside small windows", window=64, key_dim=16
     ),
     "shakespeare-char": Recipe(

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from heedful.data.batch import Batch
 from heedful.devices import resolve_device
-from heedful.runs.prepare import MOMENTS, Prepared, prepare
-from heedful.runs.progress import clock, memory
-from heedful.runs.settings import Chosen
+from heedful.runs.prepare import MOMENTS, PreparedRun, prepare_run
+from heedful.runs.progress import format_clock, peak_memory
+from heedful.runs.settings import ResolvedSettings
 from heedful.train.fit import fit
 
 
-def rehearse(chosen: Chosen) -> dict[str, Any]:
+def rehearse(chosen: ResolvedSettings) -> dict[str, Any]:
     """Sizes, memory and time of a run, from one row's activations and two steps of training."""
     device = resolve_device(chosen.recipe.device)
-    ready = prepare(chosen, device)
+    ready = prepare_run(chosen, device)
     config, batches, model = chosen.recipe.train, ready.batches, ready.model
     batch = batches[0]
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -35,12 +35,12 @@ def rehearse(chosen: Chosen) -> dict[str, Any]:
         "batch": list(batch.tokens.shape), "tokens_per_step": batch.tokens_read, "steps": config.steps,
         "epochs": round(config.steps / len(batches), 2), "weights_bytes": held, "gradients_bytes": held,
         "moments_bytes": moments * held, "activations_bytes": kept,
-        "memory_bytes": (2 + moments) * held + kept, "process_bytes": memory(device),
-        "seconds_per_step": round(seconds, 4), "eta": clock(seconds * config.steps),
+        "memory_bytes": (2 + moments) * held + kept, "process_bytes": peak_memory(device),
+        "seconds_per_step": round(seconds, 4), "eta": format_clock(seconds * config.steps),
     }  # fmt: skip
 
 
-def activations(ready: Prepared, batch: Batch) -> int:
+def activations(ready: PreparedRun, batch: Batch) -> int:
     """Bytes that one step's forward pass keeps for going back: those of a row, times the rows."""
     weights = {p.untyped_storage().data_ptr() for p in ready.model.parameters()}
     seen: dict[int, int] = {}
@@ -57,7 +57,7 @@ def activations(ready: Prepared, batch: Batch) -> int:
     return sum(seen.values()) * len(batch)
 
 
-def step_seconds(ready: Prepared, chosen: Chosen) -> float:
+def step_seconds(ready: PreparedRun, chosen: ResolvedSettings) -> float:
     """The second of two steps: the first one also warms up."""
     config = replace(
         chosen.recipe.train,

@@ -16,21 +16,21 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from heedful.errors import ConfigError, NotFound, nearest
-from heedful.runs.recipes import RECIPES, Evaluation, Recipe, Vocabulary
+from heedful.runs.recipes import RECIPES, Evaluation, Recipe, TokenizerOptions
 from heedful.train.config import TrainConfig
 
-SECTIONS: dict[str, type] = {"tokenizer": Vocabulary, "train": TrainConfig, "evaluate": Evaluation}
-OPEN = (
+SECTIONS: dict[str, type] = {"tokenizer": TokenizerOptions, "train": TrainConfig, "evaluate": Evaluation}
+OPEN_SECTIONS = (
     "model",
     "data",
 )  # their names are checked where they are used: by the family, by the builder of the data
-ELSEWHERE = ("folder", "resume")  # say which run this is, not what it does
-READING: dict[str, Any] = {"length": 256, "batch": 32, "holdout": 0.1}  # what every kind of data has
+RUN_FIELDS = ("folder", "resume")  # say which run this is, not what it does
+DATA_DEFAULTS: dict[str, Any] = {"length": 256, "batch": 32, "holdout": 0.1}  # what every kind of data has
 PARALLEL = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
-class Given:
+class Setting:
     """One value, and who gave it: "--lr", "HEED_LR", "gpt.yaml:7"."""
 
     path: str
@@ -39,7 +39,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ResolvedSettings:
     """The settings of a run after all was said."""
 
     name: str
@@ -49,28 +49,28 @@ class Chosen:
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose(source: str, given: Sequence[Given] = ()) -> Chosen:
+def resolve_settings(source: str, given: Sequence[Setting] = ()) -> ResolvedSettings:
     """The settings for a recipe, a YAML file, a preset or a family, changed by `given`; the last one wins."""
     path = Path(source)
     origins: dict[str, str] = {}
     if source in RECIPES:
-        name, values = source, plain(RECIPES[source])
+        name, values = source, recipe_values(RECIPES[source])
     elif path.suffix in (".yaml", ".yml"):
-        name, values, origins = read(path)
+        name, values, origins = read_settings_file(path)
     else:
-        name, values = source, plain(from_family(source))
-    base = flat(plain(Recipe(values["family"], "")))
-    for key, value in flat(values).items():
+        name, values = source, recipe_values(family_recipe(source))
+    base = flatten(recipe_values(Recipe(values["family"], "")))
+    for key, value in flatten(values).items():
         origins.setdefault(key, f"recipe {name}" if base.get(key, ...) != value else "default")
     for one in given:
-        put(values, one)
+        set_value(values, one)
         origins[one.path] = one.origin
     fit_warmup(values, origins)
     try:
         files, valid = (tuple(values.get(k) or ()) for k in ("files", "valid"))
-        return Chosen(name, made(values), files, valid, origins)
+        return ResolvedSettings(name, build_recipe(values), files, valid, origins)
     except ConfigError as error:
-        raise located(error, origins) from None
+        raise with_file_line(error, origins) from None
 
 
 def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
@@ -94,7 +94,7 @@ def rank_origin(origin: str) -> int:
     return 1 if re.search(r"\.ya?ml:\d+$", origin) else 2
 
 
-def located(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
+def with_file_line(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
     """The error with the line of the file that it speaks of, if a file said so."""
     found: list[tuple[int, str]] = []
     for path, origin in origins.items():
@@ -106,7 +106,7 @@ def located(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
     return type(error)(f"{min(found)[1]}: {error.message}", error.hint, shell=error.shell)
 
 
-def from_family(name: str) -> Recipe:
+def family_recipe(name: str) -> Recipe:
     """Return a recipe for a family in its smallest size, or for a preset in its published one.
 
     A name that is both (gpt3) means the family: its published size fits no machine that reads this.
@@ -135,7 +135,7 @@ def from_family(name: str) -> Recipe:
         family.objective
     )
     sentinels = 100 if family.objective == "spans" else 0
-    vocabulary = Vocabulary(kinds.get(family.objective, "bpe"), 2000, special, sentinels)
+    vocabulary = TokenizerOptions(kinds.get(family.objective, "bpe"), 2000, special, sentinels)
     data = {"length": reach, "batch": 32}
     return Recipe(
         name,
@@ -148,51 +148,51 @@ def from_family(name: str) -> Recipe:
     )
 
 
-def plain(recipe: Recipe) -> dict[str, Any]:
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """A recipe as nested plain values, as YAML has it."""
     values: dict[str, Any] = {}
     for f in dataclasses.fields(recipe):
         value = getattr(recipe, f.name)
         if f.name in SECTIONS:
-            value = {n: v for n, v in dataclasses.asdict(value).items() if n not in ELSEWHERE}
+            value = {n: v for n, v in dataclasses.asdict(value).items() if n not in RUN_FIELDS}
         values[f.name] = dict(value) if isinstance(value, Mapping) else value
-    values["data"] = READING | values["data"]
-    made: dict[str, Any] = tidy(values)
+    values["data"] = DATA_DEFAULTS | values["data"]
+    made: dict[str, Any] = to_yaml_values(values)
     return made
 
 
-def tidy(value: Any) -> Any:
+def to_yaml_values(value: Any) -> Any:
     """Tuples as lists, paths as text: what YAML and JSON know."""
     if isinstance(value, Mapping):
-        return {str(k): tidy(v) for k, v in value.items()}
+        return {str(k): to_yaml_values(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [tidy(v) for v in value]
+        return [to_yaml_values(v) for v in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values by their paths."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
+            found |= flatten(value, f"{prefix}{key}.")
         else:
             found[prefix + key] = value
     return found
 
 
-def put(values: dict[str, Any], one: Given) -> None:
+def set_value(values: dict[str, Any], one: Setting) -> None:
     """Set one value by its path; an unknown path is an error that names the nearest."""
     section, _, name = one.path.partition(".")
-    top = [f.name for f in dataclasses.fields(Recipe) if f.name not in (*SECTIONS, *OPEN)] + [
+    top = [f.name for f in dataclasses.fields(Recipe) if f.name not in (*SECTIONS, *OPEN_SECTIONS)] + [
         "files",
         "valid",
     ]
-    known = top + [f"{s}.{n}" for s, kind in SECTIONS.items() for n in names(kind)]
-    if section in OPEN and name:
+    known = top + [f"{s}.{n}" for s, kind in SECTIONS.items() for n in section_fields(kind)]
+    if section in OPEN_SECTIONS and name:
         values[section][name] = one.value
     elif one.path not in known:
-        hint = nearest(one.path, [*known, *flat(values)]) or f"sections are {', '.join([*SECTIONS, *OPEN])}"
+        hint = nearest(one.path, [*known, *flatten(values)]) or f"sections are {', '.join([*SECTIONS, *OPEN_SECTIONS])}"
         raise ConfigError(f"{one.origin}: there is no setting {one.path!r}", hint=hint)
     elif name:
         values[section][name] = one.value
@@ -200,12 +200,12 @@ def put(values: dict[str, Any], one: Given) -> None:
         values[section] = one.value
 
 
-def names(kind: type) -> list[str]:
+def section_fields(kind: type) -> list[str]:
     """The settings of a section."""
-    return [f.name for f in dataclasses.fields(kind) if f.name not in ELSEWHERE]
+    return [f.name for f in dataclasses.fields(kind) if f.name not in RUN_FIELDS]
 
 
-def made(values: Mapping[str, Any]) -> Recipe:
+def build_recipe(values: Mapping[str, Any]) -> Recipe:
     """The recipe that plain values describe, each of the right type."""
     given: dict[str, Any] = {}
     for name, hint in get_type_hints(Recipe).items():
@@ -213,15 +213,15 @@ def made(values: Mapping[str, Any]) -> Recipe:
         if name in SECTIONS:
             hints = get_type_hints(SECTIONS[name])
             given[name] = SECTIONS[name](
-                **{n: fitted(f"{name}.{n}", v, hints[n]) for n, v in (value or {}).items()}
+                **{n: convert_value(f"{name}.{n}", v, hints[n]) for n, v in (value or {}).items()}
             )
-        elif name in OPEN:
+        elif name in OPEN_SECTIONS:
             given[name] = dict(value or {})
         else:
-            given[name] = fitted(name, value, hint)
+            given[name] = convert_value(name, value, hint)
     data = given["data"]
     for name, kind in (("length", int), ("batch", int), ("holdout", float)):
-        data[name] = fitted(f"data.{name}", data[name], kind)
+        data[name] = convert_value(f"data.{name}", data[name], kind)
         if kind is int and data[name] < 1:
             raise ConfigError(f"data.{name} = {data[name]} must be at least 1")
     if not 0 <= data["holdout"] < 1:
@@ -235,7 +235,7 @@ def made(values: Mapping[str, Any]) -> Recipe:
     return Recipe(**given)
 
 
-KINDS = {
+TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -245,7 +245,7 @@ KINDS = {
 }
 
 
-def fitted(path: str, value: Any, hint: Any) -> Any:
+def convert_value(path: str, value: Any, hint: Any) -> Any:
     """A value as the type its setting has; an error that says what it must be."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     plain_options = [get_origin(option) or option for option in options]
@@ -262,11 +262,11 @@ def fitted(path: str, value: Any, hint: Any) -> Any:
             and not (isinstance(value, bool) and option is int)
         ):
             return value
-    wanted = " or ".join(dict.fromkeys(KINDS.get(o, "text") for o in plain_options))
+    wanted = " or ".join(dict.fromkeys(TYPE_NAMES.get(o, "text") for o in plain_options))
     raise ConfigError(f"{path} = {value!r} must be {wanted}")
 
 
-def parse(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """The value of `--set path=TEXT`: a number, true, false, null, a list, else text."""
     for kind in (int, float):
         try:
@@ -279,15 +279,15 @@ def parse(text: str) -> Any:
         return text
 
 
-def assignment(text: str) -> Given:
+def parse_assignment(text: str) -> Setting:
     """`a.b=c` as a setting."""
     path, equals, value = text.partition("=")
     if not equals or not path:
         raise ConfigError(f"--set {text}: write a setting as path=value, like --set train.lr=1e-3")
-    return Given(path.strip(), parse(value.strip()), "--set")
+    return Setting(path.strip(), parse_value(value.strip()), "--set")
 
 
-def read(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
+def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
     """Name, values and lines of a YAML file. `recipe: NAME` in it starts from that recipe."""
     if not path.is_file():
         raise NotFound(f"no file {path}", hint=f"heed recipe cp NAME {path} writes one")
@@ -300,39 +300,39 @@ def read(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
         raise ConfigError(f"{where}: no YAML ({getattr(error, 'problem', None) or error})") from None
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds no settings", hint=f"heed recipe cp NAME {path} writes some")
-    lines = {key: f"{path}:{line}" for key, line in positions(tree)}
+    lines = {key: f"{path}:{line}" for key, line in line_numbers(tree)}
     start = loaded.pop("recipe", None)
     if start is not None and start not in RECIPES:
         raise NotFound(f"{lines['recipe']}: no recipe is called {start!r}", hint=nearest(str(start), RECIPES))
     if start is None and not isinstance(loaded.get("family"), str):
         raise ConfigError(f"{path} names neither a family nor a recipe", hint="write family: gpt2")
-    values = plain(RECIPES[start] if start is not None else Recipe(loaded["family"], ""))
-    for key, value in flat(loaded).items():
+    values = recipe_values(RECIPES[start] if start is not None else Recipe(loaded["family"], ""))
+    for key, value in flatten(loaded).items():
         if key != "name":
-            put(values, Given(key, value, lines.get(key, str(path))))
+            set_value(values, Setting(key, value, lines.get(key, str(path))))
     return str(loaded.get("name", start or path.stem)), values, lines
 
 
-def positions(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
+def line_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
     """The line of every leaf of a YAML tree, by its path."""
     for key, value in node.value:
         if isinstance(value, yaml.MappingNode):
-            yield from positions(value, f"{prefix}{key.value}.")
+            yield from line_numbers(value, f"{prefix}{key.value}.")
         else:
             yield prefix + key.value, key.start_mark.line + 1
 
 
-def write(chosen: Chosen) -> str:
+def settings_yaml(chosen: ResolvedSettings) -> str:
     """The settings as YAML, which `heed train` reads back."""
-    values = {"name": chosen.name} | plain(chosen.recipe)
+    values = {"name": chosen.name} | recipe_values(chosen.recipe)
     files = {k: list(v) for k, v in (("files", chosen.files), ("valid", chosen.valid)) if v}
     return yaml.safe_dump(values | files, sort_keys=False, allow_unicode=True, width=110)
 
 
-def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """The first setting that two runs do not share and that a resumed run may not change."""
     free = {"name", "what", "device", "parallel"}
-    before, after = flat(old), flat(new)
+    before, after = flatten(old), flatten(new)
     for path in sorted(set(before) | set(after)):
         shared = path in free or path.startswith(
             ("evaluate.", "train.", "files", "valid")

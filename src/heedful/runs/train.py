@@ -19,10 +19,10 @@ from heedful.devices import resolve_device
 from heedful.errors import HeedfulError
 from heedful.models.base import Model
 from heedful.nn.recurrent import Recurrence
-from heedful.runs.folder import Files, Folder, Nowhere, read_metrics
-from heedful.runs.prepare import Prepared, prepare, writes
-from heedful.runs.progress import Progress, memory, progress
-from heedful.runs.settings import Chosen
+from heedful.runs.folder import Files, NoFolder, RunFolder, read_metrics
+from heedful.runs.prepare import PreparedRun, can_generate, prepare_run
+from heedful.runs.progress import ProgressReporter, make_reporter, peak_memory
+from heedful.runs.settings import ResolvedSettings
 from heedful.train.checkpoint import newest, read_pointer, read_training
 from heedful.train.distributed import Processes, processes
 from heedful.train.fit import Step, fit
@@ -32,14 +32,14 @@ SMALL = 128  # hidden units up to which a recurrence gains nothing from threads
 SHOW = 0.25  # seconds between looks at the loss: on a GPU each one waits for it
 
 
-class Interrupted(HeedfulError):
+class TrainingInterrupted(HeedfulError):
     """Ctrl-C or SIGTERM; the text names the checkpoint that was saved."""
 
     exit_code = 130
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainResult:
     """How a run ended."""
 
     checkpoint: Path  # the best one if the run was validated, else the last
@@ -54,16 +54,16 @@ class Result:
 
 
 @dataclass
-class Asked:
+class StopRequest:
     """Whether somebody asked the run to stop."""
 
     stop: bool = False
 
 
 @contextmanager
-def signals() -> Iterator[Asked]:
+def catch_signals() -> Iterator[StopRequest]:
     """SIGINT and SIGTERM ask the run to stop after its step; a second one stops it at once."""
-    asked = Asked()
+    asked = StopRequest()
     old: dict[int, Any] = {}
 
     def ask(number: int, frame: Any) -> None:
@@ -80,7 +80,7 @@ def signals() -> Iterator[Asked]:
 
 
 @contextmanager
-def sharing(model: Model) -> Iterator[None]:
+def limit_threads(model: Model) -> Iterator[None]:
     """As many threads as a step on a CPU has a use for.
 
     A recurrence multiplies one small matrix after another, word by word: its threads wait for each other more
@@ -95,7 +95,7 @@ def sharing(model: Model) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def evaluated(chosen: Chosen, valid: Batches | None) -> int | None:
+def evaluation_batches(chosen: ResolvedSettings, valid: Batches | None) -> int | None:
     """How many batches an evaluation reads; None: all.
 
     What is held out grows with the data. Unless somebody chose, an evaluation reads no more of it than was
@@ -108,32 +108,32 @@ def evaluated(chosen: Chosen, valid: Batches | None) -> int | None:
     return most if most < len(valid) else None
 
 
-def train(
-    chosen: Chosen, folder: Path, *, resume: bool = False, quiet: bool = False, tensorboard: bool = False
-) -> Result:
+def run_training(
+    chosen: ResolvedSettings, folder: Path, *, resume: bool = False, quiet: bool = False, tensorboard: bool = False
+) -> TrainResult:
     """Run it all: prepare, train, evaluate, save; alone or with the processes this one was started with."""
     recipe = chosen.recipe
     device = resolve_device(recipe.device)
     with processes(recipe.parallel, gpu=device.type == "cuda") as by:
         device = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
-        files: Files = by.run_on_first(lambda: Folder(folder, chosen, resume, tensorboard)) or Nowhere(folder)
+        files: Files = by.run_on_first(lambda: RunFolder(folder, chosen, resume, tensorboard)) or NoFolder(folder)
         with closing(files):
             # The first process writes the vocabulary and the tokens, which the others then find.
-            own = lambda: prepare(chosen, device, folder)
+            own = lambda: prepare_run(chosen, device, folder)
             ready = by.run_on_first(own) or own()
             config = replace(recipe.train, folder=folder, resume=resume)
             settled = replace(chosen, recipe=replace(recipe, train=config))
-            with closing(progress(config.steps, quiet or by.rank > 0)) as shown, sharing(ready.model):
-                return Loop(settled, ready, files, shown, by).run()
+            with closing(make_reporter(config.steps, quiet or by.rank > 0)) as shown, limit_threads(ready.model):
+                return TrainLoop(settled, ready, files, shown, by).run()
 
 
-class Loop:
+class TrainLoop:
     """One run: every step is counted, some are shown, logged, evaluated, saved."""
 
-    def __init__(self, chosen: Chosen, ready: Prepared, files: Files, shown: Progress, by: Processes) -> None:
+    def __init__(self, chosen: ResolvedSettings, ready: PreparedRun, files: Files, shown: ProgressReporter, by: Processes) -> None:
         self.chosen, self.ready, self.files, self.shown, self.by = chosen, ready, files, shown, by
         self.config, self.how = chosen.recipe.train, chosen.recipe.evaluate
-        self.most = evaluated(chosen, ready.valid)
+        self.most = evaluation_batches(chosen, ready.valid)
         self.parameters = sum(p.numel() for p in ready.model.parameters())
         self.stopping = EarlyStopping(patience=self.how.patience or sys.maxsize)
         self.began = self.seen = time.perf_counter()
@@ -142,10 +142,10 @@ class Loop:
         self.best: dict[str, float] = {}
         self.best_step: int | None = None
 
-    def run(self) -> Result:
+    def run(self) -> TrainResult:
         self.introduce()
         last: Step | None = None
-        with signals() as asked:
+        with catch_signals() as asked:
             for step in fit(self.ready.model, self.ready.purpose, self.ready.batches, self.config, self.by):
                 if last is None:
                     self.files.begin()
@@ -156,13 +156,13 @@ class Loop:
                     self.sample(step)
                 if self.stopping.stop:
                     step.save()
-                    self.say(
+                    self.report(
                         f"stopped early: {self.stopping.waited} evaluations, "
                         f"none better than step {self.best_step}"
                     )
                     break
                 if self.by.any_process(asked.stop) and step.number < self.config.steps:
-                    raise Interrupted(
+                    raise TrainingInterrupted(
                         f"interrupted at step {step.number}", hint=f"saved {step.save()}: --resume goes on"
                     )
         return self.result(last)
@@ -177,14 +177,14 @@ class Loop:
             self._known_best()
         family, device = self.ready.model.family.name, self.ready.model.device
         rows = f"{batches.row_count:,} rows, {len(batches):,} steps an epoch"
-        self.say(f"{self.chosen.name}: {family} of {self.parameters:,} parameters on {device}; {rows}")
+        self.report(f"{self.chosen.name}: {family} of {self.parameters:,} parameters on {device}; {rows}")
         for note in self.ready.notes:
-            self.say(f"note: {note}")
+            self.report(f"note: {note}")
         if self.most is not None and self.how.batches is None and self.ready.valid is not None:
             of = f"the first {self.most} of {len(self.ready.valid)} batches held out"
-            self.say(f"note: evaluations read {of}; --set evaluate.batches={len(self.ready.valid)} for all")
+            self.report(f"note: evaluations read {of}; --set evaluate.batches={len(self.ready.valid)} for all")
         if at is not None:
-            self.say(f"going on from {at}")
+            self.report(f"going on from {at}")
 
     def _known_best(self) -> None:
         found = read_metrics(self.files.path) if (self.files.path / "metrics.jsonl").is_file() else []
@@ -193,8 +193,8 @@ class Loop:
                 self.best = {n.removeprefix("eval/"): v for n, v in line.items() if n.startswith("eval/")}
                 self.best_step = int(line["train/global_step"])
 
-    def say(self, line: str) -> None:
-        self.shown.say(line)
+    def report(self, line: str) -> None:
+        self.shown.report(line)
         self.files.log(line)
 
     def due(self, step: Step, every: int) -> bool:
@@ -219,7 +219,7 @@ class Loop:
             "step": step.number, "steps": self.config.steps, "loss": loss, "ema": self.ema,
             "val": self.best.get("loss"),
             "lr": step.lr, "grad": step.grad_norm, "tokens_per_second": self.speed,
-            "memory": memory(self.ready.model.device), "eta": left,
+            "memory": peak_memory(self.ready.model.device), "eta": left,
         })  # fmt: skip
         if logs:
             self.files.metrics({
@@ -246,13 +246,13 @@ class Loop:
             step.save(best=True)
         self.files.metrics({"train/global_step": step.number, **{f"eval/{n}": v for n, v in found.items()}})
         listed = "  ".join(f"{n} {v:.4f}" for n, v in found.items())
-        self.say(f"step {step.number}: eval {listed}" + ("  best so far" if better else ""))
+        self.report(f"step {step.number}: eval {listed}" + ("  best so far" if better else ""))
         self.seen += time.perf_counter() - began  # the speed is that of training
 
     def sample(self, step: Step) -> None:
         """A text, to see what the model has learnt."""
         model, kind = self.ready.model, self.ready.batches.settings.get("kind")
-        if not self.how.sample or kind != "next_token" or not writes(model) or self.by.world > 1:
+        if not self.how.sample or kind != "next_token" or not can_generate(model) or self.by.world > 1:
             return
         from heedful.decode.loop import generate
 
@@ -265,7 +265,7 @@ class Loop:
         model.train()
         self.files.sample(step.number, model.tokenizer.decode(list(ids)))
 
-    def result(self, last: Step | None) -> Result:
+    def result(self, last: Step | None) -> TrainResult:
         path = self.files.path
         found = read_pointer(path / "best.json") or newest(path)
         assert found is not None
@@ -273,7 +273,7 @@ class Loop:
         steps = self.steps_before if last is None else last.number
         seconds = time.perf_counter() - self.began
         loss = training["loss"] if last is None else last.loss
-        return Result(
+        return TrainResult(
             found,
             steps,
             self.tokens,

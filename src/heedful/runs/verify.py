@@ -40,7 +40,7 @@ class Unavailable(HeedfulError):
     exit_code = 3
 
 
-class Failed(HeedfulError):
+class CommandFailed(HeedfulError):
     """A command of a row that ended with an error, or printed no figure."""
 
 
@@ -73,23 +73,23 @@ class Verdict:
         return math.isfinite(self.now) and abs(self.now - self.stored) <= self.tolerance * (1 + 1e-9) + 1e-12
 
 
-def verify(folder: Path, name: str) -> Verdict:
+def verify_row(folder: Path, name: str) -> Verdict:
     """Run a row of the ledger in `folder` again; its scripts are looked for beside that folder."""
-    rows = ledger.named(folder)
+    rows = ledger.rows_by_name(folder)
     if name not in rows:
         hint = nearest(name, rows) or "heed verify --list has them all"
         raise NotFound(f"no row of {folder}/ is called {name!r}", hint=hint)
     row = rows[name]
     check = read_check(row, name)
-    stored = number(row["figure"], check.figure, f"row {name!r}")
+    stored = read_number(row["figure"], check.figure, f"row {name!r}")
     data = available(row, check, name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         places = {"{data}": str(data or ""), "{work}": work}
         printed = ""
         for step in check.steps:
-            printed = run(command(step, places, folder.resolve().parent), folder.resolve().parent)
-    now = number(last_object(printed, name), check.read, f"the output of row {name!r}")
+            printed = run_command(command_line(step, places, folder.resolve().parent), folder.resolve().parent)
+    now = read_number(last_object(printed, name), check.read, f"the output of row {name!r}")
     return Verdict(name, row["claim"], stored, now, check.tolerance, time.monotonic() - began)
 
 
@@ -148,7 +148,7 @@ def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
     return Path(root)
 
 
-def command(step: Sequence[str], places: Mapping[str, str], root: Path) -> list[str]:
+def command_line(step: Sequence[str], places: Mapping[str, str], root: Path) -> list[str]:
     """The words of a step for this machine: this Python, these folders. Only heedful's own code is run."""
     filled = [re.sub(r"\{data\}|\{work\}", lambda found: places[found[0]], word) for word in step]
     if filled[0] == "heed":
@@ -169,12 +169,12 @@ def command(step: Sequence[str], places: Mapping[str, str], root: Path) -> list[
     return [sys.executable, *filled[1:]]
 
 
-def run(words: Sequence[str], folder: Path) -> str:
+def run_command(words: Sequence[str], folder: Path) -> str:
     """What a command prints on stdout; what it says on stderr goes on to ours."""
     done = subprocess.run(list(words), cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         last = (done.stdout.strip().splitlines() or [""])[-1][:200]
-        raise Failed(f"{' '.join(words[1:])[:120]} ended with code {done.returncode} {last}".rstrip())
+        raise CommandFailed(f"{' '.join(words[1:])[:120]} ended with code {done.returncode} {last}".rstrip())
     return done.stdout
 
 
@@ -188,10 +188,10 @@ def last_object(printed: str, name: str) -> Mapping[str, Any]:
                 continue
             if isinstance(found, dict):
                 return found
-    raise Failed(f"the command of row {name!r} printed no JSON object with a figure")
+    raise CommandFailed(f"the command of row {name!r} printed no JSON object with a figure")
 
 
-def number(value: Any, path: str, where: str) -> float:
+def read_number(value: Any, path: str, where: str) -> float:
     """The number at a path of names with dots between them; the value itself for no path."""
     for key in path.split(".") if path else []:
         if not isinstance(value, Mapping) or key not in value:

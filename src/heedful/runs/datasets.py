@@ -16,11 +16,11 @@ from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, BucketedOrder, Indices, RowSource, ShuffledOrder, seeded_generator
 from heedful.data.readers import Documents
-from heedful.data.tables import Table, open_documents, open_table, parallel_documents
+from heedful.data.tables import Table, as_table, open_documents, parallel_documents
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.files import expand_paths, split_lines, stem_path
 
-TASKS: dict[str, Callable[..., Batches]] = {
+TASK_BUILDERS: dict[str, Callable[..., Batches]] = {
     "translate": data.parallel,
     "classify": data.classify,
     "regress": data.regress,
@@ -28,13 +28,13 @@ TASKS: dict[str, Callable[..., Batches]] = {
     "tag": data.tag,
     "span": data.answer,
 }
-OURS = ("holdout", "line_end")  # settings that the builders do not know
-ENOUGH = 200_000_000  # characters are enough to learn a vocabulary from
-SPLIT = 0x401D  # tells the draw of held-out rows from that of batches
+RUN_SETTINGS = ("holdout", "line_end")  # settings that the builders do not know
+MAX_VOCABULARY_CHARACTERS = 200_000_000  # characters are enough to learn a vocabulary from
+HOLDOUT_STREAM = 0x401D  # tells the draw of held-out rows from that of batches
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TrainingData:
     """The files of a run and how they are to be read."""
 
     objective: str
@@ -47,26 +47,26 @@ class Corpus:
     def builder(self) -> Callable[..., Batches]:
         """What makes batches for the objective."""
         name = "masked" if self.objective == "distil" else self.objective
-        known = data.FROM_TEXT | TASKS
+        known = data.FROM_TEXT | TASK_BUILDERS
         if name not in known:
             hint = nearest(name, known) or f"one of {', '.join(known)}"
             raise ConfigError(f"objective = {name!r} is unknown", hint=hint)
         return known[name]
 
     @property
-    def plain(self) -> bool:
+    def is_text(self) -> bool:
         """Whether the objective learns from running text."""
         return self.builder in data.FROM_TEXT.values()
 
     def options(self) -> dict[str, Any]:
         """The settings the builder takes; an unknown one is an error."""
         taken = {n for n, p in inspect.signature(self.builder).parameters.items() if p.kind is p.KEYWORD_ONLY}
-        known = sorted(taken - {"seed", "labels", "start", "cache"} | set(OURS))
+        known = sorted(taken - {"seed", "labels", "start", "cache"} | set(RUN_SETTINGS))
         for name in self.settings:
             if name not in known:
                 hint = nearest(name, known) or f"there are {', '.join(known)}"
                 raise ConfigError(f"data.{name} is no setting of {self.objective} data", hint=hint)
-        return {n: tuple(v) if n == "columns" else v for n, v in self.settings.items() if n not in OURS}
+        return {n: tuple(v) if n == "columns" else v for n, v in self.settings.items() if n not in RUN_SETTINGS}
 
     def batches(self, tokenizer: Any, start: int | None = None) -> tuple[Batches, Batches | None]:
         """Training batches, and those to validate on: other files, or the part held out, or none."""
@@ -74,7 +74,7 @@ class Corpus:
         if "start" in inspect.signature(self.builder).parameters:
             options["start"] = start
         part = float(self.settings["holdout"])
-        if self.plain:
+        if self.is_text:
             sources: list[Any] = [self.documents(self.files)]
             if self.valid:
                 sources.append(self.documents(self.valid))
@@ -88,13 +88,13 @@ class Corpus:
         if self.valid:
             same = {"labels": first.labels} if first.labels else {}
             return first, self.builder(self.source(self.valid), tokenizer, **options, **same)
-        return held_out(first, part, self.seed) if part else (first, None)
+        return split_train_validation(first, part, self.seed) if part else (first, None)
 
     def split(
         self, documents: Documents, part: float, build: Callable[[Documents], Batches]
     ) -> tuple[Batches, Batches | None]:
         """All but the end of a text, and its end to validate on; of a text too short for both, all of it."""
-        first, last = parted(documents, part)
+        first, last = split_documents(documents, part)
         try:
             return build(first), build(last)
         except InputError:
@@ -110,7 +110,7 @@ class Corpus:
         unit = self.settings.get("unit", "file")
         found = open_documents([Path(f) for f in files], unit, self.settings.get("encoding", "utf-8"))
         mark = self.settings.get("line_end")
-        return found if mark is None else marked(found, mark)
+        return found if mark is None else mark_line_ends(found, mark)
 
     def source(self, files: Sequence[str]) -> Any:
         """The files of a task, as its builder takes them."""
@@ -121,7 +121,7 @@ class Corpus:
         """Plain text to learn a vocabulary from: the data's own files, or what its columns say."""
         paths = expand_paths([Path(f) for f in self.files])
         known = lambda p: stem_path(p).suffix.lower() == ".jsonl"
-        if self.plain and not any(map(known, paths)) and sum(p.stat().st_size for p in paths) <= ENOUGH:
+        if self.is_text and not any(map(known, paths)) and sum(p.stat().st_size for p in paths) <= MAX_VOCABULARY_CHARACTERS:
             yield paths
             return
         with tempfile.TemporaryDirectory(prefix="heed-text-") as folder:
@@ -130,14 +130,14 @@ class Corpus:
                 size = 0
                 for text in self.texts():
                     size += file.write(text)
-                    if size > ENOUGH:
+                    if size > MAX_VOCABULARY_CHARACTERS:
                         break
             yield [written]
 
     def texts(self) -> Iterator[str]:
         """All text of the data in pieces, whatever its form."""
         s, encoding = self.settings, self.settings.get("encoding", "utf-8")
-        if self.plain:
+        if self.is_text:
             for document in self.documents(self.files):
                 yield from document
                 yield "\n"
@@ -159,11 +159,11 @@ class Corpus:
                 else (s.get("text", "text"),)
             )
             columns = [*columns, *([s["pair"]] if "pair" in s else [])]
-            rows: Table = open_table(self.source(self.files))
+            rows: Table = as_table(self.source(self.files))
             yield from (text + "\n" for _, values in rows.rows(*columns) for text in values)
 
 
-def marked(documents: Documents, mark: str) -> Documents:
+def mark_line_ends(documents: Documents, mark: str) -> Documents:
     """The same text with `mark` at the end of every line, empty ones too: WikiText's <eos>."""
 
     def read() -> Iterator[Iterator[str]]:
@@ -173,7 +173,7 @@ def marked(documents: Documents, mark: str) -> Documents:
     return Documents(read, documents.files, (*documents.settings, "line end", mark), documents.name)
 
 
-def parted(documents: Documents, part: float) -> tuple[Documents, Documents]:
+def split_documents(documents: Documents, part: float) -> tuple[Documents, Documents]:
     """All but the last `part` of the characters, and that part: a document may be cut."""
     total = sum(len(text) for document in documents for text in document)
     cut = int(total * (1 - part))
@@ -207,7 +207,7 @@ def parted(documents: Documents, part: float) -> tuple[Documents, Documents]:
 
 
 @dataclass(frozen=True)
-class Some:
+class RowSubset:
     """Some rows of others."""
 
     rows: RowSource
@@ -220,7 +220,7 @@ class Some:
         return self.rows.batch(self.index[rows], epochs)
 
 
-def held_out(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches]:
+def split_train_validation(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches]:
     """A random `part` of the rows for validation, the others for training."""
     count = len(batches.source)
     held = max(1, round(count * part))
@@ -229,11 +229,11 @@ def held_out(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches
             f"{count} rows are too few to hold out {part:.0%}",
             hint="give --valid FILE, or --set data.holdout=0",
         )
-    order = seeded_generator(seed, SPLIT).permutation(count).astype(np.int64)
-    return _some(batches, np.sort(order[held:]), "first"), _some(batches, np.sort(order[:held]), "last")
+    order = seeded_generator(seed, HOLDOUT_STREAM).permutation(count).astype(np.int64)
+    return _select_rows(batches, np.sort(order[held:]), "first"), _select_rows(batches, np.sort(order[:held]), "last")
 
 
-def _some(batches: Batches, index: Indices, which: str) -> Batches:
+def _select_rows(batches: Batches, index: Indices, which: str) -> Batches:
     old = batches.order
     order: BucketedOrder | ShuffledOrder
     if isinstance(old, BucketedOrder):
@@ -242,4 +242,4 @@ def _some(batches: Batches, index: Indices, which: str) -> Batches:
         assert isinstance(old, ShuffledOrder)
         order = ShuffledOrder(len(index), old.size, old.seed, old.shuffle)
     settings = {**batches.settings, "part": which, "rows": len(index)}
-    return replace(batches, source=Some(batches.source, index), order=order, settings=settings)
+    return replace(batches, source=RowSubset(batches.source, index), order=order, settings=settings)

@@ -1,0 +1,144 @@
+"""`heed embed` and `heed similar`: sentences as vectors, and the sentences nearest to one."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heedful.commands.output import (
+    Json,
+    Row,
+    align_columns,
+    as_json,
+    print_warnings,
+    write_results,
+)
+from heedful.commands.pipelines import Device, Model, TopK, make_pipeline
+from heedful.commands.text_arguments import (
+    Texts,
+    file_text,
+    looks_like_path,
+    read_file,
+    read_stdin,
+    read_texts,
+    text_or_file,
+)
+from heedful.errors import InputError
+from heedful.files import open_atomically
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMATS = (".safetensors", ".csv")
+
+
+def embed_command(
+    text: Texts = None,
+    model: Model = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write all vectors to this .safetensors or .csv file.")
+    ] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Turn sentences into vectors that lie close together if the sentences mean the same.
+
+    Examples:
+
+      heed embed "A hotel in Seattle" --json
+
+      heed embed --out vectors.safetensors < sentences.txt
+    """
+    texts = read_texts(text)
+    if out is not None and out.suffix not in FORMATS:
+        raise InputError(f"{out} has no suffix of {' or '.join(FORMATS)}", hint="name a file that has")
+    from heedful.tasks.sentence_similarity import sentence_vectors
+
+    with print_warnings():
+        name, pipe = make_pipeline("sentence-similarity", model, device)
+        vectors = sentence_vectors(pipe.model, pipe.tokenizer, texts)
+    about: Row = {"task": "sentence-embedding", "model": name}
+    if out is not None:
+        save_vectors(out, texts, vectors)
+        written = about | {"path": str(out), "texts": len(texts), "size": vectors.shape[1]}
+        return as_json(written) if json else print(out)
+    rows = [[{"vector": vector.tolist()}] for vector in vectors]
+    return write_results(about, zip(texts, rows, strict=True), json, _format_vector)
+
+
+def _format_vector(text: str, results: list[Row]) -> str:
+    vector = results[0]["vector"]
+    return f"{len(vector)} numbers: " + " ".join(f"{x:.4f}" for x in vector[:6]) + " …"
+
+
+def similar_command(
+    query: Annotated[str, typer.Argument(help="The sentence that others are compared with.")],
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT…", help="Sentences to compare.")] = None,
+    path: Annotated[
+        Path | None, typer.Option("--in", help="A file of sentences, one per line; - is stdin.")
+    ] = None,
+    model: Model = None,
+    top_k: TopK = 5,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """List the sentences nearest in meaning, by the cosine of their vectors.
+
+    Examples:
+
+      heed similar "Seattle motel" "A hotel in Seattle" "A recipe for bread"
+
+      heed similar "Seattle motel" --in listings.txt --top-k 3
+
+      cat listings.txt | heed similar "Seattle motel" --in - --json
+    """
+    if path is not None and text:
+        raise InputError("sentences and --in were given", hint="give one of them")
+    query, sentences = text_or_file(query), numbered_sentences(path, text)
+    with print_warnings():
+        name, pipe = make_pipeline("sentence-similarity", model, device)
+        scores = pipe(query, [sentence for _, sentence in sentences])
+    rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(sentences, scores, strict=True)]
+    nearest = sorted(rows, key=lambda row: -row["score"])[:top_k]
+    draw = lambda _, rows: align_columns([(f"{r['score']:.4f}", f"{r['line']}", r["text"]) for r in rows])
+    write_results({"task": "sentence-similarity", "model": name}, [(query, nearest)], json, draw)
+
+
+def numbered_sentences(path: Path | None, arguments: Sequence[str] | None) -> list[tuple[int, str]]:
+    """Return the sentences to compare with, each with its line, or its place among the arguments."""
+    if path is None:
+        if not arguments:
+            raise InputError("there is nothing to compare with", hint="give sentences, or a file with --in")
+        if len(arguments) > 1 or not looks_like_path(arguments[0]):
+            return list(enumerate(read_texts(arguments), 1))
+        file_text(arguments[0])  # raises an error if it does not exist
+        path = Path(arguments[0])
+    text = read_stdin(wait=True) if str(path) == "-" else read_file(path)
+    sentences = [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not sentences:
+        raise InputError(f"{path} has no sentences", hint="put one on each line")
+    return sentences
+
+
+def save_vectors(path: Path, texts: Sequence[str], vectors: Tensor) -> None:
+    """Write vectors (N, D) with their texts: a tensor "vectors" with the texts as metadata, or a table."""
+    if path.suffix == ".csv":
+        with open_atomically(path, "w", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["text", *range(vectors.shape[1])])
+            # nine digits give a float32 back to the bit
+            table.writerows(
+                [text, *(f"{x:.9g}" for x in row)] for text, row in zip(texts, vectors.tolist(), strict=True)
+            )
+        return
+    import json
+
+    from safetensors.torch import save
+
+    metadata = {"texts": json.dumps(list(texts), ensure_ascii=False)}
+    with open_atomically(path) as file:
+        file.write(save({"vectors": vectors.contiguous()}, metadata=metadata))

@@ -25,9 +25,9 @@ from heedful.errors import ConfigError, InputError, NotFound, WrongShape
 from heedful.files import read_json
 from heedful.models import FAMILIES, by_model_type, find_config, presets
 from heedful.models.base import LM, Config, Family, Model
+from heedful.models.hf_config import config_from, config_from_gguf, config_to, missing_fields
+from heedful.models.hf_config_checks import check_sizes, read_quantization
 from heedful.models.memory import check_memory, parameter_count
-from heedful.models.published import config_from, config_from_gguf, config_to, missing_fields
-from heedful.models.published_checks import check_sizes, read_quantization
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, quantise_modules
@@ -37,10 +37,10 @@ from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.weights.bases import bundled_vectors
 from heedful.weights.checkpoint import Origin, fill_model, published_tensors
-from heedful.weights.files import TensorSource, open_folder, write_safetensors
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
 from heedful.weights.names import model_tensors, own_rows
+from heedful.weights.tensor_files import TensorSource, open_folder, write_safetensors
 
 
 def build(

@@ -23,7 +23,7 @@ from heedful.text import load_tokenizer
 from heedful.train.checkpoint import newest
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.weights.files import open_folder, write_safetensors
+from heedful.weights.tensor_files import open_folder, write_safetensors
 from heedful.weights.names import model_tensors
 from heedful.word2vec import Word2Vec
 from tests.fuzz.mutate import damage_bytes, damage_json, damage_safetensors

@@ -12,7 +12,7 @@ import heedful
 from heedful.errors import ConfigError
 from heedful.models import FAMILIES
 from heedful.models.base import Config
-from heedful.models.published import config_from, read_rope
+from heedful.models.hf_config import config_from, read_rope
 from heedful.nn.rope import YarnScaling
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import heedful
 from heedful.errors import ConfigError, CorruptFile, MissingTensor, NotFound, UnexpectedTensor, WeightsError
 from heedful.pooling import Pooling, pool, read_pooling
-from heedful.weights.files import SafeFile, open_folder, shards_of, write_safetensors
+from heedful.weights.tensor_files import SafeFile, open_folder, shards_of, write_safetensors
 
 
 @pytest.fixture

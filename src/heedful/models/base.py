@@ -18,8 +18,8 @@ from heedful.models.calls import (
     document_positions,
     positions,
 )
-from heedful.models.checks import check_beside, check_ids_tensor
 from heedful.models.family import Config, Family, Tokenizer, derived, from_zero
+from heedful.models.input_checks import check_beside, check_ids_tensor
 from heedful.nn.attentive import Bridge
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Watch

@@ -12,7 +12,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.models.published import read_rope, write_rope
+from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding

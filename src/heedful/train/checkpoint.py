@@ -30,8 +30,8 @@ from heedful.files import read_json, sync, write_text
 from heedful.loading import load, save
 from heedful.locks import FileLock
 from heedful.models.base import Model
-from heedful.weights.files import SafeFile
 from heedful.weights.names import model_tensors
+from heedful.weights.tensor_files import SafeFile
 
 CHECKSUMS = "checksums.json"
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is

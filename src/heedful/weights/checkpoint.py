@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import MissingTensor, UnexpectedTensor, WeightsError, WrongShape, nearest
-from heedful.weights.files import TensorEntry, TensorSource
 from heedful.weights.names import Link, Row, connect, model_tensors, set_tensor
+from heedful.weights.tensor_files import TensorEntry, TensorSource
 
 
 @dataclass

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from heedful.errors import CorruptFile, MissingPackage, WeightsError
-from heedful.weights.files import TensorEntry
 from heedful.weights.gguf_header import MAGIC, read_header
+from heedful.weights.tensor_files import TensorEntry
 
 
 class GGUFFile:

@@ -11,7 +11,7 @@ from typing import Any
 
 from heedful.errors import ConfigError
 from heedful.models.family import Config, Family, check_value
-from heedful.weights.files import TensorEntry
+from heedful.weights.tensor_files import TensorEntry
 
 IDS = "int | tuple[int, ...]"
 COMMON = {
@@ -38,7 +38,7 @@ def check_kinds(where: str, values: Mapping[str, Any], kinds: Mapping[str, str],
             check_value(f"{where} {name}", values[name], kind, minimum)
 
 
-def check_published(family: Family, hf_config: Mapping[str, Any]) -> None:
+def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first value of a config.json that its field cannot have."""
     for key, allowed in family.require.items():
         if key in hf_config and hf_config[key] not in allowed:

@@ -78,16 +78,17 @@ def masked(
     masking = make_masking(tokenizer, rate, whole, 1 - keep - random, random)
     template = find_template(tokenizer)
     width = options.check_room(template.single_count)
-    rows = text_rows(open_documents(source, unit, encoding), tokenizer, width, options, turn=not static)
+    documents = open_documents(source, unit, encoding)
+    rows = text_rows(documents, tokenizer, width, options, turn=not static, separate=apart)
     rng = row_generators(seed, static)
 
     def make(row: int, epoch: int) -> Row:
-        ids, documents = rows.read(row, epoch)
+        ids, inside = rows.read(row, epoch)
         tokens, labels = mask_tokens(template.wrap(ids), rng(row, epoch), masking)
-        if documents is None or not apart:
+        if inside is None:
             return {"tokens": tokens, "labels": labels}
-        around = (len(template.before), len(template.after))
-        return {"tokens": tokens, "labels": labels, "documents": np.pad(documents, around, mode="edge")}
+        nearest = np.clip(np.arange(len(tokens)) - len(template.before), 0, len(ids) - 1)
+        return {"tokens": tokens, "labels": labels, "documents": inside[nearest]}
 
     return options.build(
         "masked", tokenizer, rows.order, make, rows.fingerprint,

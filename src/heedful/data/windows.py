@@ -98,7 +98,7 @@ def split_into_pieces(tokens: RaggedArray, width: int) -> DocumentPieces:
 
 @dataclass(frozen=True)
 class TextRows:
-    """Rows of plain text: read(row, epoch) gives the ids, and their documents if a row may hold several."""
+    """Rows of plain text: read(row, epoch) gives the ids, and their documents if these are kept apart."""
 
     read: Callable[[int, int], tuple[Ids, Ids | None]]
     order: BucketedOrder | ShuffledOrder
@@ -107,11 +107,12 @@ class TextRows:
 
 def text_rows(
     source: Documents, tokenizer: TokenizerProtocol, width: int, options: BatchOptions, *,
-    min_tokens: int = 1, turn: bool = True,
+    min_tokens: int = 1, turn: bool = True, separate: bool = False,
 ) -> TextRows:  # fmt: skip
     """Return rows of at most `width` tokens, without special tokens: windows if packed, else pieces.
 
-    Packed rows run over the ends of documents; an end token stands between two.
+    Packed rows run over the ends of documents; an end token stands between two. If they are kept
+    `separate`, each token comes with the number of its document.
     """
     if options.packed:
         end = find_template(tokenizer, end=True).after
@@ -122,7 +123,7 @@ def text_rows(
         def read_window(row: int, epoch: int) -> tuple[Ids, Ids | None]:
             positions, _ = windows.positions(row, epoch)
             ids = tokens.flat[positions].astype(np.int64)
-            return ids, windows.documents(positions) if len(tokens) > 1 else None
+            return ids, windows.documents(positions) if separate and len(tokens) > 1 else None
 
         return TextRows(read_window, options.shuffle(len(windows)), tokens.fingerprint)
     tokens = tokenize_documents(source, tokenizer, cache=options.cache)

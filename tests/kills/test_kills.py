@@ -163,6 +163,7 @@ def room(folder: Path) -> int:
 def go_on(server: Server, name: str, folder: Path) -> None:
     """Let a command run to its end, if it has not reached it; a fine-tuning that has is refused."""
     if name == "finetune" and COMMANDS[name].made(folder)[0].is_file():
+        (folder / "tuned.lock").unlink(missing_ok=True)  # of a process that was killed after its last word
         return
     assert server.run(COMMANDS[name], folder) == 0, (folder / "said").read_text()
 

@@ -38,7 +38,7 @@ from heedful.evaluate.generated import rouge
 from heedful.loading import save_on_base
 from heedful.models.base import Model
 from heedful.runs import ledger
-from heedful.runs.finetune.finetune_task import Examples, BatchSettings
+from heedful.runs.finetune.finetune_task import BatchSettings, Examples
 from heedful.runs.finetune.generation_tasks import Summarize
 from tasks import lead3
 

@@ -31,7 +31,7 @@ from heedful.evaluate.generated import rouge_l, rouge_n, words
 from heedful.loading import save_on_base
 from heedful.models.base import Model
 from heedful.runs import ledger
-from heedful.runs.finetune.finetune_task import Examples, BatchSettings
+from heedful.runs.finetune.finetune_task import BatchSettings, Examples
 from heedful.runs.finetune.generation_tasks import Summarize
 
 BASE = "smollm2-135m-instruct"

@@ -12,8 +12,8 @@ import heedful
 from heedful.data.batches import Batches
 from heedful.data.tokenization import find_template
 from heedful.models.base import Model
-from heedful.runs.finetune.tasks import Examples, Reading
-from heedful.runs.finetune.written import Summarize
+from heedful.runs.finetune.finetune_task import BatchSettings, Examples
+from heedful.runs.finetune.generation_tasks import Summarize
 
 
 def learnt(
@@ -43,7 +43,7 @@ def learnt(
 
 
 def written(
-    task: Summarize, model: Model, texts: Sequence[str], how: Reading, rows: int, **rules: Any
+    task: Summarize, model: Model, texts: Sequence[str], how: BatchSettings, rows: int, **rules: Any
 ) -> list[str]:
     """A summary for each, `rows` at once, alike lengths together; `rules` are `generate`'s."""
     tokenizer: Any = model.tokenizer

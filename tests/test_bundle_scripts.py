@@ -20,8 +20,8 @@ import heedful
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, Indices, ShuffledOrder
 from heedful.models.base import LM
-from heedful.runs.finetune.written import Summarize
-from heedful.tasks.write import Summarization
+from heedful.runs.finetune.generation_tasks import Summarize
+from heedful.tasks.text2text import Summarization
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
@@ -130,8 +130,8 @@ def test_the_summariser_is_asked_as_the_pipeline_asks(tokenizer: Any) -> None:
     model.tokenizer = copy.copy(tokenizer)
     model.tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}: {{ m.content }}>{% endfor %}"
     task = Summarize()
-    task.dress(model, 0)
-    said = Summarization.request(object.__new__(Summarization), "Two cats met.")
+    task.attach_head(model, 0)
+    said = Summarization.chat_request(object.__new__(Summarization), "Two cats met.")
     asked = task.prompt.replace("{text}", "Two cats met.")
     assert asked == model.tokenizer.chat([{"role": "user", "content": said}]) != said
 

@@ -176,9 +176,9 @@ def correlation_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[s
 
 def evaluate_similarity(model: Model, request: EvaluationRequest) -> dict[str, Any]:
     """Return the correlation of two sentences' cosine with the true scores, as fine-tuning measures it."""
-    from heedful.runs.finetune.inspecting import inspect
-    from heedful.runs.finetune.labelled import Similarity
-    from heedful.runs.finetune.tasks import Reading, reach
+    from heedful.runs.finetune.finetune_task import BatchSettings, max_input_length
+    from heedful.runs.finetune.input_files import inspect
+    from heedful.runs.finetune.sequence_tasks import Similarity
 
     task, options = Similarity(), dict(request.options)
     task.check(model)
@@ -191,10 +191,12 @@ def evaluate_similarity(model: Model, request: EvaluationRequest) -> dict[str, A
     counted = any(isinstance(column, int) for column in given.values())
     examples = task.read(inspect(request.files[0], header=not counted, **options), named)
     if request.limit is not None:
-        examples = examples.some(range(min(len(examples), request.limit * request.batch)))
+        examples = examples.select(range(min(len(examples), request.limit * request.batch)))
     task.prepare(examples, examples)
-    length = min(request.length or task.usual.length, reach(model))
-    return task.score(model, examples, task.batches(examples, model, Reading(length, request.batch, 0)), None)
+    length = min(request.length or task.defaults.length, max_input_length(model))
+    return task.score(
+        model, examples, task.batches(examples, model, BatchSettings(length, request.batch, 0)), None
+    )
 
 
 def evaluate_tags(model: Model, request: EvaluationRequest) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from heedful.errors import ConfigError, InputError
 from heedful.files import expand_paths
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.runs.evaluate import EvaluationRequest
-from heedful.runs.finetune.guessing import ROLES, columns_of
-from heedful.runs.finetune.inspecting import Source, inspect, sift
-from heedful.runs.finetune.written import BLANK, prefix, request, within
+from heedful.runs.finetune.column_roles import ROLES, infer_columns
+from heedful.runs.finetune.generation_tasks import BLANK, prefix, summary_prompt, truncate_text
+from heedful.runs.finetune.input_files import InputFile, inspect, select_rows
 from heedful.runs.prepare import can_generate
 from heedful.runs.progress import make_reporter
 
@@ -68,7 +68,7 @@ def read_pairs(
     if len(request.files) > 2:
         raise InputError(f"{task} reads one table or two files of lines; got {len(request.files)} files")
     source, columns = open_table(request.files[0], task, given, encoding)
-    found = sift(source, columns)
+    found = select_rows(source, columns)
     facts: dict[str, Any] = {"columns": list(columns.values())}
     if found.notes:
         facts["left_out"] = list(found.notes)
@@ -87,21 +87,21 @@ def columns_given(options: dict[str, Any]) -> dict[str, str | None]:
 
 def open_table(
     path: str, task: str, given: dict[str, str | None], encoding: str
-) -> tuple[Source, dict[str, str]]:
+) -> tuple[InputFile, dict[str, str]]:
     """Return a table and its columns. Two columns without a known name are text and truth, with no header."""
     given = {flag: None if name is None else str(name) for flag, name in given.items()}
     named = [name for name in given.values() if name is not None]
     kind = check_table(path, task)
     if named and all(name.isdigit() for name in named) and kind != "json":
         source = inspect(path, encoding=encoding, header=False)
-        return source, columns_of(source, task, given)
+        return source, infer_columns(source, task, given)
     source = inspect(path, encoding=encoding)
     usual = {name for _, names in ROLES[task].values() for name in names}
     if not named and kind != "json" and not usual & {name.lower() for name in source.columns}:
         bare = inspect(path, encoding=encoding, header=False)
         if len(bare.columns) == 2:
             return bare, dict(zip(ROLES[task], bare.columns, strict=True))
-    return source, columns_of(source, task, given)
+    return source, infer_columns(source, task, given)
 
 
 def check_table(path: str, task: str) -> str:
@@ -128,7 +128,7 @@ def encode_prompts(model: Model, task: str, texts: Sequence[str], max_tokens: in
         whole = lambda text: encode_prompt(model, lead + text)
         room = None if context is None else context - len(whole("a"))
     else:
-        asks = str(model.hf_config.get("task_prompt") or request(model))
+        asks = str(model.hf_config.get("task_prompt") or summary_prompt(model))
         before = list(find_template(tokenizer).before)
         whole = lambda text: before + tokenizer.encode(asks.replace(BLANK, text), special=False)
         room = None if context is None else context - max_tokens - len(whole(""))
@@ -136,4 +136,4 @@ def encode_prompts(model: Model, task: str, texts: Sequence[str], max_tokens: in
         raise InputError(
             f"--length {max_tokens} leaves no room for a text in a context of {context}", hint="lower it"
         )
-    return [whole(text if room is None else within(text, room, model)) for text in texts]
+    return [whole(text if room is None else truncate_text(text, room, model)) for text in texts]

@@ -1,17 +1,18 @@
 """Fine-tuning on one's own file: from a trained model and a file to a checkpoint with a card.
 
-inspecting.py  what kind of file it is, its columns and rows; rows that cannot be used, and why
-guessing.py    which task it is for and which column is what, where that is obvious
-tasks.py       what the tasks share: reading, holding out, a head, batches, scores
-labelled.py    classify, similarity
-located.py     tag, answer
-written.py     translate, summarize, complete
-training.py    the loop: steps, evaluations, the best weights
-writing.py     where the checkpoint goes, and its card
-run.py         all of it in order
+input_files.py       what kind of file it is, its columns and rows; rows that cannot be used, and why
+column_roles.py      which task it is for and which column is what, where that is obvious
+finetune_task.py     what the tasks share: reading, validation rows, a head, batches, scores
+sequence_tasks.py    classify, similarity
+token_tasks.py       tag, answer
+generation_tasks.py  translate, summarize, complete
+linear_head.py       few rows: a linear head on frozen sentence vectors
+finetune_loop.py     steps, evaluations, the best weights
+finetune_result.py   requests and results: where the checkpoint goes, and its card
+run.py               all of it in order
 """
 
+from heedful.runs.finetune.finetune_result import FinetuneRequest, FinetuneResult
 from heedful.runs.finetune.run import finetune
-from heedful.runs.finetune.writing import Asked, Outcome
 
-__all__ = ["Asked", "Outcome", "finetune"]
+__all__ = ["FinetuneRequest", "FinetuneResult", "finetune"]

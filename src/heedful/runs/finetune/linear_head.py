@@ -26,6 +26,8 @@ from heedful.runs.evaluate import label_scores
 
 MAX_ROWS_PER_CLASS = 32  # in the mean; from more on training all weights does better (docs/finetuning.md)
 FOLDS = 5
+REPEATS = 4  # cross-validations over other folds, whose mean varies less
+MAX_REPEATED_ROWS = 500
 PENALTIES = (3.0, 1.0, 0.3, 0.1)  # λ, the strongest first: of equally good ones it is taken
 FOLD_SEED = 0xF01D
 MAX_ITERATIONS = 200
@@ -33,16 +35,22 @@ MAX_ITERATIONS = 200
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Predictions for rows that were held out, and the penalty that did best on them."""
+    """Predictions for rows that were held out, perhaps several times, and the penalty that did best on them."""
 
     truth: list[int]
     predictions: list[int]
     penalty: float
     folds: int
+    rows: int
 
     def scores(self) -> dict[str, Any]:
-        """Accuracy after its 95 % interval, and other scores of the predictions."""
-        return label_scores(self.truth, self.predictions)
+        """Accuracy after its 95 % interval, and other scores of the predictions.
+
+        The heads of k folds share most of their rows, so that N predictions tell as much as N/(1 + k/(k − 1))
+        independent ones   (Nadeau and Bengio 2003)
+        """
+        trials = self.rows / (1 + self.folds / (self.folds - 1))
+        return label_scores(self.truth, self.predictions, trials) | {"rows": self.rows}
 
 
 def are_few(labels: Sequence[str]) -> bool:
@@ -61,7 +69,7 @@ def put_linear_head(model: Model, labels: Sequence[str]) -> LM:
 
 
 @torch.no_grad()
-def sentence_vectors(model: LM, batches: Batches) -> tuple[Tensor, Tensor]:
+def frozen_vectors(model: LM, batches: Batches) -> tuple[Tensor, Tensor]:
     """Return what the linear head reads of every row, (N, D), and the rows' labels, (N,)."""
     assert isinstance(model.head, SentenceHead)
     vectors, labels = [], []
@@ -97,18 +105,28 @@ def fit_logistic(
 
 
 def assign_folds(labels: NDArray[Any], seed: int) -> NDArray[np.int64]:
-    """Return the fold that holds each row out: every class in as many folds as it can be.
+    """Return the fold that holds each row out: every class in as many folds as it can be, from the first on.
 
-    The only row of its class is never held out (−1): nobody could have learnt it.
+    So a class is not rarer among the rows learnt where it is more frequent among those held out. The only row
+    of its class is never held out (−1): nobody could have learnt it.
     """
-    count, at = min(FOLDS, len(labels)), 0
     folds = np.full(len(labels), -1, dtype=np.int64)
     for label in np.unique(labels):
         rows = seeded_generator(seed, FOLD_SEED, int(label)).permutation(np.flatnonzero(labels == label))
         if len(rows) > 1:
-            folds[rows] = (at + np.arange(len(rows))) % count
-            at += len(rows)
+            folds[rows] = np.arange(len(rows)) % FOLDS
     return folds
+
+
+def predict_held_out(x: Tensor, labels: Tensor, classes: int, folds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Predict every row by heads that did not see it, one for each penalty; (P, N), −1 for rows never held out."""
+    predicted = np.full((len(PENALTIES), len(folds)), -1, dtype=np.int64)
+    for fold in range(folds.max(initial=-1) + 1):
+        held, start = torch.from_numpy(folds == fold), None
+        for i, penalty in enumerate(PENALTIES):
+            start = fit_logistic(x[~held], labels[~held], classes, penalty, start)
+            predicted[i, held] = F.linear(x[held], *start).argmax(1).numpy()
+    return predicted
 
 
 def cross_validate(x: Tensor, labels: Tensor, classes: int, seed: int) -> CrossValidation:
@@ -116,27 +134,26 @@ def cross_validate(x: Tensor, labels: Tensor, classes: int, seed: int) -> CrossV
 
     The penalty of a fold's prediction is chosen by the other folds, that of the final head by all of them.
     """
-    truth = labels.numpy()
-    folds = assign_folds(truth, seed)
-    predicted = np.full((len(PENALTIES), len(truth)), -1, dtype=np.int64)
-    for fold in range(folds.max(initial=-1) + 1):
-        held, start = torch.from_numpy(folds == fold), None
-        for i, penalty in enumerate(PENALTIES):
-            start = fit_logistic(x[~held], labels[~held], classes, penalty, start)
-            predicted[i, held] = F.linear(x[held], *start).argmax(1).numpy()
-    right = predicted == truth
-    best = lambda rows: int(right[:, rows].sum(1).argmax())
-    measured = np.flatnonzero(folds >= 0)
-    chosen = {fold: best((folds >= 0) & (folds != fold)) for fold in np.unique(folds[measured])}
-    predictions = [int(predicted[chosen[folds[row]], row]) for row in measured]
-    penalty = PENALTIES[best(folds >= 0)] if len(measured) else 1.0
-    return CrossValidation(truth[measured].tolist(), predictions, penalty, len(chosen))
+    truth, hits = labels.numpy(), np.zeros(len(PENALTIES))
+    answers: list[int] = []
+    predictions: list[int] = []
+    for repeat in range(REPEATS if len(truth) <= MAX_REPEATED_ROWS else 1):
+        folds = assign_folds(truth, seed + repeat)
+        predicted = predict_held_out(x, labels, classes, folds)
+        right = (predicted == truth) & (folds >= 0)
+        for fold in range(folds.max(initial=-1) + 1):
+            best = right[:, folds != fold].sum(1).argmax()
+            predictions += predicted[best, folds == fold].tolist()
+            answers += truth[folds == fold].tolist()
+        hits += right.sum(1)
+    held = int((folds >= 0).sum())
+    return CrossValidation(answers, predictions, PENALTIES[hits.argmax()], int(folds.max()) + 1, held)
 
 
 def fit_linear_head(model: LM, batches: Batches, seed: int) -> CrossValidation:
     """Fit the linear head of a model on all rows; its penalty and its score come from cross-validation."""
     assert isinstance(model.head, SentenceHead)
-    vectors, labels = sentence_vectors(model, batches)
+    vectors, labels = frozen_vectors(model, batches)
     mean = vectors.mean(0)
     scale = (vectors - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)  # so that one λ suits any model
     x = (vectors - mean) / scale

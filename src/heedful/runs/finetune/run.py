@@ -1,4 +1,4 @@
-"""A fine-tuning run in order: look at the file, hold some out, train, score, write."""
+"""A fine-tuning run in order: read the file, split it, train, score, save."""
 
 from __future__ import annotations
 
@@ -17,239 +17,285 @@ from heedful.errors import ConfigError, InputError, NotFound, nearest
 from heedful.models import FAMILIES, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
-from heedful.runs.evaluate import trained
-from heedful.runs.finetune.guessing import check_flags, listed, task_of
-from heedful.runs.finetune.inspecting import Source, inspect
-from heedful.runs.finetune.labelled import Classify, Similarity
+from heedful.runs.evaluate import load_trained
+from heedful.runs.finetune.column_roles import check_flags, infer_task, list_columns
+from heedful.runs.finetune.finetune_loop import MIN_CHOOSING_ROWS, FinetuneLoop, TrainingResult
+from heedful.runs.finetune.finetune_result import (
+    FinetuneRequest,
+    FinetuneResult,
+    out_lock,
+    output_folder,
+    write_result,
+)
+from heedful.runs.finetune.finetune_task import (
+    BatchSettings,
+    Examples,
+    FinetuneTask,
+    count_tokens,
+    max_input_length,
+)
+from heedful.runs.finetune.generation_tasks import Complete, Summarize, Translate
+from heedful.runs.finetune.input_files import InputFile, inspect
 from heedful.runs.finetune.linear_head import fit_linear_head, put_linear_head
-from heedful.runs.finetune.located import Answer, Tag
-from heedful.runs.finetune.tasks import Examples, Reading, Task, measured, reach
-from heedful.runs.finetune.training import MIN_CHOOSING_ROWS, Loop, Trained
-from heedful.runs.finetune.writing import Asked, Outcome, out_lock, place, write
-from heedful.runs.finetune.written import Complete, Summarize, Translate
+from heedful.runs.finetune.sequence_tasks import Classify, Similarity
+from heedful.runs.finetune.token_tasks import Answer, Tag
 from heedful.runs.prepare import check_vocabulary
-from heedful.runs.progress import Lines, Progress, Silent, progress
-from heedful.runs.train import Interrupted
+from heedful.runs.progress import LineReporter, ProgressReporter, SilentReporter, make_reporter
+from heedful.runs.train import TrainingInterrupted
 from heedful.train.config import TrainConfig
-from heedful.weights.bases import BASES, bundled
+from heedful.weights.bases import BASES, bundled_folder
 
-TASKS: dict[str, type[Task]] = {
+FINETUNE_TASKS: dict[str, type[FinetuneTask]] = {
     kind.name: kind for kind in (Classify, Tag, Answer, Translate, Summarize, Similarity, Complete)
 }
-LARGE = 100_000_000  # parameters from which on an adapter is trained if nothing is said
-RANK = 16
-MOST_STEPS = 20_000
+LORA_PARAMETERS = 100_000_000  # parameters from which on an adapter is trained if nothing is said
+DEFAULT_RANK = 16
+MAX_STEPS = 20_000
 
 
 @dataclass(frozen=True)
-class Looked:
-    """A file after a look at it: what it is for, its examples in two parts, and what there is to say."""
+class SplitExamples:
+    """The examples of a file in two parts, their task, and facts about the file."""
 
-    task: Task
+    task: FinetuneTask
     examples: Examples  # of the file, those held out included
     train: Examples
     valid: Examples
     found: dict[str, Any]
-    parted: str  # how the two parts came about
+    split_method: str  # how the two parts came about
 
 
 @dataclass(frozen=True)
-class Ready:
-    """All that training needs."""
+class TrainingSetup:
+    """The model, batches and settings of a training."""
 
     model: Model
-    how: Reading
+    batching: BatchSettings
     batches: Batches
     valid: Batches
     config: TrainConfig
     adapting: bool
     parameters: int
-    begun: bool = False  # whether the model comes with the head that the task needs
+    has_head: bool = False  # whether the model comes with the head that the task needs
 
     @property
     def learning(self) -> int:
-        """Parameters that are trained."""
+        """The number of trained parameters."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the run was like, for the card."""
+        """The settings of the run, for the card."""
         c, epochs = self.config, round(self.config.steps / len(self.batches), 2)
-        told = {"epochs": epochs, "lr": c.lr, "batch": self.how.batch, "length": self.how.length}
-        return told | {"lora": self.adapting, "dtype": c.dtype, "seed": c.seed}
+        settings = {
+            "epochs": epochs,
+            "lr": c.lr,
+            "batch": self.batching.batch,
+            "length": self.batching.length,
+        }
+        return settings | {"lora": self.adapting, "dtype": c.dtype, "seed": c.seed}
 
 
-def finetune(asked: Asked, *, quiet: bool = False) -> Outcome:
-    """Teach a trained model a file. Nothing is written unless it ends well, or is interrupted."""
-    out = place(asked)
+def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult:
+    """Fine-tune a trained model on a file. Nothing is saved unless it ends well, or is interrupted."""
+    out = output_folder(request)
     with out_lock(out):
-        return _finetune(asked, out, quiet)
+        return _finetune(request, out, quiet)
 
 
-def _finetune(asked: Asked, out: Path, quiet: bool) -> Outcome:
-    say: Progress = Silent() if quiet else Lines()
-    seen = look(asked, say)
-    model = opened(asked.model, asked.device)
-    seen.task.check(model)
-    free = asked.lr is None and asked.epochs is None and asked.lora is None  # nobody said how to train
-    if free and isinstance(seen.task, Classify) and seen.task.fits_linear_head(seen.examples, model):
-        return finetune_linear_head(asked, seen, seen.task, model, out, say)
-    say.say(f"validation: {seen.parted}")
-    ready = make_ready(asked, seen, model, say)
-    shown = progress(ready.config.steps, quiet)
+def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResult:
+    reporter: ProgressReporter = SilentReporter() if quiet else LineReporter()
+    split = read_examples(request, reporter)
+    model = load_base(request.model, request.device)
+    split.task.check(model)
+    free = request.lr is None and request.epochs is None and request.lora is None  # nobody said how to train
+    if free and isinstance(split.task, Classify) and split.task.fits_linear_head(split.examples, model):
+        return finetune_linear_head(request, split, split.task, model, out, reporter)
+    reporter.report(f"validation: {split.split_method}")
+    setup = prepare_training(request, split, model, reporter)
+    bar = make_reporter(setup.config.steps, quiet)
     try:
-        ended = Loop(
-            seen.task, ready.model, ready.batches, ready.valid, seen.valid, ready.config, shown, ready.begun
+        training = FinetuneLoop(
+            split.task,
+            setup.model,
+            setup.batches,
+            setup.valid,
+            split.valid,
+            setup.config,
+            bar,
+            setup.has_head,
         ).run()
     finally:
-        shown.close()
-    scores = dict(ended.scores)
-    if not ended.interrupted:
-        scores |= seen.task.final(ready.model, seen.valid, ready.valid, ready.how)
-    seen.task.finish(ready.model)
-    outcome = outcome_of(asked, seen, ready, ended, scores, out)
-    write(ready.model, outcome, asked)
-    warn_of_few(outcome, seen.task, say)
-    if ended.interrupted:
-        measured = "the best weights so far" if ended.chosen else f"the weights of step {ended.best_step}"
-        which = "its weights, not measured yet," if ended.best_step is None else measured
-        raise Interrupted(f"interrupted at step {ended.steps}; {which} are in {out}: {outcome.use}")
-    return outcome
+        bar.close()
+    scores = dict(training.scores)
+    if not training.interrupted:
+        scores |= split.task.final_scores(setup.model, split.valid, setup.valid, setup.batching)
+    split.task.finish(setup.model)
+    result = make_result(request, split, setup, training, scores, out)
+    write_result(setup.model, result, request)
+    report_uncertainty(result, split.task, reporter)
+    if training.interrupted:
+        measured = (
+            "the best weights so far" if training.chosen else f"the weights of step {training.best_step}"
+        )
+        which = "its weights, not measured yet," if training.best_step is None else measured
+        raise TrainingInterrupted(f"interrupted at step {training.steps}; {which} are in {out}: {result.use}")
+    return result
 
 
-def outcome_of(asked: Asked, seen: Looked, ready: Ready, ended: Trained, scores: Any, out: Any) -> Outcome:
-    """Everything that is worth telling of a run."""
-    task = seen.task
-    return Outcome(
-        task.name, task.pipeline, asked.model, out, scores, seen.found, len(seen.train), len(seen.valid),
-        ended, ready.batches.labels, ready.settings, ready.parameters, ready.learning,
+def make_result(
+    request: FinetuneRequest,
+    split: SplitExamples,
+    setup: TrainingSetup,
+    training: TrainingResult,
+    scores: Any,
+    out: Any,
+) -> FinetuneResult:
+    """Return the result of a run."""
+    task = split.task
+    return FinetuneResult(
+        task.name, task.pipeline, request.model, out, scores, split.found, len(split.train), len(split.valid),
+        training, setup.batches.labels, setup.settings, setup.parameters, setup.learning,
     )  # fmt: skip
 
 
 def finetune_linear_head(
-    asked: Asked, seen: Looked, task: Classify, body: Model, out: Path, say: Progress
-) -> Outcome:
+    request: FinetuneRequest,
+    split: SplitExamples,
+    task: Classify,
+    body: Model,
+    out: Path,
+    reporter: ProgressReporter,
+) -> FinetuneResult:
     """Fit a linear head on the sentence vectors of few rows: all of them, once the score is known."""
     began = time.perf_counter()
-    examples, valid = seen.examples, seen.valid if asked.valid else seen.examples.some([])
+    examples, valid = split.examples, split.valid if request.valid else split.examples.select([])
     task.prepare(examples, valid)
     model = put_linear_head(body, task.labels)
-    how = reading(replace(seen, train=examples, valid=valid), model, asked, say)
+    batching = batch_settings(replace(split, train=examples, valid=valid), model, request, reporter)
     learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
     vector = f"the {model.config.classifier_pooling} of its vectors"
-    say.say(f"model: {asked.model} ({model.family.name}), frozen, with a linear head on {vector}")
+    reporter.report(f"model: {request.model} ({model.family.name}), frozen, with a linear head on {vector}")
     few = f"{len(examples):,} rows of {len(task.labels)} classes are few"
-    say.say(f"training: {few}: the head alone is fitted; --full or --lora trains the model itself")
-    batches = task.batches(examples, model, how)
-    found = fit_linear_head(model, batches, asked.seed)
-    if asked.valid:
-        scores = task.score(model, valid, task.batches(valid, model, how), None)
-        rows, folds, parted = len(valid), 0, seen.parted
+    reporter.report(f"training: {few}: the head alone is fitted; --full or --lora trains the model itself")
+    batches = task.batches(examples, model, batching)
+    found = fit_linear_head(model, batches, request.seed)
+    if request.valid:
+        scores = task.score(model, valid, task.batches(valid, model, batching), None)
+        rows, folds, split_method = len(valid), 0, split.split_method
     else:
-        rows, folds, scores = len(found.truth), found.folds, found.scores()
-        parted = f"{folds}-fold cross-validation of {rows:,} rows (seed {asked.seed})"
-    say.say(f"validation: {parted}")
-    settings = {"penalty": found.penalty, "length": how.length, "lora": False, "seed": asked.seed}
+        rows, folds, scores = found.rows, found.folds, found.scores()
+        split_method = f"{folds}-fold cross-validation of {rows:,} rows (seed {request.seed})"
+    reporter.report(f"validation: {split_method}")
+    settings = {"penalty": found.penalty, "length": batching.length, "lora": False, "seed": request.seed}
     count, took = sum(p.numel() for p in model.parameters()), time.perf_counter() - began
-    outcome = Outcome(
-        task.name, task.pipeline, asked.model, out, scores, seen.found, len(examples), rows,
-        Trained(0, took, math.nan, None), batches.labels, settings, count, learning, folds,
+    result = FinetuneResult(
+        task.name, task.pipeline, request.model, out, scores, split.found, len(examples), rows,
+        TrainingResult(0, took, math.nan, None), batches.labels, settings, count, learning, folds,
     )  # fmt: skip
-    write(model, outcome, asked)
-    return outcome
+    write_result(model, result, request)
+    return result
 
 
-def warn_of_few(outcome: Outcome, task: Task, say: Progress) -> None:
-    """Say how little a score on few rows tells."""
-    between = outcome.scores.get(f"{task.metric}_95")
-    if between and outcome.valid_rows < MIN_CHOOSING_ROWS:
+def report_uncertainty(result: FinetuneResult, task: FinetuneTask, reporter: ProgressReporter) -> None:
+    """Report the interval of a score on few rows."""
+    between = result.scores.get(f"{task.metric}_95")
+    if between and result.valid_rows < MIN_CHOOSING_ROWS:
         low, high = (f"{end:.4g}" for end in between)
-        few = f"the score is of {outcome.valid_rows:,} {task.what} only"
-        say.say(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
+        few = f"the score is of {result.valid_rows:,} {task.what} only"
+        reporter.report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
 
 
-def look(asked: Asked, say: Progress) -> Looked:
-    """Read the file, say what was found, and hold out what is to validate."""
-    source = inspect(asked.file, encoding=asked.encoding, header=asked.header)
-    task = TASKS[task_of(source, asked.task, asked.given)]()
-    check_flags(source, asked.given)
-    examples = task.read(source, asked.given)
-    train, valid, parted = divided(task, examples, asked)
+def read_examples(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
+    """Read the file, report what was found, and split off validation examples."""
+    source = inspect(request.file, encoding=request.encoding, header=request.header)
+    task = FINETUNE_TASKS[infer_task(source, request.task, request.column_flags)]()
+    check_flags(source, request.column_flags)
+    examples = task.read(source, request.column_flags)
+    train, valid, split_method = split_examples(task, examples, request)
     task.prepare(train, valid)
-    facts = task.facts(train, valid if asked.valid is None else valid.some([]))
-    for line in described(task, source, examples, facts):
-        say.say(line)
+    facts = task.facts(train, valid if request.valid is None else valid.select([]))
+    for line in describe_file(task, source, examples, facts):
+        reporter.report(line)
     found = {"file": str(source.path), "sha256": source.sha256, "kind": source.kind, "rows": len(examples)}
     columns = {"columns": list(source.columns), "read_as": examples.columns}
     found |= columns | {"left_out": list(examples.notes), **facts}
-    return Looked(task, examples, train, valid, found, parted)
+    return SplitExamples(task, examples, train, valid, found, split_method)
 
 
-def divided(task: Task, examples: Examples, asked: Asked) -> tuple[Examples, Examples, str]:
-    """Training and validation examples: of another file, or a part held out."""
-    if asked.valid is None:
-        train, valid, parted = task.held_out(examples, asked.seed)
+def split_examples(
+    task: FinetuneTask, examples: Examples, request: FinetuneRequest
+) -> tuple[Examples, Examples, str]:
+    """Return training and validation examples: those of --valid, or a part of the file."""
+    if request.valid is None:
+        train, valid, split_method = task.split_validation(examples, request.seed)
         what = "" if "characters" in task.facts(train, valid) else f"{len(valid):,} {task.what} held out, "
-        return train, valid, f"{what}{parted} (seed {asked.seed})"
-    other = inspect(asked.valid, encoding=asked.encoding, header=asked.header)
-    task_of(other, task.name)
-    valid = task.read(other, asked.given)
+        return train, valid, f"{what}{split_method} (seed {request.seed})"
+    other = inspect(request.valid, encoding=request.encoding, header=request.header)
+    infer_task(other, task.name)
+    valid = task.read(other, request.column_flags)
     notes = "".join(f"; {note}" for note in valid.notes)
-    return examples, valid, f"{len(valid):,} {task.what} of {asked.valid}{notes}"
+    return examples, valid, f"{len(valid):,} {task.what} of {request.valid}{notes}"
 
 
-def described(task: Task, source: Source, examples: Examples, facts: dict[str, Any]) -> list[str]:
-    """What was found, line by line."""
+def describe_file(
+    task: FinetuneTask, source: InputFile, examples: Examples, facts: dict[str, Any]
+) -> list[str]:
+    """Return what was found in a file, line by line."""
     what = "plain text" if "characters" in facts else f"{len(examples):,} {task.what}"
     lines = [f"file: {source.path}, {what}; task: {task.name}"]
     if source.columns:
         told = ", ".join(f"{role} = {name!r}" for role, name in examples.columns.items())
-        lines.append(f"columns: {told} (of {listed(source)})")
-    lines += [f"{name}: {listing(value)}" for name, value in facts.items()]
+        lines.append(f"columns: {told} (of {list_columns(source)})")
+    lines += [f"{name}: {format_counts(value)}" for name, value in facts.items()]
     return lines + [f"note: {note}" for note in examples.notes]
 
 
-def listing(value: Any, most: int = 12) -> str:
+def format_counts(value: Any, limit: int = 12) -> str:
     """positive (520), negative (480) …"""
     if not isinstance(value, dict):
         return f"{value:,}"
     form = lambda name, n: f"{name} ({n:,})" if isinstance(n, int) else f"{name} {n:g}"
-    shown = [form(name, n) for name, n in list(value.items())[:most]]
-    return ", ".join(shown) + (f" and {len(value) - most} more" if len(value) > most else "")
+    shown = [form(name, n) for name, n in list(value.items())[:limit]]
+    return ", ".join(shown) + (f" and {len(value) - limit} more" if len(value) > limit else "")
 
 
-def make_ready(asked: Asked, seen: Looked, body: Model, say: Progress) -> Ready:
-    """The model under its head, perhaps with an adapter; batches; how long it will learn."""
-    task = seen.task
-    model, head = task.dress(body, asked.seed)
+def prepare_training(
+    request: FinetuneRequest, split: SplitExamples, body: Model, reporter: ProgressReporter
+) -> TrainingSetup:
+    """Return the model with its head and perhaps an adapter, the batches, and the schedule."""
+    task = split.task
+    model, head = task.attach_head(body, request.seed)
     count = sum(p.numel() for p in model.parameters())
-    adapting = count > LARGE if asked.lora is None else asked.lora
+    adapting = count > LORA_PARAMETERS if request.lora is None else request.lora
     if adapting:
         with torch.random.fork_rng():
-            torch.manual_seed(asked.seed)
-            lora(model, rank=RANK, train=task.trained_whole())
-    how = reading(seen, model, asked, say)
-    batches, held = (task.batches(part, model, how) for part in (seen.train, seen.valid))
-    config = schedule(task, batches, asked, adapting, model)
-    ready = Ready(model, how, batches, held, config, adapting, count, model is body)
-    learns = f"a LoRA adapter of {ready.learning:,} learns" if adapting else "all of them learn"
-    say.say(f"model: {asked.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}")
-    often = ready.settings["epochs"]
-    steps = f"{config.steps:,} steps of {how.batch} rows, {often:g} epoch{'s' * (often != 1)}"
-    say.say(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
-    return ready
+            torch.manual_seed(request.seed)
+            lora(model, rank=DEFAULT_RANK, train=task.trained_whole())
+    batching = batch_settings(split, model, request, reporter)
+    batches, held = (task.batches(part, model, batching) for part in (split.train, split.valid))
+    config = schedule(task, batches, request, adapting, model)
+    setup = TrainingSetup(model, batching, batches, held, config, adapting, count, model is body)
+    learns = f"a LoRA adapter of {setup.learning:,} learns" if adapting else "all of them learn"
+    reporter.report(
+        f"model: {request.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}"
+    )
+    often = setup.settings["epochs"]
+    steps = f"{config.steps:,} steps of {batching.batch} rows, {often:g} epoch{'s' * (often != 1)}"
+    reporter.report(f"training: at most {steps}; learning rate {config.lr:g}, {model.device}")
+    return setup
 
 
-def opened(name: str, device: str) -> Model:
-    """The model to start from, plain and in float32: adapters become part of it."""
+def load_base(name: str, device: str) -> Model:
+    """Load the model to start from, in float32: adapters are merged."""
     try:
-        model = trained(name, device)
+        model = load_trained(name, device)
     except NotFound:
         if name in presets() or name in FAMILIES:
             what = f"{name!r} is known here by its shape and has no weights to start from"
             way = "give a folder, a model at hand (heed ls) or a hub id"
             raise NotFound(f"{what}; {way}") from None
-        if hint := nearest(name, [*BASES, *bundled()]):
+        if hint := nearest(name, [*BASES, *bundled_folder()]):
             raise NotFound(f"no model is called {name!r}; {hint}") from None
         raise
     if "quantization" in model.hf_config:
@@ -263,41 +309,45 @@ def opened(name: str, device: str) -> Model:
     return model
 
 
-def reading(seen: Looked, model: Model, asked: Asked, say: Progress) -> Reading:
-    """How long rows are and how many stand in a batch; what is cut is said."""
-    task, most = seen.task, reach(model)
-    if asked.length is not None and asked.length > most:
-        raise ConfigError(f"--length {asked.length} is more than the {most} tokens this model reads")
-    length = asked.length or min(task.usual.length, most)
-    texts = task.texts(seen.train) + task.texts(seen.valid)
+def batch_settings(
+    split: SplitExamples, model: Model, request: FinetuneRequest, reporter: ProgressReporter
+) -> BatchSettings:
+    """Return the length of rows and the batch size; report how many texts are cut."""
+    task, most = split.task, max_input_length(model)
+    if request.length is not None and request.length > most:
+        raise ConfigError(f"--length {request.length} is more than the {most} tokens this model reads")
+    length = request.length or min(task.defaults.length, most)
+    texts = task.texts(split.train) + task.texts(split.valid)
     if texts:
-        tokens, huge = measured(texts, model, length)
+        tokens, huge = count_tokens(texts, model, length)
         longest = f"{'over ' if huge else ''}{int(tokens.max()):,}"
-        say.say(f"lengths: {int(np.median(tokens)):,} tokens in the middle, {longest} at the most")
+        reporter.report(f"lengths: {int(np.median(tokens)):,} tokens in the middle, {longest} at the most")
         over = int((tokens + 2 > length).sum())
         if over and task.cuts:
             many = f"1 text of {len(texts):,} is" if over == 1 else f"{over:,} of {len(texts):,} texts are"
             size = f" (the longest has {max(map(len, texts)):,} characters)" if huge else ""
-            say.say(f"note: {many} longer than {length} tokens and cut there{size}")
-    return Reading(length, asked.batch or fitting(task, len(seen.train)), asked.seed)
+            reporter.report(f"note: {many} longer than {length} tokens and cut there{size}")
+    return BatchSettings(length, request.batch or default_batch_size(task, len(split.train)), request.seed)
 
 
-def fitting(task: Task, rows: int) -> int:
-    """A small file is read in small batches, so that it gives enough steps."""
-    most = task.usual.batch
+def default_batch_size(task: FinetuneTask, rows: int) -> int:
+    """Return the batch size of a task: small for a small file, so that it gives enough steps."""
+    most = task.defaults.batch
     return most if rows >= 40 * most else max(4, min(most, 16, rows // 4))
 
 
-def schedule(task: Task, batches: Batches, asked: Asked, adapting: bool, model: Model) -> TrainConfig:
-    """Linear decay after a short rise; small files are read more often, large ones not without end."""
-    usual, an_epoch = task.usual, len(batches)
+def schedule(
+    task: FinetuneTask, batches: Batches, request: FinetuneRequest, adapting: bool, model: Model
+) -> TrainConfig:
+    """Return a schedule of linear decay after warm-up; small files get more epochs, large ones a limit."""
+    usual, an_epoch = task.defaults, len(batches)
     epochs = min(max(usual.epochs, math.ceil(usual.steps / an_epoch)), usual.most_epochs)
-    steps = min(epochs * an_epoch, max(MOST_STEPS, an_epoch))
-    if asked.epochs is not None:
-        steps = max(1, round(asked.epochs * an_epoch))
-    lr = asked.lr if asked.lr is not None else usual.lora_lr if adapting else usual.lr
-    dtype = asked.dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
+    steps = min(epochs * an_epoch, max(MAX_STEPS, an_epoch))
+    if request.epochs is not None:
+        steps = max(1, round(request.epochs * an_epoch))
+    lr = request.lr if request.lr is not None else usual.lora_lr if adapting else usual.lr
+    dtype = request.dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
     return TrainConfig(
         steps=steps, lr=lr, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,
-        warmup=round(0.06 * steps), dtype=dtype, seed=asked.seed,
+        warmup=round(0.06 * steps), dtype=dtype, seed=request.seed,
     )  # fmt: skip

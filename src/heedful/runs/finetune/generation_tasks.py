@@ -16,20 +16,26 @@ from heedful.data.tokenization import find_template
 from heedful.errors import InputError
 from heedful.evaluate.generated import bleu, rouge
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.runs.finetune.guessing import columns_of
-from heedful.runs.finetune.inspecting import Held, Source, sift
-from heedful.runs.finetune.labelled import held
-from heedful.runs.finetune.tasks import PER_TOKEN, Defaults, Examples, Reading, Task
-from heedful.runs.prepare import writes
-from heedful.runs.reading import parted
+from heedful.runs.datasets import split_documents
+from heedful.runs.finetune.column_roles import infer_columns
+from heedful.runs.finetune.finetune_task import (
+    MAX_CHARACTERS_PER_TOKEN,
+    BatchSettings,
+    Defaults,
+    Examples,
+    FinetuneTask,
+)
+from heedful.runs.finetune.input_files import InputFile, MemoryTable, select_rows
+from heedful.runs.finetune.sequence_tasks import as_table
+from heedful.runs.prepare import can_generate
 from heedful.train.objectives import Objective
 
-SHOWN = 200  # validation rows that are written out to be scored
+MAX_SCORED_ROWS = 200  # validation rows that are written out to be scored
 BLANK = "{text}"
 
 
-class Written(Task):
-    """What the three share: pairs of texts; training stops on the loss, as writing takes long."""
+class GenerationTask(FinetuneTask):
+    """What the generating tasks share: pairs of texts; training stops on the loss, as generation is slow."""
 
     head, metric, highest, by_loss = "lm", "loss", False, True
     decoder = True  # whether a model without an encoder will do
@@ -37,25 +43,25 @@ class Written(Task):
     def __init__(self) -> None:
         self.prompt = BLANK  # what a decoder reads before it writes
 
-    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
-        columns = columns_of(source, self.name, given)
-        found = sift(source, columns)
+    def read(self, source: InputFile, column_flags: dict[str, str | None]) -> Examples:
+        columns = infer_columns(source, self.name, column_flags)
+        found = select_rows(source, columns)
         return Examples(
-            [tuple(map(str.strip, row)) for row in found.cells], found.places, columns, found.notes
+            [tuple(map(str.strip, row)) for row in found.cells], found.locations, columns, found.notes
         )
 
     def texts(self, examples: Examples) -> list[str]:
         return [row[0] for row in examples.items]
 
     def check(self, model: Model) -> None:
-        if not writes(model) or (isinstance(model, LM) and not self.decoder):
+        if not can_generate(model) or (isinstance(model, LM) and not self.decoder):
             kinds = "an encoder-decoder" + (
                 " or a decoder, such as smollm2-135m-instruct" if self.decoder else ""
             )
             this = f"this one is a {model.family.name} with a {model.config.head!r} head"
             raise InputError(f"{self.name} needs a model that writes, {kinds}; {this}")
 
-    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+    def attach_head(self, model: Model, seed: int) -> tuple[Model, str]:
         return model, "its own head"
 
     def trained_whole(self) -> tuple[str, ...]:
@@ -65,21 +71,22 @@ class Written(Task):
     def objective(self) -> str | Objective:
         return "next_token"
 
-    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
-        rows = held(examples, how.length, 2)
+    def batches(self, examples: Examples, model: Model, batching: BatchSettings) -> Batches:
+        rows = as_table(examples, batching.length, 2)
         if isinstance(model, Seq2Seq):
             return data.parallel(
-                rows, model.tokenizer, columns=(0, 1), prefix=prefix(model, self.pipeline), length=how.length,
-                batch=how.batch, seed=how.seed, start=model.start_token, truncate=True,
+                rows, model.tokenizer, columns=(0, 1), prefix=prefix(model, self.pipeline),
+                start=model.start_token, **batching.keywords,
             )  # fmt: skip
-        asked = zip(self.prompts(examples, model, how), (row[1] for row in rows.held), strict=True)
+        prompts = zip(self.prompts(examples, model, batching), (row[1] for row in rows.held), strict=True)
         return completion(
-            Held("the file", held=list(asked), places=rows.places), model.tokenizer, prompt=0, completion=1,
-            length=how.length, batch=how.batch, seed=how.seed, truncate=True,
+            MemoryTable("the file", held=list(prompts), locations=rows.locations), model.tokenizer,
+            prompt=0, completion=1,
+            **batching.keywords,
         )  # fmt: skip
 
-    def prompts(self, examples: Examples, model: Model, how: Reading) -> list[str]:
-        """What a decoder reads of every example: a long text loses its end, the prompt around it stays."""
+    def prompts(self, examples: Examples, model: Model, batching: BatchSettings) -> list[str]:
+        """Return the prompt of every example: a long text loses its end, what stands around it stays."""
         encode = model.tokenizer.encode_all
         around = find_template(model.tokenizer, end=True)
         extra = (
@@ -90,12 +97,15 @@ class Written(Task):
         answers = np.array(
             [
                 len(ids)
-                for ids in encode([row[1][: PER_TOKEN * how.length] for row in examples.items], special=False)
+                for ids in encode(
+                    [row[1][: MAX_CHARACTERS_PER_TOKEN * batching.length] for row in examples.items],
+                    special=False,
+                )
             ]
         )
-        room = np.maximum(how.length - extra - np.minimum(answers, how.length // 2), 8)
+        room = np.maximum(batching.length - extra - np.minimum(answers, batching.length // 2), 8)
         return [
-            self.prompt.replace(BLANK, within(row[0], int(n), model))
+            self.prompt.replace(BLANK, truncate_text(row[0], int(n), model))
             for row, n in zip(examples.items, room, strict=True)
         ]
 
@@ -103,104 +113,113 @@ class Written(Task):
         assert loss is not None
         return {"loss": loss}
 
-    def written(self, model: Model, examples: Examples, how: Reading) -> tuple[list[str], list[str]]:
-        """The true texts and those that the model writes, for the first rows of the examples."""
+    def generate_texts(
+        self, model: Model, examples: Examples, batching: BatchSettings
+    ) -> tuple[list[str], list[str]]:
+        """Return the true texts and the generated ones, for the first rows of the examples."""
         from heedful.decode.loop import generate
 
-        some = examples.some(range(min(len(examples), SHOWN)))
+        some = examples.select(range(min(len(examples), MAX_SCORED_ROWS)))
         truths = [row[1] for row in some.items]
         lengths = [len(ids) for ids in model.tokenizer.encode_all(truths, special=False)]
-        most = min(max(lengths) + 8, how.length)
+        most = min(max(lengths) + 8, batching.length)
         tokenizer = model.tokenizer
         if isinstance(model, Seq2Seq):
             lead = prefix(model, self.pipeline)
-            asked = [tokenizer.encode(lead + within(row[0], how.length - 4, model)) for row in some.items]
+            prompts = [
+                tokenizer.encode(lead + truncate_text(row[0], batching.length - 4, model))
+                for row in some.items
+            ]
         else:
             before = list(find_template(tokenizer).before)
-            asked = [
-                before + tokenizer.encode(text, special=False) for text in self.prompts(some, model, how)
+            prompts = [
+                before + tokenizer.encode(text, special=False) for text in self.prompts(some, model, batching)
             ]
         guesses: list[str] = []
-        for at in range(0, len(asked), how.batch):
+        for at in range(0, len(prompts), batching.batch):
             found = generate(
                 model,
-                asked[at : at + how.batch],
+                prompts[at : at + batching.batch],
                 max_tokens=most,
                 beams=4 if isinstance(model, Seq2Seq) else None,
             )
             guesses += [tokenizer.decode(ids).strip() for ids in found]
         return truths, guesses
 
-    def scored(
+    def score_texts(
         self,
         by: Callable[[list[str], list[str]], dict[str, Any]],
         model: Model,
         examples: Examples,
-        how: Reading,
+        batching: BatchSettings,
     ) -> dict[str, Any]:
-        truths, guesses = self.written(model, examples, how)
+        truths, guesses = self.generate_texts(model, examples, batching)
         return by(truths, guesses) | {"rows": len(truths)}
 
 
-class Translate(Written):
-    """A text in another language."""
+class Translate(GenerationTask):
+    """Translation: a text in another language."""
 
     name, pipeline, decoder = "translate", "translation", False
-    usual = Defaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=256, steps=300)
+    defaults = Defaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=256, steps=300)
 
     @property
     def objective(self) -> str | Objective:
         return "translate"
 
-    def final(self, model: Model, examples: Examples, batches: Batches, how: Reading) -> dict[str, Any]:
-        return self.scored(bleu, model, examples, how)
+    def final_scores(
+        self, model: Model, examples: Examples, batches: Batches, batching: BatchSettings
+    ) -> dict[str, Any]:
+        return self.score_texts(bleu, model, examples, batching)
 
 
-class Summarize(Written):
-    """A long text in few words."""
+class Summarize(GenerationTask):
+    """Summarization: a long text in few words."""
 
     name, pipeline = "summarize", "summarization"
-    usual = Defaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=512, batch=8, steps=200)
+    defaults = Defaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=512, batch=8, steps=200)
 
-    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+    def attach_head(self, model: Model, seed: int) -> tuple[Model, str]:
         if isinstance(model, LM):
-            self.prompt = str(model.hf_config.get("task_prompt") or request(model))
-        return super().dress(model, seed)
+            self.prompt = str(model.hf_config.get("task_prompt") or summary_prompt(model))
+        return super().attach_head(model, seed)
 
     def finish(self, model: Model) -> None:
         if isinstance(model, LM):
             model.hf_config["task_prompt"] = self.prompt  # which the pipeline fills in
 
-    def final(self, model: Model, examples: Examples, batches: Batches, how: Reading) -> dict[str, Any]:
-        return self.scored(rouge, model, examples, how)
+    def final_scores(
+        self, model: Model, examples: Examples, batches: Batches, batching: BatchSettings
+    ) -> dict[str, Any]:
+        return self.score_texts(rouge, model, examples, batching)
 
 
-class Complete(Written):
-    """How a text goes on: of running text, or of prompts with what should follow."""
+class Complete(GenerationTask):
+    """Text generation, learnt from running text or from prompts with completions."""
 
     name, pipeline, metric = "complete", "text-generation", "perplexity"
-    usual = Defaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=256, batch=8, steps=100, most_epochs=10)
+    defaults = Defaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=256, batch=8, steps=100, most_epochs=10)
 
-    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
+    def read(self, source: InputFile, column_flags: dict[str, str | None]) -> Examples:
         if source.kind == "text":
             whole = documents(source.path, encoding=source.encoding)
             if not any(text.strip() for document in whole for text in document):
                 raise InputError(f"{source.path} holds white space only")
             return Examples([whole], [str(source.path)])
-        columns = columns_of(source, "complete", given, optional=("completion",))
-        found = sift(source, columns)
-        return Examples(found.cells, found.places, columns, found.notes)
+        columns = infer_columns(source, "complete", column_flags, optional=("completion",))
+        found = select_rows(source, columns)
+        return Examples(found.cells, found.locations, columns, found.notes)
 
-    def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+    def split_validation(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
         first = examples.items[0]
         if isinstance(first, Documents):
-            train, valid = parted(first, 0.1)
+            train, valid = split_documents(first, 0.1)
             return (
-                Examples([train], examples.places),
-                Examples([valid], examples.places),
+                Examples([train], examples.locations),
+                Examples([valid], examples.locations),
                 "the last tenth of the text",
             )
-        return super().held_out(examples, seed)
+        return super().split_validation(examples, seed)
 
     def texts(self, examples: Examples) -> list[str]:
         if isinstance(examples.items[0], Documents):
@@ -219,20 +238,22 @@ class Complete(Written):
             )
         super().check(model)
 
-    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
+    def batches(self, examples: Examples, model: Model, batching: BatchSettings) -> Batches:
         first = examples.items[0]
         if isinstance(first, Documents) or len(first) == 1:
             source = first if isinstance(first, Documents) else texts([row[0] for row in examples.items])
-            return data.next_token(source, model.tokenizer, length=how.length, batch=how.batch, seed=how.seed)
-        return super().batches(examples, model, how)
+            return data.next_token(
+                source, model.tokenizer, length=batching.length, batch=batching.batch, seed=batching.seed
+            )
+        return super().batches(examples, model, batching)
 
     def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
         assert loss is not None
         return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
 
 
-def request(model: Model) -> str:
-    """How a decoder is asked for a summary: in conversation if it was trained for one, else as GPT-2 was."""
+def summary_prompt(model: Model) -> str:
+    """Return a decoder's prompt for a summary: a message if it converses, else "TL;DR:" as for GPT-2."""
     tokenizer = model.tokenizer
     if tokenizer.chat_template is None:
         return f"{BLANK}\nTL;DR:"  # Radford et al. 2019 §3.6
@@ -243,13 +264,13 @@ def request(model: Model) -> str:
 
 
 def prefix(model: Model, task: str) -> str:
-    """What stands before every source text: T5 is told its task so."""
+    """Return the prefix of every source text, by which T5 knows its task."""
     said = (model.hf_config.get("task_specific_params") or {}).get(task) or {}
     return str(said.get("prefix") or "")
 
 
-def within(text: str, tokens: int, model: Model) -> str:
-    """The beginning of a text, at most so many tokens."""
-    text = text[: PER_TOKEN * tokens]
+def truncate_text(text: str, tokens: int, model: Model) -> str:
+    """Return the beginning of a text, at most `tokens` tokens."""
+    text = text[: MAX_CHARACTERS_PER_TOKEN * tokens]
     spans = model.tokenizer.offsets(text, special=False)
     return text if len(spans) <= tokens else text[: spans[tokens - 1][1]].rstrip()

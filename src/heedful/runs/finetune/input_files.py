@@ -1,4 +1,4 @@
-"""What a file holds: its kind, its columns, its rows in memory, and which rows cannot be used."""
+"""A file to learn from: its kind, its columns, its rows in memory, and which rows cannot be used."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ NAMED = 3  # rows that a note names
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table and where it stands."""
+    """One row of a table and its line."""
 
     where: str  # "line 7"
     values: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file that was looked at."""
+class InputFile:
+    """A file with its kind, and for a table its columns and rows."""
 
     path: Path
     kind: Kind
@@ -46,7 +46,7 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """Of the file as it lies there."""
+        """The SHA-256 of the file's bytes."""
         digest = hashlib.sha256()
         with self.path.open("rb") as file:
             while block := file.read(1 << 20):
@@ -55,27 +55,27 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Held(Table):
+class MemoryTable(Table):
     """A table whose rows are in memory, as the builders of batches take it. Columns are numbers."""
 
     held: Sequence[tuple[str, ...]] = ()
-    places: Sequence[str] = ()
+    locations: Sequence[str] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
         return (Path(str(self.paths)),)
 
     def rows(self, *columns: Column) -> Iterator[tuple[str, tuple[str, ...]]]:
-        for where, values in zip(self.places, self.held, strict=True):
+        for where, values in zip(self.locations, self.held, strict=True):
             yield f"{self.paths}, {where}", tuple(values[int(c)] for c in columns)
 
     def column(self, name: Column) -> Documents:
-        """Known by what it says and not by its file, of which it may be a part."""
+        """Return a column as documents, fingerprinted by their text: the table may be part of a file."""
         return Documents(lambda: ([row[int(name)]] for row in self.held), name=str(self.paths))
 
 
-def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Source:
-    """Open a file and say what it is."""
+def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> InputFile:
+    """Open a file and find out its kind, columns and rows."""
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; give one file")
     try:
@@ -87,20 +87,20 @@ def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Sourc
         raise InputError(f"{file} is empty")
     if encoding.lower() in ("utf-8", "utf8") and marked_utf16(file):
         encoding = "utf-16"
-    kind = kind_of(file, encoding)
+    kind = file_kind(file, encoding)
     if kind != "table":
-        return Source(file, kind, encoding)
-    table = None if is_json(file) else opened(file, encoding)
+        return InputFile(file, kind, encoding)
+    table = None if is_json(file) else read_rows(file, encoding)
     rows = list(objects_of(file, encoding) if table is None else table_rows(table, header))
     if not rows:
         raise InputError(f"{file} has no rows")
     columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
     names = Counter(table.names if table is not None and header else ())
-    return Source(file, "table", encoding, columns, rows, frozenset(n for n in names if names[n] > 1))
+    return InputFile(file, "table", encoding, columns, rows, frozenset(n for n in names if names[n] > 1))
 
 
 def marked_utf16(path: Path) -> bool:
-    """Whether a file begins with the byte order mark of UTF-16, as spreadsheets write "Unicode text"."""
+    """Return whether a file begins with the byte order mark of UTF-16, which spreadsheets write."""
     with open_bytes(path) as file:
         try:
             return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -109,12 +109,12 @@ def marked_utf16(path: Path) -> bool:
 
 
 def is_json(path: Path) -> bool:
-    """Whether the rows of a table are JSON objects."""
+    """Return whether the rows of a table are JSON objects."""
     return TABLE_KINDS[stem_path(path).suffix.lower()] == "json"
 
 
-def kind_of(path: Path, encoding: str) -> Kind:
-    """By the end of its name, and by a look inside where that leaves a choice."""
+def file_kind(path: Path, encoding: str) -> Kind:
+    """Return the kind of a file by its suffix, and by its first lines where that leaves a choice."""
     suffix = stem_path(path).suffix.lower()
     if suffix in CONLL:
         return "conll"
@@ -132,7 +132,7 @@ def kind_of(path: Path, encoding: str) -> Kind:
 
 
 def one_a_line(path: Path, encoding: str) -> bool:
-    """Whether the first line of a file is a JSON object by itself, and a second one follows."""
+    """Return whether the first line of a file is a JSON object by itself, and a second one follows."""
     lines = [line for line in islice(filter(str.strip, read_lines(path, encoding)), 2)]
     if len(lines) < 2 or not lines[1].lstrip().startswith("{"):
         return False
@@ -143,7 +143,7 @@ def one_a_line(path: Path, encoding: str) -> bool:
 
 
 def looks_tagged(path: Path, encoding: str) -> bool:
-    """Whether lines are a word and its tags: as many columns each, blank lines between, B-… or I-… or O."""
+    """Return whether lines are a word and its tags: as many columns each, B-… or I-… or O."""
     lines = [line.split() for line in islice(read_lines(path, encoding), LOOK)]
     filled = [cells for cells in lines if cells]
     widths = {len(cells) for cells in filled if not cells[0].startswith("-DOCSTART-")}
@@ -153,7 +153,7 @@ def looks_tagged(path: Path, encoding: str) -> bool:
 
 
 def objects_of(path: Path, encoding: str) -> Iterator[Row]:
-    """Every object of a JSON file, one a line or in a list."""
+    """Yield every object of a JSON file, one a line or in a list."""
     by_line = one_a_line(path, encoding)  # whatever its name says
     pairs = enumerate(read_lines(path, encoding), 1) if by_line else read_objects(path, encoding)
     for line, text in pairs:
@@ -161,8 +161,8 @@ def objects_of(path: Path, encoding: str) -> Iterator[Row]:
             yield Row(f"line {line}", parse_object(path, line, text))
 
 
-def opened(path: Path, encoding: str) -> Table:
-    """A file of delimited columns, by the delimiter that its first line has."""
+def read_rows(path: Path, encoding: str) -> Table:
+    """Return a file of delimited columns, by the delimiter of its first line."""
     table = Table(path, encoding=encoding)
     first = table.names
     if not first:
@@ -172,7 +172,7 @@ def opened(path: Path, encoding: str) -> Table:
 
 
 def table_rows(table: Table, header: bool) -> Iterator[Row]:
-    """Every row with its values by column; a table without names is counted from 0."""
+    """Yield every row with its values by column; columns without names are counted from 0."""
     path, first = table.files[0], table.names
     names = first if header else tuple(map(str, range(len(first))))
     wanted: Sequence[Column] = range(len(first))
@@ -180,8 +180,8 @@ def table_rows(table: Table, header: bool) -> Iterator[Row]:
         yield Row(where.removeprefix(f"{path}, "), dict(zip(names, values, strict=True)))
 
 
-def chosen(source: Source, column: str, flag: str) -> str:
-    """A column by the name somebody gave, or an error with the nearest."""
+def select_columns(source: InputFile, column: str, flag: str) -> str:
+    """Return the column if the file has it; raise InputError with the nearest name if not."""
     if column not in source.columns:
         raise InputError(
             f"{source.path} has no column {column!r} for {flag}; {column_hint(column, source.columns)}"
@@ -190,27 +190,27 @@ def chosen(source: Source, column: str, flag: str) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A cell as text; nothing for what is not there."""
+    """Return a cell as text; "" for a missing one."""
     return "" if value is None else json_text(value)
 
 
 @dataclass(frozen=True)
-class Sifted:
-    """The rows that can be used, their cells in the order asked for, and what was left out."""
+class SelectedRows:
+    """The rows that can be used, their cells in the order of the columns, and notes on what was left out."""
 
     cells: list[tuple[str, ...]]
-    places: list[str]
+    locations: list[str]
     notes: tuple[str, ...]
 
 
-def sift(
-    source: Source, columns: dict[str, str], check: Callable[[tuple[str, ...]], str] = lambda cells: ""
-) -> Sifted:
+def select_rows(
+    source: InputFile, columns: dict[str, str], check: Callable[[tuple[str, ...]], str] = lambda cells: ""
+) -> SelectedRows:
     """Take the columns (role → name) of every row; leave out rows where one is empty or `check` objects.
 
     `check` sees the cells and says what is wrong with them, or nothing.
     """
-    cells, places = [], []
+    cells, locations = [], []
     out: dict[str, list[str]] = {}
     for row in source.rows:
         found = tuple(text_of(row.values.get(name)) for name in columns.values())
@@ -220,13 +220,13 @@ def sift(
             out.setdefault(reason, []).append(row.where)
         else:
             cells.append(found)
-            places.append(row.where)
+            locations.append(row.where)
     if not cells:
         reason, where = max(out.items(), key=lambda item: len(item[1]))
         listed = ", ".join(f"{role} = {name!r}" for role, name in columns.items())
         none = f"{source.path}: none of its {len(source.rows):,} rows can be used"
         raise InputError(f"{none}: {len(where):,} are {reason}; read as {listed}")
-    return Sifted(cells, places, tuple(left_out(reason, where) for reason, where in out.items()))
+    return SelectedRows(cells, locations, tuple(left_out(reason, where) for reason, where in out.items()))
 
 
 def left_out(reason: str, where: Sequence[str]) -> str:

@@ -6,38 +6,49 @@ from collections.abc import Sequence
 from typing import Any
 
 from heedful import data
-from heedful.data.batches import Batches, seeded_generator
-from heedful.data.tagging import Sentence, conll, to_bio
 from heedful.data.answer_spans import Question, locate_answer
+from heedful.data.batches import Batches, seeded_generator
 from heedful.data.tables import read_json_data
+from heedful.data.tagging import Sentence, conll, to_bio
 from heedful.errors import InputError, nearest
 from heedful.models.base import Model
 from heedful.runs.evaluate import answer_scores, tag_scores
-from heedful.runs.finetune.guessing import columns_of
-from heedful.runs.finetune.inspecting import Row, Source, left_out, text_of
-from heedful.runs.finetune.tasks import SPLIT, Defaults, Examples, Reading, Task, counted, headed, wanted
+from heedful.runs.finetune.column_roles import infer_columns
+from heedful.runs.finetune.finetune_task import (
+    SPLIT_SEED,
+    BatchSettings,
+    Defaults,
+    Examples,
+    FinetuneTask,
+    count_values,
+    validation_count,
+    with_new_head,
+)
+from heedful.runs.finetune.input_files import InputFile, Row, left_out, text_of
 from heedful.train.objectives import Objective
 
-APART = "a line has a word and, after white space, its tag"
+CONLL_HINT = "a line has a word and, after white space, its tag"
 
 
-class Tag(Task):
-    """A label for every word of a sentence."""
+class Tag(FinetuneTask):
+    """Token classification: a label for every word of a sentence."""
 
     name, pipeline, head, metric, what = "tag", "token-classification", "tag", "f1", "sentences"
-    usual = Defaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
+    defaults = Defaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
 
     def __init__(self) -> None:
         self.labels: tuple[str, ...] = ()
 
-    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
+    def read(self, source: InputFile, column_flags: dict[str, str | None]) -> Examples:
         if source.kind == "conll":
-            numbers = {flag: _column(source, flag, name) for flag, name in given.items() if name is not None}
+            numbers = {
+                flag: _column(source, flag, name) for flag, name in column_flags.items() if name is not None
+            }
             found = list(conll(source.path, numbers.get("--text"), numbers.get("--label"), source.encoding))
             if all(one.words == one.tags for one in found):
-                raise InputError(f"{source.path}: the tag of every word is the word itself; {APART}")
+                raise InputError(f"{source.path}: the tag of every word is the word itself; {CONLL_HINT}")
             return Examples(found, [one.where for one in found])
-        columns = columns_of(source, "tag", given)
+        columns = infer_columns(source, "tag", column_flags)
         good: list[Sentence] = []
         out: dict[str, list[str]] = {}
         for row in source.rows:
@@ -57,7 +68,7 @@ class Tag(Task):
         return Examples(good, [one.where for one in good], columns, notes)
 
     def prepare(self, train: Examples, valid: Examples) -> None:
-        names = counted([tag for one in train.items for tag in one.tags])
+        names = count_values([tag for one in train.items for tag in one.tags])
         if len(names) < 2:
             only = f"every word has the tag {next(iter(names))!r}"
             raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
@@ -71,21 +82,23 @@ class Tag(Task):
         # O first, as published taggers have it; then by type, B- before I-.
         self.labels = tuple(sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n)))
 
-    def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
-        """A tag that only held-out sentences have could not be learnt: those sentences train."""
-        train, valid, how = super().held_out(examples, seed)
+    def split_validation(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        """Split at random; sentences with a tag that only they have train, or it could not be learnt."""
+        train, valid, method = super().split_validation(examples, seed)
         known = {tag for one in train.items for tag in one.tags}
         odd = [i for i, one in enumerate(valid.items) if not set(one.tags) <= known]
         if odd:
             keep = [i for i in range(len(valid)) if i not in set(odd)]
-            moved = valid.some(odd)
-            train = Examples([*train.items, *moved.items], [*train.places, *moved.places], train.columns)
-            valid = valid.some(keep)
+            moved = valid.select(odd)
+            train = Examples(
+                [*train.items, *moved.items], [*train.locations, *moved.locations], train.columns
+            )
+            valid = valid.select(keep)
         if not len(valid):
             raise InputError(
                 "the sentences are too few to hold some out: their tags differ too much; give --valid FILE"
             )
-        return train, valid, how
+        return train, valid, method
 
     def texts(self, examples: Examples) -> list[str]:
         return [" ".join(one.words) for one in examples.items]
@@ -94,16 +107,15 @@ class Tag(Task):
         both = [one for part in (train, valid) for one in part.items]
         return {
             "words": sum(len(one.words) for one in both),
-            "labels": counted([t for one in both for t in one.tags]),
+            "labels": count_values([t for one in both for t in one.tags]),
         }
 
-    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
-        return headed(model, "tag", self.labels, seed), f"a new head of {len(self.labels)} tags"
+    def attach_head(self, model: Model, seed: int) -> tuple[Model, str]:
+        return with_new_head(model, "tag", self.labels, seed), f"a new head of {len(self.labels)} tags"
 
-    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
+    def batches(self, examples: Examples, model: Model, batching: BatchSettings) -> Batches:
         return data.tag(
-            list(examples.items), model.tokenizer, labels=self.labels, length=how.length, batch=how.batch,
-            seed=how.seed, truncate=True,
+            list(examples.items), model.tokenizer, labels=self.labels, **batching.keywords,
         )  # fmt: skip
 
     @property
@@ -114,7 +126,7 @@ class Tag(Task):
         return tag_scores(model, batches)
 
 
-def _column(source: Source, flag: str, name: str) -> int:
+def _column(source: InputFile, flag: str, name: str) -> int:
     if not name.lstrip("-").isdigit():
         what = f"{flag} {name}: columns of {source.path} have no names"
         raise InputError(f"{what}; count them from 0, or from the end with -1")
@@ -128,20 +140,20 @@ def _list(row: Row, column: str) -> list[str]:
     return text_of(value).split()
 
 
-class Answer(Task):
+class Answer(FinetuneTask):
     """Where in a text the answer to a question stands."""
 
     name, pipeline, head, metric, what = "answer", "question-answering", "span", "f1", "questions"
     cuts = False
-    usual = Defaults(lr=1e-4, lora_lr=1e-3, epochs=3, length=384, steps=300)
+    defaults = Defaults(lr=1e-4, lora_lr=1e-3, epochs=3, length=384, steps=300)
 
-    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
-        """`places` are the articles, which are never torn apart; of a table, the contexts."""
+    def read(self, source: InputFile, column_flags: dict[str, str | None]) -> Examples:
+        """`locations` are the articles, which are never torn apart; of a table, the contexts."""
         if source.kind == "squad":
             found, articles = list(data.squad(source.path, source.encoding)), _articles(source)
             columns: dict[str, str] = {}
         else:
-            columns = columns_of(source, "answer", given)
+            columns = infer_columns(source, "answer", column_flags)
             found = [_question(row, columns) for row in source.rows]
             articles = [one.context for one in found]
         keep: list[int] = []
@@ -158,25 +170,25 @@ class Answer(Task):
         notes = tuple(left_out(reason, where) for reason, where in out.items())
         return Examples([found[i] for i in keep], [articles[i] for i in keep], columns, notes)
 
-    def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
-        articles = list(dict.fromkeys(examples.places))
+    def split_validation(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        articles = list(dict.fromkeys(examples.locations))
         if len(articles) < 2:
-            return super().held_out(examples, seed)
-        order = seeded_generator(seed, SPLIT).permutation(len(articles)).tolist()
+            return super().split_validation(examples, seed)
+        order = seeded_generator(seed, SPLIT_SEED).permutation(len(articles)).tolist()
         held: set[str] = set()
-        size, counts = 0, counted(examples.places)
+        size, counts = 0, count_values(examples.locations)
         for i in order[:-1]:
-            if size and size + counts[articles[i]] > 2 * wanted(len(examples)):
+            if size and size + counts[articles[i]] > 2 * validation_count(len(examples)):
                 continue
             held.add(articles[i])
             size += counts[articles[i]]
-            if size >= wanted(len(examples)):
+            if size >= validation_count(len(examples)):
                 break
         parts: tuple[list[int], list[int]] = ([], [])
-        for i, place in enumerate(examples.places):
+        for i, place in enumerate(examples.locations):
             parts[place in held].append(i)
         one = "1 of" if len(held) == 1 else f"{len(held)} of"
-        return examples.some(parts[0]), examples.some(parts[1]), f"{one} {len(articles)} articles"
+        return examples.select(parts[0]), examples.select(parts[1]), f"{one} {len(articles)} articles"
 
     def prepare(self, train: Examples, valid: Examples) -> None:
         if not any(one.answers for one in train.items):
@@ -187,18 +199,18 @@ class Answer(Task):
 
     def facts(self, train: Examples, valid: Examples) -> dict[str, Any]:
         both = [one for part in (train, valid) for one in part.items]
-        articles = len({*train.places, *valid.places})
+        articles = len({*train.locations, *valid.locations})
         none = sum(not one.answers for one in both)
         return {"articles": articles, "contexts": len({one.context for one in both})} | (
             {"unanswerable": none} if none else {}
         )
 
-    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
-        stride = max(1, min(128, how.length // 3))
-        question = max(8, min(64, how.length // 4))
+    def batches(self, examples: Examples, model: Model, batching: BatchSettings) -> Batches:
+        stride = max(1, min(128, batching.length // 3))
+        question = max(8, min(64, batching.length // 4))
         return data.answer(
-            list(examples.items), model.tokenizer, length=how.length, stride=stride, question=question,
-            batch=how.batch, seed=how.seed, truncate=True,
+            list(examples.items), model.tokenizer, stride=stride, question=question,
+            **batching.keywords,
         )  # fmt: skip
 
     @property
@@ -211,8 +223,8 @@ class Answer(Task):
         return {name: found[name] for name in ("f1_95", "f1", "exact_match_95", "exact_match", "questions")}
 
 
-def _articles(source: Source) -> list[str]:
-    """The article of every question, in the order of `squad`."""
+def _articles(source: InputFile) -> list[str]:
+    """Return the article of every question, in the order of `squad`."""
     whole: dict[str, Any] = read_json_data(source.path, source.encoding)
     return [
         f"{number}:{article.get('title', '')}"
@@ -223,10 +235,10 @@ def _articles(source: Source) -> list[str]:
 
 
 def _question(row: Row, columns: dict[str, str]) -> Question:
-    """A row of a table: answers as texts, as {"text": […], "answer_start": […]}, or as a list of such."""
+    """Return the question of a row: answers are texts, {"text": …, "answer_start": …}, or a list of such."""
     context, question = (text_of(row.values.get(columns[role])) for role in ("context", "question"))
-    given = row.values.get(columns["answer"])
-    found = [pair for one in _several(given) for pair in _answers(one, context)]
+    value = row.values.get(columns["answer"])
+    found = [pair for one in _several(value) for pair in _answers(one, context)]
     return Question(row.where, question, context, tuple(found))
 
 
@@ -234,12 +246,12 @@ def _several(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _answers(given: Any, context: str) -> list[tuple[str, int]]:
-    """Texts with their first characters; where those are not told the first place of the text counts."""
+def _answers(value: Any, context: str) -> list[tuple[str, int]]:
+    """Return answers with their first characters; an unknown one is that of the text's first occurrence."""
     starts: Sequence[Any] = ()
-    if isinstance(given, dict):
-        given, starts = given.get("text"), _several(given.get("answer_start"))
-    texts = [text for text in map(text_of, _several(given)) if text.strip()]
+    if isinstance(value, dict):
+        value, starts = value.get("text"), _several(value.get("answer_start"))
+    texts = [text for text in map(text_of, _several(value)) if text.strip()]
     told = [*starts, *[None] * len(texts)][: len(texts)]
     return [
         (text, start if isinstance(start, int) else context.find(text))
@@ -248,7 +260,7 @@ def _answers(given: Any, context: str) -> list[tuple[str, int]]:
 
 
 def _unusable(one: Question) -> str:
-    """What is wrong with a question, or nothing."""
+    """Return what is wrong with a question, or ""."""
     if not one.question.strip():
         return "without a question"
     if not one.context.strip():

@@ -1,9 +1,9 @@
-"""Which task a file is for and which column is what, where that is obvious; else one line that asks."""
+"""Infer the task of a file and the roles of its columns; where they are not obvious, ask in an error."""
 
 from __future__ import annotations
 
 from heedful.errors import ConfigError, InputError, nearest
-from heedful.runs.finetune.inspecting import Source, chosen
+from heedful.runs.finetune.input_files import InputFile, select_columns
 
 # What columns are usually called, by the part they play.
 TEXT = ("text", "sentence", "content", "review", "tweet", "comment", "message", "body", "utterance", "query",
@@ -71,47 +71,53 @@ ROLES: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "summarize": {"text": ("--text", LONG), "summary": ("--label", SUMMARY)},
     "complete": {"prompt": ("--text", PROMPT), "completion": ("--label", COMPLETION)},
 }  # fmt: skip
-WHAT = {"conll": "words with tags", "squad": "questions in SQuAD's form", "text": "plain text"}
-COUNTED = "; if the first line has no names, count the columns: --text 0 --label 1"
-KINDS = {"conll": ("tag",), "squad": ("answer",), "text": ("complete",), "table": tuple(ROLES)}
+KIND_NAMES = {"conll": "words with tags", "squad": "questions in SQuAD's form", "text": "plain text"}
+COUNT_HINT = "; if the first line has no names, count the columns: --text 0 --label 1"
+TASKS_BY_KIND = {"conll": ("tag",), "squad": ("answer",), "text": ("complete",), "table": tuple(ROLES)}
 
 
-def task_of(source: Source, wanted: str | None, given: dict[str, str | None] | None = None) -> str:
-    """The task that was asked for, if the file can be for it; else the one that its columns tell.
+def infer_task(
+    source: InputFile, requested: str | None, column_flags: dict[str, str | None] | None = None
+) -> str:
+    """Return the requested task if the file fits it; else the one that its columns tell.
 
-    `given` are the columns that were named, which need not be asked for.
+    `column_flags` are the columns that were named, which need not be asked for.
     """
-    if wanted is not None:
-        if wanted not in ROLES:
-            raise ConfigError(f"--task {wanted}: {nearest(wanted, ROLES) or 'one of ' + ', '.join(ROLES)}")
-        if wanted not in KINDS[source.kind]:
-            fits = KINDS[source.kind][0]
-            what = f"{source.path} holds {WHAT[source.kind]}, which --task {wanted} cannot learn from"
+    if requested is not None:
+        if requested not in ROLES:
+            raise ConfigError(
+                f"--task {requested}: {nearest(requested, ROLES) or 'one of ' + ', '.join(ROLES)}"
+            )
+        if requested not in TASKS_BY_KIND[source.kind]:
+            fits = TASKS_BY_KIND[source.kind][0]
+            what = (
+                f"{source.path} holds {KIND_NAMES[source.kind]}, which --task {requested} cannot learn from"
+            )
             table = " (a table is called .csv, .tsv or .jsonl)" if source.kind == "text" else ""
             raise InputError(f"{what}; it is for --task {fits}{table}")
-        return wanted
+        return requested
     if source.kind != "table":
-        return KINDS[source.kind][0]
+        return TASKS_BY_KIND[source.kind][0]
     has = {name.lower() for name in source.columns}
-    for task, must in CLEAR:
+    for task, must in TASK_COLUMNS:
         if all(has & set(names) for names in must):
             return task
     if has & set(TEXT) and len(has) == 1:
         return "complete"
     if has & set(TEXT) and has & set(LABEL):
         return "classify"
-    what = f"what is to be learnt from {source.path}? It has the columns {listed(source)}"
-    missing = [flag for flag in ("--text", "--label") if not (given or {}).get(flag)]
+    what = f"what is to be learnt from {source.path}? It has the columns {list_columns(source)}"
+    missing = [flag for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
     say = " and ".join([f"say --task ({', '.join(ROLES)})", *missing])
-    raise InputError(f"{what}; {say}{COUNTED if missing else ''}")
+    raise InputError(f"{what}; {say}{COUNT_HINT if missing else ''}")
 
 
-def check_flags(source: Source, given: dict[str, str | None]) -> None:
-    """An error for a column that was named and that this kind of file does not have."""
+def check_flags(source: InputFile, column_flags: dict[str, str | None]) -> None:
+    """Raise ConfigError for a named column that this kind of file does not have."""
     useful = {"table": ("--text", "--label", "--pair"), "conll": ("--text", "--label")}.get(source.kind, ())
-    for flag, name in given.items():
+    for flag, name in column_flags.items():
         if name is not None and flag not in useful:
-            what = f"{flag} {name}: {source.path} holds {WHAT[source.kind]} and has no such column"
+            what = f"{flag} {name}: {source.path} holds {KIND_NAMES[source.kind]} and has no such column"
             raise ConfigError(f"{what}; leave it out")
 
 
@@ -135,7 +141,7 @@ LANGUAGES = (
     "ar",
     "hi",
 )
-CLEAR: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+TASK_COLUMNS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("answer", (CONTEXT, QUESTION, ANSWER)),
     ("tag", (WORDS, TAGS)),
     ("similarity", (FIRST, SECOND, SCORE[:-1])),
@@ -148,29 +154,29 @@ CLEAR: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
 )
 
 
-def listed(source: Source) -> str:
-    """The columns of a file, for the end of a line."""
+def list_columns(source: InputFile) -> str:
+    """Return the columns of a file as text, for a message."""
     return ", ".join(repr(name) for name in source.columns[:12]) + (" …" if len(source.columns) > 12 else "")
 
 
-def columns_of(
-    source: Source, task: str, given: dict[str, str | None], optional: tuple[str, ...] = ()
+def infer_columns(
+    source: InputFile, task: str, column_flags: dict[str, str | None], optional: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """role → column: what --text, --label and --pair say, else what is usual, else the only one left."""
+    """Map roles to columns: by --text, --label and --pair, else by usual names, else the only one left."""
     roles = ROLES[task]
     flags = {flag: role for role, (flag, _) in roles.items()}
     found: dict[str, str] = {}
-    for flag, name in given.items():
+    for flag, name in column_flags.items():
         if name is not None and flag in flags:
-            found[flags[flag]] = chosen(source, name, flag)
+            found[flags[flag]] = select_columns(source, name, flag)
         elif name is not None and flag == "--pair" and task == "classify":
-            found["pair"] = chosen(source, name, flag)
+            found["pair"] = select_columns(source, name, flag)
         elif name is not None:
             raise ConfigError(f"{flag} {name}: --task {task} has no use for it")
-    for role, (_, usual) in roles.items():
+    for role, (_, usual_names) in roles.items():
         if role not in found:
             names = [c for c in source.columns if c not in found.values()]
-            match = next((c for u in usual for c in names if c.lower() == u), None)
+            match = next((c for u in usual_names for c in names if c.lower() == u), None)
             if match is not None:
                 found[role] = match
     missing = [role for role in roles if role not in found and role not in optional]
@@ -179,9 +185,9 @@ def columns_of(
         found[missing[0]] = left[0]
     elif missing:
         role = missing[0]
-        which = f"which column of {source.path} is the {role}? It has {listed(source)}"
-        raise InputError(f"{which}; say {roles[role][0]} NAME{COUNTED}")
-    if task == "classify" and given.get("--text") is None and "pair" not in found:
+        which = f"which column of {source.path} is the {role}? It has {list_columns(source)}"
+        raise InputError(f"{which}; say {roles[role][0]} NAME{COUNT_HINT}")
+    if task == "classify" and column_flags.get("--text") is None and "pair" not in found:
         second = next((c for c in source.columns if c.lower() in SECOND and c not in found.values()), None)
         if found["text"].lower() in FIRST and second is not None:
             found["pair"] = second

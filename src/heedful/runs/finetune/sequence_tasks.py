@@ -18,53 +18,53 @@ from heedful.loading import with_head
 from heedful.models.base import LM, Model
 from heedful.pooling import Pooling, pool
 from heedful.runs.evaluate import class_scores, correlation_scores
-from heedful.runs.finetune.guessing import columns_of
-from heedful.runs.finetune.inspecting import Held, Source, sift
-from heedful.runs.finetune.linear_head import are_few
-from heedful.runs.finetune.tasks import (
+from heedful.runs.finetune.column_roles import infer_columns
+from heedful.runs.finetune.finetune_task import (
+    BatchSettings,
     Defaults,
     Examples,
-    Reading,
-    Task,
-    counted,
-    headed,
-    in_proportion,
-    shortened,
+    FinetuneTask,
+    count_values,
+    limit_characters,
+    split_by_label,
+    with_new_head,
 )
+from heedful.runs.finetune.input_files import InputFile, MemoryTable, select_rows
+from heedful.runs.finetune.linear_head import are_few
 from heedful.train.objectives import Objective, Term, promote_float32
 
-MANY = 1000  # classes: so many in a small file are no classes
+MAX_CLASSES = 1000  # classes: so many in a small file are no classes
 MANY_CLASSES = 10  # from which on learning is faster and longer
 
 
-def held(examples: Examples, length: int, texts: int) -> Held:
-    """The examples as a table; their first `texts` cells are texts and may be cut."""
-    rows = [(*shortened(cells[:texts], length), *cells[texts:]) for cells in examples.items]
-    return Held("the file", held=rows, places=list(examples.places))
+def as_table(examples: Examples, length: int, texts: int) -> MemoryTable:
+    """Return the examples as a table; their first `texts` cells are texts and may be cut."""
+    rows = [(*limit_characters(cells[:texts], length), *cells[texts:]) for cells in examples.items]
+    return MemoryTable("the file", held=rows, locations=list(examples.locations))
 
 
-class Classify(Task):
-    """One class for each row."""
+class Classify(FinetuneTask):
+    """Classification: one class for each row."""
 
     name, pipeline, head, metric = "classify", "text-classification", "classify", "accuracy"
-    usual = Defaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256)
+    defaults = Defaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256)
 
     def __init__(self) -> None:
         self.labels: tuple[str, ...] = ()
         self.pair = False
 
-    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
-        columns = columns_of(source, "classify", given)
-        one_label(source, columns["label"])
+    def read(self, source: InputFile, column_flags: dict[str, str | None]) -> Examples:
+        columns = infer_columns(source, "classify", column_flags)
+        check_single_labels(source, columns["label"])
         roles = [role for role in ("text", "pair", "label") if role in columns]
-        found = sift(source, {role: columns[role] for role in roles})
+        found = select_rows(source, {role: columns[role] for role in roles})
         cells = [(*row[:-1], row[-1].strip()) for row in found.cells]
-        return Examples(cells, found.places, {r: columns[r] for r in roles}, found.notes)
+        return Examples(cells, found.locations, {r: columns[r] for r in roles}, found.notes)
 
-    def held_out(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+    def split_validation(self, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
         check_classes(examples)
-        train, valid = in_proportion([row[-1] for row in examples.items], seed)
-        return examples.some(train), examples.some(valid), "drawn at random, every label in proportion"
+        train, valid = split_by_label([row[-1] for row in examples.items], seed)
+        return examples.select(train), examples.select(valid), "drawn at random, every label in proportion"
 
     def prepare(self, train: Examples, valid: Examples) -> None:
         if train.columns.keys() != valid.columns.keys():
@@ -75,20 +75,20 @@ class Classify(Task):
             )
         self.pair = "pair" in train.columns
         check_classes(replace(train, items=[*train.items, *valid.items]))
-        names = counted([row[-1] for row in train.items])
-        for row, where in zip(valid.items, valid.places, strict=True):
+        names = count_values([row[-1] for row in train.items])
+        for row, where in zip(valid.items, valid.locations, strict=True):
             if row[-1] not in names:
                 hint = nearest(row[-1], names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
                 raise InputError(f"validation, {where}: label {row[-1]!r} does not occur in training; {hint}")
         self.labels = classes_of(train)
         if len(names) >= MANY_CLASSES:  # a new head of many is far from settled after so many careful steps
-            self.usual = replace(self.usual, lr=2e-4, steps=max(self.usual.steps, 3 * len(names)))
+            self.defaults = replace(self.defaults, lr=2e-4, steps=max(self.defaults.steps, 3 * len(names)))
 
     def texts(self, examples: Examples) -> list[str]:
         return [" ".join(row[:-1]) for row in examples.items]
 
     def facts(self, train: Examples, valid: Examples) -> dict[str, Any]:
-        return {"labels": counted([row[-1] for row in (*train.items, *valid.items)])}
+        return {"labels": count_values([row[-1] for row in (*train.items, *valid.items)])}
 
     def check(self, model: Model) -> None:
         if self.head not in model.family.heads:
@@ -96,27 +96,26 @@ class Classify(Task):
             raise InputError(f"{has}; take an encoder, such as all-minilm-l6-v2")
 
     def fits_linear_head(self, examples: Examples, model: Model) -> bool:
-        """Whether a linear head on sentence vectors learns these rows better than all weights would."""
+        """Return whether a linear head on sentence vectors learns these rows better than all weights."""
         trained = self.own_labels(model) and not model.config.classifier_pooling
         return isinstance(model, LM) and not trained and are_few([row[-1] for row in examples.items])
 
     def own_labels(self, model: Model) -> list[str]:
-        """The model's labels in order if its head has the file's, else none."""
+        """Return the model's labels in order if its head has the file's, else none."""
         names = model.label_names if model.config.head == "classify" else []
         return names if set(names) == set(self.labels) else []
 
-    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+    def attach_head(self, model: Model, seed: int) -> tuple[Model, str]:
         if before := self.own_labels(model):
             self.labels = tuple(before)
             return model, f"its own head, of {len(before)} classes"
         new = f"a new head of {len(self.labels)} classes"
-        return headed(model, "classify", self.labels, seed), new
+        return with_new_head(model, "classify", self.labels, seed), new
 
-    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
+    def batches(self, examples: Examples, model: Model, batching: BatchSettings) -> Batches:
         return data.classify(
-            held(examples, how.length, 1 + self.pair), model.tokenizer, text=0, pair=1 if self.pair else None,
-            label=1 + self.pair, labels=self.labels, length=how.length, batch=how.batch, seed=how.seed,
-            truncate=True,
+            as_table(examples, batching.length, 1 + self.pair), model.tokenizer, text=0,
+            pair=1 if self.pair else None, label=1 + self.pair, labels=self.labels, **batching.keywords,
         )  # fmt: skip
 
     @property
@@ -127,19 +126,21 @@ class Classify(Task):
         return class_scores(model, batches)
 
 
-class Similarity(Task):
-    """A number for two texts: the cosine of their vectors is to follow it, in order and in size."""
+class Similarity(FinetuneTask):
+    """Similarity: the cosine of two texts' vectors learns to follow a score."""
 
     name, pipeline, head, metric = "similarity", "sentence-similarity", "none", "spearman"
-    usual = Defaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=128)
+    defaults = Defaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=128)
 
     def __init__(self) -> None:
         self.low, self.high = 0.0, 1.0
 
-    def read(self, source: Source, given: dict[str, str | None]) -> Examples:
-        columns = columns_of(source, "similarity", given)
-        found = sift(source, columns, lambda cells: "" if number(cells[-1]) else "whose score is no number")
-        return Examples(found.cells, found.places, columns, found.notes)
+    def read(self, source: InputFile, column_flags: dict[str, str | None]) -> Examples:
+        columns = infer_columns(source, "similarity", column_flags)
+        found = select_rows(
+            source, columns, lambda cells: "" if is_numeric(cells[-1]) else "whose score is no number"
+        )
+        return Examples(found.cells, found.locations, columns, found.notes)
 
     def prepare(self, train: Examples, valid: Examples) -> None:
         scores = [float(row[-1]) for row in train.items]
@@ -160,7 +161,7 @@ class Similarity(Task):
                 "similarity needs a model with one stack; take an encoder, such as all-minilm-l6-v2"
             )
 
-    def dress(self, model: Model, seed: int) -> tuple[Model, str]:
+    def attach_head(self, model: Model, seed: int) -> tuple[Model, str]:
         done = model if model.config.head == "none" else with_head(model, "none", seed=seed).to(model.device)
         done.pooling = done.pooling or Pooling(normalise=True)
         return done, f"sentence vectors by the {done.pooling.mode}"
@@ -168,11 +169,10 @@ class Similarity(Task):
     def trained_whole(self) -> tuple[str, ...]:
         return ()
 
-    def batches(self, examples: Examples, model: Model, how: Reading) -> Batches:
-        rows = held(examples, how.length, 2)
+    def batches(self, examples: Examples, model: Model, batching: BatchSettings) -> Batches:
+        rows = as_table(examples, batching.length, 2)
         made = data.contrast(
-            rows, model.tokenizer, columns=(0, 1), length=how.length, batch=how.batch, seed=how.seed,
-            truncate=True,
+            rows, model.tokenizer, columns=(0, 1), **batching.keywords,
         )  # fmt: skip
         values = np.array([float(row[-1]) for row in examples.items])
         wanted = ((values - self.low) / (self.high - self.low)).astype(np.float32)
@@ -185,7 +185,7 @@ class Similarity(Task):
 
     @property
     def objective(self) -> str | Objective:
-        return closeness
+        return cosine_loss
 
     @torch.no_grad()
     def score(self, model: Model, examples: Examples, batches: Batches, loss: float | None) -> dict[str, Any]:
@@ -197,8 +197,8 @@ class Similarity(Task):
         return correlation_scores(truth, guess)
 
 
-def number(text: str) -> bool:
-    """Whether a cell is a finite number."""
+def is_numeric(text: str) -> bool:
+    """Return whether a cell is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -208,18 +208,18 @@ def number(text: str) -> bool:
 def cosines(model: Model, batch: Batch) -> torch.Tensor:
     """cos(a, b) for every row, (B,)"""
     assert isinstance(model, LM)
-    how = model.pooling or Pooling()
+    pooling = model.pooling or Pooling()
     sides = []
     for tokens, valid in (
         (batch.tokens, batch.valid),
         (batch.extra["other_tokens"], batch.extra.get("other_valid")),
     ):
         whole = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        sides.append(pool(model.encode(tokens, valid=valid), whole, how))
+        sides.append(pool(model.encode(tokens, valid=valid), whole, pooling))
     return F.cosine_similarity(promote_float32(sides[0]), promote_float32(sides[1]), dim=-1)
 
 
-def closeness(model: Model, batch: Batch) -> dict[str, Term]:
+def cosine_loss(model: Model, batch: Batch) -> dict[str, Term]:
     """Σ (cos(a, b) − score)², scores between 0 and 1   (Reimers and Gurevych 2019 §3, regression)"""
     loss = F.mse_loss(cosines(model, batch), batch.extra["score"], reduction="sum")
     return {"closeness": Term(loss, "row")}
@@ -227,17 +227,17 @@ def closeness(model: Model, batch: Batch) -> dict[str, Term]:
 
 def check_classes(examples: Examples) -> None:
     """Raise InputError for labels that are no classes: all the same, or nearly all different."""
-    names = counted([row[-1] for row in examples.items])
+    names = count_values([row[-1] for row in examples.items])
     if len(names) < 2:
         only = f"every row has the label {next(iter(names))!r}"
         raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
-    if len(names) > MANY or len(names) * 2 > len(examples) > 20:
+    if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
         raise InputError(f"column {examples.columns['label']!r} has {many}; is it the right column?")
 
 
-def one_label(source: Source, column: str) -> None:
-    """An error for rows that have a list of labels: a row is of one class."""
+def check_single_labels(source: InputFile, column: str) -> None:
+    """Raise InputError for rows that have a list of labels: a row is of one class."""
     for row in source.rows:
         if isinstance(value := row.values.get(column), list | dict):
             what = f"{source.path}, {row.where}: {column!r} is {str(value)[:60]}"
@@ -245,6 +245,6 @@ def one_label(source: Source, column: str) -> None:
 
 
 def classes_of(train: Examples) -> tuple[str, ...]:
-    """The labels in order: as numbers if all are numbers, else by name."""
+    """Return the labels in order: as numbers if all are numbers, else by name."""
     names = {str(row[-1]) for row in train.items}
-    return tuple(sorted(names, key=float if all(map(number, names)) else str))
+    return tuple(sorted(names, key=float if all(map(is_numeric, names)) else str))

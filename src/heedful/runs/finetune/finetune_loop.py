@@ -1,4 +1,4 @@
-"""The loop: steps, evaluations, and the best weights, kept in memory until they are written."""
+"""The fine-tuning loop: steps, evaluations, and the best weights, kept in memory until they are saved."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 
 from heedful.data.batches import Batches
 from heedful.models.base import Model
-from heedful.runs.finetune.tasks import Examples, Task
-from heedful.runs.progress import Progress, memory
-from heedful.runs.train import SHOW, signals
+from heedful.runs.finetune.finetune_task import Examples, FinetuneTask
+from heedful.runs.progress import ProgressReporter, peak_memory
+from heedful.runs.train import SHOW, catch_signals
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step, fit
 from heedful.train.objectives import Objective, combine_terms, counts, objective
 from heedful.train.stopping import EarlyStopping
 
 PATIENCE = 4  # evaluations without a better one
-OFTEN = 250  # steps between evaluations, at most
+MAX_STEPS_BETWEEN_EVALUATIONS = 250  # steps between evaluations, at most
 MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
 
 
 @dataclass
-class Trained:
-    """How training ended."""
+class TrainingResult:
+    """The outcome of training."""
 
     steps: int
     seconds: float
@@ -41,33 +41,33 @@ class Trained:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-class Loop:
-    """One run: steps are shown, an evaluation now and then decides which weights stay.
+class FinetuneLoop:
+    """One run: steps are reporter, an evaluation now and then decides which weights stay.
 
     With few validation rows it runs to its end, and the last weights stay.
     """
 
     def __init__(
-        self, task: Task, model: Model, batches: Batches, valid: Batches, examples: Examples,
-        config: TrainConfig, shown: Progress, begun: bool = False,
+        self, task: FinetuneTask, model: Model, batches: Batches, valid: Batches, examples: Examples,
+        config: TrainConfig, reporter: ProgressReporter, has_head: bool = False,
     ) -> None:  # fmt: skip
         self.task, self.model, self.batches, self.valid = task, model, batches, valid
-        self.examples, self.config, self.shown = examples, config, shown
-        self.begun = begun  # whether the model does the task already: then its scores are taken first
-        self.every = min(len(batches), OFTEN)
+        self.examples, self.config, self.reporter = examples, config, reporter
+        self.has_head = has_head  # whether the model does the task already: then its scores are taken first
+        self.every = min(len(batches), MAX_STEPS_BETWEEN_EVALUATIONS)
         self.stopping = EarlyStopping(patience=PATIENCE, highest=task.highest)
         self.kept: dict[str, Tensor] = {}
-        # Few rows pick a lucky evaluation, or stop the run before their metric has begun to move.
-        chosen = begun or task.by_loss or len(examples) >= MIN_CHOOSING_ROWS
-        self.done = Trained(0, 0.0, math.nan, None, chosen=chosen)
+        # Few rows pick a lucky evaluation, or stop the run before their metric has has_head to move.
+        chosen = has_head or task.by_loss or len(examples) >= MIN_CHOOSING_ROWS
+        self.done = TrainingResult(0, 0.0, math.nan, None, chosen=chosen)
         self.began = self.seen = time.perf_counter()
         self.since, self.ema = 0, math.nan
 
-    def run(self) -> Trained:
+    def run(self) -> TrainingResult:
         """Train; afterwards the model has the weights that stay."""
-        if self.begun:
+        if self.has_head:
             self.done.before = self.evaluate(0)
-        with signals() as asked:
+        with catch_signals() as signals:
             for step in fit(self.model, self.task.objective, self.batches, self.config):
                 self.show(step)
                 if step.number % self.every == 0 or step.number == self.config.steps:
@@ -75,9 +75,9 @@ class Loop:
                 self.done.steps = step.number
                 if self.stopping.stop and self.done.chosen:
                     self.done.stopped = True
-                    self.shown.say(f"stopped early: nothing better since step {self.done.best_step}")
+                    self.reporter.report(f"stopped early: nothing better since step {self.done.best_step}")
                     break
-                if asked.stop:
+                if signals.stop:
                     self.done.interrupted = True
                     break
         self.done.seconds = time.perf_counter() - self.began
@@ -85,6 +85,7 @@ class Loop:
         return self.done
 
     def show(self, step: Step) -> None:
+        """Report a step, a few times a second."""
         self.since += step.tokens
         now = time.perf_counter()
         if now - self.seen < SHOW and step.number < self.config.steps:
@@ -94,10 +95,10 @@ class Loop:
         self.ema = loss if math.isnan(self.ema) else 0.9 * self.ema + 0.1 * loss
         speed = self.since / max(now - self.seen, 1e-9)
         left = (now - self.began) / step.number * (self.config.steps - step.number)
-        self.shown.step({
+        self.reporter.step({
             "step": step.number, "steps": self.config.steps, "loss": loss, "ema": self.ema,
             "val": self.stopping.best, "lr": step.lr, "tokens_per_second": speed,
-            "memory": memory(self.model.device), "eta": left,
+            "memory": peak_memory(self.model.device), "eta": left,
         })  # fmt: skip
         self.seen, self.since = now, 0
 
@@ -114,7 +115,7 @@ class Loop:
             self.kept = {n: p.detach().clone() for n, p in self.model.named_parameters() if p.requires_grad}
         self.done.history.append({"step": number, self.task.metric: metric})
         mark = "  best so far" if better and number and self.done.chosen else ""
-        self.shown.say(f"step {number}: validation {self.task.metric} {metric:.4f}{mark}")
+        self.reporter.report(f"step {number}: validation {self.task.metric} {metric:.4f}{mark}")
         self.seen = time.perf_counter()
         return metric
 

@@ -23,8 +23,8 @@ from heedful.text import load_tokenizer
 from heedful.train.checkpoint import newest
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
-from heedful.weights.tensor_files import open_folder, write_safetensors
 from heedful.weights.names import model_tensors
+from heedful.weights.tensor_files import open_folder, write_safetensors
 from heedful.word2vec import Word2Vec
 from tests.fuzz.mutate import damage_bytes, damage_json, damage_safetensors
 from tests.properties.tiny import tiny
@@ -118,6 +118,34 @@ class Configs(Target):
             bytes(t.detach().contiguous().view(-1).view(torch.uint8).numpy()) for t in held.values()
         )
         assert values(found) == values(expected), f"other weights in {name}"
+
+
+class Adapters(Target):
+    """adapter.json and adapter.safetensors beside the weights: what loads has the adapter that was saved."""
+
+    def prepare(self) -> None:
+        model = tiny("gpt2")
+        heedful.lora(model, rank=2, targets=("q", "v"))
+        self.model = heedful.save(model, self.folder / "model")
+        self.paths = [self.model / name for name in ("adapter.json", "adapter.safetensors")]
+        self.sound = {path: path.read_bytes() for path in self.paths}
+        self.expected = model_tensors(heedful.load(self.model))
+
+    def attempt(self, rng: random.Random) -> None:
+        path = rng.choice(self.paths)
+        damage = damage_json if path.suffix == ".json" else damage_header
+        path.write_bytes(damage(rng, self.sound[path]))
+        try:
+            found = model_tensors(heedful.load(self.model))
+            assert same_tensors(found, self.expected), f"a change in {path.name} was not noticed"
+        finally:
+            path.write_bytes(self.sound[path])
+
+
+def damage_header(rng: random.Random, data: bytes) -> bytes:
+    """The header of a safetensors file, and none of its numbers."""
+    size = 8 + int.from_bytes(data[:8], "little")
+    return damage_bytes(rng, data[:size]) + data[size:]
 
 
 class Tokenizers(Target):
@@ -273,5 +301,5 @@ class Vectors(Target):
 
 TARGETS: dict[str, type[Target]] = {
     "safetensors": Safetensors, "index": Index, "config": Configs, "tokenizer": Tokenizers, "gguf": GGUF,
-    "checkpoint": Checkpoint, "word2vec": Vectors,
+    "checkpoint": Checkpoint, "word2vec": Vectors, "adapter": Adapters,
 }  # fmt: skip

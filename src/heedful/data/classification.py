@@ -13,7 +13,7 @@ from heedful.data.batch import Row
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
 from heedful.data.labels import LabelNames, is_numeral
-from heedful.data.tables import Column, Table, as_table
+from heedful.data.tables import Column, Table
 from heedful.data.token_cache import RaggedArray, encode_texts
 from heedful.data.tokenization import Ids, Template, TokenizerProtocol, find_template
 from heedful.errors import InputError
@@ -25,7 +25,7 @@ def encode_columns(
     take: Callable[[str, tuple[str, ...]], bool],
 ) -> RaggedArray:  # fmt: skip
     """Return the ids of text columns, row by row. `take` sees the extra columns and may refuse the row."""
-    table = as_table(source)
+    table = Table.of(source)
 
     def read_texts() -> Iterator[str]:
         for where, values in table.rows(*texts, *extra):

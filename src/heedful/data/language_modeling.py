@@ -11,7 +11,7 @@ from heedful.data.batch import IGNORE, Row
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
 from heedful.data.readers import Unit
-from heedful.data.tables import Column, Source, Table, as_table, open_documents
+from heedful.data.tables import Column, Source, Table, open_documents
 from heedful.data.token_cache import encode_texts, tokenize_documents
 from heedful.data.tokenization import TokenizerProtocol, find_template, tokenizer_signature
 from heedful.data.windows import TokenWindows
@@ -110,7 +110,7 @@ def completion(
     the beginning of its prompt, then the end of its completion.
     """
     options = BatchOptions(length, batch, seed, truncate)
-    table, template = as_table(source), find_template(tokenizer, end=True)
+    table, template = Table.of(source), find_template(tokenizer, end=True)
     before = template.before
     pairs = (values for _, values in table.rows(prompt, completion))
     texts = (text for asked, written in pairs for text in (asked, space_completion(asked, written)))

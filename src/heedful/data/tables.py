@@ -34,6 +34,11 @@ class Table:
     quoted: bool | None = None
     encoding: str = "utf-8"
 
+    @classmethod
+    def of(cls, source: Paths | Table) -> Table:
+        """Return a table as it is, or the table in these files."""
+        return source if isinstance(source, Table) else cls(source)
+
     @property
     def files(self) -> tuple[Path, ...]:
         return tuple(expand_paths(self.paths))
@@ -198,11 +203,6 @@ def column_index(path: Path, column: Column, names: Sequence[str] | None, width:
 def column_hint(name: str, names: Sequence[str]) -> str:
     """Return the hint of an error about an unknown column: the nearest name, or all."""
     return nearest(name, names) or f"it has {', '.join(map(repr, names[:12])) or 'none'}"
-
-
-def as_table(source: Paths | Table, **options: Any) -> Table:
-    """Return a table as it is, or the table in these files."""
-    return source if isinstance(source, Table) else Table(source, **options)
 
 
 def open_documents(source: Source, unit: Unit = "file", encoding: str = "utf-8") -> Documents:

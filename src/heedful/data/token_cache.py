@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from heedful.data.batches import fingerprint_arrays, join_fingerprints
 from heedful.data.readers import Documents
-from heedful.data.tokenization import TokenizerProtocol, encode_many, tokenizer_fingerprint
+from heedful.data.tokenization import TokenizerProtocol, encode_many, special_token_ids, vocabulary_names
 from heedful.errors import InputError
 from heedful.files import make_folder_atomically
 
@@ -100,7 +100,8 @@ def tokenize_documents(
     """
     facts = ("ids", VERSION, len(tokenizer), list(before), list(after), empty)
     sample = next((text[:4096] for document in source for text in document), "")
-    prints = source.fingerprint(), tokenizer_fingerprint(tokenizer, sample)
+    cut = [vocabulary_names(tokenizer), special_token_ids(tokenizer), tokenizer.encode(sample)]
+    prints = source.fingerprint(), hashlib.sha256(json.dumps(cut).encode()).hexdigest()
     root, owner = _cache_root(source, cache)
     folder = root / join_fingerprints(*prints, json.dumps(facts))[:20]
     if not (folder / "header.json").is_file():

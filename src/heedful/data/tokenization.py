@@ -6,8 +6,6 @@ continue a word, or end a sentence.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -91,12 +89,6 @@ def vocabulary_names(tokenizer: TokenizerProtocol) -> list[str]:
     if isinstance(tokenizer, NamesTokens):
         return tokenizer.tokens(ids)
     return [tokenizer.decode([i]) for i in ids]
-
-
-def tokenizer_fingerprint(tokenizer: TokenizerProtocol, sample: str) -> str:
-    """Return the sha256 of the vocabulary, the special tokens, and how a sample of the text is cut."""
-    facts = [vocabulary_names(tokenizer), special_token_ids(tokenizer), tokenizer.encode(sample)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def special_token_ids(tokenizer: TokenizerProtocol) -> dict[str, int]:

@@ -16,7 +16,7 @@ from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, BucketedOrder, Indices, RowSource, ShuffledOrder, seeded_generator
 from heedful.data.readers import Documents
-from heedful.data.tables import Table, as_table, open_documents, parallel_documents
+from heedful.data.tables import Table, open_documents, parallel_documents
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.files import expand_paths, split_lines, stem_path
 
@@ -159,7 +159,7 @@ class TrainingData:
                 else (s.get("text", "text"),)
             )
             columns = [*columns, *([s["pair"]] if "pair" in s else [])]
-            rows: Table = as_table(self.source(self.files))
+            rows = Table.of(self.source(self.files))
             yield from (text + "\n" for _, values in rows.rows(*columns) for text in values)
 
 

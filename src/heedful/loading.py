@@ -26,7 +26,7 @@ from heedful.files import read_json
 from heedful.models import FAMILIES, by_model_type, find_config, presets
 from heedful.models.base import LM, Config, Family, Model
 from heedful.models.hf_config import config_from, config_from_gguf, config_to, missing_fields
-from heedful.models.hf_config_checks import check_sizes, read_quantization
+from heedful.models.hf_config_checks import TOKEN_IDS, check_kinds, check_sizes, read_quantization
 from heedful.models.memory import check_memory, parameter_count
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
@@ -112,7 +112,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     source = open_folder(where)
     config = config_from(family, hf_config, source.entries)
     check_sizes(config, family.keys, source.entries)
-    model = _outlined(family, config)
+    model = _make_outline(family, config)
     if "quantization" in hf_config:
         _fill_quantised(model, source, hf_config, dtype)
     else:
@@ -135,7 +135,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     return model.to(device).eval()
 
 
-def _outlined(family: Family, config: Config) -> Model:
+def _make_outline(family: Family, config: Config) -> Model:
     """A model without values, of a config that a file brought along."""
     try:
         with outline():
@@ -264,7 +264,7 @@ def _open_gguf(path: Path) -> tuple[GGUFFile, Family, Config]:
 def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
     source, family, config = _open_gguf(path)
     assert family.gguf_names is not None
-    model = _outlined(family, config)
+    model = _make_outline(family, config)
     rows = family.gguf_names(config)
     fill_model(model, source, rows, copies=family.copies, drop=family.dropped(config), dtype=dtype)
     model.tie()
@@ -296,7 +296,7 @@ def skeleton(name: str | Path) -> Model:
         config = config_from(family, hf_config, entries)
         if weights:
             check_sizes(config, family.keys, entries)
-    model = _outlined(family, config)
+    model = _make_outline(family, config)
     model.hf_config = hf_config
     return model
 
@@ -316,6 +316,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
             )
         raise NotFound(f"{folder} has no {name}", hint="is it the folder of a model?")
     hf_config: dict[str, Any] = read_json(path)
+    check_kinds(f"{name}:", hf_config, TOKEN_IDS)
     return hf_config
 
 
@@ -389,7 +390,7 @@ def embed(
             "embed needs an encoder or a decoder", hint="an encoder-decoder has model.encode(source)"
         )
     how = pooling or model.pooling or Pooling()
-    ids = [_shortened(model.tokenizer, sentence, how.length) for sentence in sentences]
+    ids = [_encode_truncated(model.tokenizer, sentence, how.length) for sentence in sentences]
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))  # alike lengths together: less padding
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     out = torch.zeros(len(ids), model.config.dim)
@@ -409,7 +410,7 @@ def embed(
     return out
 
 
-def _shortened(tokenizer: Tokenizer, text: str, length: int | None) -> list[int]:
+def _encode_truncated(tokenizer: Tokenizer, text: str, length: int | None) -> list[int]:
     """The ids of a text, at most `length`: what stands around it stays, the text itself is cut at its end."""
     ids = tokenizer.encode(text)
     if length is None or len(ids) <= length:
@@ -422,7 +423,7 @@ def _shortened(tokenizer: Tokenizer, text: str, length: int | None) -> list[int]
 
 
 @torch.no_grad()
-def _sentence_vectors(model: LM, ids: list[list[int]], how: Pooling) -> Tensor:
+def _sentence_vectors(model: LM, ids: list[list[int]], pooling: Pooling) -> Tensor:
     tokens = torch.zeros(len(ids), max(1, max(map(len, ids))), dtype=torch.long)
     valid = torch.zeros_like(tokens, dtype=torch.bool)
     for r, row in enumerate(ids):
@@ -430,4 +431,4 @@ def _sentence_vectors(model: LM, ids: list[list[int]], how: Pooling) -> Tensor:
         valid[r, : len(row)] = True
     tokens, valid = tokens.to(model.device), valid.to(model.device)
     padded = None if bool(valid.all()) else valid
-    return pool_tokens(model.encode(tokens, valid=padded), valid, how).float().cpu()
+    return pool_tokens(model.encode(tokens, valid=padded), valid, pooling).float().cpu()

@@ -87,6 +87,13 @@ def test_how_weights_were_rounded_is_looked_at(told: Any, tmp_path: Path) -> Non
         heedful.load(folder)
 
 
+def test_the_ids_that_rule_generation_are_looked_at(tmp_path: Path) -> None:
+    folder = heedful.save(tiny("gpt2"), tmp_path / "m")
+    (folder / "generation_config.json").write_text('{"eos_token_id": "</s>"}')
+    with pytest.raises(ConfigError, match="generation_config.json: eos_token_id='</s>' .* a whole number"):
+        heedful.load(folder)
+
+
 def test_sizes_are_looked_at_before_a_skeleton_is_made(tmp_path: Path) -> None:
     from heedful.loading import skeleton
 

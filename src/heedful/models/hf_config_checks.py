@@ -13,10 +13,12 @@ from heedful.errors import ConfigError
 from heedful.models.family import Config, Family, check_value
 from heedful.weights.tensor_files import TensorEntry
 
-IDS = "int | tuple[int, ...]"
+TOKEN_IDS = dict.fromkeys(
+    ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"), "int | tuple[int, ...]"
+)
 COMMON = {
+    **TOKEN_IDS,
     "architectures": "tuple[str, ...]", "id2label": "dict", "label2id": "dict", "num_labels": "int",
-    "bos_token_id": IDS, "eos_token_id": IDS, "pad_token_id": IDS, "decoder_start_token_id": IDS,
     "quantization": "dict", "task_specific_params": "dict", "task_prompt": "str", "problem_type": "str",
     "classifier_pooling": "str",
 }  # fmt: skip

@@ -107,7 +107,13 @@ class PickleFile:
                 ) from None
             if not isinstance(loaded, Mapping):
                 raise CorruptFile(f"{path} holds a {type(loaded).__name__}, not a table of tensors")
-            self.tensors.update({k: v for k, v in loaded.items() if isinstance(v, Tensor)})
+            for name, tensor in loaded.items():
+                if name in self.tensors:
+                    raise CorruptFile(
+                        f"{path} repeats {name!r:.80} of another shard", hint="fetch them again"
+                    )
+                if isinstance(tensor, Tensor):
+                    self.tensors[name] = tensor
         self.entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in self.tensors.items()}
 
     def read(self, name: str) -> Tensor:
@@ -175,8 +181,8 @@ def write_safetensors(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: 
     return remove_others(folder, {SAFE_INDEX, *files})
 
 
-def remove_others(folder: Path, written: set[str]) -> None:
+def remove_others(folder: Path, kept_names: set[str]) -> None:
     """Take away what an earlier save left, so that the next load cannot mix old weights with new."""
     for path in [*folder.glob("model*.safetensors"), folder / SAFE_INDEX]:
-        if path.name not in written:
+        if path.name not in kept_names:
             path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ import pytest
 import heedful
 from heedful.evaluate.generated import rouge
 from heedful.runs.evaluate import EvaluationRequest, evaluate
-from heedful.runs.evaluate_written import encode_prompts
+from heedful.runs.evaluate_written import encode_sources
 from tests.runs import finetuning
 from tests.runs.conftest import Heed
 from tests.runs.finetuning import SENTENCES, german, table
@@ -82,7 +82,7 @@ def test_lines_of_two_files_belong_together_and_empty_ones_are_left_out(
 
 def test_a_decoder_is_asked_and_a_long_text_loses_its_end_only(models: dict[str, Path]) -> None:
     model = heedful.load(models["decoder"])
-    short, long = encode_prompts(model, "summarize", [SENTENCES[0], " ".join(SENTENCES)], 8)
+    short, long = encode_sources(model, "summarize", [SENTENCES[0], " ".join(SENTENCES)], 8)
     ask = model.tokenizer.encode("\nTL;DR:", special=False)
     assert model.tokenizer.decode(short) == f"{SENTENCES[0]}\nTL;DR:"
     assert long[-len(ask) :] == ask == short[-len(ask) :]

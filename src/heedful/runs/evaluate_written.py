@@ -19,10 +19,11 @@ from heedful.files import expand_paths
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.runs.evaluate import EvaluationRequest
 from heedful.runs.finetune.column_roles import ROLES, infer_columns
-from heedful.runs.finetune.generation_tasks import BLANK, prefix, summary_prompt, truncate_text
+from heedful.runs.finetune.generation_tasks import BLANK, summary_prompt, truncate_text
 from heedful.runs.finetune.input_files import InputFile, inspect, select_rows
 from heedful.runs.prepare import can_generate
 from heedful.runs.progress import make_reporter
+from heedful.tasks.text2text import task_prefix
 
 PIPELINES = {"translate": "translation", "summarize": "summarization"}
 Pair = tuple[str, str]
@@ -35,7 +36,7 @@ def generation_scores(model: Model, request: EvaluationRequest, task: str, score
     pairs, facts = read_pairs(request, task, options)
     pairs = pairs[: None if request.limit is None else request.limit * request.batch]
     max_tokens = request.length or 128
-    sources = encode_prompts(model, task, [text for text, _ in pairs], max_tokens)
+    sources = encode_sources(model, task, [text for text, _ in pairs], max_tokens)
     beams = {"beams": 4} if isinstance(model, Seq2Seq) else {}
     guesses: list[str] = []
     bar = make_reporter(len(sources), request.quiet)
@@ -66,7 +67,9 @@ def read_pairs(
             raise InputError(f"{request.files[0]} and {request.files[1]} have no line where both hold text")
         return kept, {"left_out": len(both) - len(kept)} if len(kept) < len(both) else {}
     if len(request.files) > 2:
-        raise InputError(f"{task} reads one table or two files of lines; got {len(request.files)} files")
+        raise InputError(
+            f"{task} reads one table or two files of lines", hint=f"got {len(request.files)} files"
+        )
     source, columns = open_table(request.files[0], task, given, encoding)
     found = select_rows(source, columns)
     facts: dict[str, Any] = {"columns": list(columns.values())}
@@ -110,12 +113,15 @@ def check_table(path: str, task: str) -> str:
         return table_delimiter(expand_paths(path)[0])
     except InputError:
         raise InputError(
-            f"{task} needs texts and what is expected of them: one .csv, .tsv or .jsonl file with both, "
-            f"or two files of as many lines; got {path} alone"
+            (
+                f"{task} needs texts and what is expected of them: one .csv, .tsv or .jsonl file with "
+                "both, or two files of as many lines"
+            ),
+            hint=f"got {path} alone",
         ) from None
 
 
-def encode_prompts(model: Model, task: str, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
+def encode_sources(model: Model, task: str, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
     """Return the prompt of every text. A long one loses its end; what stands around it stays."""
     tokenizer = model.tokenizer
     if not can_generate(model) or (isinstance(model, LM) and task == "translate"):
@@ -124,7 +130,7 @@ def encode_prompts(model: Model, task: str, texts: Sequence[str], max_tokens: in
         raise InputError(f"{task} needs a model that writes, {kinds}", hint=f"{this}")
     context = context_length(model, source=True)
     if isinstance(model, Seq2Seq):
-        lead = prefix(model, PIPELINES[task])
+        lead = task_prefix(model, PIPELINES[task])
         whole = lambda text: encode_prompt(model, lead + text)
         room = None if context is None else context - len(whole("a"))
     else:

@@ -20,6 +20,11 @@ from heedful.tasks.generation import GENERATION_BATCH_SIZE, GenerationPipeline, 
 # For every kind of model max_length and min_length count new tokens alone.
 NEW_LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 
+SUMMARY_REQUEST = (
+    "Summarize the following text in one or two sentences.\n\n{text}"  # in a conversation
+)
+SUMMARY_PROMPT = "{text}\nTL;DR:"  # of one that continues texts   (Radford et al. 2019 §3.6)
+
 
 class Text2Text(GenerationPipeline):
     """[{"generated_text"}]"""
@@ -69,7 +74,7 @@ class Text2Text(GenerationPipeline):
     def prompt(self, text: str, truncation: Any, new: int = 1) -> list[int]:
         """Return what the model reads for a text; with `truncation` as much as lets `new` tokens follow."""
         if isinstance(self.model, Seq2Seq):
-            return self.source_ids(self.prefix() + text, truncation)
+            return self.source_ids(task_prefix(self.model, self.task) + text, truncation)
         ids, context = self.decoder_prompt(text), context_length(self.model)
         if not truncates(truncation) or context is None:
             return ids
@@ -105,11 +110,6 @@ class Text2Text(GenerationPipeline):
         """Return the prompt of a model that only continues texts."""
         return text
 
-    def prefix(self) -> str:
-        """Return what a model of many tasks reads before the text, as its config.json says."""
-        tasks = self.model.hf_config.get("task_specific_params") or {}
-        return str(tasks.get(self.task, {}).get("prefix", ""))
-
 
 class Summarization(Text2Text):
     """[{"summary_text"}]"""
@@ -118,10 +118,10 @@ class Summarization(Text2Text):
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
 
     def chat_request(self, text: str) -> str:
-        return f"Summarize the following text in one or two sentences.\n\n{text}"
+        return SUMMARY_REQUEST.replace("{text}", text)
 
     def plain_prompt(self, text: str) -> str:
-        return f"{text}\nTL;DR:"  # Radford et al. 2019 §3.6
+        return SUMMARY_PROMPT.replace("{text}", text)
 
 
 class Translation(GenerationPipeline):
@@ -186,6 +186,12 @@ class Translation(GenerationPipeline):
         return ""
 
 
+def task_prefix(model: Model, task: str) -> str:
+    """Return what a model of many tasks, such as T5, reads before the text, as its config.json says."""
+    settings = (model.hf_config.get("task_specific_params") or {}).get(task) or {}
+    return str(settings.get("prefix") or "")
+
+
 def languages(model: Model) -> tuple[str, str] | None:
     """Return source and target language as config.json names them: "languages": ["en", "de"]."""
     names = model.hf_config.get("languages")
@@ -222,7 +228,7 @@ def check_prompts(model: Model, prompts: Sequence[Sequence[int]]) -> None:
 def check_text(text: Any) -> str:
     """Return the text; raise InputError if it is none or empty."""
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"the input must be a text that is not empty; got {text!r:.60}")
+        raise InputError("the input must be a text that is not empty", hint=f"got {text!r:.60}")
     return text
 
 

@@ -76,7 +76,7 @@ COUNT_HINT = "; if the first line has no names, count the columns: --text 0 --la
 TASKS_BY_KIND = {"conll": ("tag",), "squad": ("answer",), "text": ("complete",), "table": tuple(ROLES)}
 
 
-def infer_task(
+def infer_file_task(
     source: InputFile, requested: str | None, column_flags: dict[str, str | None] | None = None
 ) -> str:
     """Return the requested task if the file fits it; else the one that its columns tell.
@@ -94,7 +94,7 @@ def infer_task(
                 f"{source.path} holds {KIND_NAMES[source.kind]}, which --task {requested} cannot learn from"
             )
             table = " (a table is called .csv, .tsv or .jsonl)" if source.kind == "text" else ""
-            raise InputError(f"{what}; it is for --task {fits}{table}")
+            raise InputError(what, hint=f"it is for --task {fits}{table}")
         return requested
     if source.kind != "table":
         return TASKS_BY_KIND[source.kind][0]
@@ -109,7 +109,7 @@ def infer_task(
     what = f"what is to be learnt from {source.path}? It has the columns {list_columns(source)}"
     missing = [flag for flag in ("--text", "--label") if not (column_flags or {}).get(flag)]
     say = " and ".join([f"say --task ({', '.join(ROLES)})", *missing])
-    raise InputError(f"{what}; {say}{COUNT_HINT if missing else ''}")
+    raise InputError(what, hint=f"{say}{(COUNT_HINT if missing else '')}")
 
 
 def check_flags(source: InputFile, column_flags: dict[str, str | None]) -> None:
@@ -118,7 +118,7 @@ def check_flags(source: InputFile, column_flags: dict[str, str | None]) -> None:
     for flag, name in column_flags.items():
         if name is not None and flag not in useful:
             what = f"{flag} {name}: {source.path} holds {KIND_NAMES[source.kind]} and has no such column"
-            raise ConfigError(f"{what}; leave it out")
+            raise ConfigError(what, hint="leave it out")
 
 
 # Columns that together tell a task, the most telling first.
@@ -186,12 +186,12 @@ def infer_columns(
     elif missing:
         role = missing[0]
         which = f"which column of {source.path} is the {role}? It has {list_columns(source)}"
-        raise InputError(f"{which}; say {roles[role][0]} NAME{COUNT_HINT}")
+        raise InputError(which, hint=f"say {roles[role][0]} NAME{COUNT_HINT}")
     if task == "classify" and column_flags.get("--text") is None and "pair" not in found:
         second = next((c for c in source.columns if c.lower() in SECOND and c not in found.values()), None)
         if found["text"].lower() in FIRST and second is not None:
             found["pair"] = second
     if twice := next((name for name in found.values() if name in source.repeated), None):
-        raise InputError(f"{source.path} has several columns called {twice!r}; rename all but one")
+        raise InputError(f"{source.path} has several columns called {twice!r}", hint="rename all but one")
     order = [*roles, "pair"]
     return {role: found[role] for role in order if role in found}

@@ -94,11 +94,11 @@ def output_folder(request: FinetuneRequest) -> Path:
     if request.out is not None:
         out = Path(request.out)
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
-            raise ConfigError(f"--out {out} is there already; take another name, or delete it")
+            raise ConfigError(f"--out {out} is there already", hint="take another name, or delete it")
         above = next(path for path in out.absolute().parents if path.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):  # told now, and not after an hour of training
             why = "nothing may be written there" if above.is_dir() else "that is a file"
-            raise ConfigError(f"--out {out} would lie in {above}: {why}; take another place")
+            raise ConfigError(f"--out {out} would lie in {above}: {why}", hint="take another place")
         return out
     name = f"{Path(request.file).name.split('.')[0] or 'data'}-{Path(request.model).name}"
     tries = (Path(f"{name}{suffix}") for suffix in ("", *(f"-{i}" for i in range(2, 1000))))
@@ -136,7 +136,7 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
         sync(out.parent)
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise HeedfulError(f"could not write {out}: {reason}; nothing is left there") from None
+        raise HeedfulError(f"could not write {out}: {reason}", hint="nothing is left there") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -170,7 +170,7 @@ def make_card(result: FinetuneResult, request: FinetuneRequest) -> Card:
         base=base_name(request.model),
         task=result.pipeline,
         use=result.use,
-        command=command_line(request),
+        command=repeat_command(request),
         data=file,
         sha256=result.found["sha256"],
         train_rows=result.train_rows,
@@ -188,7 +188,7 @@ def base_name(model: str) -> str:
     return Path(model).resolve().name if Path(model).exists() else model
 
 
-def command_line(request: FinetuneRequest) -> str:
+def repeat_command(request: FinetuneRequest) -> str:
     """Return the command line that repeats the run."""
     words = ["heed", "finetune", base_name(request.model), Path(request.file).name]
     for name in ("task", "text", "label", "pair", "epochs", "lr", "batch", "length", "dtype"):

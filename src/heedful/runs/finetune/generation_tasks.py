@@ -28,6 +28,7 @@ from heedful.runs.finetune.finetune_task import (
 from heedful.runs.finetune.input_files import InputFile, MemoryTable, select_rows
 from heedful.runs.finetune.sequence_tasks import as_table
 from heedful.runs.prepare import can_generate
+from heedful.tasks.text2text import SUMMARY_PROMPT, SUMMARY_REQUEST, task_prefix
 from heedful.train.objectives import Objective
 
 MAX_SCORED_ROWS = 200  # validation rows that are written out to be scored
@@ -59,7 +60,7 @@ class GenerationTask(FinetuneTask):
                 " or a decoder, such as smollm2-135m-instruct" if self.decoder else ""
             )
             this = f"this one is a {model.family.name} with a {model.config.head!r} head"
-            raise InputError(f"{self.name} needs a model that writes, {kinds}; {this}")
+            raise InputError(f"{self.name} needs a model that writes, {kinds}", hint=this)
 
     def attach_head(self, model: Model, seed: int) -> tuple[Model, str]:
         return model, "its own head"
@@ -75,7 +76,7 @@ class GenerationTask(FinetuneTask):
         rows = as_table(examples, batching.length, 2)
         if isinstance(model, Seq2Seq):
             return data.parallel(
-                rows, model.tokenizer, columns=(0, 1), prefix=prefix(model, self.pipeline),
+                rows, model.tokenizer, columns=(0, 1), prefix=task_prefix(model, self.pipeline),
                 start=model.start_token, **batching.keywords,
             )  # fmt: skip
         prompts = zip(self.prompts(examples, model, batching), (row[1] for row in rows.held), strict=True)
@@ -125,7 +126,7 @@ class GenerationTask(FinetuneTask):
         most = min(max(lengths) + 8, batching.length)
         tokenizer = model.tokenizer
         if isinstance(model, Seq2Seq):
-            lead = prefix(model, self.pipeline)
+            lead = task_prefix(model, self.pipeline)
             prompts = [
                 tokenizer.encode(lead + truncate_text(row[0], batching.length - 4, model))
                 for row in some.items
@@ -234,7 +235,8 @@ class Complete(GenerationTask):
     def check(self, model: Model) -> None:
         if not isinstance(model, LM):
             raise InputError(
-                "complete needs a decoder, such as smollm2-135m-instruct; this model has an encoder too"
+                "complete needs a decoder, such as smollm2-135m-instruct",
+                hint="this model has an encoder too",
             )
         super().check(model)
 
@@ -256,17 +258,10 @@ def summary_prompt(model: Model) -> str:
     """Return a decoder's prompt for a summary: a message if it converses, else "TL;DR:" as for GPT-2."""
     tokenizer = model.tokenizer
     if tokenizer.chat_template is None:
-        return f"{BLANK}\nTL;DR:"  # Radford et al. 2019 §3.6
-    said = f"Summarize the following text in one or two sentences.\n\n{BLANK}"
-    text: str = tokenizer.chat([{"role": "user", "content": said}])
+        return SUMMARY_PROMPT
+    text: str = tokenizer.chat([{"role": "user", "content": SUMMARY_REQUEST}])
     first = tokenizer.tokens(find_template(tokenizer).before)  # which encoding will put there itself
     return text.removeprefix("".join(first))
-
-
-def prefix(model: Model, task: str) -> str:
-    """Return the prefix of every source text, by which T5 knows its task."""
-    said = (model.hf_config.get("task_specific_params") or {}).get(task) or {}
-    return str(said.get("prefix") or "")
 
 
 def truncate_text(text: str, tokens: int, model: Model) -> str:

@@ -77,11 +77,13 @@ class MemoryTable(Table):
 def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> InputFile:
     """Open a file and find out its kind, columns and rows."""
     if Path(path).is_dir():
-        raise InputError(f"{path} is a folder; give one file")
+        raise InputError(f"{path} is a folder", hint="give one file")
     try:
         codecs.lookup(encoding)
     except LookupError:
-        raise ConfigError(f"no encoding is called {encoding!r}; utf-8, cp1252, latin-1, utf-16 …") from None
+        raise ConfigError(
+            f"no encoding is called {encoding!r}", hint="utf-8, cp1252, latin-1, utf-16 …"
+        ) from None
     file = expand_paths(path)[0]
     if not file.stat().st_size:
         raise InputError(f"{file} is empty")
@@ -90,7 +92,7 @@ def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Input
     kind = file_kind(file, encoding)
     if kind != "table":
         return InputFile(file, kind, encoding)
-    table = None if is_json(file) else read_rows(file, encoding)
+    table = None if is_json(file) else open_delimited(file, encoding)
     rows = list(objects_of(file, encoding) if table is None else table_rows(table, header))
     if not rows:
         raise InputError(f"{file} has no rows")
@@ -127,7 +129,8 @@ def file_kind(path: Path, encoding: str) -> Kind:
         return "conll" if looks_tagged(path, encoding) else "text"
     hint = nearest(suffix, [*TABLE_KINDS, *CONLL, ".txt"])
     raise InputError(
-        f"cannot tell what {path} is by its name; {hint or 'use .csv, .tsv, .jsonl, .conll, .json or .txt'}"
+        f"cannot tell what {path} is by its name",
+        hint=hint or "use .csv, .tsv, .jsonl, .conll, .json or .txt",
     )
 
 
@@ -161,7 +164,7 @@ def objects_of(path: Path, encoding: str) -> Iterator[Row]:
             yield Row(f"line {line}", parse_object(path, line, text))
 
 
-def read_rows(path: Path, encoding: str) -> Table:
+def open_delimited(path: Path, encoding: str) -> Table:
     """Return a file of delimited columns, by the delimiter of its first line."""
     table = Table(path, encoding=encoding)
     first = table.names
@@ -184,7 +187,7 @@ def select_columns(source: InputFile, column: str, flag: str) -> str:
     """Return the column if the file has it; raise InputError with the nearest name if not."""
     if column not in source.columns:
         raise InputError(
-            f"{source.path} has no column {column!r} for {flag}; {column_hint(column, source.columns)}"
+            f"{source.path} has no column {column!r} for {flag}", hint=column_hint(column, source.columns)
         )
     return column
 
@@ -225,7 +228,7 @@ def select_rows(
         reason, where = max(out.items(), key=lambda item: len(item[1]))
         listed = ", ".join(f"{role} = {name!r}" for role, name in columns.items())
         none = f"{source.path}: none of its {len(source.rows):,} rows can be used"
-        raise InputError(f"{none}: {len(where):,} are {reason}; read as {listed}")
+        raise InputError(f"{none}: {len(where):,} are {reason}", hint=f"read as {listed}")
     return SelectedRows(cells, locations, tuple(left_out(reason, where) for reason, where in out.items()))
 
 

@@ -18,7 +18,7 @@ from heedful.models import FAMILIES, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
 from heedful.runs.evaluate import load_trained
-from heedful.runs.finetune.column_roles import check_flags, infer_task, list_columns
+from heedful.runs.finetune.column_roles import check_flags, infer_file_task, list_columns
 from heedful.runs.finetune.finetune_loop import MIN_CHOOSING_ROWS, FinetuneLoop, TrainingResult
 from heedful.runs.finetune.finetune_result import (
     FinetuneRequest,
@@ -43,7 +43,7 @@ from heedful.runs.prepare import check_vocabulary
 from heedful.runs.progress import LineReporter, ProgressReporter, SilentReporter, make_reporter
 from heedful.runs.train import TrainingInterrupted
 from heedful.train.config import TrainConfig
-from heedful.weights.bases import BASES, bundled_folder
+from heedful.weights.bases import BASES, bundled_models
 
 FINETUNE_TASKS: dict[str, type[FinetuneTask]] = {
     kind.name: kind for kind in (Classify, Tag, Answer, Translate, Summarize, Similarity, Complete)
@@ -209,7 +209,7 @@ def report_uncertainty(result: FinetuneResult, task: FinetuneTask, reporter: Pro
 def read_examples(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
     """Read the file, report what was found, and split off validation examples."""
     source = inspect(request.file, encoding=request.encoding, header=request.header)
-    task = FINETUNE_TASKS[infer_task(source, request.task, request.column_flags)]()
+    task = FINETUNE_TASKS[infer_file_task(source, request.task, request.column_flags)]()
     check_flags(source, request.column_flags)
     examples = task.read(source, request.column_flags)
     train, valid, split_method = split_examples(task, examples, request)
@@ -232,7 +232,7 @@ def split_examples(
         what = "" if "characters" in task.facts(train, valid) else f"{len(valid):,} {task.what} held out, "
         return train, valid, f"{what}{split_method} (seed {request.seed})"
     other = inspect(request.valid, encoding=request.encoding, header=request.header)
-    infer_task(other, task.name)
+    infer_file_task(other, task.name)
     valid = task.read(other, request.column_flags)
     notes = "".join(f"; {note}" for note in valid.notes)
     return examples, valid, f"{len(valid):,} {task.what} of {request.valid}{notes}"
@@ -294,12 +294,12 @@ def load_base(name: str, device: str) -> Model:
         if name in presets() or name in FAMILIES:
             what = f"{name!r} is known here by its shape and has no weights to start from"
             way = "give a folder, a model at hand (heed ls) or a hub id"
-            raise NotFound(f"{what}; {way}") from None
-        if hint := nearest(name, [*BASES, *bundled_folder()]):
-            raise NotFound(f"no model is called {name!r}; {hint}") from None
+            raise NotFound(what, hint=way) from None
+        if hint := nearest(name, [*BASES, *bundled_models()]):
+            raise NotFound(f"no model is called {name!r}", hint=hint) from None
         raise
     if "quantization" in model.hf_config:
-        raise InputError(f"{name} was quantised and cannot learn; take the model it was made from")
+        raise InputError(f"{name} was quantised and cannot learn", hint="take the model it was made from")
     check_vocabulary(model, model.tokenizer, name)
     if next(adapted_modules(model), None) is not None:
         merge(model)

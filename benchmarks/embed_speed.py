@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 import heedful
-from heedful.weights.bases import installed
+from heedful.weights.bases import installed_models
 
 Run = Callable[[list[str]], np.ndarray]
 COMMON = """
@@ -108,7 +108,7 @@ def main() -> None:
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     warnings.simplefilter("ignore")
-    folder, texts = installed()["all-minilm-l6-v2"], sentences(a.count)
+    folder, texts = installed_models()["all-minilm-l6-v2"], sentences(a.count)
     with tempfile.TemporaryDirectory() as scratch:
         makers: dict[str, Callable[[], Run]] = {
             "heedful": lambda: ours(folder, a.batch),

@@ -14,14 +14,14 @@ from heedful.loading import save_on_base, with_head
 from heedful.models.base import Model
 from heedful.runs import ledger
 from heedful.runs.verify import read_number
-from heedful.weights.bases import bundled, bundled_vectors, installed
+from heedful.weights.bases import bundled_models, bundled_vectors, installed_models
 
 MIB = 2**20
-BUNDLED = bundled()
+BUNDLED = bundled_models()
 LEDGER = ledger.rows_by_name(Path(__file__).parents[1] / "results")
 MODELS = sorted(set(BUNDLED) - set(bundled_vectors()))
 needs_base = pytest.mark.skipif(
-    "all-minilm-l6-v2" not in installed(), reason="all-minilm-l6-v2 is not installed"
+    "all-minilm-l6-v2" not in installed_models(), reason="all-minilm-l6-v2 is not installed"
 )
 
 

@@ -16,12 +16,12 @@ from typer.core import TyperGroup
 from heedful.cli import COMMANDS, load_command, main
 from heedful.errors import NotFound
 from heedful.models import FAMILIES
-from heedful.weights.bases import BASES, installed
+from heedful.weights.bases import BASES, installed_models
 
 README = Path(__file__).parents[1] / "README.md"
 PAGES = [README, *README.parent.glob("C*.md"), *sorted((README.parent / "docs").glob("*.md"))]
 TEXT = README.read_text(encoding="utf-8")
-needs_bases = pytest.mark.skipif(installed().keys() != BASES.keys(), reason="the bases are not installed")
+needs_bases = pytest.mark.skipif(installed_models().keys() != BASES.keys(), reason="the bases are not installed")
 BLOCK = re.compile(
     r"^(?P<not_run><!-- not run: .+ -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -52,7 +52,7 @@ def test_the_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.
         try:
             exec(compile(padded, README, "exec"), names)
         except NotFound as missing:
-            if installed().keys() == BASES.keys():
+            if installed_models().keys() == BASES.keys():
                 raise
             pytest.skip(str(missing))
 

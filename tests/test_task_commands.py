@@ -23,7 +23,7 @@ from heedful.commands.ls import read_card
 from heedful.commands.output import align_columns, mark_spans
 from heedful.commands.text_arguments import file_text
 from heedful.models.base import Model
-from heedful.weights.bases import bundled
+from heedful.weights.bases import bundled_models
 from heedful.weights.hub import resolve
 from tests.decode.toy import letters
 from tests.properties.tiny import tiny
@@ -435,4 +435,4 @@ def test_a_folder_that_is_called_as_a_model_does_not_take_its_place(
     module = importlib.import_module("heedful.tasks.pipeline")
     monkeypatch.setattr(module, "load", lambda where, **_: opened.append(where) or kept)
     heed("classify", "the cat")
-    assert opened == [bundled()["sentiment"]]  # but never in the place of the task's own
+    assert opened == [bundled_models()["sentiment"]]  # but never in the place of the task's own

@@ -80,12 +80,12 @@ def _read_json(path: Path, kind: type) -> Any:
         raise CorruptFile(f"{path} is missing ({error!s:.80})", hint="fetch it again") from None
 
 
-def write_pooling(how: Pooling | None, folder: Path, dim: int) -> None:
+def write_pooling(pooling: Pooling | None, folder: Path, dim: int) -> None:
     """The files `read_pooling` reads; nothing for a model that is not for sentences."""
-    if how is None:
+    if pooling is None:
         (folder / "modules.json").unlink(missing_ok=True)  # of an earlier model in the same folder
         return
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if how.normalise else [])]
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if pooling.normalise else [])]
     modules = [
         {
             "idx": i,
@@ -97,8 +97,8 @@ def write_pooling(how: Pooling | None, folder: Path, dim: int) -> None:
     ]
     (folder / "modules.json").write_text(json.dumps(modules, indent=2))
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    said = {"word_embedding_dimension": dim} | {key: mode == how.mode for key, mode in MODES.items()}
+    said = {"word_embedding_dimension": dim} | {key: mode == pooling.mode for key, mode in MODES.items()}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(said, indent=2))
     (folder / "sentence_bert_config.json").write_text(
-        json.dumps({"max_seq_length": how.length, "do_lower_case": False})
+        json.dumps({"max_seq_length": pooling.length, "do_lower_case": False})
     )

@@ -37,22 +37,22 @@ def model_tree(model: nn.Module) -> Node:
     return _node("", model, tables, set())
 
 
-def _node(name: str, module: nn.Module, tables: dict[int, str], seen: set[int]) -> Node:
+def _node(name: str, module: nn.Module, tables: dict[int, str], visited: set[int]) -> Node:
     ours = type(module).__module__.startswith("heedful")
     doc = (type(module).__doc__ or "").strip() if ours else ""
     node = Node(name, type(module).__name__, doc.split("\n")[0], 0)
     node.settings = _settings(module) if ours else {}
     node.shape = _shape(module)
     for parameter in module.parameters(recurse=False):
-        if id(parameter) in seen:
+        if id(parameter) in visited:
             node.tied = tables[id(parameter)].removesuffix(".weight")
         else:
-            seen.add(id(parameter))
+            visited.add(id(parameter))
             node.parameters += parameter.numel()
     if isinstance(module, SigmoidRouter):  # its bias is moved by training, though by no gradient
         node.parameters += module.bias.numel()
     for label, times, child in _children(module):
-        below = _node(label, child, tables, seen)
+        below = _node(label, child, tables, visited)
         below.times = times
         node.parameters += below.parameters * times
         if below.parameters or below.tied or isinstance(child, nn.Linear) or below.equation:

@@ -111,7 +111,7 @@ def test_a_product_in_whole_numbers_is_that_of_its_bytes(
     v, scale = torch.randn(columns, device=DEVICE) * 3, torch.rand(count, device=DEVICE)
     digits = torch.zeros(2 * columns, dtype=torch.int8, device=DEVICE)
     gains, y = torch.zeros(columns // 16, device=DEVICE), torch.zeros(count, device=DEVICE)
-    I.round_kernel[(-(-columns // 32),)](v, digits, gains, columns, BLOCK=32, num_warps=1)
+    I.round_digits_kernel[(-(-columns // 32),)](v, digits, gains, columns, BLOCK=32, num_warps=1)
     hi, lo = digits.view(2, columns).double()
     kept = (256 * hi + lo) * gains.double().repeat_interleave(16)
     assert (kept - v).abs().max() < 2e-4

@@ -60,7 +60,7 @@ def test_rows_that_end_early_do_not_change_the_others() -> None:
 
 def test_a_stepper_with_a_fixed_number_of_rows_writes_the_same() -> None:
     class Stiff(EagerStepper):
-        fixed = True
+        fixed_batch = True
 
     model = tiny("gpt2")
     prompts = prompts_for(model)

@@ -36,10 +36,10 @@ def size(model: Model) -> int:
 def test_eight_bits_are_within_half_a_step_of_the_weight() -> None:
     base = nn.Linear(48, 20)
     layer = Int8Linear(base)
-    gap = (layer.wide(torch.float32) - base.weight).abs()
+    gap = (layer.dequantise(torch.float32) - base.weight).abs()
     assert (gap <= layer.scale[:, None] * 0.501).all()
     x = torch.randn(7, 48)
-    assert torch.allclose(layer(x), F.linear(x, layer.wide(torch.float32), base.bias), atol=1e-5)
+    assert torch.allclose(layer(x), F.linear(x, layer.dequantise(torch.float32), base.bias), atol=1e-5)
     assert torch.allclose(layer(x[:2]), layer(x)[:2], atol=1e-5)  # few rows take another product
 
 
@@ -53,7 +53,7 @@ for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
     for size in (1, 2, 12, 16, 20, 24, 33, 48, 50, 96):
         for kind in (Int8Linear, Int4Linear) if size == 96 else (Int8Linear,):
             layer = kind(nn.Linear(size, 7)).to(dtype)
-            wide = torch.nn.functional.linear(x := torch.randn(9, size, dtype=dtype), layer.wide(dtype))
+            wide = torch.nn.functional.linear(x := torch.randn(9, size, dtype=dtype), layer.dequantise(dtype))
             exact = wide + layer.bias
             limit = {torch.float64: 1e-9, torch.float32: 1e-5}.get(dtype, 5e-2)
             for rows in (1, 2, 3, 4, 5, 9):
@@ -74,7 +74,7 @@ def test_few_rows_of_any_size_type_and_address_are_multiplied_as_defined() -> No
 def test_four_bits_are_within_half_a_step_of_the_weight(group: int) -> None:
     base = nn.Linear(128, 20)
     layer = Int4Linear(base, group)
-    gap = (layer.wide(torch.float32) - base.weight).abs().unflatten(1, (-1, group))
+    gap = (layer.dequantise(torch.float32) - base.weight).abs().unflatten(1, (-1, group))
     assert (gap <= layer.scale[..., :1] * 0.501).all()
     assert layer.weight.numel() == base.weight.numel() // 2
 
@@ -151,7 +151,7 @@ def test_slopes_go_through_rounded_layers_however_few_the_rows(
     with torch.enable_grad():
         x = torch.randn(rows, 64, requires_grad=True)
         (slope,) = torch.autograd.grad(layer(x).sum(), x)
-    torch.testing.assert_close(slope, layer.wide(torch.float32).sum(0).expand_as(slope))
+    torch.testing.assert_close(slope, layer.dequantise(torch.float32).sum(0).expand_as(slope))
 
 
 def test_what_cannot_be_quantised_is_said() -> None:

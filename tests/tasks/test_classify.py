@@ -13,7 +13,7 @@ from heedful import pipeline
 from heedful.errors import InputError
 from heedful.tasks import Truncated
 from heedful.tasks.text_classification import TextClassification
-from heedful.weights.bases import installed
+from heedful.weights.bases import installed_models
 from tests.tasks.conftest import NLI, Tiny
 
 TEXT = "Ada lived in London"
@@ -138,7 +138,7 @@ def test_an_empty_text_is_not_judged(tiny: Tiny, head: str, given: Any) -> None:
         nlp(given, candidate_labels="politics")
 
 
-@pytest.mark.skipif("all-minilm-l6-v2" not in installed(), reason="all-minilm-l6-v2 is not installed")
+@pytest.mark.skipif("all-minilm-l6-v2" not in installed_models(), reason="all-minilm-l6-v2 is not installed")
 def test_the_published_encoder_knows_what_a_text_is_about() -> None:
     nlp = pipeline("zero-shot-classification")
     texts = [

@@ -14,11 +14,11 @@ from heedful.errors import InputError
 from heedful.pooling import Pooling
 from heedful.tasks import Truncated
 from heedful.text.tokenizer import Tokenizer
-from heedful.weights.bases import installed
+from heedful.weights.bases import installed_models
 from tests.tasks.conftest import Tiny
 
 published = pytest.mark.skipif(
-    "all-minilm-l6-v2" not in installed(), reason="all-minilm-l6-v2 is not installed"
+    "all-minilm-l6-v2" not in installed_models(), reason="all-minilm-l6-v2 is not installed"
 )
 
 

@@ -90,11 +90,11 @@ def _derive(source: str, text: str | None, target: str | None, options: dict[str
 def _is_model(source: str) -> bool:
     """Return whether this names a folder, a .gguf file or a trained model, and no exercise."""
     from heedful.inspect.explain import examples
-    from heedful.weights.bases import bundled, installed
+    from heedful.weights.bases import bundled_models, installed_models
 
     if source in examples() or Path(source).suffix in (".yaml", ".yml", ".json"):
         return False
-    return Path(source).exists() or source.lower() in {**installed(), **bundled()}
+    return Path(source).exists() or source.lower() in {**installed_models(), **bundled_models()}
 
 
 def _token(token: str | None) -> int | str | None:

@@ -61,13 +61,13 @@ def _model_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 def find_trained_models() -> list[dict[str, Any]]:
     """Return the trained models on this machine: the path of each, and what its card says."""
-    from heedful.weights.bases import bundled, installed
+    from heedful.weights.bases import bundled_models, installed_models
 
     root = Path("models")
     folders = sorted(root.iterdir()) if root.is_dir() else []
     folders = [p for p in folders if (p / "config.json").is_file() or p.suffix == ".gguf"]
-    found = [("heedful", name, path) for name, path in bundled().items()]
-    found += [("package", name, path) for name, path in installed().items()]
+    found = [("heedful", name, path) for name, path in bundled_models().items()]
+    found += [("package", name, path) for name, path in installed_models().items()]
     found += [("./models", path.name, path) for path in folders]
     default_tasks = read_known()["tasks"]
     return [

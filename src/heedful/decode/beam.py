@@ -175,7 +175,7 @@ def run_beam_search(
         still_open = [i for i in active if any(h.open for h in searches[i])]
         if not still_open:
             return searches
-        kept = active if stepper.fixed else still_open
+        kept = active if stepper.fixed_batch else still_open
         parents, chosen = select_parents([searches[i] for i in kept], [active.index(i) for i in kept], beams)
         stepper.reorder(torch.tensor(parents, device=model.device))
         new = torch.tensor(chosen, device=model.device)

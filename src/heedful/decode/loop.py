@@ -210,7 +210,7 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
         alive = [i for i, row in enumerate(rows) if row.finish is None]
         if not alive:
             return
-        if len(alive) < len(rows) and not stepper.fixed:
+        if len(alive) < len(rows) and not stepper.fixed_batch:
             index = torch.tensor(alive, device=tokens.device)
             rows, tokens = [rows[i] for i in alive], tokens[index]
             logits = logits[index] if launched else logits

@@ -201,7 +201,7 @@ class Prompts:
         """Read every prompt once and return the logits (B · copies, V); the copies share what was read."""
         device = stepper.model.device
         index, (tokens, valid) = self.row_index(copies, device), self.padded(device)
-        if copies == 1 or stepper.fixed:
+        if copies == 1 or stepper.fixed_batch:
             return stepper.prefill(tokens[index], None if valid is None else valid[index], length)
         logits = stepper.prefill(tokens, valid, length)
         stepper.reorder(index)

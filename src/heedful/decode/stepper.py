@@ -39,7 +39,7 @@ class Stepper(Protocol):
         """The model, for its tokenizer and config."""
 
     @property
-    def fixed(self) -> bool:
+    def fixed_batch(self) -> bool:
         """Whether the number of rows cannot change: a row that is done is stepped further and ignored."""
 
     @property
@@ -60,7 +60,7 @@ class Stepper(Protocol):
         """Append several tokens (B, T) to each row and return the logits (B, T, V) after each."""
 
     def reorder(self, index: Tensor) -> None:
-        """Let row b continue what row index[b] was. Unless `fixed`, the number of rows may change."""
+        """Let row b continue what row index[b] was. Unless `fixed_batch`, the number of rows may change."""
 
     def crop(self, length: int) -> None:
         """Forget everything after the first `length` positions."""
@@ -69,7 +69,7 @@ class Stepper(Protocol):
 class EagerStepper:
     """A model's own `start` and `step`: the definition that the fast steppers are compared with."""
 
-    fixed = False
+    fixed_batch = False
 
     def __init__(self, model: Model, chunk: int | None = None) -> None:
         if not isinstance(model, (LM, Seq2Seq)) or (isinstance(model, LM) and not model.causal):

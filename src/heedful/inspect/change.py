@@ -329,7 +329,7 @@ def _groups(left: Sequence[int], heads: int, kv_heads: int, path: str) -> list[i
 def _dequantised_linear(layer: nn.Module) -> nn.Linear | None:
     """A matrix that rows can be taken from: whole numbers become what they stand for."""
     if isinstance(layer, Quantised):
-        return _linear(layer.wide(layer.scale.dtype), layer.bias)
+        return _linear(layer.dequantise(layer.scale.dtype), layer.bias)
     return layer if type(layer) is nn.Linear else None
 
 

@@ -43,7 +43,7 @@ def array(value: Tensor) -> Array:
 def parameters(layer: nn.Module) -> tuple[Array, Array | None]:
     """W and b of a plain linear layer; whole numbers are written with their scale."""
     if isinstance(layer, Quantised):
-        return array(layer.wide(torch.float64)), None if layer.bias is None else array(layer.bias)
+        return array(layer.dequantise(torch.float64)), None if layer.bias is None else array(layer.bias)
     if type(layer) is not nn.Linear:
         raise InputError(
             f"a {type(layer).__name__} has no plain matrix to show", hint="merge or reload the model"

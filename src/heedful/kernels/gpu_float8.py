@@ -36,7 +36,7 @@ def tanh_approx(t, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def operand(x, up, at, inside, OPERAND: tl.constexpr, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_operand(x, up, at, inside, OPERAND: tl.constexpr, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
     """x, g(x) = ½ x (1 + tanh t) with t = √(2/π) (x + 0.044715 x³), or up · g′(x), in float32."""
     v = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     if OPERAND != 0:
@@ -60,7 +60,7 @@ def max_kernel(  # type: ignore[no-untyped-def]
     for start in range(0, N, BLOCK):
         n = start + tl.arange(0, BLOCK)
         inside = (m[:, None] < M) & (n[None, :] < N)
-        v = operand(x, up, m[:, None] * stride + n[None, :], inside, OPERAND, FAST)
+        v = load_operand(x, up, m[:, None] * stride + n[None, :], inside, OPERAND, FAST)
         high = tl.maximum(high, tl.abs(v))
     tl.store(highs + tl.program_id(0), tl.max(tl.max(high, 1), 0))
 
@@ -85,7 +85,7 @@ def round_tile(v, kind, FAST: tl.constexpr, LARGEST: tl.constexpr):  # type: ign
 
 @triton.jit
 def round_kernel(  # type: ignore[no-untyped-def]
-    x, up, highs, kind, flat, transposed, inverse_scale, sums, M, N, stride, width, headroom,
+    x, up, highs, kind, flat, out_t, inverse_scale, sums, M, N, stride, width, headroom,
     OPERAND: tl.constexpr, FAST: tl.constexpr, SAMPLES: tl.constexpr, LARGEST: tl.constexpr,
     SUM: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
@@ -100,20 +100,20 @@ def round_kernel(  # type: ignore[no-untyped-def]
     m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     n = tl.program_id(1).to(tl.int64) * BN + tl.arange(0, BN)
     inside = (m[:, None] < M) & (n[None, :] < N)
-    v = operand(x, up, m[:, None] * stride + n[None, :], inside, OPERAND, FAST)
+    v = load_operand(x, up, m[:, None] * stride + n[None, :], inside, OPERAND, FAST)
     if SUM:
         tl.store(sums + tl.program_id(0) * width + n, tl.sum(v, 0), mask=n < N)
     bits = round_tile(v * scale, kind, FAST, LARGEST)
     tl.store(flat + m[:, None] * width + n[None, :], bits, mask=inside)
-    tl.store(transposed + n[None, :] * M + m[:, None], bits, mask=inside)
+    tl.store(out_t + n[None, :] * M + m[:, None], bits, mask=inside)
 
 
 @triton.jit
-def transpose_kernel(x, transposed, M, N, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
+def transpose_kernel(x, out_t, M, N, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
     m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     n = tl.program_id(1).to(tl.int64) * BN + tl.arange(0, BN)
     v = tl.load(x + m[:, None] * N + n[None, :], mask=(m[:, None] < M) & (n[None, :] < N), other=0)
-    tl.store(transposed + n[:, None] * M + m[None, :], tl.trans(v), mask=(n[:, None] < N) & (m[None, :] < M))
+    tl.store(out_t + n[:, None] * M + m[None, :], tl.trans(v), mask=(n[:, None] < N) & (m[None, :] < M))
 
 
 def launch_round(

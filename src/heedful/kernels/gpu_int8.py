@@ -1,6 +1,6 @@
 """Products of one row with weights of 8 bits, in whole numbers: Triton kernels.
 
-    round_kernel         v ≈ gain · (256 hi + lo), hi and lo signed bytes, one gain for 16 neighbours
+    round_digits_kernel  v ≈ gain · (256 hi + lo), hi and lo signed bytes, one gain for 16 neighbours
     int8_product_kernel  y = act(s ⊙ W v + b), W four bytes to a word; y is set, added to x, or gated
 
 A byte that becomes a float costs instructions and registers; four bytes times four bytes are one instruction
@@ -18,7 +18,7 @@ from heedful.kernels.gpu_rows import round_row, store_output
 
 
 @triton.jit
-def round_kernel(v, digits, gains, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def round_digits_kernel(v, digits, gains, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = k < size
     value = tl.load(v + k, mask=inside, other=0.0).to(tl.float32)

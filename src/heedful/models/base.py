@@ -308,11 +308,11 @@ class Seq2Seq(Model):
         """
         if target is None:
             check_ids_tensor(source, "source")
-            target, target_valid = self.shifted(source, valid), valid
+            target, target_valid = self.shift_right(source, valid), valid
         hidden, ctx = self._hidden(source, target, valid, target_valid, watch=watch, backend=backend)
         return self.head.predict(hidden, ctx)
 
-    def shifted(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+    def shift_right(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
         """The start token, then all but the last of `tokens`; padding stays where it is."""
         first = tokens.new_zeros(len(tokens), 1) if valid is None else valid.int().argmax(1, keepdim=True)
         return tokens.roll(1, 1).scatter(1, first, self.start_token)

@@ -126,7 +126,7 @@ class Probe:
     dim: int
     seen: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
-    def fixed(self, part: Part) -> int:
+    def state_size(self, part: Part) -> int:
         """The numbers in the state of a recurrent part."""
         state = part.new_state(1, 1)
         if not isinstance(state, RecurrentState):
@@ -304,7 +304,7 @@ def _total_state_numbers(model: Model, length: int, probe: Probe) -> Counter[str
 @singledispatch
 def state_numbers(part: nn.Module, length: int, probe: Probe) -> dict[str, int]:
     """Numbers a part remembers, by what they grow with. A recurrent one reads a token and shows its state."""
-    return {"fixed": probe.fixed(part)} if isinstance(part, Part) else {}
+    return {"fixed": probe.state_size(part)} if isinstance(part, Part) else {}
 
 
 @state_numbers.register

@@ -34,20 +34,20 @@ class Call:
     dropout: float
 
     @property
-    def aligned(self) -> bool:
+    def is_aligned(self) -> bool:
         """True if queries and keys stand at the same positions, so that causality is a plain triangle."""
         return self.q.shape[2] == self.k.shape[2]
 
     @property
-    def unmasked(self) -> bool:
+    def is_unmasked(self) -> bool:
         """True if every query may look at every key: no rule, or a single newest query under causality."""
-        return self.mask.plain and (
+        return self.mask.is_causal_only and (
             not self.mask.causal or (self.q.shape[2] == 1 and self.q_pos.shape[0] == 1)
         )
 
     def keep(self) -> Tensor | None:
         """The mask as a matrix, or None if it hides nothing."""
-        return None if self.unmasked else self.mask.dense(self.q_pos, self.k_pos)
+        return None if self.is_unmasked else self.mask.dense(self.q_pos, self.k_pos)
 
 
 Backend = Callable[[Call, Context], Tensor]
@@ -78,7 +78,11 @@ def masked_softmax(scores: Tensor, keep: Tensor | None) -> Tensor:
 def sdpa(call: Call, ctx: Context) -> Tensor:
     """torch's fused kernels. A plain causal mask stays a flag, so that the flash kernel is used."""
     triangle = (
-        call.mask.causal and call.mask.plain and call.aligned and call.bias is None and not call.unmasked
+        call.mask.causal
+        and call.mask.is_causal_only
+        and call.is_aligned
+        and call.bias is None
+        and not call.is_unmasked
     )
     keep = None if triangle else call.keep()
     grouped = call.q.shape[1] != call.k.shape[1]
@@ -119,7 +123,7 @@ def blocked(call: Call, ctx: Context, block: int = 256) -> Tensor:
         s = q @ k.transpose(-1, -2)  # (B, H, T, block)
         if call.bias is not None:
             s = s + call.bias[..., span]
-        if not call.unmasked:
+        if not call.is_unmasked:
             s = s.masked_fill(~call.mask.columns(span).dense(call.q_pos, call.k_pos[:, span]), -math.inf)
         top = torch.maximum(m, s.amax(-1, keepdim=True))
         base = top.masked_fill(top == -math.inf, 0.0)  # nothing kept so far: any finite base gives zeros

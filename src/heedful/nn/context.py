@@ -68,7 +68,7 @@ class Mask:
     k_documents: Tensor | None = None  # (B, S)
 
     @property
-    def plain(self) -> bool:
+    def is_causal_only(self) -> bool:
         """True if the rule is causality alone, or nothing at all."""
         return self.valid is None and self.window is None and self.k_documents is None
 

@@ -84,7 +84,7 @@ class LatentAttention(Part):
         if self.rotary.by_length:
             r = self.rotary(r, ctx.k_pos, ctx)
         pays = state is not None and self._absorbs(x.shape[1], c.shape[2], ctx)
-        form = self.absorbed if pays else self.expanded
+        form = self.attend_absorbed if pays else self.attend_expanded
         out: Tensor = self.o(join_heads(form(q, q_turn, c, r, ctx)))
         return out
 
@@ -104,7 +104,7 @@ class LatentAttention(Part):
         R, both = self.rank, self.head_dim + self.value_dim
         return (S - T) * R * both > T * S * (2 * R - both)
 
-    def expanded(self, q: Tensor, q_turn: Tensor, c: Tensor, r: Tensor, ctx: Context) -> Tensor:
+    def attend_expanded(self, q: Tensor, q_turn: Tensor, c: Tensor, r: Tensor, ctx: Context) -> Tensor:
         """Every head's keys and values, then plain attention: (B, H, T, V)."""
         up = split_heads(self.kv_up(c[:, 0]), self.heads)  # (B, H, S, K + V)
         k, v = up.split((self.head_dim, self.value_dim), -1)
@@ -114,7 +114,7 @@ class LatentAttention(Part):
         dropout = self.dropout * self.training
         return attend(Call(q, k, v, ctx.q_pos, ctx.k_pos, ctx.mask, ctx.bias, self.scale, dropout), ctx)
 
-    def absorbed(self, q: Tensor, q_turn: Tensor, c: Tensor, r: Tensor, ctx: Context) -> Tensor:
+    def attend_absorbed(self, q: Tensor, q_turn: Tensor, c: Tensor, r: Tensor, ctx: Context) -> Tensor:
         """The same without a key or value of any head: (B, H, T, V)."""
         up = self.kv_up.weight.unflatten(0, (self.heads, -1))  # (H, K + V, R)
         U, V = up.split((self.head_dim, self.value_dim), 1)

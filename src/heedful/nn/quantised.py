@@ -89,13 +89,13 @@ class Quantised(RoundedModule):
     in_features: int
     out_features: int
 
-    def wide(self, dtype: torch.dtype) -> Tensor:
+    def dequantise(self, dtype: torch.dtype) -> Tensor:
         """W (out, in)"""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """The definition."""
-        return F.linear(x, self.wide(x.dtype), self.bias)
+        return F.linear(x, self.dequantise(x.dtype), self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bits={self.bits}, bias={self.bias is not None}"
@@ -106,7 +106,7 @@ class ByOutput(Quantised):
 
     bits = 8
 
-    def wide(self, dtype: torch.dtype) -> Tensor:
+    def dequantise(self, dtype: torch.dtype) -> Tensor:
         return self.weight.to(dtype) * self.scale[:, None].to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class Int4Linear(Quantised):
         weight, scale = round_int4(base.weight.detach(), group)
         self.weight, self.scale, self.bias = frozen_parameter(weight), frozen_parameter(scale), base.bias
 
-    def wide(self, dtype: torch.dtype) -> Tensor:
+    def dequantise(self, dtype: torch.dtype) -> Tensor:
         halves = self.weight.unflatten(1, (-1, self.group // 2))
         whole = torch.cat((halves & 15, halves >> 4), -1)  # (N, K/group, group)
         return (whole * self.scale[..., :1] + self.scale[..., 1:]).flatten(1).to(dtype)

@@ -132,7 +132,7 @@ class Shelf:
         return found
 
     def _all(self) -> Iterator[Entry]:
-        from heedful.weights.bases import bundled, installed
+        from heedful.weights.bases import bundled_models, installed_models
         from heedful.weights.hub import resolve
 
         for name in self.given:
@@ -140,9 +140,9 @@ class Shelf:
             where = path if path.exists() else resolve(name)
             shown = path.absolute().name if path.exists() else name
             yield entry_at(shown.removesuffix(".gguf"), "given", name, where)
-        for name, path in bundled().items():
+        for name, path in bundled_models().items():
             yield entry_at(name, "bundled", name, path)
-        for name, path in installed().items():
+        for name, path in installed_models().items():
             yield entry_at(name, "package", name, path)
         if self.models.is_dir():
             for path in sorted(self.models.iterdir()):

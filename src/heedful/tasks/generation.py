@@ -141,7 +141,7 @@ class MinLengthStepper:
 
     def __init__(self, inner: Stepper, end_ids: Sequence[int], min_tokens: int) -> None:
         self.inner, self.end_ids, self.min_tokens, self.written = inner, list(end_ids), min_tokens, 0
-        self.model, self.fixed = inner.model, inner.fixed
+        self.model, self.fixed_batch = inner.model, inner.fixed_batch
         self.reorder, self.crop, self.extend = inner.reorder, inner.crop, inner.extend
 
     @property

@@ -60,12 +60,12 @@ def optimiser_tensors(
 def restore_optimisers(
     model: nn.Module,
     optimisers: Sequence[Optimizer],
-    saved: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
     like: Like = lambda t, _: t,
 ) -> None:
     """Put saved state back under the parameters it belongs to, shared out as they are."""
     parameters = dict(model.named_parameters())
-    for name, value in saved.items():
+    for name, value in tensors.items():
         i, parameter, key = name.split("/")
         if parameter not in parameters:
             raise HeedfulError(

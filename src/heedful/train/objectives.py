@@ -96,7 +96,7 @@ def _words(model: Model, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> T
     if isinstance(head, LMHead) and isinstance(head.shift, Tensor):
         bias = head.shift if bias is None else bias + head.shift
     eight = isinstance(head.out, Head8)
-    matrix = head.out.wide(x.dtype) if isinstance(head.out, Quantised) else head.out.weight
+    matrix = head.out.dequantise(x.dtype) if isinstance(head.out, Quantised) else head.out.weight
     return linear_cross_entropy(head.features(x), matrix, bias, labels, smoothing, float8=eight)
 
 

@@ -12,7 +12,7 @@ BASES = {
 }
 
 
-def installed() -> dict[str, Path]:
+def installed_models() -> dict[str, Path]:
     """The trained models of installed packages, by name. The packages themselves are never imported."""
     found = {}
     for name, (package, inside) in BASES.items():
@@ -23,7 +23,7 @@ def installed() -> dict[str, Path]:
     return found
 
 
-def bundled() -> dict[str, Path]:
+def bundled_models() -> dict[str, Path]:
     """The models that come with heedful, by name: trained by us, each with a card."""
     root = Path(__file__).parents[1] / "bundled"
     return {path.parent.name: path.parent for path in sorted(root.glob("*/README.md"))}
@@ -31,10 +31,10 @@ def bundled() -> dict[str, Path]:
 
 def at_hand() -> dict[str, Path]:
     """All of them, whatever lies in the folder one works in."""
-    return {**installed(), **bundled()}
+    return {**installed_models(), **bundled_models()}
 
 
 def bundled_vectors() -> dict[str, Path]:
     """The tables of word vectors among them."""
-    files = {name: folder / "vectors.bin" for name, folder in bundled().items()}
+    files = {name: folder / "vectors.bin" for name, folder in bundled_models().items()}
     return {name: path for name, path in files.items() if path.is_file()}

@@ -64,7 +64,7 @@ def read_header(path: Path, block_sizes: dict[int, tuple[int, int]]) -> Header:
             raise ValueError(f"general.alignment={alignment!r:.80} is no power of two")
         infos = reader.tensor_infos(tensors)
         start = _padded(reader.at, alignment)
-        return Header(metadata, _place(infos, block_sizes, start, alignment, len(data)))
+        return Header(metadata, _data_offset(infos, block_sizes, start, alignment, len(data)))
 
 
 class _Reader:
@@ -126,7 +126,7 @@ def _padded(at: int, alignment: int) -> int:
     return -(-at // alignment) * alignment
 
 
-def _place(
+def _data_offset(
     infos: dict[str, tuple[tuple[int, ...], int, int]],
     block_sizes: dict[int, tuple[int, int]],
     start: int,

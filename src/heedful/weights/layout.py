@@ -59,14 +59,14 @@ def read_layout(path: Path) -> tuple[dict[str, TensorSpan], dict[str, str]]:
     return _spans(path, found), metadata
 
 
-def _spans(path: Path, found: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, TensorSpan]:
-    for name, (kind, _) in found.items():
+def _spans(path: Path, entries: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, TensorSpan]:
+    for name, (kind, _) in entries.items():
         if kind not in ITEM_BYTES:
             known = ", ".join(ITEM_BYTES)
             raise WeightsError(
                 f"{path} holds {name!r:.80} as {kind}, which is not read here", hint=f"convert it to {known}"
             )
-    unplaced = {name: TensorSpan(*of, 0) for name, of in found.items()}
+    unplaced = {name: TensorSpan(*of, 0) for name, of in entries.items()}
     start = path.stat().st_size - sum(span.size for span in unplaced.values())
     spans = {}
     for name, span in unplaced.items():

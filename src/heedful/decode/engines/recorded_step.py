@@ -210,7 +210,7 @@ class StepKernels:
         elif isinstance(source, Tensor):
             blocks, v = (-(-w.columns // 1024),), source
             v_to = (v, digits.bytes, digits.gains, w.columns)
-            self.add(lambda: I.round_kernel[blocks](*v_to, BLOCK=1024, num_warps=4))
+            self.add(lambda: I.round_digits_kernel[blocks](*v_to, BLOCK=1024, num_warps=4))
         tensors = (
             digits.bytes.view(torch.int32), digits.gains, w.weight.view(torch.int32), to,
             self.or_none(w.scale), self.or_none(w.bias),

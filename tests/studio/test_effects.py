@@ -15,7 +15,7 @@ from heedful.inspect import effects
 from heedful.inspect.change import ablate
 from heedful.inspect.effects import each_head_effect, head_effects
 from heedful.inspect.inputs import Input, reading
-from heedful.studio.state import Studio
+from heedful.studio.shared_state import Studio
 from tests.browser.conftest import Server
 from tests.properties.tiny import ALL, tiny
 from tests.studio.conftest import SEQUENCES, TEXT, events, traced

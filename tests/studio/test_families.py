@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.studio.app import create_app
+from heedful.studio.studio_app import create_studio_app
 from tests.properties.tiny import ALL, tiny
 from tests.studio.conftest import get, tensor, traced
 
@@ -21,7 +21,9 @@ FAMILIES = [f if f in ALWAYS else pytest.param(f, marks=pytest.mark.slow) for f 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_can_be_looked_at(family: str, tmp_path: Path) -> None:
     heedful.save(tiny(family), tmp_path / "it")
-    client = TestClient(create_app(models_folder=tmp_path, runs_folder=tmp_path), base_url="http://127.0.0.1")
+    client = TestClient(
+        create_studio_app(models_folder=tmp_path, runs_folder=tmp_path), base_url="http://127.0.0.1"
+    )
     record = get(client, "/api/models/it")
     found = traced(client, "it", text=None, ids=IDS)
     assert bool(found["groups"]) == bool(record["attention"]) != bool(found["note"])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from heedful.studio import reading
-from heedful.studio.app import create_app
+from heedful.studio import trace_builder
 from heedful.studio.page_policy import content_security_policy
-from heedful.studio.state import Studio
+from heedful.studio.shared_state import Studio
+from heedful.studio.studio_app import create_studio_app
 from tests.studio.conftest import KINDS, SEQUENCES, TEXT, get, traced
 
 HOSTILE = {
@@ -43,7 +43,7 @@ def test_an_input_longer_than_the_context_is_cut_and_it_is_said_how_much(
 
 def test_a_model_without_a_limit_is_traced_to_the_studios(client: TestClient) -> None:
     found = traced(client, "lstm", "the cat " * 700)
-    assert len(found["tokens"]) == reading.MOST
+    assert len(found["tokens"]) == trace_builder.MOST
     assert "the studio traces 1,024" in found["warnings"][0]
 
 
@@ -117,7 +117,9 @@ def test_inline_scripts_of_the_page_are_allowed_by_their_hashes() -> None:
 def test_every_page_is_the_one_page(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<!doctype html><script src=/studio.js></script>")
     (tmp_path / "studio.js").write_text("1")
-    client = TestClient(create_app(static=tmp_path, models_folder=tmp_path), base_url="http://127.0.0.1")
+    client = TestClient(
+        create_studio_app(static=tmp_path, models_folder=tmp_path), base_url="http://127.0.0.1"
+    )
     pages = "play tokens attention steps predict layers states positions space train compare tour"
     for page in ("", *pages.split()):
         assert client.get(f"/{page}?m=x").text.startswith("<!doctype html>")
@@ -134,13 +136,13 @@ def test_a_trace_that_is_no_longer_held_says_run_again(client: TestClient) -> No
 
 def test_a_restarted_server_knows_nothing_of_old_traces(client: TestClient, models: Path) -> None:
     old = traced(client, "decoder")["id"]
-    fresh = TestClient(create_app(models_folder=models), base_url="http://127.0.0.1")
+    fresh = TestClient(create_studio_app(models_folder=models), base_url="http://127.0.0.1")
     assert fresh.get(f"/api/trace/{old}").status_code == 410
     assert fresh.get("/api/status").json()["boot"] != client.get("/api/status").json()["boot"]
 
 
 def test_traces_are_bounded_in_bytes_and_the_oldest_goes_first(models: Path) -> None:
-    app = create_app(models_folder=models)
+    app = create_studio_app(models_folder=models)
     client, studio = TestClient(app, base_url="http://127.0.0.1"), app.state.studio
     first = traced(client, "decoder")["id"]
     studio.traces.limit = int(studio.traces.state()["bytes"] * 2.5)
@@ -153,9 +155,9 @@ def test_traces_are_bounded_in_bytes_and_the_oldest_goes_first(models: Path) -> 
 def test_a_value_over_the_budget_is_computed_again_when_asked_for(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = TestClient(create_app(models_folder=models), base_url="http://127.0.0.1")
+    client = TestClient(create_studio_app(models_folder=models), base_url="http://127.0.0.1")
     kept = traced(client, "decoder")
-    monkeypatch.setattr("heedful.studio.trace.Recorder.__init__.__defaults__", (300,))
+    monkeypatch.setattr("heedful.studio.traces.TraceRecorder.__init__.__defaults__", (300,))
     short = traced(client, "decoder")
     assert kept["shapes"] == short["shapes"]
     path = {"name": "blocks.1.attn.pattern"}

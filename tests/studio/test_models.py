@@ -10,12 +10,12 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.adapters import save_adapter
 from heedful.inspect.attention import attention
-from heedful.studio.app import create_app
+from heedful.studio.studio_app import create_studio_app
 from tests.studio.conftest import KINDS, TEXT, get
 
 
 def test_the_catalogue_names_every_folder_with_its_kind_and_loads_nothing(models: Path) -> None:
-    app = create_app(models_folder=models)
+    app = create_studio_app(models_folder=models)
     found = get(TestClient(app, base_url="http://127.0.0.1"), "/api/models")
     kinds = {row["id"]: row["kind"] for row in found["models"] if row["source"] == "folder"}
     assert kinds["encoder"] == kinds["tagger"] == "encoder"
@@ -27,7 +27,7 @@ def test_the_catalogue_names_every_folder_with_its_kind_and_loads_nothing(models
 
 
 def test_a_model_given_on_the_command_line_comes_first_and_is_the_default(models: Path) -> None:
-    app = create_app([str(models / "rotary")], models_folder=models)
+    app = create_studio_app([str(models / "rotary")], models_folder=models)
     found = get(TestClient(app, base_url="http://127.0.0.1"), "/api/models")
     assert found["models"][0]["id"] == found["default"] == "rotary"
     assert [row["id"] for row in found["models"]].count("rotary") == 1
@@ -36,7 +36,7 @@ def test_a_model_given_on_the_command_line_comes_first_and_is_the_default(models
 def test_a_folder_that_cannot_be_read_is_listed_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
-    client = TestClient(create_app(models_folder=tmp_path), base_url="http://127.0.0.1")
+    client = TestClient(create_studio_app(models_folder=tmp_path), base_url="http://127.0.0.1")
     (row,) = [r for r in get(client, "/api/models")["models"] if r["id"] == "broken"]
     assert row["kind"] is None
     assert "no JSON" in row["error"]
@@ -50,7 +50,7 @@ def test_an_adapter_is_listed_by_its_config_and_merged_when_loaded(models: Path,
     heedful.save(base, beside)  # the weights, and the adapter beside them
     apart = save_adapter(base, tmp_path / "apart", base=str(models / "decoder"))
     (apart / "config.json").write_bytes((models / "decoder" / "config.json").read_bytes())
-    client = TestClient(create_app(models_folder=tmp_path), base_url="http://127.0.0.1")
+    client = TestClient(create_studio_app(models_folder=tmp_path), base_url="http://127.0.0.1")
     kinds = {row["id"]: (row["kind"], row["error"]) for row in get(client, "/api/models")["models"]}
     for name in ("apart", "beside"):
         assert kinds[name] == ("decoder", None)
@@ -126,7 +126,7 @@ def test_the_vocabulary_is_in_the_order_of_ids(client: TestClient, models: Path)
 
 
 def test_only_the_models_used_last_stay_in_memory(models: Path) -> None:
-    app = create_app(models_folder=models)
+    app = create_studio_app(models_folder=models)
     client = TestClient(app, base_url="http://127.0.0.1")
     names = ["encoder", "decoder", "tagger", "spans", "rotary"]
     first = client.post("/api/trace", json={"model": "encoder", "text": TEXT}).json()

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.inspect.change import Ablation
 from heedful.inspect.inputs import Input
-from heedful.studio.app import create_app
+from heedful.studio.studio_app import create_studio_app
 from tests.studio.conftest import TEXT, get, traced
 
 LONG = "the quick brown fox jumps over the lazy dog"
@@ -46,7 +46,7 @@ def test_an_encoder_decoder_is_asked_at_every_word_of_a_fixed_target(
 
 
 def test_a_trained_translator_notices_the_order_of_its_source(tmp_path: Path) -> None:
-    app = create_app(models_folder=tmp_path, runs_folder=tmp_path)
+    app = create_studio_app(models_folder=tmp_path, runs_folder=tmp_path)
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for model in ("translate-en-de", "rnnsearch-en-de"):
             found = traced(client, model, "The old man reads a book in the garden.")
@@ -78,9 +78,9 @@ def without_positions(models: Path, folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "tagger", "spans", "classifier"])
 def test_a_model_that_knows_no_order_does_not_notice(models: Path, tmp_path: Path, kind: str) -> None:
     without_positions(models, tmp_path, kind)
-    with TestClient(create_app(models_folder=tmp_path), base_url="http://127.0.0.1") as blind:
+    with TestClient(create_studio_app(models_folder=tmp_path), base_url="http://127.0.0.1") as blind:
         assert order(blind, traced(blind, kind, LONG))["kl"] < 1e-9
-    with TestClient(create_app(models_folder=models), base_url="http://127.0.0.1") as seeing:
+    with TestClient(create_studio_app(models_folder=models), base_url="http://127.0.0.1") as seeing:
         assert order(seeing, traced(seeing, kind, LONG))["kl"] > 1e-8
 
 
@@ -114,7 +114,7 @@ def test_a_model_without_a_head_has_no_prediction_to_change(models: Path, tmp_pa
     )
     headless.tokenizer = model.tokenizer
     heedful.save(headless, tmp_path / "vectors-only")
-    with TestClient(create_app(models_folder=tmp_path), base_url="http://127.0.0.1") as client:
+    with TestClient(create_studio_app(models_folder=tmp_path), base_url="http://127.0.0.1") as client:
         answer = order(client, traced(client, "vectors-only", TEXT))
     assert answer["kl"] is None
     assert answer["cosine"] < 1

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.decode.beam import run_beam_search
-from heedful.studio import searching
-from heedful.studio.faults import Refused
-from heedful.studio.state import Studio
-from heedful.studio.work import Ticket
+from heedful.studio import beam_listener
+from heedful.studio.error_responses import Refused
+from heedful.studio.shared_state import Studio
+from heedful.studio.workers import Ticket
 from tests.studio.conftest import TEXT
 
 TASKS: list[tuple[str, str, dict[str, Any], list[Any]]] = [
@@ -208,7 +208,9 @@ class Leaving(Ticket):
 def test_a_search_that_nobody_waits_for_stops_where_it_is(studio: Studio) -> None:
     held, ticket = studio.shelf.get("decoder"), Leaving()
     with pytest.raises(Refused, match="a newer run"):
-        searching.search(held, "text-generation", {"text": "the"}, {"max_tokens": 20, "beams": 2}, ticket)
+        beam_listener.search_beams(
+            held, "text-generation", {"text": "the"}, {"max_tokens": 20, "beams": 2}, ticket
+        )
     assert ticket.asked == 3
 
 

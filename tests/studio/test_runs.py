@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.studio import training
-from heedful.studio.app import create_app
+from heedful.studio import run_curves
+from heedful.studio.studio_app import create_studio_app
 from tests.studio.conftest import get, traced
 
 
@@ -33,7 +33,9 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def page(run: Path) -> TestClient:
-    return TestClient(create_app(models_folder=run, runs_folder=run.parent), base_url="http://127.0.0.1")
+    return TestClient(
+        create_studio_app(models_folder=run, runs_folder=run.parent), base_url="http://127.0.0.1"
+    )
 
 
 def test_a_run_is_curves_samples_and_checkpoints(page: TestClient, run: Path) -> None:
@@ -73,17 +75,17 @@ def test_an_unknown_run_is_answered_with_the_nearest(page: TestClient) -> None:
 
 
 def test_what_is_written_is_followed_from_where_the_page_stopped(run: Path) -> None:
-    events, end = training.follow("gpt", run, 0, set())
+    events, end = run_curves.follow("gpt", run, 0, set())
     assert [e.split("\n")[0] for e in events] == ["event: metrics"] * 2
     assert f"id: {end}" in events[-1]
-    assert training.follow("gpt", run, end, set()) == ([], end)
+    assert run_curves.follow("gpt", run, end, set()) == ([], end)
     with (run / "metrics.jsonl").open("a") as file:
         file.write(line(3, train_loss=3.0) + '{"half')
-    events, later = training.follow("gpt", run, end, set())
+    events, later = run_curves.follow("gpt", run, end, set())
     assert '"train/global_step": 3' in events[0]
-    assert training.follow("gpt", run, later, set())[0] == []
+    assert run_curves.follow("gpt", run, later, set())[0] == []
     (run / "metrics.jsonl").write_text(line(1, train_loss=4.0))  # a resumed run forgets what it lost
-    events, _ = training.follow("gpt", run, later, set())
+    events, _ = run_curves.follow("gpt", run, later, set())
     assert events[0].startswith("event: reset")
 
 
@@ -102,7 +104,9 @@ def test_checkpoints_of_a_run_are_models(models: Path, run: Path) -> None:
     for step in (100, 200):
         heedful.save(heedful.load(models / "decoder"), run / "checkpoints" / f"step-{step:06d}")
     (run / "checkpoints" / "step-000300.part").mkdir()
-    page = TestClient(create_app(models_folder=models, runs_folder=run.parent), base_url="http://127.0.0.1")
+    page = TestClient(
+        create_studio_app(models_folder=models, runs_folder=run.parent), base_url="http://127.0.0.1"
+    )
     assert get(page, "/api/runs/gpt")["checkpoints"] == [
         {"step": 100, "model": "gpt@100"}, {"step": 200, "model": "gpt@200"}]  # fmt: skip
     assert get(page, "/api/models/gpt@100")["run"] == "gpt"

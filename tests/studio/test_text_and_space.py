@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.studio.state import Studio
+from heedful.studio.shared_state import Studio
 from tests.studio.conftest import KINDS, TEXT, get, traced
 
 
@@ -75,13 +75,13 @@ def test_two_tokenizers_can_be_compared(client: TestClient) -> None:
 
 
 def test_a_unigram_lattice_marks_the_best_path(tmp_path: Path, client: TestClient, models: Path) -> None:
-    from heedful.studio.tokens import tokenized
+    from heedful.studio.tokens import tokenize_text
 
     file = tmp_path / "lines.txt"
     file.write_text("the cat sat on the mat and the cats sat on the mats\n" * 20)
     model = heedful.load(models / "decoder")
     model.tokenizer = heedful.train_tokenizer("unigram", [file], 40)
-    found = tokenized(model, "the cats sat", special=False, most=100)
+    found = tokenize_text(model, "the cats sat", special=False, most=100)
     chosen = [p["text"] for word in found["lattice"] for p in word["pieces"] if p["chosen"]]
     assert chosen == [t["text"] for t in found["tokens"]]
 
@@ -162,9 +162,9 @@ def _lines(worked: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_are_found_in_the_full_space(client: TestClient, studio: Studio, kind: str) -> None:
-    from heedful.studio.space import table_of
+    from heedful.studio.vector_space import embedding_table
 
-    table = table_of(studio.shelf.get(kind), "input")
+    table = embedding_table(studio.shelf.get(kind), "input")
     got = get(client, f"/api/models/{kind}/space/neighbours", word="cat", count=3)
     unit = table.input / np.linalg.norm(table.input, axis=1, keepdims=True)
     cosine = unit @ unit[table.row(got["word"])]
@@ -179,11 +179,11 @@ def test_neighbours_are_found_in_the_full_space(client: TestClient, studio: Stud
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_map_is_the_exact_projection(client: TestClient, studio: Studio, kind: str) -> None:
-    from heedful.studio.space import table_of
+    from heedful.studio.vector_space import embedding_table
 
     found = get(client, f"/api/models/{kind}/space/map", count=12, axis="cat:dog")
     at = np.array([[p["x"], p["y"], p["z"]] for p in found["points"]])
-    rows = np.asarray(table_of(studio.shelf.get(kind), "input").input[:12], dtype=np.float64)
+    rows = np.asarray(embedding_table(studio.shelf.get(kind), "input").input[:12], dtype=np.float64)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows -= rows.mean(0)
     values = np.linalg.eigvalsh(rows.T @ rows)[::-1]
@@ -209,7 +209,7 @@ def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio
 
 
 def test_a_slow_map_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heedful.studio import space
+    from heedful.studio import vector_space
     from heedful.view.projections import project
 
     made: list[str] = []
@@ -218,10 +218,12 @@ def test_a_slow_map_is_made_once(client: TestClient, monkeypatch: pytest.MonkeyP
         made.append(method)
         return project(rows, "pca", 2)
 
-    monkeypatch.setattr(space, "project", counted)
-    for seed in (71, 71, 72, *range(80, 80 + space.MAPS), 71):
+    monkeypatch.setattr(vector_space, "project", counted)
+    for seed in (71, 71, 72, *range(80, 80 + vector_space.MAPS), 71):
         get(client, "/api/models/vectors/space/map", method="tsne", count=9, seed=seed, dims=2)
-    assert len(made) == 2 + space.MAPS + 1  # the repeated one is remembered, and let go when others came
+    assert (
+        len(made) == 2 + vector_space.MAPS + 1
+    )  # the repeated one is remembered, and let go when others came
 
 
 def test_a_method_whose_package_is_missing_is_told(

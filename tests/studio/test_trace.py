@@ -18,7 +18,7 @@ from heedful.inspect.gradients import attribution, gradient_by_distance
 from heedful.inspect.inputs import reading
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
 from heedful.models.base import Model
-from heedful.studio.state import Studio
+from heedful.studio.shared_state import Studio
 from tests.studio.conftest import SEQUENCES, TEXT, events, get, tensor, traced
 
 

@@ -13,7 +13,7 @@ from heedful.inspect.inputs import Input, names_of
 from heedful.inspect.row_labels import written_names
 from heedful.models.base import LM, Model
 from heedful.studio import tokens
-from heedful.studio.record import PREDICTS, labels_of
+from heedful.studio.capabilities import PREDICTS, labels_of
 
 
 def predicts(model: Model) -> str:
@@ -37,16 +37,16 @@ def telling_position(model: Model, given: Input, moved: Tensor, output: Tensor) 
     """
     if given.target is None or predicts(model) != "words":
         at = default_position(model, given)
-        return at, tokens.shown(model, given.names[at])
+        return at, tokens.visible_token(model, given.names[at])
     at = int(moved.argmax())
-    return at, tokens.shown(model, written_names(model, given, output[None])[at])
+    return at, tokens.visible_token(model, written_names(model, given, output[None])[at])
 
 
 def words_at(model: Model, output: Tensor, position: int) -> Tensor:
     """The logits (V,) at a position; an error where the head speaks of something else."""
     if predicts(model) != "words":
         raise InputError(
-            f"this {model.family.name} predicts {predicts(model)}, not words; choose a language model"
+            f"this {model.family.name} predicts {predicts(model)}, not words", hint="choose a language model"
         )
     if not -len(output) <= position < len(output):
         raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
@@ -74,7 +74,7 @@ def top(model: Model, logits: Tensor, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def beside(
+def matching_position(
     model: Model, before: Tensor, after: Tensor, position: int, count: int
 ) -> dict[str, list[dict[str, Any]]]:
     """The likeliest before and after a change; what only the other names follows with its own chance."""

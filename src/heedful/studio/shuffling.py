@@ -19,7 +19,7 @@ from heedful.errors import InputError
 from heedful.inspect.inputs import Input, names_of
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.studio import predictions, snippets
-from heedful.studio.trace import Trace
+from heedful.studio.traces import Trace
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Shuffle:
     back: Tensor
 
 
-def shuffled(model: Model, trace: Trace, seed: int) -> Shuffle:
+def shuffle_ids(model: Model, trace: Trace, seed: int) -> Shuffle:
     """Move every token that is neither special nor predicted at."""
     ids = trace.given.ids[0]
     stays = {i for i, t in enumerate(trace.tokens) if t["special"]}
@@ -82,7 +82,7 @@ def change(model: Model, found: Shuffle, before: Tensor, after: Tensor) -> tuple
 @torch.no_grad()
 def shuffle_test(model: Model, trace: Trace, seed: int) -> dict[str, Any]:
     """The answer of GET /api/trace/{id}/order."""
-    found = shuffled(model, trace, seed)
+    found = shuffle_ids(model, trace, seed)
     before, after = (given.run(model)[0].float() for given in (found.before, found.after))
     over, moved = change(model, found, before, after)
     at, token = predictions.telling_position(model, found.after, moved, before)
@@ -91,7 +91,7 @@ def shuffle_test(model: Model, trace: Trace, seed: int) -> dict[str, Any]:
         "shuffled": list(found.after.tokens), "over": over, "positions": len(moved), "position": at,
         "token": token, "kl": float(moved.mean()) if over else None,
         "cosine": float(F.cosine_similarity(vectors[0], vectors[1], dim=0)),
-        **predictions.beside(model, before, after, at, 10), "python": _python(trace, found),
+        **predictions.matching_position(model, before, after, at, 10), "python": _python(trace, found),
     }  # fmt: skip
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from heedful.studio.shelf import Entry
+from heedful.studio.model_registry import Entry
 
 if TYPE_CHECKING:
-    from heedful.studio.trace import Trace
+    from heedful.studio.traces import Trace
 
 # What each view adds: its imports, and its last lines. {given} is text and target, {options} what was chosen.
 VIEWS: dict[str, tuple[str, str]] = {
@@ -103,7 +103,7 @@ def of_trace(trace: Trace, view: str, **options: Any) -> str:
     if trace.edits.any and view == "words":
         view, options = "attention", {"name": options["layer"], "head": options["head"]}
     if trace.edits.any and view in ("attention", "tensor", "next_token", "output"):
-        return script(trace.entry, first + _edited(trace, view, (given, text), options), needs + _EDITED)
+        return script(trace.entry, first + _edit_lines(trace, view, (given, text), options), needs + _EDITED)
     imports, lines = VIEWS[view]
     spread = ", ".join(f"{k}={v!r}" for k, v in options.items() if v is not None and k != "mean")
     defaults: Mapping[str, Any] = {"name": "", "head": 0, "side": "", "count": 5, "position": -1}
@@ -132,7 +132,7 @@ _TYPED = "import torch\nfrom heedful.inspect.inputs import Input\n"
 _EDITED = "from heedful.inspect.change import without\nfrom heedful.inspect.inputs import reading"
 
 
-def _edited(trace: Trace, view: str, read: tuple[str, str], options: Mapping[str, Any]) -> str:
+def _edit_lines(trace: Trace, view: str, read: tuple[str, str], options: Mapping[str, Any]) -> str:
     given, text = read
     heads, layers = dict(trace.edits.heads), list(trace.edits.layers)
     usual = _mean(trace, text) if trace.edits.mean is not None else ""

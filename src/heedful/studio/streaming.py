@@ -10,9 +10,9 @@ from anyio import to_thread
 from starlette.responses import StreamingResponse
 
 from heedful.server.json_response import Json
-from heedful.studio.faults import told
-from heedful.studio.shelf import Held
-from heedful.studio.work import Ticket
+from heedful.studio.error_responses import error_response
+from heedful.studio.model_registry import LoadedModel
+from heedful.studio.workers import Ticket
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 LISTEN_SECONDS = 0.5  # how often a silent stream writes a comment, which keeps it open
@@ -21,25 +21,29 @@ Event = dict[str, Any]
 Report = Callable[[Event], None]
 
 
-def streamed(held: Held, work: Callable[[Report], Event], ticket: Ticket) -> StreamingResponse:
+def stream_job(loaded: LoadedModel, function: Callable[[Report], Event], ticket: Ticket) -> StreamingResponse:
     """Run `work` in the model's thread. It reports events, each with its name under "event", and returns the
     last one, "done". When the client leaves, the ticket is cancelled: `work` checks it between steps.
     """
-    return StreamingResponse(events(held, work, ticket), media_type="text/event-stream", headers=HEADERS)
+    return StreamingResponse(
+        events(loaded, function, ticket), media_type="text/event-stream", headers=HEADERS
+    )
 
 
-async def events(held: Held, work: Callable[[Report], Event], ticket: Ticket) -> AsyncIterator[str]:
+async def events(
+    loaded: LoadedModel, function: Callable[[Report], Event], ticket: Ticket
+) -> AsyncIterator[str]:
     """The model's thread writes into a line; this coroutine reads it until the client leaves."""
     line: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def turn() -> None:
         try:
             ticket.check()
-            line.put(work(line.put))
+            line.put(function(line.put))
         except Exception as error:  # whatever it is, the page must hear of it: the answer has begun
-            line.put({"event": "error", **told(error)[1]})
+            line.put({"event": "error", **error_response(error)[1]})
 
-    held.worker.submit(turn)
+    loaded.worker.submit(turn)
     take = lambda: line.get(timeout=LISTEN_SECONDS)
     try:
         while True:

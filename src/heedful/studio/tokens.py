@@ -69,7 +69,7 @@ def _without_marks(token: str) -> str:
     return visible(token.replace("▁", " ").removesuffix("</w>"))
 
 
-def shown(model: Model, token: str) -> str:
+def visible_token(model: Model, token: str) -> str:
     """One token, readable; for many take `speller` once."""
     return speller(model)(token)
 
@@ -81,7 +81,7 @@ def special_ids(model: Model) -> set[int]:
     return {i for role in tokenizer.roles if (i := getattr(tokenizer, role)) is not None}
 
 
-def named(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
+def token_name(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Tokens that come from no text: written by the model, or given as ids."""
     from heedful.inspect.inputs import names_of
 
@@ -93,7 +93,7 @@ def named(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def placed(
+def token_positions(
     model: Model, text: str, special: bool = True, most: int | None = None, pair: str | None = None
 ) -> tuple[list[dict[str, Any]], int]:
     """The tokens of a text with their places in it, and how many there are.
@@ -102,7 +102,7 @@ def placed(
     A second text stands behind the first, as an encoder reads them; `type` and `side` tell the two apart.
     """
     if model.tokenizer is None:
-        raise InputError("this model has no tokenizer; give ids in place of a text")
+        raise InputError("this model has no tokenizer", hint="give ids in place of a text")
     found = model.tokenizer.encoding(text, pair, special)
     ids, spans = found.ids, found.offsets  # each is made anew when asked for
     marks, spelled, count = special_ids(model), speller(model), len(ids)
@@ -121,9 +121,9 @@ def placed(
     return [row | {"type": types[i], "side": sides[i]} for i, row in zip(kept, rows, strict=True)], count
 
 
-def tokenized(model: Model, text: str, special: bool, most: int) -> dict[str, Any]:
+def tokenize_text(model: Model, text: str, special: bool, most: int) -> dict[str, Any]:
     """Everything about how a model cuts a text; at most so many tokens are listed."""
-    tokens, count = placed(model, text, special, most)
+    tokens, count = token_positions(model, text, special, most)
     tokenizer: Tokenizer = model.tokenizer
     spelled = is_byte_level(tokenizer)
     for token in tokens:
@@ -134,7 +134,7 @@ def tokenized(model: Model, text: str, special: bool, most: int) -> dict[str, An
     state = json.loads(tokenizer.backend.to_str())["model"] if kind in ("BPE", "Unigram") else {}
     words, note = None, None
     if kind == "BPE":
-        words, note = replayed(model, text, state)
+        words, note = replay_merges(model, text, state)
     real = count - sum(t["special"] for t in tokens)
     return {
         "kind": kind, "size": len(tokenizer), "tokens": tokens, "count": count,
@@ -153,7 +153,7 @@ def cut_into_words(tokenizer: Tokenizer, text: str) -> list[str]:
     return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal)]
 
 
-def replayed(model: Model, text: str, state: dict[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
+def replay_merges(model: Model, text: str, state: dict[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
     """Every word from letters to pieces, merge by merge, each piece readable."""
     assert model.tokenizer is not None
     spelled = speller(model)
@@ -241,7 +241,9 @@ def words_of(vectors: Word2Vec, text: str) -> list[dict[str, Any]]:
         }  # fmt: skip
         if found is not None and vectors.counts is not None:
             count, total = float(vectors.counts[vectors.index[found]]), float(vectors.counts.sum())
-            rate = vectors.settings.threshold(len(vectors)) if vectors.settings is not None else 1e-3
+            rate = (
+                vectors.settings.subsample_threshold(len(vectors)) if vectors.settings is not None else 1e-3
+            )
             share = count / total
             keep = min(1.0, math.sqrt(rate / share) + rate / share) if rate > 0 else 1.0
             token |= {"count": int(count), "keep": keep, "noise": count**0.75 / noise}

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from heedful.inspect.change import Ablation
 from heedful.server.json_response import Json
-from heedful.studio import measuring, predictions, snippets
-from heedful.studio.routes.trace import Edit, Run, traced
-from heedful.studio.state import Client, Here, Studio
-from heedful.studio.trace import Trace
-from heedful.studio.work import Ticket
+from heedful.studio import measurements, predictions, snippets
+from heedful.studio.routes.trace import Edit, Run, run_trace
+from heedful.studio.shared_state import Client, Here, Studio
+from heedful.studio.traces import Trace
+from heedful.studio.workers import Ticket
 
 router = APIRouter()
 
@@ -36,17 +36,17 @@ class Both(BaseModel):
 
 
 @router.post("/api/compare")
-def compare(asked: Both, studio: Here, client: Client = None) -> Response:
+def compare(body: Both, studio: Here, client: Client = None) -> Response:
     ticket = studio.clients.ticket(client)
     runs = []
-    for side in (asked.a, asked.b):
+    for side in (body.a, body.b):
         kind = studio.shelf.get(side.model)
-        target = asked.target if not kind.entry.vectors and _writes(kind.sequence) else None
+        target = body.target if not kind.entry.vectors and _writes(kind.sequence) else None
         runs.append(
-            traced(studio, Run(model=side.model, text=asked.text, target=target, edit=side.edit), ticket)
+            run_trace(studio, Run(model=side.model, text=body.text, target=target, edit=side.edit), ticket)
         )
     a, b = runs
-    return Json({"a": a.answer, "b": b.answer, **_beside(studio, a, b), "python": _python(a, b)})
+    return Json({"a": a.answer, "b": b.answer, **_paired_values(studio, a, b), "python": _python(a, b)})
 
 
 class Text(BaseModel):
@@ -59,17 +59,17 @@ class Text(BaseModel):
 
 
 @router.post("/api/losses")
-def losses(asked: Text, studio: Here) -> Response:
+def losses(body: Text, studio: Here) -> Response:
     """Mean −log p by place in a window of the text."""
-    held = studio.shelf.get(asked.model)
-    return Json(held.run(lambda: measuring.losses(held, asked.text, asked.target, asked.window)))
+    held = studio.shelf.get(body.model)
+    return Json(held.run(lambda: measurements.losses(held, body.text, body.target, body.window)))
 
 
 @router.get("/api/models/{id}/speed")
 def speed(id: str, studio: Here) -> Response:
     """Tokens a second by length, measured now; nothing is remembered."""
     held, ticket = studio.shelf.get(id), Ticket()
-    return Json(held.run(lambda: measuring.speeds(held, ticket)))
+    return Json(held.run(lambda: measurements.speeds(held, ticket)))
 
 
 def _writes(model: Any) -> bool:
@@ -82,7 +82,7 @@ def _names(trace: Trace) -> dict[str, list[str]]:
     return {"tokens": words(trace.tokens), "target": words(trace.target), "written": written}
 
 
-def _beside(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
+def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
     """What can be set against each other: equal tokens give differences, equal vocabularies a divergence."""
     ours, theirs = _names(a), _names(b)
     same = all(ours[side] == theirs[side] for side in ("tokens", "target"))

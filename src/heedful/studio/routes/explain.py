@@ -15,7 +15,7 @@ from heedful.inspect.render import FORMATS, Style
 from heedful.inspect.worked import Derivation, Line, Operation, Tree, Value
 from heedful.server.json_response import Json
 from heedful.studio import snippets
-from heedful.studio.state import Here, Seen, Studio
+from heedful.studio.shared_state import Here, Seen, Studio
 
 router = APIRouter()
 TOLERANCE = 1e-4  # of float32, relative to the largest value; `Sheet.compare` refuses more
@@ -23,16 +23,16 @@ WRITTEN = 200_000  # letters of a rendered form; longer ones are left out
 LONGEST, WIDEST = 4096, 64  # entries of a vector that are sent, rows and columns of a matrix
 
 
-def shortened(value: Value, wide: int) -> Any:
+def shorten_value(value: Value, wide: int) -> Any:
     """A number, vector or matrix; of a long one the ends, and between them how many are not sent."""
     if not isinstance(value, tuple):
         return value if math.isfinite(value) else str(value)
     if value and isinstance(value[0], tuple):
         wide = min(wide, WIDEST)
     if len(value) <= wide:
-        return [shortened(v, wide) for v in value]
+        return [shorten_value(v, wide) for v in value]
     first, last = max(1, wide - wide // 3), max(1, wide // 3)
-    ends = [[shortened(v, wide) for v in part] for part in (value[:first], value[-last:])]
+    ends = [[shorten_value(v, wide) for v in part] for part in (value[:first], value[-last:])]
     return [*ends[0], f"… {len(value) - first - last} more …", *ends[1]]
 
 
@@ -44,41 +44,43 @@ def _tree(tree: Tree, wide: int) -> Any:
             kept = [_tree(a, wide) for a in parts[:most]]
             return {"op": tree.name, "of": [*kept, f"… {len(parts) - most} more …"]}
         return {"op": tree.name, "of": [_tree(a, wide) for a in parts]}
-    return shortened(tree, wide)
+    return shorten_value(tree, wide)
 
 
-def structured(worked: Derivation, wide: int, digits: int) -> dict[str, Any]:
+def derivation_tree(derivation: Derivation, wide: int, digits: int) -> dict[str, Any]:
     """`to_dict`, shortened, with each line as it is written beside its numbers."""
     style = Style(digits, min(wide, WIDEST))
     lines: list[dict[str, Any]] = []
-    for line in worked.lines:
+    for line in derivation.lines:
         if not isinstance(line, Line):
-            lines.append(structured(line, wide, digits))
+            lines.append(derivation_tree(line, wide, digits))
             continue
         operands = None if line.operands is None else _tree(line.operands, wide)
         written = "" if line.operands is None else style.tree(line.operands)
         lines.append({
             "label": line.label, "formula": line.formula, "operands": operands,
-            "result": shortened(line.result, wide),
+            "result": shorten_value(line.result, wide),
             "shown": {"operands": written[:20_000], "result": style.value(line.result)},
         })  # fmt: skip
-    return {"title": worked.title, "note": worked.note, "check": worked.check, "lines": lines}
+    return {"title": derivation.title, "note": derivation.note, "check": derivation.check, "lines": lines}
 
 
-def answered(worked: Derivation, wide: int, digits: int, python: str) -> Response:
+def derivation_response(derivation: Derivation, wide: int, digits: int, python: str) -> Response:
     wide, digits = max(2, min(wide, LONGEST)), max(1, min(digits, 15))
     written = {
-        name: form(worked, digits, min(wide, WIDEST)) for name, form in FORMATS.items() if name != "html"
+        name: form(derivation, digits, min(wide, WIDEST)) for name, form in FORMATS.items() if name != "html"
     }
     kept = {name: text if len(text) < WRITTEN else None for name, text in written.items()}
     checked = (
-        None if worked.check is None else {"difference": worked.check, "tolerance": TOLERANCE, "ok": True}
+        None
+        if derivation.check is None
+        else {"difference": derivation.check, "tolerance": TOLERANCE, "ok": True}
     )
-    return Json(structured(worked, wide, digits) | {"checked": checked, **kept, "python": python})
+    return Json(derivation_tree(derivation, wide, digits) | {"checked": checked, **kept, "python": python})
 
 
 @router.get("/api/trace/{id}/explain")
-def steps(
+def explain_part(
     look: Seen, topic: str = "attention", part: str = "", head: int = 0, token: str = "-1", wide: int = 12,
     digits: int = 4, temperature: float | None = None,
 ) -> Response:  # fmt: skip
@@ -88,15 +90,15 @@ def steps(
     if temperature is not None:
         options["temperature"] = temperature
     worked = look.run(lambda held: explain_model(held.sequence, look.trace.given, **options))
-    return answered(worked, wide, digits, snippets.of_trace(look.trace, "steps", **options))
+    return derivation_response(worked, wide, digits, snippets.of_trace(look.trace, "steps", **options))
 
 
 @router.get("/api/explain/{exercise}")
 def exercise(exercise: str, wide: int = 16, digits: int = 4) -> Response:
     if "/" in exercise or exercise.endswith((".yaml", ".yml", ".json")):
-        raise InputError("exercises go by their names; a file is read by: heed explain FILE")
+        raise InputError("exercises go by their names", hint="a file is read by: heed explain FILE")
     python = f"import heedful\n\nprint(heedful.explain({exercise!r}))"
-    return answered(explain(exercise), wide, digits, python)
+    return derivation_response(explain(exercise), wide, digits, python)
 
 
 @router.post("/api/explain")
@@ -107,7 +109,7 @@ def values(
     if "model" in given:
         given = _update(studio, given)
     python = f"import heedful\n\nprint(heedful.explain({given!r}))"
-    return answered(explain_values(given), wide, digits, python)
+    return derivation_response(explain_values(given), wide, digits, python)
 
 
 def _update(studio: Studio, given: dict[str, Any]) -> dict[str, Any]:

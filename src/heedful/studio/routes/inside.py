@@ -19,11 +19,11 @@ from heedful.inspect.mixing import state_note
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.server.json_response import Json
 from heedful.studio import predictions, snippets, tokens
-from heedful.studio.record import recurrent_of
-from heedful.studio.shelf import Held
+from heedful.studio.capabilities import recurrent_of
+from heedful.studio.model_registry import LoadedModel
+from heedful.studio.shared_state import Look, Seen
 from heedful.studio.shuffling import shuffle_test
-from heedful.studio.state import Look, Seen
-from heedful.studio.trace import Trace
+from heedful.studio.traces import Trace
 
 router = APIRouter()
 LENS = 400 * 2**20  # bytes of the logits of every layer and position
@@ -40,7 +40,7 @@ def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
     T, layers = trace.given.read.shape[1], len(predictions_layers(trace))
     if 4 * T * layers * model.config.vocab > LENS:
         raise InputError(
-            f"the lens over {T} tokens and {layers} layers needs too much memory; take a shorter text"
+            f"the lens over {T} tokens and {layers} layers needs too much memory", hint="take a shorter text"
         )
     seen = logit_lens(model, trace.given)
     logp = seen.logits.float().log_softmax(-1)  # (L, T, V)
@@ -71,13 +71,13 @@ def predictions_layers(trace: Trace) -> list[str]:
 
 def _residual(model: Model, trace: Trace, layers: tuple[str, ...]) -> dict[str, Any]:
     """The norm of each vector on its way up, and its cosine with the layer before."""
-    kept = [_known(trace, model, f"{name}.output").float() for name in layers]
+    kept = [_check_part(trace, model, f"{name}.output").float() for name in layers]
     cosine: list[Any] = [[None] * len(kept[0])]
     cosine += [F.cosine_similarity(a, b, dim=-1).tolist() for a, b in pairwise(kept)]
     return {"norms": [x.norm(dim=-1).tolist() for x in kept], "cosine": cosine}
 
 
-def _known(trace: Trace, model: Model, name: str) -> Tensor:
+def _check_part(trace: Trace, model: Model, name: str) -> Tensor:
     """A value inside the model's own thread."""
     return trace.values[name] if name in trace.values else trace.again(model, name)
 
@@ -93,12 +93,14 @@ def states(look: Seen) -> Response:
     """Gates and states of recurrent cells over time; norms of layers; neurons; what a cache would hold."""
     trace = look.trace
     if trace.output is None:
-        raise InputError("word vectors have no states: one vector for each word; choose a model that reads")
+        raise InputError(
+            "word vectors have no states: one vector for each word", hint="choose a model that reads"
+        )
     return Json(look.run(lambda held: _states(held, trace)) | {"python": snippets.of_trace(trace, "states")})
 
 
-def _states(held: Held, trace: Trace) -> dict[str, Any]:
-    model = held.sequence
+def _states(loaded: LoadedModel, trace: Trace) -> dict[str, Any]:
+    model = loaded.sequence
     parts = []
     for cell in recurrent_of(model):
         names = {
@@ -109,7 +111,7 @@ def _states(held: Held, trace: Trace) -> dict[str, Any]:
         if not names:
             continue
         # A state space has a few numbers for each channel: (T, F, N).
-        values = {word: _known(trace, model, name).float().flatten(1) for word, name in names.items()}
+        values = {word: _check_part(trace, model, name).float().flatten(1) for word, name in names.items()}
         side = "target" if cell["side"] == "target" else "tokens"
         parts.append({
             "path": cell["path"], "cell": cell["cell"], "side": side, "reverse": cell["reverse"],
@@ -136,7 +138,7 @@ def _norms(trace: Trace, model: Model) -> list[dict[str, Any]]:
     """The length of each vector at each layer; the end of a stack only where it is not its last layer's."""
     out: list[dict[str, Any]] = []
     for name in (n for n in trace.shapes if n.endswith(".output") and len(trace.shapes[n]) == 2):
-        values = _known(trace, model, name).float().norm(dim=-1).tolist()
+        values = _check_part(trace, model, name).float().norm(dim=-1).tolist()
         if not out or values != out[-1]["values"]:
             out.append({"name": name, "values": values})
     return out
@@ -164,7 +166,7 @@ def neurons(look: Seen, name: str, count: int = 10) -> Response:
     """The neurons of a feed-forward layer that fire most in this text, and the tokens they fire for."""
     value = look.trace.value(look.held, name).float()
     if value.dim() != 2:
-        raise InputError(f"{name} has the shape {tuple(value.shape)}; neurons are (tokens, neurons)")
+        raise InputError(f"{name} has the shape {tuple(value.shape)}", hint="neurons are (tokens, neurons)")
     best = value.amax(0).topk(min(max(1, count), value.shape[1]))
     out = []
     for index, high in zip(best.indices.tolist(), best.values.tolist(), strict=True):
@@ -175,14 +177,14 @@ def neurons(look: Seen, name: str, count: int = 10) -> Response:
 
 
 @router.get("/api/trace/{id}/reach")
-def reach(look: Seen) -> Response:
+def gradient_reach(look: Seen) -> Response:
     """How large the gradient is that the last state sends back, by distance."""
     found = look.run(lambda held: gradient_by_distance(held.sequence, look.trace.given).to_dict())
     return Json(found | {"python": snippets.of_trace(look.trace, "reach")})
 
 
 @router.get("/api/trace/{id}/neighbours")
-def near(look: Seen, name: str = "", count: int = 5) -> Response:
+def nearest_tokens(look: Seen, name: str = "", count: int = 5) -> Response:
     found = look.run(
         lambda held: neighbours(held.sequence, look.trace.given, name=name, count=max(1, min(count, 50)))
     )
@@ -192,7 +194,7 @@ def near(look: Seen, name: str = "", count: int = 5) -> Response:
 
 
 @router.get("/api/trace/{id}/attribution")
-def attributed(
+def attribute_prediction(
     look: Seen, answer: str | None = None, position: int = -1,
     method: Literal["integrated", "gradient"] = "integrated",
 ) -> Response:  # fmt: skip

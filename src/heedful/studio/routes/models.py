@@ -8,8 +8,8 @@ from starlette.responses import Response
 from heedful import __version__
 from heedful.server.json_response import Json
 from heedful.studio import snippets
-from heedful.studio.record import record, summary
-from heedful.studio.state import Here
+from heedful.studio.capabilities import capabilities, summary
+from heedful.studio.shared_state import Here
 from heedful.studio.tokens import speller, visible
 from heedful.word2vec import Word2Vec
 
@@ -45,7 +45,9 @@ def model(id: str, studio: Here) -> Response:
     """The capability record of one."""
     held = studio.shelf.get(id)
     return Json(
-        held.once("record", lambda: record(held, snippets.script(held.entry, f"print({_of(held.model)})")))
+        held.once(
+            "record", lambda: capabilities(held, snippets.script(held.entry, f"print({_of(held.model)})"))
+        )
     )
 
 

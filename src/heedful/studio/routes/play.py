@@ -10,16 +10,16 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from heedful.server.json_response import Json
-from heedful.studio import playing, searching
-from heedful.studio.shelf import Held
-from heedful.studio.state import Client, Here
-from heedful.studio.streaming import Report, streamed
-from heedful.studio.work import Ticket
+from heedful.studio import beam_listener, task_runner
+from heedful.studio.model_registry import LoadedModel
+from heedful.studio.shared_state import Client, Here
+from heedful.studio.streaming import Report, stream_job
+from heedful.studio.workers import Ticket
 
 router = APIRouter()
 
 
-class Task(BaseModel):
+class PlayRequest(BaseModel):
     """What is to be done with what."""
 
     model: str
@@ -30,30 +30,30 @@ class Task(BaseModel):
 
 
 @router.post("/api/play")
-def play(asked: Task, studio: Here, client: Client = None) -> Response:
-    held, ticket = studio.shelf.get(asked.model), studio.clients.ticket(client)
-    playing.fields_of(asked.task, asked.inputs)  # what is missing is said before anything is streamed
-    if asked.stream:
+def play(body: PlayRequest, studio: Here, client: Client = None) -> Response:
+    held, ticket = studio.shelf.get(body.model), studio.clients.ticket(client)
+    task_runner.fields_of(body.task, body.inputs)  # what is missing is said before anything is streamed
+    if body.stream:
         held.sequence  # noqa: B018
-        return streamed(held, lambda report: _written(held, asked, ticket, report), ticket)
+        return stream_job(held, lambda report: _stream_task(held, body, ticket, report), ticket)
     began = time.perf_counter()
     result, warnings, python = held.run(
-        lambda: playing.play(held, asked.task, asked.inputs, asked.parameters, studio.listening), ticket
+        lambda: task_runner.run_task(held, body.task, body.inputs, body.parameters, studio.listening), ticket
     )
     ticket.check()
     spent = round((time.perf_counter() - began) * 1000, 1)
-    return Json({"task": asked.task, "result": result, "warnings": warnings, "ms": spent, "python": python})
+    return Json({"task": body.task, "result": result, "warnings": warnings, "ms": spent, "python": python})
 
 
 @router.post("/api/beams")
-def beams(asked: Task, studio: Here, client: Client = None) -> Response:
+def beams(body: PlayRequest, studio: Here, client: Client = None) -> Response:
     """A task written with beams: the text and the search that found it."""
-    held, ticket = studio.shelf.get(asked.model), studio.clients.ticket(client)
-    work = lambda: searching.search(held, asked.task, asked.inputs, asked.parameters, ticket)
+    held, ticket = studio.shelf.get(body.model), studio.clients.ticket(client)
+    work = lambda: beam_listener.search_beams(held, body.task, body.inputs, body.parameters, ticket)
     return Json(held.run(work, ticket))
 
 
-def _written(held: Held, asked: Task, ticket: Ticket, report: Report) -> dict[str, Any]:
+def _stream_task(loaded: LoadedModel, body: PlayRequest, ticket: Ticket, report: Report) -> dict[str, Any]:
     began = time.perf_counter()
-    done = playing.write(held, asked.task, asked.inputs, asked.parameters, ticket, report)
+    done = task_runner.generate_text(loaded, body.task, body.inputs, body.parameters, ticket, report)
     return done | {"seconds": round(time.perf_counter() - began, 3)}

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 
 from heedful.server.json_response import Json
-from heedful.studio import training
-from heedful.studio.state import Here
+from heedful.studio import run_curves
+from heedful.studio.shared_state import Here
 
 router = APIRouter()
 LOOK = 0.5  # seconds between looks at a run that goes on
@@ -20,13 +20,13 @@ QUIET = 15.0  # seconds after which a line is sent that says nothing
 
 @router.get("/api/runs")
 def runs(studio: Here) -> Response:
-    found = [training.overview(id, folder) for id, folder in training.runs_in(studio.runs).items()]
+    found = [run_curves.overview(id, folder) for id, folder in run_curves.runs_in(studio.runs).items()]
     return Json({"runs": sorted(found, key=lambda r: -r["updated"]), "folder": str(studio.runs)})
 
 
 @router.get("/api/runs/{id}")
 def run(id: str, studio: Here) -> Response:
-    return Json(training.whole(id, training.run_at(studio.runs, id)))
+    return Json(run_curves.run_details(id, run_curves.run_at(studio.runs, id)))
 
 
 @router.get("/api/runs/{id}/live")
@@ -35,16 +35,16 @@ def live(
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:  # fmt: skip
     """Lines as they are written, from where the page stopped reading."""
-    folder = training.run_at(studio.runs, id)
+    folder = run_curves.run_at(studio.runs, id)
     said = last_event_id if last_event_id is not None and last_event_id.isdigit() else None
     start = int(said) if said is not None else after or 0
 
     async def lines() -> AsyncIterator[str]:
         at, waited = start, 0.0
-        known = {one["step"] for one in training.checkpoints(id, folder)}
+        known = {one["step"] for one in run_curves.checkpoints(id, folder)}
         yield "retry: 2000\n\n"
         while not studio.stopping() and not await request.is_disconnected():
-            events, at = await asyncio.to_thread(training.follow, id, folder, at, known)
+            events, at = await asyncio.to_thread(run_curves.follow, id, folder, at, known)
             for event in events:
                 yield event
             waited = 0.0 if events else waited + LOOK

@@ -15,21 +15,21 @@ from heedful.errors import InputError
 from heedful.inspect.attention import attention, head_scores, rollout, shares
 from heedful.inspect.effects import each_head_effect
 from heedful.server.json_response import Json
-from heedful.studio import numbers, predictions, snippets
-from heedful.studio.answers import octets
-from heedful.studio.reading import trace_of
-from heedful.studio.record import Group
-from heedful.studio.shelf import Held
-from heedful.studio.state import Client, Here, Look, Seen, Studio
-from heedful.studio.streaming import Report, streamed
-from heedful.studio.trace import Trace
-from heedful.studio.work import Ticket
+from heedful.studio import matrix_slices, predictions, snippets
+from heedful.studio.capabilities import Group
+from heedful.studio.model_registry import LoadedModel
+from heedful.studio.shared_state import Client, Here, Look, Seen, Studio
+from heedful.studio.streaming import Report, stream_job
+from heedful.studio.tensor_response import tensor_response
+from heedful.studio.trace_builder import build_trace
+from heedful.studio.traces import Trace
+from heedful.studio.workers import Ticket
 
 router = APIRouter()
 Form = Literal["f32", "f16", "u8"]
 
 
-class Sampled(BaseModel):
+class SampledCell(BaseModel):
     """How tokens are drawn."""
 
     temperature: float = 0.0
@@ -59,7 +59,7 @@ class Run(BaseModel):
     ids: list[int] | None = None
     target: str | list[int] | None = None
     generate: int = Field(default=0, ge=0, le=512)
-    sampling: Sampled = Sampled()
+    sampling: SampledCell = SampledCell()
     edit: Edit | None = None
 
     def flat(self) -> dict[str, Any]:
@@ -68,17 +68,17 @@ class Run(BaseModel):
 
 
 @router.post("/api/trace")
-def run(asked: Run, studio: Here, client: Client = None) -> Response:
-    return Json(traced(studio, asked, studio.clients.ticket(client)).answer)
+def run(body: Run, studio: Here, client: Client = None) -> Response:
+    return Json(run_trace(studio, body, studio.clients.ticket(client)).answer)
 
 
-def traced(studio: Studio, asked: Run, ticket: Ticket) -> Trace:
+def run_trace(studio: Studio, body: Run, ticket: Ticket) -> Trace:
     """Run a model once and keep what it computed."""
-    if asked.text is None and asked.ids is None:
-        raise InputError("there is nothing to read; give a text, or ids")
-    held = studio.shelf.get(asked.model)
+    if body.text is None and body.ids is None:
+        raise InputError("there is nothing to read", hint="give a text, or ids")
+    held = studio.shelf.get(body.model)
     began = time.perf_counter()
-    trace = held.run(lambda: trace_of(held, asked.flat(), studio.traces.new_id(), ticket), ticket)
+    trace = held.run(lambda: build_trace(held, body.flat(), studio.traces.new_id(), ticket), ticket)
     ticket.check()
     trace.answer["ms"] = round((time.perf_counter() - began) * 1000, 1)
     studio.traces.add(trace)
@@ -99,14 +99,14 @@ def tensor(
     value = _value(look, name)
     look.studio.traces.fit()
     share = name.endswith(".pattern") and _kind(look.trace, name) == "softmax"
-    cut = numbers.cut(value, head, rows, cols, over)
+    cut = matrix_slices.cut(value, head, rows, cols, over)
     tag = f"{look.trace.id}|{name}|{head}|{rows}|{cols}|{dtype}|{over}"
-    return octets(cut, dtype, share=share, full=tuple(value.shape), tag=tag)
+    return tensor_response(cut, dtype, share=share, full=tuple(value.shape), tag=tag)
 
 
 def _value(look: Look, name: str) -> Tensor:
     if name.endswith(".effect"):
-        return numbers.effect(look, name.removesuffix(".effect"))
+        return matrix_slices.effect(look, name.removesuffix(".effect"))
     trace = look.trace
     if name in trace.values:
         return trace.values[name]
@@ -125,14 +125,18 @@ def thumbs(look: Seen, group: str, size: int = 64) -> Response:
         raise InputError(f"size={size} must lie between 4 and 128")
     chosen = look.trace.group(group)
     trace, names = look.trace, [f"{layer}.pattern" for layer in chosen.layers]
-    small = {name: numbers.pooled(trace.values[name], size) for name in names if name in trace.values}
+    small = {
+        name: matrix_slices.pool_matrix(trace.values[name], size) for name in names if name in trace.values
+    }
     if missing := [name for name in names if name not in small]:  # too large to be kept: pooled in passing
-        small |= look.run(lambda held: trace.some(held.sequence, missing, lambda p: numbers.pooled(p, size)))
+        small |= look.run(
+            lambda held: trace.some(held.sequence, missing, lambda p: matrix_slices.pool_matrix(p, size))
+        )
     every = [small[name] for name in names]
     most = max(len(p) for p in every)
     filled = torch.stack([torch.nn.functional.pad(p, (0, 0, 0, 0, 0, most - len(p))) for p in every])
     tag = f"{look.trace.id}|thumbs|{group}|{size}"
-    return octets(filled, "u8", share=chosen.kind == "softmax", tag=tag)
+    return tensor_response(filled, "u8", share=chosen.kind == "softmax", tag=tag)
 
 
 @router.get("/api/trace/{id}/scores")
@@ -144,8 +148,8 @@ def scores(look: Seen) -> Response:
     return Json({"scores": trace.scores, "python": snippets.of_trace(trace, "heads")})
 
 
-def _scores(held: Held, trace: Trace) -> list[dict[str, Any]]:
-    model, out = held.sequence, []
+def _scores(loaded: LoadedModel, trace: Trace) -> list[dict[str, Any]]:
+    model, out = loaded.sequence, []
     special = {"tokens": trace.tokens, "target": trace.target or []}
     patterns = attention(model, trace.given).patterns
     for score in head_scores(model, trace.given):
@@ -161,9 +165,9 @@ def _scores(held: Held, trace: Trace) -> list[dict[str, Any]]:
 
 
 @router.get("/api/trace/{id}/rollout")
-def rolled(look: Seen, side: str = "") -> Response:
+def attention_rollout(look: Seen, side: str = "") -> Response:
     value = look.run(lambda held: rollout(held.sequence, look.trace.given, side=side))
-    return octets(value, tag=f"{look.trace.id}|rollout|{side}")
+    return tensor_response(value, tag=f"{look.trace.id}|rollout|{side}")
 
 
 @router.get("/api/trace/{id}/effects")
@@ -173,18 +177,18 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
     """
     trace, held, ticket = look.trace, look.held, studio.clients.ticket(client)
     chosen = trace.group(group)
-    return streamed(held, lambda report: _effects(held, trace, chosen, mean, ticket, report), ticket)
+    return stream_job(held, lambda report: _effects(held, trace, chosen, mean, ticket, report), ticket)
 
 
 def _effects(
-    held: Held, trace: Trace, group: Group, mean: bool, ticket: Ticket, report: Report
+    loaded: LoadedModel, trace: Trace, group: Group, mean: bool, ticket: Ticket, report: Report
 ) -> dict[str, Any]:
     key = (group.name, mean)
     if key not in trace.effects:
         heads = {path: trace.shapes[f"{path}.pattern"][0] for path in group.layers}
         found: dict[str, list[float]] = {path: [] for path in heads}
         of, usual = sum(heads.values()), trace.given if mean else None
-        each = each_head_effect(held.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check)
+        each = each_head_effect(loaded.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check)
         for done, effect in enumerate(each, 1):
             found[effect.path].append(effect.change)
             report({"event": "progress", "done": done, "of": of})
@@ -197,11 +201,11 @@ def _effects(
 def logits(look: Seen, position: int = -1) -> Response:
     """The whole vocabulary's logits at a position, in float32."""
     value = predictions.words_at(look.held.sequence, _output(look), position)
-    return octets(value, tag=f"{look.trace.id}|logits|{position}")
+    return tensor_response(value, tag=f"{look.trace.id}|logits|{position}")
 
 
 @router.get("/api/trace/{id}/top")
-def top(look: Seen, position: int = -1, count: int = 10) -> Response:
+def top_tokens(look: Seen, position: int = -1, count: int = 10) -> Response:
     model, output = look.held.sequence, _output(look)
     if not -len(output) <= position < len(output):
         raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
@@ -213,19 +217,19 @@ def top(look: Seen, position: int = -1, count: int = 10) -> Response:
 def _output(look: Look) -> Tensor:
     if look.trace.output is None:
         raise InputError(
-            f"{look.trace.entry.id} is a table of vectors and predicts nothing; ask for neighbours"
+            f"{look.trace.entry.id} is a table of vectors and predicts nothing", hint="ask for neighbours"
         )
     return look.trace.output
 
 
 @router.get("/api/trace/{id}/python")
-def python(
+def trace_snippet(
     look: Seen, view: str, name: str | None = None, head: int | None = None, words: bool = False,
     between: str = "",
 ) -> Response:  # fmt: skip
     """The lines that give a view's numbers."""
     if view not in snippets.VIEWS:
-        raise InputError(f"no view {view!r}; there are {', '.join(snippets.VIEWS)}")
+        raise InputError(f"no view {view!r}", hint=f"there are {', '.join(snippets.VIEWS)}")
     options: dict[str, Any] = {k: v for k, v in (("name", name), ("head", head)) if v is not None}
     if view == "words":
         options = {"layer": (name or "").removesuffix(".pattern"), "head": head or 0, "words": words}

@@ -22,7 +22,7 @@ from heedful.nn.head import NoHead
 from heedful.nn.norm import RMSNorm
 from heedful.nn.recurrent import Recurrence
 from heedful.nn.ssm import S4, Mamba
-from heedful.studio.shelf import Entry, Held
+from heedful.studio.model_registry import Entry, LoadedModel
 from heedful.tasks.common import Pipeline
 from heedful.word2vec import Word2Vec
 
@@ -32,7 +32,7 @@ PREDICTS = {
 }  # fmt: skip
 
 
-def kind_of(model: Model | Word2Vec) -> str:
+def model_kind(model: Model | Word2Vec) -> str:
     """encoder, decoder, encoder-decoder or vectors."""
     if isinstance(model, Word2Vec):
         return "vectors"
@@ -200,10 +200,10 @@ def context(model: Model) -> dict[str, int | None]:
     return {"tokens": context_length(model)}
 
 
-def record(held: Held, python: str) -> dict[str, Any]:
+def capabilities(loaded: LoadedModel, python: str) -> dict[str, Any]:
     """The capability record of a loaded model."""
-    entry, model = held.entry, held.model
-    about = {"id": entry.id, "source": entry.source, "kind": kind_of(model), "tasks": tasks_of(model),
+    entry, model = loaded.entry, loaded.model
+    about = {"id": entry.id, "source": entry.source, "kind": model_kind(model), "tasks": tasks_of(model),
              "run": entry.run, "card": card(entry), "python": python}  # fmt: skip
     if isinstance(model, Word2Vec):
         size = model.input.size + (0 if model.output is None else model.output.size)
@@ -227,20 +227,20 @@ def _sequence(model: Model) -> dict[str, Any]:
     return {
         "family": model.family.name, "params": sum(p.numel() for p in model.parameters()),
         "dim": model.config.dim, "vocab": model.config.vocab, "context": context(model),
-        "attention": [describe(group, heads) for group in groups],
+        "attention": [describe_model(group, heads) for group in groups],
         "position": {"type": position_type(model)}, "recurrent": recurrent_of(model),
         "mixing": mixers_of(model),
         "head": "none" if isinstance(model.head, NoHead) else model.config.head,
         "predicts": PREDICTS.get(model.config.head, "vectors"), "labels": labels_of(model),
         "embeddings": ["input"] + ["output"] * words, "norm": norm_of(model),
-        "kv_cache": kind_of(model) != "encoder", "mask_token": special.get("mask"),
+        "kv_cache": model_kind(model) != "encoder", "mask_token": special.get("mask"),
         "chat": model.tokenizer is not None and model.tokenizer.chat_template is not None,
         "topics": topics_of(model), "stacks": list(layers), "layers": sum(layers.values()),
         "tokenizer": describe_tokenizer(model),
     }  # fmt: skip
 
 
-def describe(group: Group, heads: dict[str, int]) -> dict[str, Any]:
+def describe_model(group: Group, heads: dict[str, int]) -> dict[str, Any]:
     return {
         "name": group.name, "stack": group.stack, "layers": list(group.layers), "kind": group.kind,
         "heads": [heads[layer] for layer in group.layers], "causal": group.causal, "cross": group.cross,
@@ -284,7 +284,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
         return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())
     return about | {
-        "kind": kind_of(model), "family": model.family.name, "params": params, "head": model.config.head,
+        "kind": model_kind(model), "family": model.family.name, "params": params, "head": model.config.head,
         "tasks": tasks,
     }  # fmt: skip
 
@@ -298,4 +298,4 @@ def gguf_kinds() -> Iterator[str]:
     for family in FAMILIES.values():
         if family.gguf:
             with outline():
-                yield kind_of(assemble(family, family.tiny))
+                yield model_kind(assemble(family, family.tiny))

@@ -25,34 +25,34 @@ class Cannot(InputError):
     """Something that this model has not got."""
 
 
-def cancelled() -> Refused:
+def cancelled_error() -> Refused:
     return Refused(409, "cancelled", "a newer run of this page took its place")
 
 
-def gone(trace: str) -> Refused:
+def trace_gone_error(trace: str) -> Refused:
     return Refused(
         410, "trace_gone", f"the trace {trace} is no longer held", "run again: the text is still there"
     )
 
 
-def told(error: Exception) -> tuple[int, dict[str, Any]]:
+def error_response(error: Exception) -> tuple[int, dict[str, Any]]:
     """Return the status of an error and its body: a code, a message and a hint."""
     if isinstance(error, RequestRefused):
         code = "too_large" if error.status == 413 else error.code
-        return error.status, _said(code, error.message, error.hint)
+        return error.status, _error_body(code, error.message, error.hint)
     text = " ".join(str(error).split())
     message, hint = (error.message, error.hint) if isinstance(error, HeedfulError) else (text, None)
     message = " ".join(message.split())
     if isinstance(error, NotFound):
         word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
-        return 404, _said(word, message, hint or None)
+        return 404, _error_body(word, message, hint or None)
     if isinstance(error, HeedfulError):
-        return 422, _said("cannot", message, hint or None)
+        return 422, _error_body("cannot", message, hint or None)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return 422, _said("cannot", "out of memory", "take a shorter text or a smaller model")
+        return 422, _error_body("cannot", "out of memory", "take a shorter text or a smaller model")
     said = f"{type(error).__name__}: {text[:300]}"
-    return 500, _said("fault", said, "this is a fault of heedful's: please report it")
+    return 500, _error_body("fault", said, "this is a fault of heedful's: please report it")
 
 
-def _said(code: str, message: str, hint: str | None) -> dict[str, Any]:
+def _error_body(code: str, message: str, hint: str | None) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "hint": hint}}

@@ -16,9 +16,9 @@ from heedful.inspect.inputs import Input, names_of, reading
 from heedful.inspect.lens import loss_by_position
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.studio import snippets, tokens
-from heedful.studio.record import probe
-from heedful.studio.shelf import Held
-from heedful.studio.work import Ticket
+from heedful.studio.capabilities import probe
+from heedful.studio.model_registry import LoadedModel
+from heedful.studio.workers import Ticket
 
 READ, HIDDEN = 2048, 96  # tokens whose loss is taken; of an encoder, which hides each in turn
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
@@ -32,11 +32,11 @@ def windows(model: Model, text: str, length: int) -> list[Input]:
     """
     tokenizer = model.tokenizer
     if tokenizer is None:
-        raise InputError("this model has no tokenizer, so no text can be cut for it; choose another")
+        raise InputError("this model has no tokenizer, so no text can be cut for it", hint="choose another")
     around, hides = find_template(tokenizer), isinstance(model, LM) and not model.causal
     ids = tokenizer.encode(tokens.tidy(text)[0], special=False)[: HIDDEN if hides else READ]
     if len(ids) < 2:
-        raise InputError("the text is too short; give at least two tokens")
+        raise InputError("the text is too short", hint="give at least two tokens")
     reach = context_length(model) or READ
     room = max(1, min(length, reach - len(around.before) - len(around.after)))
     cut = [ids[i : i + room] for i in range(0, len(ids), room)]
@@ -45,9 +45,9 @@ def windows(model: Model, text: str, length: int) -> list[Input]:
     return [Input(torch.tensor([row], device=model.device), names_of(model, row)) for row in rows]
 
 
-def losses(held: Held, text: str, target: str | None, length: int) -> dict[str, Any]:
+def losses(loaded: LoadedModel, text: str, target: str | None, length: int) -> dict[str, Any]:
     """Mean −log p by place, in nats, over the windows of a text; of an encoder-decoder over its target."""
-    model = held.sequence
+    model = loaded.sequence
     if not isinstance(model, Seq2Seq):
         cut = windows(model, text, length)
         said = repr([i.ids[0].tolist() for i in cut])
@@ -55,25 +55,25 @@ def losses(held: Held, text: str, target: str | None, length: int) -> dict[str, 
         cut = [reading(model, text, target)]
         said = f"[reading(model, {text!r}, {target!r})]"
     else:
-        raise InputError("an encoder-decoder is sure of a target; give one")
+        raise InputError("an encoder-decoder is sure of a target", hint="give one")
     found = loss_by_position(model, cut)
     places = [t for t, v in enumerate(found.loss) if v is not None]
     imports = "from heedful.inspect.inputs import reading\nfrom heedful.inspect.lens import loss_by_position"
     return {
-        "model": held.id, "position": places, "loss": [found.loss[t] for t in places],
+        "model": loaded.id, "position": places, "loss": [found.loss[t] for t in places],
         "count": [found.count[t] for t in places], "windows": len(cut), "length": cut[0].read.shape[1],
         "hidden": isinstance(model, LM) and not model.causal,
-        "python": snippets.script(held.entry, f"print(loss_by_position(model, {said}))", imports),
+        "python": snippets.script(loaded.entry, f"print(loss_by_position(model, {said}))", imports),
     }  # fmt: skip
 
 
-def best_of(work: Callable[[], None], ticket: Ticket, times: int = 3) -> float:
+def best_of(function: Callable[[], None], ticket: Ticket, times: int = 3) -> float:
     """The least of a few times, in seconds: what else the machine does only ever adds."""
     spent = []
     for _ in range(times):
         ticket.check()
         began = time.perf_counter()
-        work()
+        function()
         spent.append(time.perf_counter() - began)
         if sum(spent) > PATIENCE:
             break
@@ -88,9 +88,9 @@ def lengths_of(model: Model) -> list[int]:
 
 
 @torch.no_grad()
-def speeds(held: Held, ticket: Ticket) -> dict[str, Any]:
+def speeds(loaded: LoadedModel, ticket: Ticket) -> dict[str, Any]:
     """Tokens a second by length: read at once, and written one by one behind so many."""
-    model = held.sequence
+    model = loaded.sequence
     few = probe(model)
     few.run(model)  # the first pass of a model is slower than all others
     read: list[tuple[int, float]] = []
@@ -107,8 +107,8 @@ def speeds(held: Held, ticket: Ticket) -> dict[str, Any]:
             wrote.append((n, WRITE / min(writing(model, row.tolist()) for _ in range(4))))
     curve = lambda rows: {"length": [n for n, _ in rows], "rate": [rate for _, rate in rows]}
     return {
-        "model": held.id, "read": curve(read), "write": curve(wrote) if wrote else None,
-        "threads": torch.get_num_threads(), "device": str(model.device), "python": _python(held, read),
+        "model": loaded.id, "read": curve(read), "write": curve(wrote) if wrote else None,
+        "threads": torch.get_num_threads(), "device": str(model.device), "python": _python(loaded, read),
     }  # fmt: skip
 
 
@@ -122,11 +122,11 @@ def writing(model: Model, ids: list[int]) -> float:
     return time.perf_counter() - began
 
 
-def _python(held: Held, reading: Sequence[tuple[int, float]]) -> str:
-    call = "model(ids, ids[:, :2])" if isinstance(held.model, Seq2Seq) else "model(ids)"
+def _python(loaded: LoadedModel, reading: Sequence[tuple[int, float]]) -> str:
+    call = "model(ids, ids[:, :2])" if isinstance(loaded.model, Seq2Seq) else "model(ids)"
     lines = [
         f"for length in {[n for n, _ in reading]!r}:", "    ids = torch.zeros(1, length, dtype=torch.long)",
         "    began = time.perf_counter()", "    with torch.no_grad():", f"        {call}",
         "    print(length, length / (time.perf_counter() - began), 'tokens a second')",
     ]  # fmt: skip
-    return snippets.script(held.entry, "\n".join(lines), "import time\nimport torch")
+    return snippets.script(loaded.entry, "\n".join(lines), "import time\nimport torch")

@@ -19,10 +19,10 @@ from heedful.inspect.inputs import Input, names_of, reading, token_id
 from heedful.inspect.row_labels import OPEN, written_ids
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.studio import predictions, snippets, tokens
-from heedful.studio.record import context, describe, groups_of, heads_of
-from heedful.studio.shelf import Held
-from heedful.studio.trace import Edits, Recorder, Trace
-from heedful.studio.work import Ticket
+from heedful.studio.capabilities import context, describe_model, groups_of, heads_of
+from heedful.studio.model_registry import LoadedModel
+from heedful.studio.traces import Edits, Trace, TraceRecorder
+from heedful.studio.workers import Ticket
 from heedful.view.token_labels import readable
 from heedful.view.word_grouping import group_words, marks_of
 from heedful.word2vec import Word2Vec
@@ -31,23 +31,23 @@ MOST = 1024  # tokens that are traced
 PATTERN = 128 * 2**20  # bytes of one layer's pattern
 WRITE = 24  # tokens an encoder-decoder writes by itself
 
-Asked = Mapping[str, Any]
+TraceRequest = Mapping[str, Any]
 
 
-def trace_of(held: Held, asked: Asked, id: str, ticket: Ticket) -> Trace:
+def build_trace(loaded: LoadedModel, request: TraceRequest, id: str, ticket: Ticket) -> Trace:
     """One run, in the thread that owns the model."""
-    if isinstance(held.model, Word2Vec):
-        return _words(held, asked, id)
-    return Reader(held, asked, ticket).trace(id)
+    if isinstance(loaded.model, Word2Vec):
+        return _words(loaded, request, id)
+    return TraceBuilder(loaded, request, ticket).trace(id)
 
 
-def _words(held: Held, asked: Asked, id: str) -> Trace:
-    vectors = held.vectors
-    text, warnings = tokens.tidy(asked["text"] or "")
+def _words(loaded: LoadedModel, request: TraceRequest, id: str) -> Trace:
+    vectors = loaded.vectors
+    text, warnings = tokens.tidy(request["text"] or "")
     words = tokens.words_of(vectors, text)[:MOST]
     known = [w["id"] for w in words if w["id"] >= 0]
     if not known:
-        raise InputError("no word of this text is known to the vectors; check the case")
+        raise InputError("no word of this text is known to the vectors", hint="check the case")
     if len(known) < len(words):
         missing = [w["text"] for w in words if w["id"] < 0]
         warnings.append(f"{len(missing)} words are not known and were left out: {', '.join(missing[:8])}")
@@ -55,27 +55,27 @@ def _words(held: Held, asked: Asked, id: str) -> Trace:
     value = torch.from_numpy(np.array(vectors.input[known], dtype=np.float32))
     given = Input(torch.tensor([known]), tuple(w["text"] for w in words))
     trace = Trace(
-        id, held.entry, text, given, Edits(), words, None, None, [], {"vectors": tuple(value.shape)},
+        id, loaded.entry, text, given, Edits(), words, None, None, [], {"vectors": tuple(value.shape)},
         {"vectors": value}, None,
     )  # fmt: skip
     lines = f"print([vectors[word] for word in {[w['text'] for w in words]!r}])"
     trace.answer = {
-        "id": id, "model": held.id, "tokens": words, "target": None, "written": None,
+        "id": id, "model": loaded.id, "tokens": words, "target": None, "written": None,
         "prompt": len(words), "cut": 0, "warnings": warnings, "groups": [],
         "shapes": {"vectors": list(value.shape)}, "edited": False,
         "note": "word vectors attend to nothing: one vector for each word, whatever stands beside it",
         "prediction": {"kind": "vectors", "position": 0, "top": []}, "generated": None, "change": None,
-        "python": snippets.script(held.entry, lines),
+        "python": snippets.script(loaded.entry, lines),
     }  # fmt: skip
     return trace
 
 
-class Reader:
+class TraceBuilder:
     """One request while it is worked on."""
 
-    def __init__(self, held: Held, asked: Asked, ticket: Ticket) -> None:
-        self.held, self.asked, self.ticket = held, asked, ticket
-        self.model: Model = held.sequence
+    def __init__(self, loaded: LoadedModel, request: TraceRequest, ticket: Ticket) -> None:
+        self.held, self.asked, self.ticket = loaded, request, ticket
+        self.model: Model = loaded.sequence
         self.warnings: list[str] = []
         self.cut = 0
         self.generated: dict[str, Any] | None = None
@@ -86,7 +86,7 @@ class Reader:
         source = self.source(heads)
         plain = [t["id"] for t in source]
         exact = self.cut == 0 and asked.get("ids") is None and plain == self.alone()
-        source = self.replaced(source, asked.get("tokens") or {})
+        source = self.replace_tokens(source, asked.get("tokens") or {})
         ids = [t["id"] for t in source]
         prompt, target = len(ids), None
         if isinstance(model, Seq2Seq):
@@ -94,17 +94,17 @@ class Reader:
         elif asked.get("generate"):
             # The last token that is written is not read again: it may stand behind the context.
             written = self.write(ids, asked["generate"])[: self.limit("tokens", heads) - len(ids)]
-            source, plain = source + tokens.named(model, written), plain + written
+            source, plain = source + tokens.token_name(model, written), plain + written
             ids, exact = ids + written, exact and not written
         given = self.input(ids, target, source)
         edits = self.edits(given)
-        recorder = Recorder(edits.watch(model), self.ticket)
+        recorder = TraceRecorder(edits.watch(model), self.ticket)
         with torch.no_grad():
             output = given.run(model, recorder)[0]
         read = self.texts() if exact and ids == plain else None
         text = read[0] if read is not None and len(read) == 1 else read
-        spoken = None if target is None else self.worded(self.written(given, output))
-        source, target = self.worded(source), None if target is None else self.worded(target)
+        spoken = None if target is None else self.group_words(self.target_tokens(given, output))
+        source, target = self.group_words(source), None if target is None else self.group_words(target)
         trace = Trace(
             id, self.held.entry, text, given, edits, source, target, spoken, groups, recorder.shapes,
             dict(recorder.values), output,
@@ -132,18 +132,18 @@ class Reader:
         """The ids that the text alone gives, or the pair."""
         return list(self.model.tokenizer.encoding(*self.texts()).ids)
 
-    def worded(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def group_words(self, tokens_found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Each token with the word it is a piece of, counted from 0."""
         memo = self.held.memo
         if "mark" not in memo:
             memo["mark"] = marks_of(self.model)
-        of = group_words(readable(self.model, [t["text"] for t in found]), memo["mark"])
-        return [token | {"word": word} for token, word in zip(found, of, strict=True)]
+        of = group_words(readable(self.model, [t["text"] for t in tokens_found]), memo["mark"])
+        return [token | {"word": word} for token, word in zip(tokens_found, of, strict=True)]
 
-    def written(self, given: Input, output: Tensor) -> list[dict[str, Any]]:
+    def target_tokens(self, inputs: Input, output: Tensor) -> list[dict[str, Any]]:
         """The word that each position of the target writes; its rows over the source carry it."""
-        ids = written_ids(self.model, given, output[None])
-        found = tokens.named(self.model, [i for i in ids if i is not None])
+        ids = written_ids(self.model, inputs, output[None])
+        found = tokens.token_name(self.model, [i for i in ids if i is not None])
         blank = {"id": -1, "text": OPEN, "shown": OPEN, "start": None, "end": None, "special": True}
         return found if ids[-1] is not None else [*found, blank]
 
@@ -166,37 +166,39 @@ class Reader:
         model, given = self.model, self.asked.get("ids")
         limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens", heads)
         if given is not None:
-            found, count = tokens.named(model, _known(model, given)[:limit]), len(given)
+            found, count = tokens.token_name(model, _known(model, given)[:limit]), len(given)
         else:
-            found, count = self.encoded(self.asked.get("text") or "", limit)
+            found, count = self.encode_text(self.asked.get("text") or "", limit)
         if not found:
-            raise InputError("the text is empty; give at least one token")
+            raise InputError("the text is empty", hint="give at least one token")
         if isinstance(model, Seq2Seq) and given is None:
-            found, count = self.framed(found, count, limit)
-        self.told(count, limit, "text")
+            found, count = self.add_special_tokens(found, count, limit)
+        self.warn(count, limit, "text")
         return found
 
-    def encoded(self, text: str, limit: int) -> tuple[list[dict[str, Any]], int]:
+    def encode_text(self, text: str, limit: int) -> tuple[list[dict[str, Any]], int]:
         text, said = tokens.tidy(text)
         self.warnings += said
         pair = self.asked.get("pair")
         if not pair:
-            return tokens.placed(self.model, text, most=limit)
+            return tokens.token_positions(self.model, text, most=limit)
         if not isinstance(self.model, LM) or self.model.causal:
-            raise InputError("two texts at once are read by an encoder; put both into one text")
+            raise InputError("two texts at once are read by an encoder", hint="put both into one text")
         pair, said = tokens.tidy(pair)
         self.warnings += said
-        return tokens.placed(self.model, text, most=limit, pair=pair)
+        return tokens.token_positions(self.model, text, most=limit, pair=pair)
 
-    def framed(self, found: list[dict[str, Any]], count: int, limit: int) -> tuple[list[dict[str, Any]], int]:
+    def add_special_tokens(
+        self, found: list[dict[str, Any]], count: int, limit: int
+    ) -> tuple[list[dict[str, Any]], int]:
         """A source as an encoder-decoder read it in training: with its end, if need be put there."""
         tokenizer = self.model.tokenizer
         end = find_template(tokenizer, end=True).after
         if not end or found[-1]["id"] == end[-1]:
             return found, count
-        return found[: limit - len(end)] + tokens.named(self.model, end), count + len(end)
+        return found[: limit - len(end)] + tokens.token_name(self.model, end), count + len(end)
 
-    def told(self, count: int, limit: int, what: str) -> None:
+    def warn(self, count: int, limit: int, what: str) -> None:
         """Say what was cut."""
         if count > limit:
             self.cut += count - limit
@@ -204,14 +206,18 @@ class Reader:
             said = f"the {what} has {count:,} tokens and {who} {limit:,}"
             self.warnings.append(f"{said}: the last {count - limit:,} were cut")
 
-    def replaced(self, found: list[dict[str, Any]], edits: Mapping[str, int | str]) -> list[dict[str, Any]]:
+    def replace_tokens(
+        self, found: list[dict[str, Any]], edits: Mapping[str, int | str]
+    ) -> list[dict[str, Any]]:
         """The tokens with others in place of some."""
         found = list(found)
         for at, new in edits.items():
             if not at.lstrip("-").isdigit() or not -len(found) <= int(at) < len(found):
-                raise InputError(f"there is no token {at!r} to replace; they are 0 … {len(found) - 1}")
+                raise InputError(
+                    f"there is no token {at!r} to replace", hint=f"they are 0 … {len(found) - 1}"
+                )
             (id,) = _known(self.model, [token_id(self.model, new)])
-            (token,) = tokens.named(self.model, [id])
+            (token,) = tokens.token_name(self.model, [id])
             old = found[int(at)]
             found[int(at)] = token | {"start": old["start"], "end": old["end"]}
         return found
@@ -220,20 +226,20 @@ class Reader:
         """What the decoder reads, with its start token, and how much of it was given."""
         model, said = self.model, self.asked.get("target")
         assert isinstance(model, Seq2Seq)
-        start = tokens.named(model, [model.start_token])
+        start = tokens.token_name(model, [model.start_token])
         if said is None:
             written = self.write(ids, self.asked.get("generate") or WRITE)[: self.limit("target", heads) - 1]
-            found, prompt = start + tokens.named(model, written), 1
+            found, prompt = start + tokens.token_name(model, written), 1
         else:
             limit = self.limit("target", heads)
             if isinstance(said, str):
-                found, count = self.encoded(said, limit - 1)
+                found, count = self.encode_text(said, limit - 1)
                 found, count = start + found, count + 1
             else:
-                found, count = tokens.named(model, _known(model, said)[:limit]), len(said)
-            self.told(count, limit, "target")
+                found, count = tokens.token_name(model, _known(model, said)[:limit]), len(said)
+            self.warn(count, limit, "target")
             prompt = len(found)
-        return self.replaced(found, self.asked.get("target_tokens") or {}), prompt
+        return self.replace_tokens(found, self.asked.get("target_tokens") or {}), prompt
 
     def write(self, ids: Sequence[int], count: int) -> list[int]:
         """Go on from these ids, as the settings say; greedily by default."""
@@ -272,16 +278,17 @@ class Reader:
         written = torch.tensor([[t["id"] for t in target]], device=model.device)
         return Input(read, names_of(model, ids), written, names_of(model, written))
 
-    def change(self, given: Input, plain: Sequence[int], output: Tensor) -> dict[str, Any]:
+    def change(self, inputs: Input, baseline: Sequence[int], output: Tensor) -> dict[str, Any]:
         """How the predictions moved: against the model with everything on, on the tokens as they were."""
         with torch.no_grad():
-            before = replace(given, ids=given.ids.new_tensor([plain])).run(self.model)[0]
+            before = replace(inputs, ids=inputs.ids.new_tensor([baseline])).run(self.model)[0]
         moved = Ablation(output[None], before[None]).change.reshape(-1)
-        last = predictions.default_position(self.model, given)
-        at, token = predictions.telling_position(self.model, given, moved, output)
+        last = predictions.default_position(self.model, inputs)
+        at, token = predictions.telling_position(self.model, inputs, moved, output)
         return {
             "kl": moved.tolist(), "kl_last": float(moved[last if len(moved) > 1 else 0]),
-            "position": at, "token": token, **predictions.beside(self.model, before, output, at, 10),
+            "position": at, "token": token,
+            **predictions.matching_position(self.model, before, output, at, 10),
         }  # fmt: skip
 
     def answer(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
@@ -290,7 +297,7 @@ class Reader:
         groups = []
         for group in trace.groups:
             shape = trace.shapes[f"{group.layers[0]}.pattern"]
-            groups.append(describe(group, dict(heads)) | {"shape": list(shape)})
+            groups.append(describe_model(group, dict(heads)) | {"shape": list(shape)})
         at = predictions.default_position(model, trace.given)
         note = "" if groups else f"{model.family.name} attends to nothing: look at its states"
         view, more = ("ablate", snippets.edits_of(trace))
@@ -311,5 +318,5 @@ def _known(model: Model, ids: Sequence[int]) -> list[int]:
     vocab = model.tables["tokens"].vocab
     for i in ids:
         if not 0 <= i < vocab:
-            raise InputError(f"there is no token {i}; the vocabulary is 0 … {vocab - 1}")
+            raise InputError(f"there is no token {i}", hint=f"the vocabulary is 0 … {vocab - 1}")
     return list(ids)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from heedful.adapters import adapter_base, has_adapter, merge
 from heedful.errors import HeedfulError, nearest
 from heedful.models.base import Model
-from heedful.studio.faults import Cannot, ModelNotFound
-from heedful.studio.work import Ticket, Worker
+from heedful.studio.error_responses import Cannot, ModelNotFound
+from heedful.studio.workers import Ticket, Worker
 from heedful.word2vec import Word2Vec
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ def is_model(path: Path) -> bool:
 
 
 @dataclass
-class Held:
+class LoadedModel:
     """A loaded model, the thread that owns it, and what was worked out about it once."""
 
     entry: Entry
@@ -86,37 +86,39 @@ class Held:
         """The model, if it reads sequences."""
         if isinstance(self.model, Model):
             return self.model
-        raise Cannot(f"{self.id} is a table of word vectors and reads no sequence; choose a model that does")
+        raise Cannot(
+            f"{self.id} is a table of word vectors and reads no sequence", hint="choose a model that does"
+        )
 
     @property
     def vectors(self) -> Word2Vec:
         if isinstance(self.model, Word2Vec):
             return self.model
-        raise Cannot(f"{self.id} is no table of word vectors; choose one that is")
+        raise Cannot(f"{self.id} is no table of word vectors", hint="choose one that is")
 
-    def run(self, work: Callable[[], T], ticket: Ticket | None = None) -> T:
+    def run(self, function: Callable[[], T], ticket: Ticket | None = None) -> T:
         """In the thread that owns the model."""
-        return self.worker.run(work, ticket)
+        return self.worker.run(function, ticket)
 
-    def once(self, key: str, work: Callable[[], T]) -> T:
+    def once(self, key: str, function: Callable[[], T]) -> T:
         """Worked out in the model's thread the first time, remembered after."""
 
         def found() -> T:
             if key not in self.memo:
-                self.memo[key] = work()
+                self.memo[key] = function()
             value: T = self.memo[key]
             return value
 
         return self.run(found)
 
 
-class Shelf:
+class ModelRegistry:
     """The catalogue and what is loaded of it. Folders are looked at anew each time: models appear and go."""
 
-    def __init__(self, given: Sequence[str], models: Path, runs: Callable[[], dict[str, Path]]) -> None:
-        self.given, self.models, self.runs = tuple(given), models, runs
+    def __init__(self, names: Sequence[str], models: Path, runs: Callable[[], dict[str, Path]]) -> None:
+        self.given, self.models, self.runs = tuple(names), models, runs
         self._lock = threading.Lock()
-        self._held: OrderedDict[str, Held] = OrderedDict()
+        self._held: OrderedDict[str, LoadedModel] = OrderedDict()
         self._reader = Worker("reader")
 
     def entries(self) -> dict[str, Entry]:
@@ -159,9 +161,9 @@ class Shelf:
         if id in known:
             return known[id]
         close = nearest(id, known) or f"there are {', '.join(list(known)[:8]) or 'none'}"
-        raise ModelNotFound(f"no model {id[:80]!r} here; {close}")
+        raise ModelNotFound(f"no model {id[:80]!r} here", hint=close)
 
-    def get(self, id: str) -> Held:
+    def get(self, id: str) -> LoadedModel:
         """A model, loaded if need be; a folder that was written anew is loaded anew."""
         entry = self.entry(id)
         with self._lock:
@@ -171,7 +173,7 @@ class Shelf:
                 return held
         return self._reader.run(lambda: self._load(entry))
 
-    def _load(self, entry: Entry) -> Held:
+    def _load(self, entry: Entry) -> LoadedModel:
         with self._lock:  # two pages may have asked for the same
             if entry.id in self._held and self._held[entry.id].entry.path == entry.path:
                 return self._held[entry.id]
@@ -184,8 +186,8 @@ class Shelf:
         except HeedfulError:
             raise
         except (OSError, ValueError, KeyError) as error:
-            raise Cannot(f"{entry.id} cannot be read: {error}; is the folder complete?") from None
-        held = Held(entry, model, Worker(entry.id))
+            raise Cannot(f"{entry.id} cannot be read: {error}", hint="is the folder complete?") from None
+        held = LoadedModel(entry, model, Worker(entry.id))
         with self._lock:
             self._held[entry.id] = held
             while len(self._held) > KEPT:

@@ -43,7 +43,7 @@ def table_of(model: Model) -> Learned | Sinusoidal | None:
     return found[-1] if found else None
 
 
-def reach(model: Model, length: int) -> int:
+def max_positions(model: Model, length: int) -> int:
     """As many positions as asked for, and as there are."""
     if not 2 <= length <= 512:
         raise InputError(f"length={length} must lie between 2 and 512")
@@ -54,7 +54,7 @@ def reach(model: Model, length: int) -> int:
 @torch.no_grad()
 def tensors(model: Model, length: int) -> dict[str, Tensor]:
     """The tables of this model's positions, by name."""
-    length = reach(model, length)
+    length = max_positions(model, length)
     pos = torch.arange(length, device=model.device)[None]
     table, bias, rotary = table_of(model), bias_of(model), rotary_of(model)
     if table is not None:
@@ -78,9 +78,9 @@ def _frequencies(rotary: Rotary, length: int) -> Tensor:
 
 
 @torch.no_grad()
-def describe(model: Model, length: int) -> dict[str, Any]:
+def describe_positions(model: Model, length: int) -> dict[str, Any]:
     """What the positions page needs beside the tables."""
-    kind, length = position_type(model), reach(model, length)
+    kind, length = position_type(model), max_positions(model, length)
     bias, rotary, table = bias_of(model), rotary_of(model), table_of(model)
     buckets = None
     if isinstance(bias, BucketBias):

@@ -14,24 +14,24 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from heedful.errors import HeedfulError
 from heedful.server.guard import AccessRules, Guard
 from heedful.server.json_response import Json
-from heedful.studio import training
-from heedful.studio.faults import Refused, told
+from heedful.studio import run_curves
+from heedful.studio.error_responses import Refused, error_response
+from heedful.studio.model_registry import ModelRegistry
 from heedful.studio.page_policy import page_headers
 from heedful.studio.routes import (
     compare,
     explain,
     inside,
     models,
-    places,
     play,
+    positions,
     predict,
     runs,
     space,
     text,
     trace,
 )
-from heedful.studio.shelf import Shelf
-from heedful.studio.state import Studio
+from heedful.studio.shared_state import Studio
 
 STATIC = Path(__file__).parent / "static"
 WIDGETS = Path(__file__).parents[1] / "view" / "static"  # what a figure saved as one file carries
@@ -43,16 +43,16 @@ MAX_BODY_BYTES = 2_000_000
 MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: npm run build in web/."
 
 
-def create_app(
-    given: Sequence[str] = (), *, models_folder: str | Path = "models", runs_folder: str | Path = "runs",
+def create_studio_app(
+    names: Sequence[str] = (), *, models_folder: str | Path = "models", runs_folder: str | Path = "runs",
     static: Path = STATIC,
 ) -> FastAPI:  # fmt: skip
     """The studio on these models; `app.state.studio` is what its routes share."""
     root = Path(runs_folder)
-    shelf = Shelf(given, Path(models_folder), lambda: training.runs_in(root))
+    shelf = ModelRegistry(names, Path(models_folder), lambda: run_curves.runs_in(root))
     app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.studio = Studio(shelf, root)
-    for module in (models, text, trace, inside, predict, explain, places, space, play, compare, runs):
+    for module in (models, text, trace, inside, predict, explain, positions, space, play, compare, runs):
         app.include_router(module.router)
     page = _page(static)
     for path in PAGES:
@@ -93,7 +93,7 @@ def _elsewhere(static: Path, page: str, path: str) -> Response:
 
 def render_error(error: Exception) -> Response:
     """Return any error as an answer in the shape that the page reads."""
-    status, body = told(error)
+    status, body = error_response(error)
     return Json(body, status_code=status)
 
 

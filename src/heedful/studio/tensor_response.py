@@ -10,7 +10,7 @@ from starlette.responses import Response
 from torch import Tensor
 
 
-def encoded(values: Tensor, dtype: str, *, share: bool = False) -> tuple[bytes, float, float]:
+def encode_tensor(values: Tensor, dtype: str, *, share: bool = False) -> tuple[bytes, float, float]:
     """The bytes of a tensor, and (min, scale) with value = min + stored · scale.
 
     A share lies in 0 … 1, so that its bytes always mean the same; others go from their least to greatest.
@@ -31,12 +31,12 @@ def encoded(values: Tensor, dtype: str, *, share: bool = False) -> tuple[bytes, 
     return stored.to(torch.uint8).numpy().tobytes(), low, scale
 
 
-def octets(
+def tensor_response(
     values: Tensor, dtype: str = "f32", *, share: bool = False, full: tuple[int, ...] | None = None,
     tag: str | None = None,
 ) -> Response:  # fmt: skip
     """A tensor as an answer; one with a tag, which says of what, never changes and may be kept."""
-    body, low, scale = encoded(values, dtype, share=share)
+    body, low, scale = encode_tensor(values, dtype, share=share)
     shape = ",".join(map(str, values.shape))
     headers = {
         "X-Shape": shape, "X-Dtype": dtype, "X-Min": repr(low), "X-Scale": repr(scale),

@@ -22,10 +22,10 @@ from heedful.inspect.change import without
 from heedful.inspect.inputs import Input
 from heedful.models.base import Model
 from heedful.nn.context import Watch
-from heedful.studio.faults import gone
-from heedful.studio.record import Group
-from heedful.studio.shelf import Entry, Held
-from heedful.studio.work import Ticket
+from heedful.studio.capabilities import Group
+from heedful.studio.error_responses import trace_gone_error
+from heedful.studio.model_registry import Entry, LoadedModel
+from heedful.studio.workers import Ticket
 
 LIMIT = 512 * 2**20  # bytes of all traces together
 SHARE = 224 * 2**20  # bytes that one pass may keep
@@ -50,7 +50,7 @@ class Edits:
         return without(model, self.heads, self.layers, mean=self.mean)
 
 
-class Recorder(Watch):
+class TraceRecorder(Watch):
     """Every value's shape, and the values themselves until `room` bytes are taken. Scores are not kept."""
 
     def __init__(self, edits: Watch, ticket: Ticket, room: int = SHARE) -> None:
@@ -69,7 +69,7 @@ class Recorder(Watch):
         return value
 
 
-class Some(Watch):
+class WatchedSubset(Watch):
     """A few values, perhaps made smaller, of a pass that is watched as a whole, as the first was: what is
     watched is computed openly, so that they are the same to the bit.
     """
@@ -120,9 +120,9 @@ class Trace:
                 return group
         known = [g.name for g in self.groups]
         close = nearest(name, known) or f"there are {', '.join(known)}" if known else "it attends to nothing"
-        raise InputError(f"no group {name!r} in this trace; {close}")
+        raise InputError(f"no group {name!r} in this trace", hint=close)
 
-    def value(self, held: Held, name: str) -> Tensor:
+    def value(self, loaded: LoadedModel, name: str) -> Tensor:
         """A value by its name, computed again if it was not kept."""
         kept = self.values.get(name)
         if kept is not None:
@@ -131,8 +131,8 @@ class Trace:
             return self.output
         if name not in self.shapes:
             close = nearest(name, self.shapes) or "GET /api/trace/{id} lists them under shapes"
-            raise InputError(f"no value {name[:80]!r} in this trace; {close}")
-        value = held.run(lambda: self.again(held.sequence, name))
+            raise InputError(f"no value {name[:80]!r} in this trace", hint=close)
+        value = loaded.run(lambda: self.again(loaded.sequence, name))
         self.values[name] = value
         return value
 
@@ -141,7 +141,7 @@ class Trace:
         self, model: Model, names: Sequence[str], shrink: Callable[[Tensor], Tensor] = lambda x: x
     ) -> dict[str, Tensor]:
         """Values that were not kept, by one more pass; in the model's own thread."""
-        watch = Some(self.edits.watch(model), names, shrink)
+        watch = WatchedSubset(self.edits.watch(model), names, shrink)
         self.given.run(model, watch)
         return watch.values
 
@@ -176,7 +176,7 @@ class Traces:
     def get(self, id: str) -> Trace:
         with self._lock:
             if id not in self._kept:
-                raise gone(id[:40])
+                raise trace_gone_error(id[:40])
             self._kept.move_to_end(id)
             return self._kept[id]
 

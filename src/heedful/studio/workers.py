@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from heedful.studio.faults import cancelled
+from heedful.studio.error_responses import cancelled_error
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Ticket:
     def check(self) -> None:
         """Called between steps: a thread cannot be stopped from outside."""
         if self.off:
-            raise cancelled()
+            raise cancelled_error()
 
 
 class Clients:
@@ -66,14 +66,14 @@ class Worker:
         self._lock = threading.Lock()
         self.waiting = 0
 
-    def submit(self, work: Callable[[], T], ticket: Ticket | None = None) -> Future[T]:
+    def submit(self, function: Callable[[], T], ticket: Ticket | None = None) -> Future[T]:
         """Put work into the line; it is dropped when its turn comes and nobody waits."""
 
         def turn() -> T:
             try:
                 if ticket is not None:
                     ticket.check()
-                return work()
+                return function()
             finally:
                 with self._lock:
                     self.waiting -= 1
@@ -82,9 +82,9 @@ class Worker:
             self.waiting += 1
         return self._pool.submit(turn)
 
-    def run(self, work: Callable[[], T], ticket: Ticket | None = None) -> T:
+    def run(self, function: Callable[[], T], ticket: Ticket | None = None) -> T:
         """Wait for it, here."""
-        return self.submit(work, ticket).result()
+        return self.submit(function, ticket).result()
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

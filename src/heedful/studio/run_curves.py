@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import nearest
-from heedful.studio.faults import RunNotFound
+from heedful.studio.error_responses import RunNotFound
 
 STEP = "train/global_step"
 FRESH = 60.0  # seconds after which a run that writes nothing counts as over
@@ -27,7 +27,7 @@ def run_at(root: Path, id: str) -> Path:
     known = runs_in(root)
     if id not in known:
         close = nearest(id, known) or f"there are {', '.join(list(known)[:8]) or 'none'}"
-        raise RunNotFound(f"no run {id[:80]!r} in {root}; {close}")
+        raise RunNotFound(f"no run {id[:80]!r} in {root}", hint=close)
     return known[id]
 
 
@@ -56,7 +56,7 @@ def lines_of(file: Path, start: int = 0) -> tuple[list[tuple[int, dict[str, Any]
     return found, skipped, at
 
 
-def curves(lines: list[tuple[int, dict[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
+def run_curves(lines: list[tuple[int, dict[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
     """Each metric over steps, and over tokens and seconds where these were logged."""
     out: dict[str, dict[str, list[Any]]] = {}
     for _, line in lines:
@@ -101,14 +101,14 @@ def overview(id: str, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def whole(id: str, folder: Path) -> dict[str, Any]:
+def run_details(id: str, folder: Path) -> dict[str, Any]:
     """Everything a run wrote so far."""
     lines, skipped, end = lines_of(folder / "metrics.jsonl")
     samples, _, _ = lines_of(folder / "samples.jsonl")
     config = folder / "config.yaml"
     said = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else None
     return {
-        "id": id, "path": str(folder), "metrics": curves(lines), "skipped": skipped, "end": end,
+        "id": id, "path": str(folder), "metrics": run_curves(lines), "skipped": skipped, "end": end,
         "samples": [{"step": line.get(STEP), "text": str(line.get("text", ""))} for _, line in samples],
         "checkpoints": checkpoints(id, folder), "config": said, "live": live(folder),
         "command": f"heed train {config} --resume --folder {folder}" if said is not None else None,

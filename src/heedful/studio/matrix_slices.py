@@ -13,7 +13,7 @@ from heedful.inspect.inputs import part_at
 from heedful.nn.attention import Attention
 
 if TYPE_CHECKING:
-    from heedful.studio.state import Look
+    from heedful.studio.shared_state import Look
 
 
 def span(text: str | None, size: int) -> slice:
@@ -24,9 +24,9 @@ def span(text: str | None, size: int) -> slice:
     try:
         low, high = int(first or 0), int(last) if last else size
     except ValueError:
-        raise InputError(f"{text!r} is no range; write 0:64") from None
+        raise InputError(f"{text!r} is no range", hint="write 0:64") from None
     if not colon or not 0 <= low < high:
-        raise InputError(f"{text!r} is no range; write 0:64")
+        raise InputError(f"{text!r} is no range", hint="write 0:64")
     return slice(low, min(high, size))
 
 
@@ -43,10 +43,10 @@ def cut(value: Tensor, head: int | None, rows: str | None, cols: str | None, ove
     if head is not None or over != "none":
         if value.dim() < 3:
             raise InputError(
-                f"this value has the shape {tuple(value.shape)} and no heads; leave head and over out"
+                f"this value has the shape {tuple(value.shape)} and no heads", hint="leave head and over out"
             )
         if head is not None and not 0 <= head < len(value):
-            raise InputError(f"there are heads 0 … {len(value) - 1}; there is no head {head}")
+            raise InputError(f"there are heads 0 … {len(value) - 1}", hint=f"there is no head {head}")
         value = value.float()
         value = value[head] if head is not None else value.mean(0) if over == "mean" else value.amax(0)
     if value.dim() == 1:
@@ -55,7 +55,7 @@ def cut(value: Tensor, head: int | None, rows: str | None, cols: str | None, ove
     return value[..., span(cols, value.shape[-1])]
 
 
-def pooled(pattern: Tensor, size: int) -> Tensor:
+def pool_matrix(pattern: Tensor, size: int) -> Tensor:
     """(H, T, S) → (H, ≤ size, ≤ size): the largest entry of each tile; of signed ones the largest by size."""
     values = pattern.detach().float()
     T, S = values.shape[-2:]
@@ -76,7 +76,7 @@ def effect(look: Look, path: str) -> Tensor:
     """
     trace = look.trace
     if path not in {layer for group in trace.groups for layer in group.layers}:
-        raise InputError(f"{path[:80]!r} attends to nothing; take a layer of a group")
+        raise InputError(f"{path[:80]!r} attends to nothing", hint="take a layer of a group")
     held = look.held
     pattern, v = trace.value(held, f"{path}.pattern").float(), trace.value(held, f"{path}.v").float()
     if v.shape[0] != pattern.shape[0]:  # several query heads share one value head

@@ -11,10 +11,10 @@ from heedful.decode.loop import Piece, stream
 from heedful.decode.request import context_length
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
-from heedful.studio import snippets, space
-from heedful.studio.shelf import Held
+from heedful.studio import snippets, vector_space
+from heedful.studio.model_registry import LoadedModel
 from heedful.studio.tokens import tidy
-from heedful.studio.work import Ticket
+from heedful.studio.workers import Ticket
 from heedful.word2vec import Word2Vec
 
 WRITING = ("text-generation", "conversational", "translation", "summarization", "text2text-generation")
@@ -42,10 +42,10 @@ CUTS = (
 def fields_of(task: str, inputs: Mapping[str, Any]) -> list[Any]:
     """What the pipeline is called with; texts are made fit to be written in UTF-8."""
     if task not in FIELDS:
-        raise InputError(f"no task is called {task[:60]!r}; there are {', '.join(FIELDS)}")
+        raise InputError(f"no task is called {task[:60]!r}", hint=f"there are {', '.join(FIELDS)}")
     missing = [name for name in FIELDS[task] if _blank(inputs.get(name))]
     if missing:
-        raise InputError(f"{task} needs {' and '.join(missing)}; nothing was given")
+        raise InputError(f"{task} needs {' and '.join(missing)}", hint="nothing was given")
     return [_clean(inputs[name]) for name in FIELDS[task]]
 
 
@@ -75,17 +75,23 @@ def options_of(task: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {SETTINGS.get(k, k): v for k, v in given.items()} | drawn | cut
 
 
-def play(
-    held: Held, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], lock: threading.Lock
+def run_task(
+    loaded: LoadedModel,
+    task: str,
+    inputs: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    lock: threading.Lock,
 ) -> tuple[Any, list[str], str]:
     """The result, what was said on the way, and the Python."""
     given = fields_of(task, inputs)
-    if isinstance(held.model, Word2Vec):
-        return _with_vectors(held, task, given, parameters)
+    if isinstance(loaded.model, Word2Vec):
+        return _with_vectors(loaded, task, given, parameters)
     options = options_of(task, parameters)
     if task in ("neighbours", "analogy"):
-        raise InputError(f"{task} is asked of word vectors; of {held.id} ask it on the page of embeddings")
-    pipe = pipe_of(held, task)
+        raise InputError(
+            f"{task} is asked of word vectors", hint=f"of {loaded.id} ask it on the page of embeddings"
+        )
+    pipe = pipe_of(loaded, task)
     called = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({called}))"
     # Python keeps one list of filters for all threads: who listens for warnings does so alone.
@@ -95,33 +101,33 @@ def play(
     told = [str(w.message) for w in said if issubclass(w.category, UserWarning)]
     if task == "conversational":
         result = result[-1]
-    return result, told, snippets.script(held.entry, lines)
+    return result, told, snippets.script(loaded.entry, lines)
 
 
-def pipe_of(held: Held, task: str) -> Any:
+def pipe_of(loaded: LoadedModel, task: str) -> Any:
     """The pipeline, made once for each task."""
     from heedful.tasks.pipeline import pipeline
 
     key = f"pipe {task}"
-    if key not in held.memo:  # already in the model's thread
-        held.memo[key] = pipeline(task, model=held.sequence)
-    return held.memo[key]
+    if key not in loaded.memo:  # already in the model's thread
+        loaded.memo[key] = pipeline(task, model=loaded.sequence)
+    return loaded.memo[key]
 
 
 def _with_vectors(
-    held: Held, task: str, given: list[Any], parameters: Mapping[str, Any]
+    loaded: LoadedModel, task: str, given: list[Any], parameters: Mapping[str, Any]
 ) -> tuple[Any, list[str], str]:
-    vectors, count = held.vectors, int(parameters.get("count") or 10)
+    vectors, count = loaded.vectors, int(parameters.get("count") or 10)
     if task not in ("neighbours", "analogy"):
         can = "it has neighbours and analogy"
-        raise InputError(f"{held.id} is a table of word vectors and cannot do {task}; {can}")
-    words = [space.find(held, vectors, str(w)) for w in given]
+        raise InputError(f"{loaded.id} is a table of word vectors and cannot do {task}", hint=can)
+    words = [vector_space.find_token(loaded, vectors, str(w)) for w in given]
     if task == "neighbours":
         call, found = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
     else:
         call = f"vectors.analogy({words[0]!r}, {words[1]!r}, {words[2]!r}, {count})"
         found = vectors.analogy(words[0], words[1], words[2], count)
-    return space.ranked(held, found), [], snippets.script(held.entry, f"print({call})")
+    return vector_space.rank_tokens(loaded, found), [], snippets.script(loaded.entry, f"print({call})")
 
 
 def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], str]]:
@@ -138,14 +144,14 @@ def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], 
     return [(pipe.prompt(given[0], None), "")]
 
 
-def write(
-    held: Held, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], ticket: Ticket,
-    tell: Callable[[dict[str, Any]], None],
+def generate_text(
+    loaded: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], ticket: Ticket,
+    report: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:  # fmt: skip
     """Token by token, in the thread that owns the model; `tell` is called with each. What `done` says."""
     if task not in WRITING:
-        raise InputError(f"{task} writes nothing that could be streamed; leave stream out")
-    pipe, given = pipe_of(held, task), fields_of(task, inputs)
+        raise InputError(f"{task} writes nothing that could be streamed", hint="leave stream out")
+    pipe, given = pipe_of(loaded, task), fields_of(task, inputs)
     settings = {
         k: parameters.get(k) for k in ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
     }
@@ -156,27 +162,27 @@ def write(
     text, count, finish = "", 0, "end"
     prompts = prompts_of(pipe, task, given)
     for ids, gap in prompts:
-        ids, cut = fitting(held.sequence, ids)
+        ids, cut = fitting_options(loaded.sequence, ids)
         said += cut
         for piece in stream(
             pipe.generator, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
         ):
             ticket.check()
             count, finish, text = count + 1, piece.finish or finish, text + piece.text
-            tell(_token(piece))
+            report(_token(piece))
         if gap:
             text += gap
-            tell({"event": "token", "text": gap, "token": None, "logprob": None})
+            report({"event": "token", "text": gap, "token": None, "logprob": None})
     options = ", ".join(f"{k}={v!r}" for k, v in settings.items() if v is not None)
     call = f"heedful.stream(model, {prompts[0][0]!r}, max_tokens={most}{', ' + options if options else ''})"
     lines = f"for piece in {call}:\n    print(piece.text, end='', flush=True)"
     return {
         "event": "done", "text": text, "finish": finish, "tokens": count, "warnings": said,
-        "python": snippets.script(held.entry, lines),
+        "python": snippets.script(loaded.entry, lines),
     }  # fmt: skip
 
 
-def fitting(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
+def fitting_options(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
     """As much of a prompt as the model reads, and a line that says what was cut.
 
     Of a source the beginning and its end token stay; of what is gone on with the end, and room to write.

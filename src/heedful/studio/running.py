@@ -9,19 +9,19 @@ from heedful.errors import MissingPackage
 from heedful.server.sockets import LOOPBACK, bind_socket
 
 
-def serve(
-    given: Sequence[str] = (), *, port: int = 0, models: str | Path = "models", runs: str | Path = "runs",
-    ready: Callable[[str], None] = lambda url: None,
+def run_studio(
+    names: Sequence[str] = (), *, port: int = 0, models: str | Path = "models", runs: str | Path = "runs",
+    on_ready: Callable[[str], None] = lambda url: None,
 ) -> None:  # fmt: skip
     """Serve until Ctrl-C; `ready` is called with the address once the server listens."""
     try:
         import uvicorn
 
-        from heedful.studio.app import create_app
+        from heedful.studio.studio_app import create_studio_app
     except ImportError as error:
         raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
     sock = bind_socket(port)
-    app = create_app(given, models_folder=models, runs_folder=runs)
+    app = create_studio_app(names, models_folder=models, runs_folder=runs)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off",
         timeout_graceful_shutdown=2,
@@ -30,7 +30,7 @@ def serve(
     studio = app.state.studio
     studio.stopping = lambda: server.should_exit
     url = f"http://{LOOPBACK}:{sock.getsockname()[1]}/"
-    ready(url)
+    on_ready(url)
     try:
         server.run(sockets=[sock])
     except KeyboardInterrupt:  # uvicorn hands Ctrl-C on when it is done

@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Request
 
-from heedful.studio.shelf import Held, Shelf
-from heedful.studio.trace import Trace, Traces
-from heedful.studio.work import Clients
+from heedful.studio.model_registry import LoadedModel, ModelRegistry
+from heedful.studio.traces import Trace, Traces
+from heedful.studio.workers import Clients
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Studio:
     """One server: its models, its traces, the pages that ask."""
 
-    shelf: Shelf
+    shelf: ModelRegistry
     runs: Path
     traces: Traces = field(default_factory=Traces)
     clients: Clients = field(default_factory=Clients)
@@ -29,7 +29,7 @@ class Studio:
     listening: threading.Lock = field(default_factory=threading.Lock)  # for warnings: see playing.play
     stopping: Callable[[], bool] = lambda: False  # whether the server is going down: streams end then
 
-    def looked(self, id: str) -> Look:
+    def look_at_trace(self, id: str) -> Look:
         """A trace, and its model loaded again if it was put away."""
         trace = self.traces.get(id)
         return Look(self, trace)
@@ -43,10 +43,10 @@ class Look:
     trace: Trace
 
     @property
-    def held(self) -> Held:
+    def held(self) -> LoadedModel:
         return self.studio.shelf.get(self.trace.entry.id)
 
-    def run(self, work: Callable[[Held], T]) -> T:
+    def run(self, work: Callable[[LoadedModel], T]) -> T:
         """In the thread that owns the model."""
         held = self.held
         return held.run(lambda: work(held))
@@ -58,7 +58,7 @@ def studio_of(request: Request) -> Studio:
 
 
 def look_at(id: str, request: Request) -> Look:
-    return studio_of(request).looked(id)
+    return studio_of(request).look_at_trace(id)
 
 
 Here = Annotated[Studio, Depends(studio_of)]

@@ -19,8 +19,8 @@ from heedful.inspect.inputs import reading, word_head
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.studio import tokens
-from heedful.studio.record import stacks_of
-from heedful.studio.shelf import Held
+from heedful.studio.capabilities import stacks_of
+from heedful.studio.model_registry import LoadedModel
 from heedful.view.projections import methods, pca, project
 from heedful.word2vec import Word2Vec
 
@@ -29,11 +29,11 @@ MAPS = 8  # slow maps that are remembered
 SLOW = 3_000  # points of t-SNE and UMAP, which take seconds
 
 
-def table_of(held: Held, name: str) -> Word2Vec:
+def embedding_table(loaded: LoadedModel, name: str) -> Word2Vec:
     """The input or output vectors of any model, through one object; made once."""
 
     def make() -> Word2Vec:
-        model = held.model
+        model = loaded.model
         if isinstance(model, Word2Vec):
             return model if name == "input" else _output(model)
         own = model.tables["tokens"].table
@@ -44,13 +44,13 @@ def table_of(held: Held, name: str) -> Word2Vec:
         return Word2Vec.from_table(rows, words)
 
     if name not in ("input", "output"):
-        raise InputError(f"table={name!r} is unknown; choose input or output")
-    return held.once(f"table {name}", make)
+        raise InputError(f"table={name!r} is unknown", hint="choose input or output")
+    return loaded.once(f"table {name}", make)
 
 
 def _output(model: Word2Vec) -> Word2Vec:
     if model.output is None or len(model.output) != len(model):
-        raise InputError("these vectors have no second table of words; leave table out")
+        raise InputError("these vectors have no second table of words", hint="leave table out")
     return Word2Vec(model.words, np.asarray(model.output))
 
 
@@ -64,11 +64,15 @@ def _distinct(words: Sequence[str]) -> list[str]:
     return out
 
 
-def shown(held: Held, word: str) -> str:
-    return tokens.visible(word) if isinstance(held.model, Word2Vec) else tokens.shown(held.model, word)
+def token_label(loaded: LoadedModel, word: str) -> str:
+    return (
+        tokens.visible(word)
+        if isinstance(loaded.model, Word2Vec)
+        else tokens.visible_token(loaded.model, word)
+    )
 
 
-def find(held: Held, table: Word2Vec, word: str) -> str:
+def find_token(loaded: LoadedModel, table: Word2Vec, word: str) -> str:
     """A word as the vocabulary names it: itself, or with the mark of a word's beginning, or in lower case."""
     for form in (
         word,
@@ -85,32 +89,34 @@ def find(held: Held, table: Word2Vec, word: str) -> str:
     raise NotFound(word)
 
 
-def ranked(held: Held, pairs: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
-    return [{"text": w, "shown": shown(held, w), "score": s} for w, s in pairs]
+def rank_tokens(loaded: LoadedModel, pairs: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
+    return [{"text": w, "shown": token_label(loaded, w), "score": s} for w, s in pairs]
 
 
-def neighbours(held: Held, table: Word2Vec, word: str, count: int, metric: str) -> list[dict[str, Any]]:
+def nearest_rows(
+    loaded: LoadedModel, table: Word2Vec, word: str, count: int, metric: str
+) -> list[dict[str, Any]]:
     """The nearest words by cosine, or by distance (then smaller is nearer)."""
     if metric == "cosine":
-        return ranked(held, table.neighbours(word, count))
+        return rank_tokens(loaded, table.neighbours(word, count))
     row = table.row(word)
     far = np.linalg.norm(np.asarray(table.input, dtype=np.float64) - table.input[row], axis=1)
     far[row] = np.inf
     best = np.argsort(far, kind="stable")[:count]
-    return ranked(held, [(table.words[i], float(far[i])) for i in best])
+    return rank_tokens(loaded, [(table.words[i], float(far[i])) for i in best])
 
 
-def remembered(held: Held, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def cached_result(loaded: LoadedModel, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """A map that took seconds, kept while it is among the last few."""
 
     def found() -> dict[str, Any]:
-        maps: dict[str, dict[str, Any]] = held.memo.setdefault("maps", {})
+        maps: dict[str, dict[str, Any]] = loaded.memo.setdefault("maps", {})
         maps[key] = maps.pop(key) if key in maps else make()
         while len(maps) > MAPS:
             maps.pop(next(iter(maps)))
         return maps[key]
 
-    return held.run(found)
+    return loaded.run(found)
 
 
 @dataclass(frozen=True)
@@ -124,16 +130,25 @@ class Map:
 
 
 def map_of(
-    held: Held, table: Word2Vec, words: Sequence[str], count: int, axis: tuple[str, str] | None, how: Map
+    loaded: LoadedModel,
+    table: Word2Vec,
+    words: Sequence[str],
+    count: int,
+    axis: tuple[str, str] | None,
+    method: Map,
 ) -> dict[str, Any]:
     """A map of some words' vectors, each made one long first."""
-    rows = [table.row(find(held, table, w)) for w in words] if words else list(range(min(count, len(table))))
+    rows = (
+        [table.row(find_token(loaded, table, w)) for w in words]
+        if words
+        else list(range(min(count, len(table))))
+    )
     vectors = np.asarray(table.input[rows], dtype=np.float64)
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    made = project(vectors, how.method, how.dims, perplexity=how.perplexity, seed=how.seed)
+    made = project(vectors, method.method, method.dims, perplexity=method.perplexity, seed=method.seed)
     along = None
     if axis is not None:
-        a, b = (table.unit(find(held, table, w)) for w in axis)
+        a, b = (table.unit(find_token(loaded, table, w)) for w in axis)
         direction = (b - a) / max(float(np.linalg.norm(b - a)), 1e-12)
         along = vectors @ direction
     points = []
@@ -141,22 +156,22 @@ def map_of(
         place = dict(zip("xyz", map(float, made.points[i]), strict=False))
         word = table.words[row]
         extra = {} if along is None else {"axis": float(along[i])}
-        points.append({"id": row, "text": word, "shown": shown(held, word), **place, **extra})
+        points.append({"id": row, "text": word, "shown": token_label(loaded, word), **place, **extra})
     return {
-        "points": points, "explained": made.share, "method": how.method, "methods": methods(),
-        "axes": [made.axis(i) for i in range(how.dims)], "note": made.note, "normalised": True,
+        "points": points, "explained": made.share, "method": method.method, "methods": methods(),
+        "axes": [made.axis(i) for i in range(method.dims)], "note": made.note, "normalised": True,
     }  # fmt: skip
 
 
 @torch.no_grad()
-def contextual(model: Model, word: str, sentences: Sequence[str]) -> dict[str, Any]:
+def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dict[str, Any]:
     """The vectors of one word in several sentences, at every layer: how alike they are, and a map."""
     items, rows = [], []
     name, stack = next(iter(stacks_of(model).items()))
     names = ["embed.output", *(f"{name}.{i}.output" for i in range(len(stack)))]
     for s, sentence in enumerate(sentences):
         text, _ = tokens.tidy(sentence)
-        placed, _ = tokens.placed(model, text, most=context_length(model, source=True))
+        placed, _ = tokens.token_positions(model, text, most=context_length(model, source=True))
         found = [i for i, t in enumerate(placed) if _is(t, text, word)]
         if not found:
             continue
@@ -168,7 +183,9 @@ def contextual(model: Model, word: str, sentences: Sequence[str]) -> dict[str, A
             items.append({"sentence": s, "position": at, "token": placed[at]["text"], "context": text})
             rows.append([watch[n][0, at].float().cpu().numpy().astype(np.float64) for n in names])
     if not items:
-        raise InputError(f"no sentence has a token {word!r} of its own; choose a word that is one token")
+        raise InputError(
+            f"no sentence has a token {word!r} of its own", hint="choose a word that is one token"
+        )
     cosine, maps = [], []
     for layer in range(len(names)):
         vectors = np.stack([r[layer] for r in rows])

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from heedful.errors import InputError, nearest
 from heedful.inspect.mixing import NOTES
 from heedful.server.json_response import Json
-from heedful.studio import places, snippets
-from heedful.studio.answers import octets
-from heedful.studio.state import Here
+from heedful.studio import position_tables, snippets
+from heedful.studio.shared_state import Here
+from heedful.studio.tensor_response import tensor_response
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()
@@ -31,7 +31,7 @@ def positions(id: str, studio: Here, length: int = 64) -> Response:
             "base": None, "note": NOTES["none"], "formula": "",
         }  # fmt: skip
         return Json(found | {"python": snippets.script(held.entry, "print(vectors.dim)")})
-    found = held.run(lambda: places.describe(held.sequence, length))
+    found = held.run(lambda: position_tables.describe_positions(held.sequence, length))
     lines = LINES.get(
         found["type"], "for name, part in model.named_modules():\n    print(name, type(part).__name__)"
     )
@@ -44,8 +44,8 @@ def tensor(
     id: str, name: str, studio: Here, length: int = 64, dtype: Literal["f32", "f16", "u8"] = "f32"
 ) -> Response:
     held = studio.shelf.get(id)
-    found = held.run(lambda: places.tensors(held.sequence, length))
+    found = held.run(lambda: position_tables.tensors(held.sequence, length))
     if name not in found:
         said = nearest(name, found) or f"there are {', '.join(found) or 'none'}"
-        raise InputError(f"{id} has no table {name!r} of positions; {said}")
-    return octets(found[name], dtype)
+        raise InputError(f"{id} has no table {name!r} of positions", hint=said)
+    return tensor_response(found[name], dtype)

@@ -15,9 +15,9 @@ from heedful.decode.stepper import Stepper
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets
-from heedful.studio.playing import WRITING, fields_of, fitting, options_of, pipe_of, prompts_of
-from heedful.studio.shelf import Held
-from heedful.studio.work import Ticket
+from heedful.studio.model_registry import LoadedModel
+from heedful.studio.task_runner import WRITING, fields_of, fitting_options, options_of, pipe_of, prompts_of
+from heedful.studio.workers import Ticket
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
     GenerationPlan,
@@ -32,7 +32,7 @@ MOST = 16  # beams, and texts whose tree is shown
 USUAL = {"max_new_tokens": 128}
 
 
-class Awaited(MinLengthStepper):
+class SearchListener(MinLengthStepper):
     """It stops where it is as soon as nobody waits for the text any more."""
 
     def __init__(self, inner: Stepper, ends: Sequence[int], least: int, ticket: Ticket) -> None:
@@ -44,63 +44,67 @@ class Awaited(MinLengthStepper):
         return super().step(tokens)
 
 
-def search(
-    held: Held, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], ticket: Ticket
+def search_beams(
+    loaded: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], ticket: Ticket
 ) -> dict[str, Any]:
     """The text that was found and one tree for each part of it: a translation goes sentence by sentence."""
     if task not in WRITING:
-        raise InputError(f"{task} searches for no text; choose one of {', '.join(WRITING)}")
-    began, pipe, given = time.perf_counter(), pipe_of(held, task), fields_of(task, inputs)
+        raise InputError(f"{task} searches for no text", hint=f"choose one of {', '.join(WRITING)}")
+    began, pipe, given = time.perf_counter(), pipe_of(loaded, task), fields_of(task, inputs)
     options = {k: v for k, v in options_of(task, parameters).items() if k != "truncation"}
     if warm := parameters.get("temperature"):
         raise InputError(
-            f"beams search for the likeliest text, a temperature of {warm} draws; set it to 0, or beams to 1"
+            f"beams search for the likeliest text, a temperature of {warm} draws",
+            hint="set it to 0, or beams to 1",
         )
     how = plan_generation(merge_options(task, pipe.generator, options, USUAL))
     if not 2 <= how.rules.get("beams", 1) <= MOST:
-        raise InputError(f"a search keeps 2 to {MOST} texts; give beams")
+        raise InputError(f"a search keeps 2 to {MOST} texts", hint="give beams")
     prompts, gaps, said = list[list[int]](), list[str](), list[str]()
     for whole, gap in prompts_of(pipe, task, given):
-        ids, cut = fitting(pipe.generator, whole)
+        ids, cut = fitting_options(pipe.generator, whole)
         prompts, gaps, said = [*prompts, ids], [*gaps, gap], [*said, *cut]
     if len(prompts) > MOST:
         said.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")
     some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
-    found = [tree for batch in some for tree in grown(pipe.generator, batch, how, ticket)]
+    found = [tree for batch in some for tree in grow_beams(pipe.generator, batch, how, ticket)]
     best, ends = [tree.ids(tree.found[0]) for tree in found], eos_ids(pipe.generator, how.rules.get("eos"))
-    texts = [spelled(pipe.generator, *row, ends) for row in zip(prompts, best, strict=True)]
+    texts = [spell_tokens(pipe.generator, *row, ends) for row in zip(prompts, best, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
     shown = zip(prompts[:MOST], found, strict=False)
     call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({call}))"
+    trees = [
+        entries(pipe.generator, tree) | {"python": search_snippet(loaded, ids, how)} for ids, tree in shown
+    ]
     return {
         "text": "".join(text + gap for text, gap in zip(texts, gaps, strict=True)),
         "finish": "end" if best[-1][-1] in ends else "length", "tokens": sum(map(len, best)),
         "seconds": round(time.perf_counter() - began, 3), "warnings": said,
-        "python": snippets.script(held.entry, lines),
-        "trees": [entries(pipe.generator, tree) | {"python": python(held, ids, how)} for ids, tree in shown],
+        "python": snippets.script(loaded.entry, lines),
+        "trees": trees,
     }  # fmt: skip
 
 
-def grown(model: Model, prompts: list[list[int]], how: GenerationPlan, ticket: Ticket) -> list[Tree]:
+def grow_beams(model: Model, prompts: list[list[int]], how: GenerationPlan, ticket: Ticket) -> list[Tree]:
     """The trees of some prompts, side by side; so many tokens at most and at least as the pipeline takes."""
     ticket.check()
     most, least = how.token_range(1 if isinstance(model, Seq2Seq) else len(prompts[0]))  # a decoder reads one
     rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": most}
     inner = choose_stepper(model, rules["beams"] * len(prompts), most)
     ends = sorted(eos_ids(model, rules.get("eos")))
-    return trees_of(Awaited(inner, ends, max(least, 0), ticket), prompts, **rules)
+    return trees_of(SearchListener(inner, ends, max(least, 0), ticket), prompts, **rules)
 
 
-def spelled(model: Model, prompt: list[int], ids: list[int], ends: Collection[int]) -> str:
+def spell_tokens(model: Model, prompt: list[int], ids: list[int], ends: Collection[int]) -> str:
     """What stands behind a prompt, as `heedful.generate` spells it."""
     text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
     kept = ids[:-1] if ids[-1] in ends else ids
     return "".join([*map(text.push, kept), text.finish()])
 
 
-def python(held: Held, ids: list[int], how: GenerationPlan) -> str:
+def search_snippet(loaded: LoadedModel, ids: list[int], how: GenerationPlan) -> str:
     """The lines that draw one tree."""
     rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": how.max_tokens}
     call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in rules.items())})"
-    return snippets.script(held.entry, f"{call}.save('beams.html')", "import heedful.view")
+    return snippets.script(loaded.entry, f"{call}.save('beams.html')", "import heedful.view")

@@ -73,7 +73,7 @@ def attribution(
     stay as they are. Where the sum is missed the path is halved, up to `steps` points.
     """
     if method not in ("gradient", "integrated"):
-        raise InputError(f"method={method!r} is unknown; choose gradient or integrated")
+        raise InputError(f"method={method!r} is unknown", hint="choose gradient or integrated")
     given = reading(model, text, target)
     names = ["embed.token"] + ["target_embed.token"] * isinstance(model, Seq2Seq)
     position = position_of(given.names, position)

@@ -71,7 +71,7 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
     ids = ids_of(model, text)
     if not isinstance(model, Seq2Seq):
         if target is not None:
-            raise InputError("only an encoder-decoder has a target; leave it out")
+            raise InputError("only an encoder-decoder has a target", hint="leave it out")
         return Input(ids, names_of(model, ids))
     if target is None:
         written = _write(model, ids, write)
@@ -90,10 +90,10 @@ def is_pair(text: Any) -> bool:
 def pair(model: Model, first: str, second: str) -> Input:
     """Two texts as one sequence, with the types that tell them apart where the model has a table of them."""
     if not isinstance(model, LM) or model.causal or model.tokenizer is None:
-        raise InputError("two texts at once are for an encoder with a tokenizer; join them into one")
+        raise InputError("two texts at once are for an encoder with a tokenizer", hint="join them into one")
     found = model.tokenizer.encoding(first, second)
     if 1 not in found.sequence_ids or 0 not in found.sequence_ids:
-        raise InputError("one of the two texts is empty; give a word to each, or one text alone")
+        raise InputError("one of the two texts is empty", hint="give a word to each, or one text alone")
     ids = torch.tensor([found.ids], device=model.device)
     known = 0 if model.embed.types is None else model.embed.types.num_embeddings
     told = 0 < max(found.type_ids) < known
@@ -113,12 +113,12 @@ def ids_of(model: Model, text: Text) -> Tensor:
             )
         found = model.tokenizer.encode(text)
         if not found:
-            raise InputError("the text is empty; give at least one token")
+            raise InputError("the text is empty", hint="give at least one token")
         return torch.tensor([found], device=model.device)
     ids = torch.as_tensor(text, device=model.device)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or len(ids) != 1:
-        raise InputError(f"one sequence at a time: ids must be (T,) or (1, T); got {tuple(ids.shape)}")
+        raise InputError("one sequence at a time: ids must be (T,) or (1, T)", hint=f"got {tuple(ids.shape)}")
     return ids.long()
 
 
@@ -126,7 +126,7 @@ def ids_of(model: Model, text: Text) -> Tensor:
 def _write(model: Seq2Seq, ids: Tensor, length: int) -> Tensor:
     """The likeliest token at each step, until the end token or `length`."""
     if isinstance(model.head, NoHead):
-        raise InputError("a model without a head writes nothing; give a target")
+        raise InputError("a model without a head writes nothing", hint="give a target")
     end = getattr(model.tokenizer, "eos", None)
     written = [ids.new_full((1, 1), model.start_token)]
     with evaluation_mode(model):
@@ -154,7 +154,7 @@ def token_id(model: Model, token: int | str) -> int:
     if isinstance(token, int):
         return token
     if model.tokenizer is None:
-        raise InputError(f"this model has no tokenizer; give the id of {token!r}")
+        raise InputError("this model has no tokenizer", hint=f"give the id of {token!r}")
     found = model.tokenizer.id(token)
     if found is None:
         pieces = model.tokenizer.encode(token, special=False)
@@ -163,7 +163,7 @@ def token_id(model: Model, token: int | str) -> int:
             one = len(model.tokenizer.encode(spaced, special=False)) == 1
             way = f"name one, such as {spaced!r} with the space before it" if one else "name one"
             cut = " ".join(names_of(model, pieces[:8])) + (" …" if len(pieces) > 8 else "")
-            raise InputError(f"{token!r} is {len(pieces)} tokens of this model, {cut}; {way}")
+            raise InputError(f"{token!r} is {len(pieces)} tokens of this model, {cut}", hint=way)
         found = pieces[0]
     return int(found)
 
@@ -221,7 +221,7 @@ def position_of(names: Sequence[str], token: int | str) -> int:
     for found in (list(names), plain):
         if token in found:
             return found.index(token)
-    raise InputError(f"no token {token!r} here; {nearest(token, plain) or 'there are ' + ' '.join(names)}")
+    raise InputError(f"no token {token!r} here", hint=nearest(token, plain) or "there are " + " ".join(names))
 
 
 def part_at(model: Model, path: str) -> Part:
@@ -237,7 +237,7 @@ def part_at(model: Model, path: str) -> Part:
             close = nearest(word, known) or f"there are {', '.join(known[:8]) or 'none'}"
             if isinstance(module, Stack) and word.isdigit():
                 close = f"they are 0 … {len(module) - 1}"
-            raise InputError(f"no part {path!r}: there is no {word!r}; {close}")
+            raise InputError(f"no part {path!r}: there is no {word!r}", hint=close)
         module = children[word]
     return cast(Part, module)
 

@@ -30,16 +30,11 @@ PLAIN, GELU, SLOPE = 0, 1, 2
 LONG_SUMS_FAST = False  # whether those, too, may be kept with fewer digits
 
 
-def scale_of(x: Tensor, kind: torch.dtype) -> Tensor:
-    """s = largest float8 / (room · largest |x| in some rows)"""
-    some = x[:: -(-len(x) // SAMPLED_ROWS)]
-    return torch.finfo(kind).max / (some.abs().amax().float() * HEADROOM[kind]).clamp(min=1e-30)
-
-
 def round_float8(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """x · s in float8, and 1/s"""
-    scale, most = scale_of(x, kind), torch.finfo(kind).max
-    return (x.float() * scale).clamp(-most, most).to(kind), 1.0 / scale
+    """x · s in float8, and 1/s;  s = largest float8 / (headroom · largest |x| in some rows)"""
+    sample, largest = x[:: -(-len(x) // SAMPLED_ROWS)], torch.finfo(kind).max
+    scale = largest / (sample.abs().amax().float() * HEADROOM[kind]).clamp(min=1e-30)
+    return (x.float() * scale).clamp(-largest, largest).to(kind), 1.0 / scale
 
 
 def product_reference(x: Tensor, weight: Tensor) -> Tensor:

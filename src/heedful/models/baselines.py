@@ -39,7 +39,9 @@ class EncoderConfig(Config):
 class BiLSTMConfig(EncoderConfig):
     def check(self) -> None:
         if self.dim % 2:
-            raise ConfigError(f"dim={self.dim} is odd; each direction has half of it: choose {self.dim + 1}")
+            raise ConfigError(
+                f"dim={self.dim} is odd", hint=f"each direction has half of it: choose {self.dim + 1}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

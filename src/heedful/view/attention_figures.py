@@ -92,9 +92,9 @@ def _figure(
     at, head = _choose_heads(inputs.patterns, layer, head)
     scale, palette, between = look["scale"], look["palette"], look["between"]
     if scale not in SCALES:
-        raise InputError(f"scale={scale!r} is unknown; choose {', '.join(SCALES)}")
+        raise InputError(f"scale={scale!r} is unknown", hint=f"choose {', '.join(SCALES)}")
     if palette not in PALETTES:
-        raise InputError(f"palette={palette!r} is unknown; choose {', '.join(PALETTES)}")
+        raise InputError(f"palette={palette!r} is unknown", hint=f"choose {', '.join(PALETTES)}")
     one = inputs.patterns[at]
     if between and one["second"] is None:
         raise InputError(f"between={between!r} needs two texts: give a pair, or second= with your weights")
@@ -123,11 +123,15 @@ def _choose_heads(patterns: list[dict[str, Any]], layer: int | str, head: int | 
     if isinstance(layer, str):
         name = layer.removesuffix(".pattern")
         if name not in known:
-            raise InputError(f"no layer {layer!r}; {nearest(name, known) or 'there are ' + ', '.join(known)}")
+            raise InputError(
+                f"no layer {layer!r}", hint=nearest(name, known) or "there are " + ", ".join(known)
+            )
         at = known.index(name)
     else:
         if not -len(known) <= layer < len(known):
-            raise InputError(f"layer={layer} is outside 0 … {len(known) - 1}; there are {', '.join(known)}")
+            raise InputError(
+                f"layer={layer} is outside 0 … {len(known) - 1}", hint=f"there are {', '.join(known)}"
+            )
         at = layer % len(known)
     count = len(patterns[at]["values"])
     if isinstance(head, str):
@@ -150,7 +154,7 @@ def _collect_patterns(
         return CollectedPatterns("", "", found, scores=_head_scores(found) if with_scores else [])
     if model is None or text is None:
         raise InputError(
-            "give a model and a text: view.attention(model, 'The cat sat'); or tokens= and pattern="
+            "give a model and a text: view.attention(model, 'The cat sat')", hint="or tokens= and pattern="
         )
     if isinstance(model, Model):
         return _ours(model, text, target, only, with_scores)
@@ -182,11 +186,12 @@ def given_patterns(
             raise InputError(f"pattern is not made of numbers in rows of one length: {error}") from None
         if not 2 <= whole.dim() <= 4:
             raise InputError(
-                f"pattern has shape {tuple(whole.shape)}; give (T, S), (H, T, S), (L, H, T, S) or a list"
+                f"pattern has shape {tuple(whole.shape)}",
+                hint="give (T, S), (H, T, S), (L, H, T, S) or a list",
             )
         layers = list(whole) if whole.dim() == 4 else [whole if whole.dim() == 3 else whole[None]]
     if isinstance(tokens, str):
-        raise InputError("tokens is one string; give the list of its pieces: tokens=text.split()")
+        raise InputError("tokens is one string", hint="give the list of its pieces: tokens=text.split()")
     names, columns = [str(t) for t in tokens], [str(k) for k in (tokens if keys is None else keys)]
     if second is not None and not 0 < second < len(names):
         raise InputError(f"second={second} is where a second text begins: 1 … {len(names) - 1}")
@@ -240,8 +245,8 @@ def check_pattern(model: Model, text: Text, target: Text = None) -> Input:
     weights = T * T * model.config.layers * int(getattr(model.config, "heads", None) or 1)
     if T > LONGEST or weights > WEIGHTS:
         raise InputError(
-            f"the text is {T:,} tokens, {weights:,} weights to draw; shorten it to "
-            f"{min(LONGEST, int(T * (WEIGHTS / weights) ** 0.5)):,} tokens or fewer"
+            f"the text is {T:,} tokens, {weights:,} weights to draw",
+            hint=f"shorten it to {min(LONGEST, int(T * (WEIGHTS / weights) ** 0.5)):,} tokens or fewer",
         )
     return reading(model, ids, target) if given is None else given
 

@@ -68,7 +68,7 @@ class Tree:
 def beam_tree(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings: Any) -> Tree:
     """The search that `heedful.generate(model, prompt, beams=…)` makes, with the same settings."""
     if (count := len(encode_prompts(stepper_for(model).model, prompt).ids)) != 1:
-        raise InputError(f"{count} prompts have a tree each; give one")
+        raise InputError(f"{count} prompts have a tree each", hint="give one")
     return trees(model, prompt, beams=beams, **settings)[0]
 
 
@@ -145,7 +145,7 @@ def beams(model: Model, text: Prompt, *, beams: int = 4, **settings: Any) -> Fig
     found = beam_tree(model, text, beams=beams, **settings)
     if len(found.branches) > SHOWN:
         raise InputError(
-            f"the search weighed {len(found.branches):,} texts; lower beams= or max_tokens= to draw it"
+            f"the search weighed {len(found.branches):,} texts", hint="lower beams= or max_tokens= to draw it"
         )
     data = entries(model, found)
     said = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, text)))  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ THEMES = {
 def theme_of(name: str) -> Theme:
     """A theme by its name."""
     if name not in THEMES:
-        raise ConfigError(f"theme={name!r} is unknown; choose {' or '.join(THEMES)}")
+        raise ConfigError(f"theme={name!r} is unknown", hint=f"choose {' or '.join(THEMES)}")
     return THEMES[name]
 
 
@@ -205,7 +205,7 @@ def png(drawing: Scene, path: Path, theme: str = "light", scale: float = 2.0) ->
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingPackage(
-            "a PNG needs the package matplotlib: pip install 'heedful[plot]'; .svg and .html do not"
+            "a PNG needs the package matplotlib: pip install 'heedful[plot]'", hint=".svg and .html do not"
         ) from None
     import warnings
 

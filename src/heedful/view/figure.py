@@ -109,15 +109,17 @@ class Figure:
         pictures are light, and a page follows the reader's system.
         """
         if not isinstance(path, str | Path):
-            raise ConfigError(f"a figure is saved under a name such as 'x.html'; got a {type(path).__name__}")
+            raise ConfigError(
+                "a figure is saved under a name such as 'x.html'", hint=f"got a {type(path).__name__}"
+            )
         path = Path(path)
         kind = path.suffix.lower()
         if kind not in FORMATS:
             raise ConfigError(f"{path}: a figure is written as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
         if path.is_dir():
-            raise ConfigError(f"{path} is a folder; name a file")
+            raise ConfigError(f"{path} is a folder", hint="name a file")
         if not path.parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
+            raise ConfigError(f"{path}: there is no folder {path.parent}", hint="make it first")
         if kind == ".png":
             png(self._scene(), path, theme or "light")
             return path
@@ -144,8 +146,8 @@ class Figure:
             import traitlets
         except ImportError:
             raise MissingPackage(
-                "a live widget needs the package anywidget: pip install 'heedful[notebook]'; "
-                "without it the figure is shown as HTML"
+                "a live widget needs the package anywidget: pip install 'heedful[notebook]'",
+                hint="without it the figure is shown as HTML",
             ) from None
 
         class FigureWidget(anywidget.AnyWidget):

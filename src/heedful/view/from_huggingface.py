@@ -44,12 +44,16 @@ def figure_entry(
     if array.ndim == 4 and len(array) == 1:
         array = array[0]
     if array.ndim != 3:
-        raise InputError(f"{name} has shape {array.shape}; a layer's pattern is (heads, queries, keys)")
+        raise InputError(
+            f"{name} has shape {array.shape}", hint="a layer's pattern is (heads, queries, keys)"
+        )
     if array.shape[1:] != (len(queries), len(keys)):
         wanted = f"{len(queries)} queries and {len(keys)} keys"
-        raise InputError(f"{name} has shape {array.shape}, which does not fit {wanted}; give a name to each")
+        raise InputError(
+            f"{name} has shape {array.shape}, which does not fit {wanted}", hint="give a name to each"
+        )
     if not np.isfinite(array).all():
-        raise InputError(f"{name} has entries that are no finite numbers; mask with 0, not with nan")
+        raise InputError(f"{name} has entries that are no finite numbers", hint="mask with 0, not with nan")
     kind = kind or ("effective" if array.min(initial=0.0) < 0 else "softmax")
     told = marks([*queries, *keys]) if mark is None else mark
     return {
@@ -88,7 +92,7 @@ def inputs_of(model: Any, text: Any, tokenizer: Any) -> dict[str, Any]:
             raise InputError("a text needs the model's tokenizer: view.attention(model, text, tokenizer=tok)")
         found = dict(tokenizer(*([text] if isinstance(text, str) else text), return_tensors="pt"))
         if not found["input_ids"].numel():
-            raise InputError("the text is empty; give at least one token")
+            raise InputError("the text is empty", hint="give at least one token")
     else:
         found = {"input_ids": torch.atleast_2d(torch.as_tensor(text)).long()}
     device = getattr(model, "device", torch.device("cpu"))
@@ -103,7 +107,7 @@ def second_of(text: Any, tokenizer: Any) -> int | None:
 def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
     """The tokens of ids (1, T), those of a byte-level vocabulary spelled out."""
     if len(ids) != 1:
-        raise InputError(f"one sequence at a time: ids must be (1, T); got {tuple(ids.shape)}")
+        raise InputError("one sequence at a time: ids must be (1, T)", hint=f"got {tuple(ids.shape)}")
     listed = ids[0].tolist()
     if tokenizer is None:
         return [str(i) for i in listed]
@@ -128,7 +132,7 @@ def target_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: An
     if not isinstance(target, str):
         return torch.atleast_2d(torch.as_tensor(target, device=device)).long()
     if tokenizer is None:
-        raise InputError("a target given as text needs tokenizer=; or give its ids")
+        raise InputError("a target given as text needs tokenizer=", hint="or give its ids")
     ids = tokenizer(text_target=target, return_tensors="pt")["input_ids"].to(device)
     start = ids.new_full((1, 1), int(model.config.decoder_start_token_id))
     return torch.cat((start, ids), 1)
@@ -137,7 +141,7 @@ def target_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: An
 def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> list[dict[str, Any]]:
     """Every pattern of one pass."""
     if not callable(model):
-        raise InputError(f"a {type(model).__name__} is no model; give one, or tokens= and pattern=")
+        raise InputError(f"a {type(model).__name__} is no model", hint="give one, or tokens= and pattern=")
     inputs = inputs_of(model, text, tokenizer)
     both = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     source = token_names(tokenizer, inputs["input_ids"])
@@ -162,8 +166,11 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
         found += layers(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
     if not found:
         raise InputError(
-            f"{type(model).__name__} gave no attentions; load it with attn_implementation='eager', "
-            "or draw weights you have: view.attention(tokens=…, pattern=…)"
+            f"{type(model).__name__} gave no attentions",
+            hint=(
+                "load it with attn_implementation='eager', or draw weights you have: "
+                "view.attention(tokens=…, pattern=…)"
+            ),
         )
     return found
 

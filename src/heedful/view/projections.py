@@ -36,16 +36,16 @@ def project(
     begin at random, as `seed` says.
     """
     if method not in NAMES:
-        raise InputError(f"method={method!r} is unknown; choose {', '.join(NAMES)}")
+        raise InputError(f"method={method!r} is unknown", hint=f"choose {', '.join(NAMES)}")
     rows = np.asarray(vectors, dtype=np.float64)
     if method == "pca":
         points, share = pca(rows, dims)
         said = f"both axes hold {100 * sum(share[:2]):.1f} % of the variance"
         return Projection(method, points, share, said)
     if len(rows) < 4:
-        raise InputError(f"{NAMES[method]} needs at least 4 vectors; there are {len(rows)}: take pca")
+        raise InputError(f"{NAMES[method]} needs at least 4 vectors", hint=f"there are {len(rows)}: take pca")
     if perplexity <= 0:
-        raise InputError(f"perplexity={perplexity} must be above 0; 5 to 50 is usual")
+        raise InputError(f"perplexity={perplexity} must be above 0", hint="5 to 50 is usual")
     near = min(perplexity, (len(rows) - 1) / 3)
     points = {"tsne": tsne, "umap": umap}[method](rows, dims, near, seed)
     said = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
@@ -87,7 +87,7 @@ def package(module: str, name: str, purpose: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise MissingPackage(
-            f"{purpose} needs the package {name}: pip install {name}; PCA needs none"
+            f"{purpose} needs the package {name}: pip install {name}", hint="PCA needs none"
         ) from None
 
 

@@ -164,7 +164,7 @@ def embeddings(
     vectors, known, label = _vectors(subject, names, table)
     chosen = _words(subject, known, words, count)
     if len(chosen) < 2:
-        raise InputError(f"a map needs at least 2 words; there are {len(chosen)}")
+        raise InputError("a map needs at least 2 words", hint=f"there are {len(chosen)}")
     X = vectors[chosen]
     made = project(X.numpy(), method, perplexity=perplexity, seed=seed)
     close = F.normalize(X, dim=-1) @ F.normalize(vectors, dim=-1).T
@@ -174,7 +174,7 @@ def embeddings(
     place = {word: i for i, word in enumerate(used)}
     shown = [known[i] for i in chosen]
     if select is not None and select not in shown:
-        raise InputError(f"select={select!r} is not among the words drawn; name it in words=")
+        raise InputError(f"select={select!r} is not among the words drawn", hint="name it in words=")
     data = {
         "names": shown, "points": made.points.astype(np.float32), "explained": made.share,
         "axes": [made.axis(0), made.axis(1)],
@@ -196,7 +196,7 @@ def _vectors(subject: Any, names: Sequence[str] | None, table: str) -> tuple[Ten
         return torch.from_numpy(np.asarray(subject.input, dtype=np.float32)), subject.words, "word2vec"
     if isinstance(subject, Model):
         if table not in subject.tables:
-            raise InputError(f"no table {table!r}; this model has {', '.join(subject.tables)}")
+            raise InputError(f"no table {table!r}", hint=f"this model has {', '.join(subject.tables)}")
         vectors = subject.tables[table].table.detach().float().cpu()
         return vectors, labels(subject, range(len(vectors))), subject.family.name
     vectors = torch.as_tensor(subject).detach().float().cpu()
@@ -240,11 +240,11 @@ def training(run: str | Path | Sequence[str | Path], metric: str = "loss") -> Fi
 
     runs = [Path(r) for r in ([run] if isinstance(run, str | Path) else run)]
     if not runs:
-        raise InputError("no run was named; give the folder of one, or a list of them")
+        raise InputError("no run was named", hint="give the folder of one, or a list of them")
     found = read_curves(runs, metric)
     where = ", ".join(r.name for r in runs)
     if not found:
-        raise InputError(f"{where} logged no {metric!r}; try loss, learning_rate or grad_norm")
+        raise InputError(f"{where} logged no {metric!r}", hint="try loss, learning_rate or grad_norm")
     listed = [
         {"name": name, "x": np.array([x for x, _ in curve]), "y": np.array([y for _, y in curve])}
         for name, curve in found.items()

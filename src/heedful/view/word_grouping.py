@@ -92,7 +92,7 @@ def side(between: str) -> str:
     """ "A→B" in any spelling as "ab"; an error names the four."""
     short = re.sub(r"[^ab]", "", between.lower())
     if between and short not in SIDES:
-        raise InputError(f"between={between!r} is unknown; choose A→A, A→B, B→A or B→B")
+        raise InputError(f"between={between!r} is unknown", hint="choose A→A, A→B, B→A or B→B")
     return short
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heedful.runs.evaluate import EvaluationRequest, evaluate
-from tests.tasks.test_answer import qa, reader
+from tests.tasks.test_question_answering import qa, reader
 
 CONTEXTS = [
     "The cats lives in Paris.  A dog sat on the red house in Berlin.",

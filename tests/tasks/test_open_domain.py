@@ -11,7 +11,7 @@ from heedful.errors import InputError, NotFound
 from heedful.tasks import pipeline
 from heedful.tasks.open_domain import OpenDomain, read_passages, split_passages
 from tests.tasks.real import minilm
-from tests.tasks.test_answer import word_by_word
+from tests.tasks.test_question_answering import word_by_word
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_a_vocabulary_of_another_model(heed: Heed, text: Path) -> None:
     heed(*GPT, "x.txt", *SMALL, "--set", "model.context=64")
     heed("tokenizer", "train", "x.txt", "--vocab", 300, "-o", "other")
     said = refused(heed, *GPT, "x.txt", *SMALL, "--resume", "--set", "tokenizer.kind=other")
-    assert "r was trained with tokenizer.kind = 'char' and is to go on with 'other'" in said
+    assert "r was trained with tokenizer.kind = 'char' and would be resumed with 'other'" in said
     said = refused(heed, *GPT, "x.txt", *SMALL, "--folder", "s", "--set", "model.vocab=3")
     assert "the tokenizer has 12 tokens, model.vocab has 3" in said
 
@@ -94,10 +94,10 @@ def test_a_vocabulary_of_another_model(heed: Heed, text: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("model.dim=32", "r was trained with model.dim = 16 and is to go on with 32"),
-        ("train.lr=0.5", "was trained with --lr 0.003 and is to go on with 0.5"),
-        ("data.batch=4", "r was trained with data.batch = 2 and is to go on with 4"),
-        ("train.seed=1", "was trained with --seed 0 and is to go on with 1"),
+        ("model.dim=32", "r was trained with model.dim = 16 and would be resumed with 32"),
+        ("train.lr=0.5", "was trained with --lr 0.003 and would be resumed with 0.5"),
+        ("data.batch=4", "r was trained with data.batch = 2 and would be resumed with 4"),
+        ("train.seed=1", "was trained with --seed 0 and would be resumed with 1"),
     ],
 )
 def test_going_on_with_another_setting_names_it(change: str, message: str, heed: Heed, text: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_run_cannot_go_where_a_file_is(heed: Heed, text: Path) -> None:
 
 def test_a_folder_that_holds_a_run(heed: Heed, text: Path) -> None:
     assert heed(*GPT, "x.txt", *SMALL)[0] == 0
-    assert "r holds a run already\nhint: --resume goes on" in refused(heed, *GPT, "x.txt", *SMALL)
+    assert "r holds a run already\nhint: --resume continues it" in refused(heed, *GPT, "x.txt", *SMALL)
 
 
 def test_a_model_that_cannot_be(heed: Heed, text: Path) -> None:

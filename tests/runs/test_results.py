@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 def test_a_result_is_recorded_once_and_shown(tmp_path: Path) -> None:
     path = tmp_path / "results" / "toy.json"
     row = ledger.row("loss of a toy", 1.23456, "heed train toy", seed=0, published=1.5, source="a paper")
-    ledger.record(path, [row | {"figure": 9.0}])
-    ledger.record(path, [row])
-    assert [r["figure"] for r in ledger.read(path)] == [1.23456]
+    ledger.record_rows(path, [row | {"figure": 9.0}])
+    ledger.record_rows(path, [row])
+    assert [r["figure"] for r in ledger.read_rows(path)] == [1.23456]
     page = ledger.page(path.parent)
     assert "| loss of a toy | 1.235 | 1.5 (a paper) | 0 |" in page
     assert "heed train toy" in page

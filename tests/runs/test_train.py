@@ -140,7 +140,7 @@ def test_a_signal_saves_and_exits_130(number: int, heed: Heed, files: dict[str, 
     assert (code, out) == (130, "")
     found = next((folder / "checkpoints").iterdir())
     assert f"error: interrupted at step {int(found.name[5:])}" in err
-    assert f"saved {found}: --resume goes on" in err
+    assert f"--resume continues from {found}" in err
     assert heedful.load(found) is not None
 
 

@@ -68,7 +68,7 @@ def eval_command(
 
       heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
-    from heedful.runs.evaluate import EvaluationRequest, load_trained, default_task
+    from heedful.runs.evaluate import EvaluationRequest, default_task, load_trained
     from heedful.runs.evaluate import evaluate as measure
     from heedful.runs.settings import parse_assignment
 

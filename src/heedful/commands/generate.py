@@ -108,11 +108,7 @@ def generate_command(
             print(piece.text, end="", flush=True)
         print()
     if verbose:
-        print_speed(start, first, count, seed)
-
-
-def print_speed(start: float, first: float, count: int, seed: int) -> None:
-    """Print tokens per second on stderr; if `first` is 0, reading the prompt counts too."""
-    rate = (count - (first > 0)) / max(time.perf_counter() - start - first, 1e-9)
-    after = f"first_s={first:.2f} " if first else ""
-    print(f"tokens={count} {after}tokens_per_second={rate:.1f} seed={seed}", file=sys.stderr)
+        # without a first token of its own, the time includes reading the prompt
+        rate = (count - (first > 0)) / max(time.perf_counter() - start - first, 1e-9)
+        first_token = f"first_s={first:.2f} " if first else ""
+        print(f"tokens={count} {first_token}tokens_per_second={rate:.1f} seed={seed}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -75,8 +75,3 @@ def flag_settings(
         else:
             line.append(Setting(table[name].path, value, f"--{name}"))
     return environment, line
-
-
-def flag_words(flags: Mapping[str, Any]) -> Sequence[str]:
-    """Return the words of a command line that give these flags again."""
-    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]

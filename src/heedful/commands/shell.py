@@ -1,7 +1,7 @@
-"""Errors in the words of a command line: top_k=0 of Python is --top-k 0 for somebody who typed a command.
+"""Rewrite errors in the words of the command line: top_k=0 in Python is --top-k 0 in a command.
 
 An argument of Python becomes the option of the same name, if the command has one; in a hint of `heed train`
-or `heed eval` another one becomes a setting. What has no such form is said by the error itself (`shell=`).
+or `heed eval` another one becomes a setting. An error whose hint has no such form has its own, `shell=`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-# What Python and transformers call an option → what the commands call it.
+# Names of Python and transformers → names of the commands' options.
 ALIASES = {
     "aggregation_strategy": "aggregation",
     "candidate_labels": "labels",
@@ -26,7 +26,7 @@ ALIASES = {
 ARGUMENT = re.compile(r"(?<![\w.\-/=])(?<!--set )([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^\s,;:()]*)")
 FLAG = "flag"
 
-# What to do where Python has an argument and no command an option, or this one has none.
+# Hints for arguments of Python that have no option in the command.
 INSTEAD = {
     "delimiter": "name it .csv, .tsv or .jsonl",
     "encoding": "convert the file to UTF-8: iconv -f latin1 -t utf-8 FILE",
@@ -35,11 +35,11 @@ INSTEAD = {
 }
 NO_SETTINGS = ("delimiter", "sentinels")  # a shell cannot give their values
 
-Say = Callable[[str, str], str | None]  # a name and its value → what stands for them, None: as they are
+Rewrite = Callable[[str, str], str | None]  # a name and its value → the words for them, or None to keep them
 
 
 def shell_words(message: str, hint: str, command: Any, path: str) -> tuple[str, str]:
-    """Return the message and the hint of an error as the command of this `path` ("train") would say them."""
+    """Return the message and the hint of an error in the words of the command of this `path` ("train")."""
     options = command_options(command)
     as_option = lambda name, value: _option(options, name, value)
     as_setting = lambda name, value: None if name in NO_SETTINGS else _setting(path, name, value)
@@ -59,8 +59,8 @@ def command_options(command: Any) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _replace(text: str, say: Say) -> str:
-    return ARGUMENT.sub(lambda found: say(found[1], found[2].strip("'\"")) or found[0], text)
+def _replace(text: str, rewrite: Rewrite) -> str:
+    return ARGUMENT.sub(lambda found: rewrite(found[1], found[2].strip("'\"")) or found[0], text)
 
 
 def _option(options: Mapping[str, tuple[str, str]], name: str, value: str) -> str | None:

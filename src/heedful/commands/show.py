@@ -31,7 +31,7 @@ def show_command(
       heed show ./my-model --json
     """
     from heedful.loading import skeleton
-    from heedful.show import node_to_dict, model_tree
+    from heedful.show import model_tree, node_to_dict
 
     outline = skeleton(model)
     root = model_tree(outline)
@@ -63,11 +63,11 @@ def _heading(name: str, model: Model, root: Node) -> Text:
     return out.append(f"{root.parameters:,} parameters  ·  {', '.join(sizes)}\n", "dim")
 
 
-def _tree_lines(node: Node, first: str, indent: str, explained: set[str], width: int) -> list[Text]:
+def _tree_lines(node: Node, first: str, indent: str, kinds_shown: set[str], width: int) -> list[Text]:
     """Return the lines of a node and everything below it.
 
-    `first` and `indent` are the branches before its first and its other lines. A kind of part in `explained`
-    has had its equation.
+    `first` and `indent` are the branches before its first and its other lines. The equation of a kind in
+    `kinds_shown` is not repeated.
     """
     from rich.text import Text
 
@@ -81,12 +81,12 @@ def _tree_lines(node: Node, first: str, indent: str, explained: set[str], width:
     gap = max(2, min(width, 100) - line.cell_len - len(note))
     out = [line.append(" " * gap + note, "yellow") if note else line]
     below = indent + ("│   " if node.children else "    ")
-    if node.equation and node.kind not in explained:
-        explained.add(node.kind)
+    if node.equation and node.kind not in kinds_shown:
+        kinds_shown.add(node.kind)
         for piece in textwrap.wrap(node.equation, max(20, min(width, 110) - len(below))):
             out.append(Text.assemble((below, "dim"), (piece, "italic magenta")))
     for i, child in enumerate(node.children):
         last = i == len(node.children) - 1
         branch, trunk = ("└── ", "    ") if last else ("├── ", "│   ")
-        out += _tree_lines(child, indent + branch, indent + trunk, explained, width)
+        out += _tree_lines(child, indent + branch, indent + trunk, kinds_shown, width)
     return out

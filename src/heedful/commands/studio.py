@@ -39,7 +39,7 @@ def studio_command(
     for name in models or ():
         resolve(name)  # an unknown name is an error before anything starts
 
-    def ready(url: str) -> None:
+    def announce(url: str) -> None:
         print(url, flush=True)
         print("Ctrl-C ends it.", file=sys.stderr)
         if not no_browser:
@@ -47,4 +47,4 @@ def studio_command(
 
             webbrowser.open(url)
 
-    run_studio(models or (), port=port, models=folder, runs=runs, on_ready=ready)
+    run_studio(models or (), port=port, models=folder, runs=runs, on_ready=announce)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from heedful.commands.output import Json, as_json, console, format_size, table
-from heedful.commands.setting_flags import SettingFlag, flag_settings, flag_words, with_setting_flags
+from heedful.commands.setting_flags import SettingFlag, flag_settings, with_setting_flags
 from heedful.errors import ConfigError, HeedfulError
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def train_command(
     if nproc > 1:
         switches = {"--resume": resume, "--tensorboard": tensorboard, "--quiet": quiet, "--json": json}
         launch_processes(nproc, resolved, [
-            recipe, *(files or []), *flag_words(flags), "--folder", str(folder),
+            recipe, *(files or []), "--folder", str(folder),
+            *(word for name, value in flags.items() for word in (f"--{name}", str(value))),
             *(word for value in settings or [] for word in ("--set", value)),
             *(word for value in valid or [] for word in ("--valid", value)),
             *(name for name, on in switches.items() if on),

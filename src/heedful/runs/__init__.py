@@ -1,16 +1,18 @@
 """Runs: what joins files, tokenizers, models, training and evaluation.
 
-recipes.py    what to train and how, as values
-settings.py   a recipe, a file, the environment and flags become one; where each value came from
-prepare.py    from settings to a tokenizer, batches and a model
+recipes.py    recipes as values: what to train and how
+settings.py   a recipe, a file, the environment and flags resolved into settings, with each value's origin
+datasets.py   training and validation batches from files
+prepare.py    a tokenizer, batches, a model and an objective from settings
 train.py      the run itself; `python -m heedful.runs.train` is `heed train`
-folder.py     what a run leaves on disk
-progress.py   what it shows meanwhile
-rehearsal.py  one batch, measured: sizes, memory, time
+folder.py     the folder of a run
+progress.py   progress in a terminal or a log
+rehearsal.py  one batch measured: sizes, memory, time
 launch.py     several processes on this machine
-evaluate.py   a trained model, measured; evaluate_written.py: by what it writes
-finetune/     a trained model, taught one's own file; `heed finetune`
-cards.py      the card beside a checkpoint
+evaluate.py   a model measured on files; evaluate_written.py: by the texts it generates
+finetune/     a trained model fine-tuned on a file; `heed finetune`
+cards.py      the model card beside a checkpoint
+curves.py     training curves as text, picture or table
 ledger.py     results/*.json and the page made from them
-verify.py     a row of the ledger, measured again
+verify.py     a row of the ledger measured again
 """

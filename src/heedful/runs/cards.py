@@ -21,7 +21,7 @@ COUNTS = ("rows", "questions", "sentences")
 
 @dataclass(frozen=True)
 class Card:
-    """What a model card is made from."""
+    """The contents of a model card."""
 
     title: str
     base: str
@@ -39,41 +39,41 @@ class Card:
     labels: list[str] = field(default_factory=list)
 
 
-def card(about: Card) -> str:
-    """The whole text."""
-    return f"---\n{head(about)}---\n\n{body(about)}"
+def card_text(about: Card) -> str:
+    """Return the whole card."""
+    return f"---\n{card_head(about)}---\n\n{card_body(about)}"
 
 
-def numbers(scores: dict[str, Any]) -> dict[str, float]:
-    """The scores that are one number, without counts of what was scored."""
+def single_scores(scores: dict[str, Any]) -> dict[str, float]:
+    """Return the scores that are one number, without counts of rows."""
     return {name: float(v) for name, v in scores.items() if isinstance(v, int | float) and name not in COUNTS}
 
 
-def head(about: Card) -> str:
-    """license, base_model, pipeline_tag, metrics, model-index."""
+def card_head(about: Card) -> str:
+    """Return the YAML head: license, base_model, pipeline_tag, metrics, model-index."""
     import yaml
 
-    found = numbers(about.scores)
+    scores = single_scores(about.scores)
     results = [
         {"type": METRICS.get(name, name), "name": name, "value": round(value, 4)}
-        for name, value in found.items()
+        for name, value in scores.items()
     ]
     data = {"name": about.validation, "type": about.data}
     result = {"task": {"type": about.task}, "dataset": data, "metrics": results}
-    said = {
+    values = {
         "license": "unknown",
         "library_name": "heedful",
         "base_model": about.base,
         "pipeline_tag": about.task,
-        "metrics": list(dict.fromkeys(METRICS.get(name, name) for name in found if name != "loss")),
+        "metrics": list(dict.fromkeys(METRICS.get(name, name) for name in scores if name != "loss")),
         "model-index": [{"name": about.title, "results": [result]}],
     }  # fmt: skip
-    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def body(about: Card) -> str:
-    """How to use it, what it was trained on, what it scores."""
-    rows = "\n".join(f"| {name} | {shown(value)} |" for name, value in about.scores.items())
+def card_body(about: Card) -> str:
+    """Return the text: how to use the model, what it scores, how it was trained."""
+    rows = "\n".join(f"| {name} | {format_score(value)} |" for name, value in about.scores.items())
     settings = ", ".join(f"{name} {value}" for name, value in about.settings.items())
     labels = f"\n## Labels\n\n{', '.join(f'`{name}`' for name in about.labels)}\n" if about.labels else ""
     return f"""# {about.title}
@@ -106,8 +106,8 @@ pipe = {about.use}
 """
 
 
-def shown(value: Any) -> str:
-    """A score as people read it."""
+def format_score(value: Any) -> str:
+    """Return a score as people read it."""
     if isinstance(value, float):
         return f"{value:.4f}"
     if isinstance(value, list):

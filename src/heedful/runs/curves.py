@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from heedful.errors import ConfigError, MissingPackage
+from heedful.files import open_atomically
 from heedful.runs.folder import read_metrics
 
 Curve = list[tuple[float, float]]  # (step, value)
@@ -17,7 +18,7 @@ COLOURS = ("36", "33", "35", "32", "34", "31")
 
 
 def read_curves(runs: Sequence[Path], metric: str) -> dict[str, Curve]:
-    """Every curve of a metric: "train" and "eval" of one run, with the run's name if there are several."""
+    """Return every curve of a metric: "train" and "eval" of a run, with its name if there are several."""
     found: dict[str, Curve] = {}
     for run in runs:
         lines = read_metrics(run)
@@ -30,31 +31,31 @@ def read_curves(runs: Sequence[Path], metric: str) -> dict[str, Curve]:
 
 
 def draw_curves(
-    found: Mapping[str, Curve],
+    curves: Mapping[str, Curve],
     title: str,
     width: int | None = None,
     height: int = 16,
     colour: bool | None = None,
 ) -> str:
-    """The curves as text: every letter is two by four dots."""
+    """Return the curves as text, in which every character is two by four dots."""
     import os
     import sys
 
     width = width or min(shutil.get_terminal_size().columns, 100)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colour is None else colour
-    points = [p for curve in found.values() for p in curve]
+    points = [p for curve in curves.values() for p in curve]
     left, right = min(x for x, _ in points), max(x for x, _ in points)
     low, high = min(y for _, y in points), max(y for _, y in points)
     columns = width - 10
     cells = [[0] * columns for _ in range(height)]
     owner = [[-1] * columns for _ in range(height)]
-    for k, curve in enumerate(found.values()):
+    for k, curve in enumerate(curves.values()):
         for x, y in interpolate(curve, left, right, columns * 2):
             down = round((high - y) / ((high - low) or 1) * (height * 4 - 1))
             cells[down // 4][x // 2] |= DOTS[down % 4][x % 2]
             owner[down // 4][x // 2] = k
     paint = lambda text, k: f"\033[{COLOURS[k % len(COLOURS)]}m{text}\033[0m" if colour and k >= 0 else text
-    lines = [f"{title}   " + "   ".join(paint(f"⠶ {name}", k) for k, name in enumerate(found))]
+    lines = [f"{title}   " + "   ".join(paint(f"⠶ {name}", k) for k, name in enumerate(curves))]
     for r in range(height):
         label = f"{high - (high - low) * r / (height - 1):9.4g}" if r % 5 == 0 or r == height - 1 else " " * 9
         lines.append(
@@ -66,7 +67,7 @@ def draw_curves(
 
 
 def interpolate(curve: Curve, left: float, right: float, columns: int) -> list[tuple[int, float]]:
-    """A value for every column between a curve's first and last point: lines between the points."""
+    """Return a value for every column between a curve's first and last point, by linear interpolation."""
     place = lambda x: (x - left) / ((right - left) or 1) * (columns - 1)
     out: list[tuple[int, float]] = []
     for (x0, y0), (x1, y1) in zip(curve, curve[1:] or curve, strict=False):
@@ -77,25 +78,25 @@ def interpolate(curve: Curve, left: float, right: float, columns: int) -> list[t
     return out
 
 
-def save_curves(found: Mapping[str, Curve], path: Path, metric: str) -> None:
+def save_curves(curves: Mapping[str, Curve], path: Path, metric: str) -> None:
     """Write a table (.csv) or a picture (.svg, .png, .pdf)."""
     if path.suffix == ".csv":
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with open_atomically(path, "w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
             table.writerow(["curve", "step", metric])
-            table.writerows((name, int(x), y) for name, curve in found.items() for x, y in curve)
+            table.writerows((name, int(x), y) for name, curve in curves.items() for x, y in curve)
         return
     if path.suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"{path}: a plot is written as .svg, .png, .pdf or .csv")
+        raise ConfigError(f"{path} is no picture or table", hint="name a .svg, .png, .pdf or .csv file")
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingPackage(
-            "pictures need the package matplotlib: pip install matplotlib", hint=".csv does not"
+            "pictures need the package matplotlib", hint="pip install matplotlib, or write a .csv file"
         ) from None
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    for name, curve in found.items():
+    for name, curve in curves.items():
         marks = "o" if name.endswith("eval") else None
         axes.plot(
             [x for x, _ in curve],
@@ -109,4 +110,5 @@ def save_curves(found: Mapping[str, Curve], path: Path, metric: str) -> None:
     axes.set_ylabel(metric)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=160)
+    with open_atomically(path) as file:
+        figure.savefig(file, dpi=160, format=path.suffix[1:])

@@ -1,4 +1,4 @@
-"""From files to batches for training and for validation, by the objective and its settings."""
+"""Training and validation batches from files, by the objective and its settings."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TASK_BUILDERS: dict[str, Callable[..., Batches]] = {
     "tag": data.tag,
     "span": data.answer,
 }
-RUN_SETTINGS = ("holdout", "line_end")  # settings that the builders do not know
-MAX_VOCABULARY_CHARACTERS = 200_000_000  # characters are enough to learn a vocabulary from
-HOLDOUT_STREAM = 0x401D  # tells the draw of held-out rows from that of batches
+RUN_SETTINGS = ("holdout", "line_end")  # settings that are not options of the builders
+MAX_VOCABULARY_CHARACTERS = 200_000_000  # more characters do not improve a vocabulary
+HOLDOUT_STREAM = 0x401D  # separates the draw of held-out rows from that of batches
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The files of a run and how they are to be read."""
+    """The files of a run and how they are read."""
 
     objective: str
     files: Sequence[str]
@@ -45,7 +45,7 @@ class TrainingData:
 
     @property
     def builder(self) -> Callable[..., Batches]:
-        """What makes batches for the objective."""
+        """The function that builds batches for the objective."""
         name = "masked" if self.objective == "distil" else self.objective
         known = data.FROM_TEXT | TASK_BUILDERS
         if name not in known:
@@ -59,17 +59,19 @@ class TrainingData:
         return self.builder in data.FROM_TEXT.values()
 
     def options(self) -> dict[str, Any]:
-        """The settings the builder takes; an unknown one is an error."""
+        """Return the settings that the builder takes; raise ConfigError for an unknown one."""
         taken = {n for n, p in inspect.signature(self.builder).parameters.items() if p.kind is p.KEYWORD_ONLY}
         known = sorted(taken - {"seed", "labels", "start", "cache"} | set(RUN_SETTINGS))
         for name in self.settings:
             if name not in known:
                 hint = nearest(name, known) or f"there are {', '.join(known)}"
                 raise ConfigError(f"data.{name} is no setting of {self.objective} data", hint=hint)
-        return {n: tuple(v) if n == "columns" else v for n, v in self.settings.items() if n not in RUN_SETTINGS}
+        return {
+            n: tuple(v) if n == "columns" else v for n, v in self.settings.items() if n not in RUN_SETTINGS
+        }
 
     def batches(self, tokenizer: Any, start: int | None = None) -> tuple[Batches, Batches | None]:
-        """Training batches, and those to validate on: other files, or the part held out, or none."""
+        """Return batches for training, and for validation from other files or a held-out part, or None."""
         options = self.options() | {"seed": self.seed}
         if "start" in inspect.signature(self.builder).parameters:
             options["start"] = start
@@ -93,12 +95,12 @@ class TrainingData:
     def split(
         self, documents: Documents, part: float, build: Callable[[Documents], Batches]
     ) -> tuple[Batches, Batches | None]:
-        """All but the end of a text, and its end to validate on; of a text too short for both, all of it."""
+        """Return batches of all but the end of a text, and of its end; of a text too short, all and None."""
         first, last = split_documents(documents, part)
         try:
             return build(first), build(last)
         except InputError:
-            whole = build(documents)  # what is wrong with the text itself is said here
+            whole = build(documents)  # raises if something is wrong with the text itself
             note = (
                 f"{documents.name} is too short to hold {part:.0%} out: all of it is trained on and nothing "
                 "validated; --valid FILE validates on another"
@@ -106,22 +108,26 @@ class TrainingData:
             return replace(whole, notes=(*whole.notes, note)), None
 
     def documents(self, files: Sequence[str]) -> Documents:
-        """The running text of files."""
+        """Open files as running text."""
         unit = self.settings.get("unit", "file")
         found = open_documents([Path(f) for f in files], unit, self.settings.get("encoding", "utf-8"))
         mark = self.settings.get("line_end")
         return found if mark is None else mark_line_ends(found, mark)
 
     def source(self, files: Sequence[str]) -> Any:
-        """The files of a task, as its builder takes them."""
+        """Return the files of a task as its builder takes them."""
         return list(files) if len(files) > 1 else files[0]
 
     @contextmanager
     def vocabulary_files(self) -> Iterator[list[Path]]:
-        """Plain text to learn a vocabulary from: the data's own files, or what its columns say."""
+        """Give text files to train a tokenizer on: the data's own, or a temporary one with its columns."""
         paths = expand_paths([Path(f) for f in self.files])
         known = lambda p: stem_path(p).suffix.lower() == ".jsonl"
-        if self.is_text and not any(map(known, paths)) and sum(p.stat().st_size for p in paths) <= MAX_VOCABULARY_CHARACTERS:
+        if (
+            self.is_text
+            and not any(map(known, paths))
+            and sum(p.stat().st_size for p in paths) <= MAX_VOCABULARY_CHARACTERS
+        ):
             yield paths
             return
         with tempfile.TemporaryDirectory(prefix="heed-text-") as folder:
@@ -135,7 +141,7 @@ class TrainingData:
             yield [written]
 
     def texts(self) -> Iterator[str]:
-        """All text of the data in pieces, whatever its form."""
+        """Yield all text of the data in pieces, whatever its format."""
         s, encoding = self.settings, self.settings.get("encoding", "utf-8")
         if self.is_text:
             for document in self.documents(self.files):
@@ -164,7 +170,7 @@ class TrainingData:
 
 
 def mark_line_ends(documents: Documents, mark: str) -> Documents:
-    """The same text with `mark` at the end of every line, empty ones too: WikiText's <eos>."""
+    """Return the text with `mark` at the end of every line, empty ones too, as WikiText's <eos>."""
 
     def read() -> Iterator[Iterator[str]]:
         for document in documents:
@@ -174,7 +180,7 @@ def mark_line_ends(documents: Documents, mark: str) -> Documents:
 
 
 def split_documents(documents: Documents, part: float) -> tuple[Documents, Documents]:
-    """All but the last `part` of the characters, and that part: a document may be cut."""
+    """Split a text into all but the last `part` of its characters, and that part; a document may be cut."""
     total = sum(len(text) for document in documents for text in document)
     cut = int(total * (1 - part))
 
@@ -208,7 +214,7 @@ def split_documents(documents: Documents, part: float) -> tuple[Documents, Docum
 
 @dataclass(frozen=True)
 class RowSubset:
-    """Some rows of others."""
+    """A selection of the rows of another source."""
 
     rows: RowSource
     index: Indices
@@ -221,7 +227,7 @@ class RowSubset:
 
 
 def split_train_validation(batches: Batches, part: float, seed: int) -> tuple[Batches, Batches]:
-    """A random `part` of the rows for validation, the others for training."""
+    """Split rows at random: a `part` for validation, the others for training."""
     count = len(batches.source)
     held = max(1, round(count * part))
     if held >= count:
@@ -230,7 +236,9 @@ def split_train_validation(batches: Batches, part: float, seed: int) -> tuple[Ba
             hint="give --valid FILE, or --set data.holdout=0",
         )
     order = seeded_generator(seed, HOLDOUT_STREAM).permutation(count).astype(np.int64)
-    return _select_rows(batches, np.sort(order[held:]), "first"), _select_rows(batches, np.sort(order[:held]), "last")
+    return _select_rows(batches, np.sort(order[held:]), "first"), _select_rows(
+        batches, np.sort(order[:held]), "last"
+    )
 
 
 def _select_rows(batches: Batches, index: Indices, which: str) -> Batches:

@@ -1,13 +1,13 @@
-"""What a run leaves on disk.
+"""The folder of a run.
 
 config.yaml      its settings: `heed train config.yaml` runs them again
 metrics.jsonl    one line every few steps and per evaluation, under the names of Hugging Face's trainer
 samples.jsonl    texts a writing model made on its way
 env.json         the machine and its packages
-log.txt          what was said on the terminal
+log.txt          the lines that were printed on the terminal
 run.lock         the process that trains here, while it does
 tokenizer/       the vocabulary
-checkpoints/     models with all that is needed to go on; best.json and last.json name two of them
+checkpoints/     models with all that is needed to resume; best.json and last.json name two of them
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from heedful.train.checkpoint import newest, run_lock
 
 
 class RunFolder:
-    """The files of one run, but for its checkpoints, which `fit` writes."""
+    """The files of one run, except its checkpoints, which `fit` writes."""
 
-    def __init__(self, path: Path, chosen: ResolvedSettings, resume: bool, tensorboard: bool = False) -> None:
-        self.path, self.chosen = path, chosen
+    def __init__(
+        self, path: Path, settings: ResolvedSettings, resume: bool, tensorboard: bool = False
+    ) -> None:
+        self.path, self.settings = path, settings
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -53,44 +55,44 @@ class RunFolder:
             self._check(resume)
             if newest(path) is None:
                 self.begin()
-            self._board = board(path) if tensorboard else None
+            self._board = tensorboard_writer(path) if tensorboard else None
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Let others into the folder."""
+        """Release the lock of the folder."""
         self._lock.release()
 
     def _check(self, resume: bool) -> None:
-        """Raise ConfigError for a folder that holds a run which is not to go on, or not like this."""
+        """Raise ConfigError for a folder with a run that is not to be resumed, or has other settings."""
         if newest(self.path) is not None and not resume:
             raise ConfigError(
                 f"{self.path} holds a run already",
-                hint="--resume goes on with it, --folder names another place",
+                hint="--resume continues it, --folder names another place",
             )
         if resume and (self.path / "config.yaml").is_file():
-            self._same(self.chosen)
+            self._check_same(self.settings)
 
     def begin(self) -> None:
-        """Write down what runs, and where; of a run that goes on, once nothing speaks against it any more."""
-        write_text(self.path / "config.yaml", settings_yaml(self.chosen))
+        """Write the settings and the environment; a resumed run does so once its first step succeeded."""
+        write_text(self.path / "config.yaml", settings_yaml(self.settings))
         write_text(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
 
-    def _same(self, chosen: ResolvedSettings) -> None:
+    def _check_same(self, settings: ResolvedSettings) -> None:
         old = read_settings_file(self.path / "config.yaml")[1]
-        path = first_difference(old, recipe_values(chosen.recipe))
+        path = first_difference(old, recipe_values(settings.recipe))
         if path is not None:
             section, _, name = path.partition(".")
             value = lambda v: (v.get(section) or {}).get(name) if name else v.get(section)
-            before, now = value(old), value(recipe_values(chosen.recipe))
+            before, now = value(old), value(recipe_values(settings.recipe))
             raise ConfigError(
-                f"{self.path} was trained with {path} = {before!r} and is to go on with {now!r}",
+                f"{self.path} was trained with {path} = {before!r} and would be resumed with {now!r}",
                 hint="set it back, or use a new --folder",
             )
 
     def forget_after(self, step: int) -> None:
-        """Drop lines of steps that a killed run took and lost: they will be taken again."""
+        """Drop the lines of steps after the checkpoint that a killed run left: they will be taken again."""
         for name in ("metrics.jsonl", "samples.jsonl"):
             file = self.path / name
             if file.is_file():
@@ -100,7 +102,7 @@ class RunFolder:
                 write_text(file, "".join(line + "\n" for line in lines))
 
     def metrics(self, values: Mapping[str, float | int]) -> None:
-        """One line of numbers."""
+        """Append one line of numbers to metrics.jsonl."""
         self._append("metrics.jsonl", dict(values))
         if self._board is not None:
             for name, value in values.items():
@@ -108,11 +110,11 @@ class RunFolder:
                     self._board.add_scalar(name, value, int(values["train/global_step"]))
 
     def sample(self, step: int, text: str) -> None:
-        """One text."""
+        """Append one text to samples.jsonl."""
         self._append("samples.jsonl", {"train/global_step": step, "text": text})
 
     def log(self, line: str) -> None:
-        """One line of the log, with the time."""
+        """Append one line to log.txt, with the time."""
         with (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
@@ -122,7 +124,7 @@ class RunFolder:
 
 
 class NoFolder:
-    """The files of a process that writes none."""
+    """The files of a process that writes none: every one but the first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -151,7 +153,7 @@ def _step(line: str) -> float:
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the packages of a run."""
+    """Return the machine and the packages of a run."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "heedful": heedful.__version__, "torch": torch.__version__, "python": sys.version.split()[0],
@@ -160,17 +162,19 @@ def environment() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def board(path: Path) -> Any:
-    """A writer of TensorBoard's event files."""
+def tensorboard_writer(path: Path) -> Any:
+    """Return a writer of TensorBoard's event files."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise MissingPackage("--tensorboard needs the package tensorboard: pip install tensorboard") from None
+        raise MissingPackage(
+            "--tensorboard needs the package tensorboard", hint="pip install tensorboard"
+        ) from None
     return SummaryWriter(str(path))
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The lines of a run's metrics.jsonl; the last is left out while it is still being written."""
+    """Return the lines of a run's metrics.jsonl; the last is left out while it is still being written."""
     file = path / "metrics.jsonl" if path.is_dir() else path
     if not file.is_file():
         raise NotFound(f"{file} is not there", hint="give the folder of a run")

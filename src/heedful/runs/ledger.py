@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import CorruptFile
+from heedful.files import write_text
 
 KEYS = ("claim", "figure", "published", "source", "command", "seed", "data_sha256", "hardware", "date")
 OPTIONAL = ("check",)
@@ -39,7 +40,7 @@ looked for in the folder that `HEED_DATA` names.
 
 
 def hardware() -> str:
-    """The machine, in a few words."""
+    """Return the machine in a few words."""
     import torch
 
     if torch.cuda.is_available():
@@ -55,7 +56,7 @@ def _lines(path: str) -> list[str]:
 
 
 def sha256(files: Iterable[str | Path]) -> str:
-    """The SHA-256 of files, one after another, as they lie on disk."""
+    """Return the SHA-256 of the bytes of files, one after another."""
     digest = hashlib.sha256()
     for path in files:
         with Path(path).open("rb") as file:
@@ -65,31 +66,30 @@ def sha256(files: Iterable[str | Path]) -> str:
 
 
 def row(claim: str, figure: Any, command: str, **more: Any) -> dict[str, Any]:
-    """One result; what is not said is null, the machine and the day are filled in."""
+    """Return one result with the machine and the date; keys that are not given are null."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    given = {
+    values = {
         "claim": claim,
         "figure": figure,
         "command": command,
         "hardware": hardware(),
         "date": today,
     } | more
-    unknown = set(given) - {*KEYS, *OPTIONAL}
+    unknown = set(values) - {*KEYS, *OPTIONAL}
     if unknown:
         raise ValueError(f"a result has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS + OPTIONAL)}")
-    return {key: given.get(key) for key in KEYS} | {key: given[key] for key in OPTIONAL if given.get(key)}
+    return {key: values.get(key) for key in KEYS} | {key: values[key] for key in OPTIONAL if values.get(key)}
 
 
 def record_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Put rows into a file of results; one with the same claim and hardware takes the old one's place."""
+    """Add rows to a file of results; a row with the same claim and hardware replaces the old one."""
     known = {(r["claim"], r["hardware"]): r for r in (read_rows(path) if path.is_file() else [])}
     known |= {(r["claim"], r["hardware"]): dict(r) for r in rows}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(list(known.values()), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(list(known.values()), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file."""
+    """Return the rows of a file."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -103,7 +103,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rows_by_name(folder: Path) -> dict[str, dict[str, Any]]:
-    """Every row of a folder by its name: the file's, with a number where there are several."""
+    """Return every row of a folder by its name: the file's, with a number where there are several."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         rows = read_rows(path)
@@ -113,12 +113,12 @@ def rows_by_name(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def row_name(path: Path, number: int, count: int) -> str:
-    """What row `number` of `count` in a file is called."""
+    """Return the name of row `number` of `count` in a file."""
     return path.stem if count == 1 else f"{path.stem}:{number}"
 
 
 def page(folder: Path) -> str:
-    """The page of all results, one table per file."""
+    """Return the page of all results, with one table per file."""
     parts = [HEAD]
     for path in sorted(folder.glob("*.json")):
         parts.append(f"## {path.stem.replace('_', ' ').replace('-', ' ')}\n")
@@ -131,7 +131,8 @@ def page(folder: Path) -> str:
             source = f" ({r['source']})" if r["source"] else ""
             published = "–" if r["published"] is None else format_figure(r["published"])
             cells = (
-                mark, r["claim"], format_figure(r["figure"]), published + source, r["seed"], r["hardware"], r["date"],
+                mark, r["claim"], format_figure(r["figure"]), published + source, r["seed"], r["hardware"],
+                r["date"],
             )  # fmt: skip
             parts.append("| " + " | ".join(cell(c) for c in cells) + " |")
         commands = dict.fromkeys(str(r["command"]) for r in rows if r["command"])
@@ -143,23 +144,27 @@ def page(folder: Path) -> str:
 
 
 def format_figure(figure: Any) -> str:
-    """Numbers short, several of them by name, a mean with its spread."""
+    """Return a figure as text: numbers rounded, several by name, a mean with its deviation."""
     if isinstance(figure, Mapping) and set(figure) == {"mean", "sd"}:
         return f"{format_figure(figure['mean'])} ± {format_figure(figure['sd'])}"
     if isinstance(figure, Mapping):
         deep = lambda value: (
-            f"({format_figure(value)})" if isinstance(value, Mapping) and "sd" not in value else format_figure(value)
+            f"({format_figure(value)})"
+            if isinstance(value, Mapping) and "sd" not in value
+            else format_figure(value)
         )
         return ", ".join(f"{name.replace('_', ' ')} {deep(value)}" for name, value in figure.items())
     if isinstance(figure, list):
-        return ("; " if any(isinstance(v, Mapping) for v in figure) else " ").join(format_figure(v) for v in figure)
+        return ("; " if any(isinstance(v, Mapping) for v in figure) else " ").join(
+            format_figure(v) for v in figure
+        )
     if isinstance(figure, float):
         return f"{figure:,.4g}" if abs(figure) < 1000 else f"{figure:,.0f}"
     return f"{figure:,}" if isinstance(figure, int) and not isinstance(figure, bool) else str(figure)
 
 
 def cell(value: Any) -> str:
-    """Text for a table: no bars, no line ends."""
+    """Return a value as the text of a table cell, without line ends."""
     return "–" if value is None else " ".join(str(value).replace("|", "\\|").split())
 
 
@@ -168,12 +173,11 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m heedful.runs.ledger", description=main.__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("results"))
     parser.add_argument("page", nargs="?", type=Path, default=Path("docs/results.md"))
-    given = parser.parse_args(arguments)
-    if not any(given.folder.glob("*.json")):
-        parser.error(f"{given.folder} has no results (*.json); {given.page} stays as it is")
-    given.page.parent.mkdir(parents=True, exist_ok=True)
-    given.page.write_text(page(given.folder), encoding="utf-8")
-    print(given.page)
+    options = parser.parse_args(arguments)
+    if not any(options.folder.glob("*.json")):
+        parser.error(f"{options.folder} has no results (*.json), so {options.page} is left as it is")
+    write_text(options.page, page(options.folder))
+    print(options.page)
 
 
 if __name__ == "__main__":

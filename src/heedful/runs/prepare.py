@@ -1,4 +1,4 @@
-"""From settings to what `fit` takes: a tokenizer, batches, a model, an objective."""
+"""Prepare a run: turn its settings into the tokenizer, batches, model and objective that `fit` takes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from heedful.text.tokenizer_training import TRAINERS, train_tokenizer
 from heedful.train.checkpoint import of_run
 from heedful.train.objectives import Objective, distil, objective
 
-# With which token a decoder starts, by what it was invented with.
+# The special tokens a decoder may start with, by objective, the preferred one first.
 STARTS = {
     "spans": ("pad", "bos", "eos"),
     "denoise": ("eos", "sep", "bos"),
     "translate": ("bos", "pad", "eos"),
 }
 
-# How many numbers an optimiser keeps of each weight.
+# Numbers that an optimiser keeps for each weight.
 MOMENTS = {"adamw": 2, "muon": 1, "adafactor": 0}
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """All that a run needs."""
+    """The model, objective and batches of a run."""
 
     model: Model
     purpose: Objective
@@ -45,56 +45,62 @@ class PreparedRun:
     notes: tuple[str, ...] = ()
 
 
-def prepare_run(chosen: ResolvedSettings, device: torch.device, folder: Path | None = None) -> PreparedRun:
-    """Everything built; `folder` keeps the tokenizer, so that a resumed run has the same."""
-    recipe = chosen.recipe
-    if not chosen.files:
+def prepare_run(settings: ResolvedSettings, device: torch.device, folder: Path | None = None) -> PreparedRun:
+    """Build everything a run needs; `folder` keeps the tokenizer, so that a resumed run has the same."""
+    recipe = settings.recipe
+    if not settings.files:
         raise InputError("no data was given", hint="name the files to train on: heed train RECIPE FILE…")
     corpus = TrainingData(
-        recipe.objective, chosen.files, chosen.valid, {**DATA_DEFAULTS, **recipe.data}, recipe.train.seed
+        recipe.objective, settings.files, settings.valid, {**DATA_DEFAULTS, **recipe.data}, recipe.train.seed
     )
     corpus.options()
-    teacher = _teacher(chosen, device)
-    begun = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
-    known = next((m.tokenizer for m in (begun, teacher) if m is not None), None)
+    teacher = _teacher(settings, device)
+    start_model = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
+    known = next((m.tokenizer for m in (start_model, teacher) if m is not None), None)
     tokenizer = known if known is not None else make_tokenizer(recipe.tokenizer, corpus, folder)
-    start = begun.start_token if isinstance(begun, Seq2Seq) else decoder_start(tokenizer, recipe.objective)
-    check_row_length(chosen, begun)
+    start = (
+        start_model.start_token
+        if isinstance(start_model, Seq2Seq)
+        else decoder_start(tokenizer, recipe.objective)
+    )
+    check_row_length(settings, start_model)
     batches, valid = corpus.batches(tokenizer, start)
     try:
-        model = begun if begun is not None else new_model(chosen, tokenizer, batches, start, device)
+        model = (
+            start_model if start_model is not None else new_model(settings, tokenizer, batches, start, device)
+        )
     except ConfigError as error:
-        raise with_file_line(error, chosen.origins) from None
+        raise with_file_line(error, settings.origins) from None
     check_vocabulary(model, tokenizer, recipe.start)
     model.tokenizer = tokenizer
     purpose = distil(teacher) if teacher is not None else objective(recipe.objective)
     return PreparedRun(model, purpose, batches, valid, (*batches.notes, *(valid.notes if valid else ())))
 
 
-def _teacher(chosen: ResolvedSettings, device: torch.device) -> Model | None:
-    if chosen.recipe.objective != "distil":
+def _teacher(settings: ResolvedSettings, device: torch.device) -> Model | None:
+    if settings.recipe.objective != "distil":
         return None
-    if chosen.recipe.teacher is None:
+    if settings.recipe.teacher is None:
         raise ConfigError("distil needs a teacher", hint="name a trained model: --set teacher=FOLDER")
-    teacher = load(of_run(chosen.recipe.teacher), device=device)
+    teacher = load(of_run(settings.recipe.teacher), device=device)
     if teacher.tokenizer is None:
-        raise InputError(f"{chosen.recipe.teacher} has no tokenizer, which its student needs too")
+        raise InputError(f"{settings.recipe.teacher} has no tokenizer, which its student needs too")
     return teacher
 
 
-def make_tokenizer(wanted: TokenizerOptions, corpus: TrainingData, folder: Path | None) -> Tokenizer:
-    """The tokenizer of a run: the one its folder has, one that exists, or one learnt from the data."""
+def make_tokenizer(options: TokenizerOptions, corpus: TrainingData, folder: Path | None) -> Tokenizer:
+    """Return a run's tokenizer: the one in its folder, an existing one, or one trained on the data."""
     kept = None if folder is None else folder / "tokenizer"
     if kept is not None and (kept / "tokenizer.json").is_file():
         return _existing(kept)
-    if wanted.kind not in TRAINERS:
-        found = _existing(Path(wanted.kind))
+    if options.kind not in TRAINERS:
+        found = _existing(Path(options.kind))
     else:
         encoding = corpus.settings.get("encoding", "utf-8")
         with corpus.vocabulary_files() as files:
             found = train_tokenizer(
-                wanted.kind, files, wanted.vocab, special=wanted.special, sentinels=wanted.sentinels,
-                lower=wanted.lower, encoding=encoding,
+                options.kind, files, options.vocab, special=options.special, sentinels=options.sentinels,
+                lower=options.lower, encoding=encoding,
             )  # fmt: skip
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
@@ -113,33 +119,37 @@ def _existing(folder: Path) -> Tokenizer:
 
 
 def decoder_start(tokenizer: Tokenizer, purpose: str) -> int | None:
-    """The token a decoder starts with; None if the objective has no decoder."""
+    """Return the token a decoder starts with; None if the objective has no decoder."""
     found = (getattr(tokenizer, role) for role in STARTS.get(purpose, ()))
     return next((i for i in found if i is not None), None)
 
 
-def check_row_length(chosen: ResolvedSettings, begun: Model | None) -> None:
-    """Rows longer than the context are refused here, before anything is read."""
-    config = begun.config if begun is not None else find_config(chosen.recipe.family)[1]
-    reach = (
+def check_row_length(settings: ResolvedSettings, start_model: Model | None) -> None:
+    """Raise ConfigError for rows longer than the context, before any data is read."""
+    config = start_model.config if start_model is not None else find_config(settings.recipe.family)[1]
+    context = (
         getattr(config, "context", None)
-        if begun is not None
-        else chosen.recipe.model.get("context", getattr(config, "context", None))
+        if start_model is not None
+        else settings.recipe.model.get("context", getattr(config, "context", None))
     )
-    length = {**DATA_DEFAULTS, **chosen.recipe.data}["length"]
-    if isinstance(reach, int) and length > reach:
-        more = "" if begun is not None else f", or --set model.context={length}"
+    length = {**DATA_DEFAULTS, **settings.recipe.data}["length"]
+    if isinstance(context, int) and length > context:
+        more = "" if start_model is not None else f", or --set model.context={length}"
         raise ConfigError(
-            f"data.length = {length} is longer than the context of {reach}",
-            hint=f"use --length {reach}{more}",
+            f"data.length = {length} is longer than the context of {context}",
+            hint=f"use --length {context}{more}",
         )
 
 
 def new_model(
-    chosen: ResolvedSettings, tokenizer: Tokenizer, batches: Batches, start: int | None, device: torch.device
+    settings: ResolvedSettings,
+    tokenizer: Tokenizer,
+    batches: Batches,
+    start: int | None,
+    device: torch.device,
 ) -> Model:
-    """The family's model in the recipe's size, for this vocabulary and these labels."""
-    recipe = chosen.recipe
+    """Build the family's model in the recipe's size, for this vocabulary and these labels."""
+    recipe = settings.recipe
     _, config = find_config(recipe.family)
     known, sizes = config.known(), dict(recipe.model)
     sizes.setdefault("vocab", len(tokenizer))
@@ -155,15 +165,17 @@ def new_model(
     if recipe.objective == "regress":
         sizes["labels"] = 1
     lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in sizes.items()}
-    check_training_memory(chosen, config.change(**lists), device)  # an error speaks of the sizes before anything is made
+    check_training_memory(
+        settings, config.change(**lists), device
+    )  # too large a size is an error before anything is made
     model = build(recipe.family, device=device, seed=recipe.train.seed, **lists)
     model.hf_config = config_entries(tokenizer, batches.labels)
     return model
 
 
-def check_training_memory(chosen: ResolvedSettings, config: Config, device: torch.device) -> None:
+def check_training_memory(settings: ResolvedSettings, config: Config, device: torch.device) -> None:
     """Raise OutOfMemory for a run whose weights, gradients and moments the device cannot hold."""
-    recipe = chosen.recipe
+    recipe = settings.recipe
     family = find_config(recipe.family)[0]
     count = parameter_count(family, config)
     copies = (
@@ -172,14 +184,14 @@ def check_training_memory(chosen: ResolvedSettings, config: Config, device: torc
         else 2 + MOMENTS[recipe.train.optimiser] + (recipe.train.ema is not None)
     )
     check_memory(
-        f"training {chosen.name} ({count:,} parameters)", 4 * copies * count, device,
-        f"heed train {family.name} … is a small one; or use --set model.layers=… --set model.dim=…, "
+        f"training {settings.name} ({count:,} parameters)", 4 * copies * count, device,
+        f"use heed train {family.name} …, which is small, fewer --set model.layers=… and model.dim=…, "
         "or a --device with more memory",
     )  # fmt: skip
 
 
 def config_entries(tokenizer: Tokenizer, labels: tuple[str, ...]) -> dict[str, Any]:
-    """What config.json says beside the sizes: special tokens and the names of classes."""
+    """Return the entries of config.json besides the sizes: special tokens and names of classes."""
     ids = {f"{role}_token_id": getattr(tokenizer, role) for role in ("bos", "eos", "pad")}
     names: Mapping[str, Any] = {
         "id2label": dict(enumerate(labels)),
@@ -192,18 +204,18 @@ def config_entries(tokenizer: Tokenizer, labels: tuple[str, ...]) -> dict[str, A
 
 
 def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> None:
-    """A tokenizer with more tokens than the model has vectors is another model's."""
+    """Raise ConfigError if the tokenizer has more tokens than the model has vectors."""
     for what, table in model.tables.items():
         if len(tokenizer) > table.vocab:
             which = f"the model in {start}" if start is not None else "model.vocab"
             raise ConfigError(
                 f"the tokenizer has {len(tokenizer):,} tokens, {which} has {table.vocab:,} for its {what}",
-                hint="they must be of one make",
+                hint="use a tokenizer and a model that belong together",
             )
 
 
 def can_generate(model: Model) -> bool:
-    """Whether the model can continue a text."""
+    """Return whether the model can continue a text."""
     return model.config.head == "lm" and (
         isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)
     )

@@ -14,9 +14,9 @@ LINE_SECONDS = 10.0  # seconds between lines where there is no terminal
 
 
 class ProgressReporter(Protocol):
-    """Where a run says how far it is."""
+    """Where a run reports how far it is."""
 
-    def step(self, shown: Mapping[str, Any]) -> None: ...
+    def step(self, values: Mapping[str, Any]) -> None: ...
 
     def report(self, line: str) -> None: ...
 
@@ -24,9 +24,9 @@ class ProgressReporter(Protocol):
 
 
 class SilentReporter:
-    """Says nothing: for the other processes of a run, and for -q."""
+    """Report nothing: for the other processes of a run, and for -q."""
 
-    def step(self, shown: Mapping[str, Any]) -> None: ...
+    def step(self, values: Mapping[str, Any]) -> None: ...
 
     def report(self, line: str) -> None: ...
 
@@ -34,18 +34,20 @@ class SilentReporter:
 
 
 class LineReporter:
-    """For logs and pipes."""
+    """Print a line now and then, for logs and pipes."""
 
     def __init__(self) -> None:
         self.last = 0.0
 
-    def step(self, shown: Mapping[str, Any]) -> None:
+    def step(self, values: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        if now - self.last >= LINE_SECONDS or shown["step"] == shown["steps"]:
+        if now - self.last >= LINE_SECONDS or values["step"] == values["steps"]:
             self.last = now
             self.report(
                 " ".join(
-                    f"{name}={format_value(name, value)}" for name, value in shown.items() if value is not None
+                    f"{name}={format_value(name, value)}"
+                    for name, value in values.items()
+                    if value is not None
                 )
             )
 
@@ -56,7 +58,7 @@ class LineReporter:
 
 
 class BarReporter:
-    """For a terminal: one line that changes, other lines scroll above it."""
+    """Show a progress bar in a terminal, with other lines scrolling above it."""
 
     def __init__(self, steps: int) -> None:
         from rich.console import Console
@@ -71,20 +73,28 @@ class BarReporter:
             *columns, *texts, console=Console(stderr=True, highlight=False), refresh_per_second=4
         )
         self.task = self.rich.add_task("", total=steps, shown="")
-        self.room = (
+        self.free_width = (
             self.rich.console.width - 2 * len(str(steps)) - 26
-        )  # beside the step, the bar and the share
+        )  # beside the step, the bar and the percentage
         self.rich.start()
 
-    def step(self, shown: Mapping[str, Any]) -> None:
-        parts = {n: self.part(n, v) for n, v in shown.items() if n not in ("step", "steps") and v is not None}
-        for name in ("grad", "memory", "lr", "ema", "val"):  # what a narrow terminal leaves out, in turn
-            if len("  ".join(parts.values())) > self.room:
+    def step(self, values: Mapping[str, Any]) -> None:
+        parts = {
+            n: self.part(n, v) for n, v in values.items() if n not in ("step", "steps") and v is not None
+        }
+        for name in (
+            "grad",
+            "memory",
+            "lr",
+            "ema",
+            "val",
+        ):  # left out in this order where the terminal is narrow
+            if len("  ".join(parts.values())) > self.free_width:
                 parts.pop(name, None)
-        self.rich.update(self.task, completed=shown["step"], shown="  ".join(parts.values()))
+        self.rich.update(self.task, completed=values["step"], shown="  ".join(parts.values()))
 
     def part(self, name: str, value: Any) -> str:
-        """One value with its name or its unit."""
+        """Return one value with its name or its unit."""
         text = format_value(name, value)
         return {"tokens_per_second": f"{text} tok/s", "memory": text, "ema": f"(ema {text})"}.get(
             name, f"{name} {text}"
@@ -98,7 +108,7 @@ class BarReporter:
 
 
 def make_reporter(steps: int, quiet: bool = False) -> ProgressReporter:
-    """The form that fits where stderr goes."""
+    """Return the reporter that suits stderr: a bar in a terminal, lines elsewhere."""
     if quiet:
         return SilentReporter()
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
@@ -107,7 +117,7 @@ def make_reporter(steps: int, quiet: bool = False) -> ProgressReporter:
 
 
 def format_value(name: str, value: Any) -> str:
-    """A number as people read it."""
+    """Return a number as people read it."""
     if name in ("step", "steps"):
         return str(value)
     if name == "lr":
@@ -129,7 +139,7 @@ def format_clock(seconds: float) -> str:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes in use at the most: of the GPU, or of this process."""
+    """Return the most bytes in use so far: on the GPU, or by this process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     import resource

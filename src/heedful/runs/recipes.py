@@ -1,6 +1,6 @@
-"""Recipes: what to train and how, one value each. `heed recipes` lists them, `heed recipe cp` copies one.
+"""Recipes for training runs. `heed recipes` lists them, `heed recipe cp` copies one.
 
-A recipe is small enough to finish on one machine; sizes of papers are presets of the families (`heed ls`).
+A recipe is small enough for one machine; the sizes of the papers are presets of the families (`heed ls`).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from heedful.train.config import TrainConfig
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """How text becomes ids."""
+    """How a run's tokenizer is trained or found."""
 
     kind: str = (
         "bpe"  # bpe, wordpiece, unigram, word, char: learnt from the data; or the folder of a tokenizer
     )
-    vocab: int = 8000  # at most so many tokens
-    special: tuple[str, ...] | None = None  # roles: bos, eos, pad, mask …; None: what the kind usually has
+    vocab: int = 8000  # the most tokens it may have
+    special: tuple[str, ...] | None = None  # roles: bos, eos, pad, mask …; None: those usual for the kind
     sentinels: int = 0  # T5's <extra_id_0> …
     lower: bool = False
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a run is watched."""
+    """How often a run is evaluated and logged."""
 
     every: int = 250  # steps; an evaluation also ends the run
     batches: int | None = None  # of the validation data; None: all, of held out data as many as steps
@@ -76,36 +76,40 @@ TRANSLATION = dict(length=128, batch=128, max_tokens=4096, truncate=True)
 
 
 def train_config(count: int, lr: float, **more: Any) -> TrainConfig:
-    """Training with a short warm-up, as most recipes have it."""
+    """Return a training config with a short warm-up."""
     return TrainConfig(
         **{"steps": count, "lr": lr, "warmup": min(200, count // 10), "save_every": 1000, **more}
     )
 
 
-def decoder_recipe(family: str, what: str, lr: float = 1e-3, **model: Any) -> Recipe:
-    """A small language model over subwords."""
-    return Recipe(family, what, model=SMALL | model, data=LM, train=train_config(5000, lr))
+def decoder_recipe(family: str, purpose: str, lr: float = 1e-3, **model: Any) -> Recipe:
+    """Return the recipe of a small language model over subwords."""
+    return Recipe(family, purpose, model=SMALL | model, data=LM, train=train_config(5000, lr))
 
 
-def encoder_recipe(family: str, what: str, tokenizer: TokenizerOptions = WORDPIECES, **changes: Any) -> Recipe:
-    """A small encoder that fills in hidden words."""
-    given: dict[str, Any] = dict(objective="masked", data=dict(length=128, batch=64), train=train_config(5000, 5e-4))
-    return Recipe(family, what, tokenizer=tokenizer, **given | changes)
+def encoder_recipe(
+    family: str, purpose: str, tokenizer: TokenizerOptions = WORDPIECES, **changes: Any
+) -> Recipe:
+    """Return the recipe of a small encoder with a masked-language-model objective."""
+    defaults: dict[str, Any] = dict(
+        objective="masked", data=dict(length=128, batch=64), train=train_config(5000, 5e-4)
+    )
+    return Recipe(family, purpose, tokenizer=tokenizer, **defaults | changes)
 
 
-def translator_recipe(family: str, what: str, lr: float, count: int = 6000, **model: Any) -> Recipe:
-    """Sentence to sentence, with one vocabulary for both languages."""
+def translator_recipe(family: str, purpose: str, lr: float, count: int = 6000, **model: Any) -> Recipe:
+    """Return the recipe of a translation model with one vocabulary for both languages."""
     train = train_config(count, lr, warmup=400)
-    return Recipe(family, what, "translate", PAIRS, model, TRANSLATION, train, Evaluation(every=500))
+    return Recipe(family, purpose, "translate", PAIRS, model, TRANSLATION, train, Evaluation(every=500))
 
 
-def wikitext_recipe(family: str, what: str, lr: float, model: dict[str, Any], **train: Any) -> Recipe:
-    """WikiText-2 by words, as the tables of 2017 have it: one stream, lines end with <eos>."""
+def wikitext_recipe(family: str, purpose: str, lr: float, model: dict[str, Any], **train: Any) -> Recipe:
+    """Return a word-level WikiText-2 recipe: one stream, <eos> at each line's end, as in 2017's tables."""
     data = dict(length=128, batch=64, apart=False, line_end="<eos>", holdout=0.0)
     evaluate = Evaluation(every=500, sample=0)
     return Recipe(
         family,
-        what,
+        purpose,
         tokenizer=WIKITEXT,
         model=model,
         data=data,
@@ -165,7 +169,9 @@ RECIPES: dict[str, Recipe] = {
         dropout=0.2,
         **RECURRENT,
     ),
-    "luong": translator_recipe("luong", "attention by a product, at the current step", 1e-3, layers=2, **RECURRENT),
+    "luong": translator_recipe(
+        "luong", "attention by a product, at the current step", 1e-3, layers=2, **RECURRENT
+    ),
     "transformer-multi30k": translator_recipe(
         "transformer",
         "the Transformer with its paper's recipe, on Multi30k",
@@ -216,7 +222,9 @@ RECIPES: dict[str, Recipe] = {
         "llama", "rotary positions, gated MLPs, grouped heads, small", kv_heads=4, context=256, tied=True
     ),
     "palm-small": decoder_recipe("palm", "attention and MLP side by side, one key head, small", context=256),
-    "bloom-small": decoder_recipe("bloom", "distances as a penalty on the scores (ALiBi), small", context=256),
+    "bloom-small": decoder_recipe(
+        "bloom", "distances as a penalty on the scores (ALiBi), small", context=256
+    ),
     "deepseek-small": Recipe(
         "deepseek-v2",
         "latent attention and experts, small",
@@ -246,7 +254,11 @@ RECIPES: dict[str, Recipe] = {
         "s4", "a long convolution instead of attention", model=LINEAR, data=LM, train=train_config(5000, 1e-3)
     ),
     "mamba": Recipe(
-        "mamba", "a state space that chooses what to remember", model=LINEAR, data=LM, train=train_config(5000, 1e-3)
+        "mamba",
+        "a state space that chooses what to remember",
+        model=LINEAR,
+        data=LM,
+        train=train_config(5000, 1e-3),
     ),
     "linear": decoder_recipe("linear", "attention without a softmax: a state of fixed size"),
     "gla": decoder_recipe("gla", "linear attention that forgets by gates", heads=4),

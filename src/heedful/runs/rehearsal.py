@@ -1,4 +1,4 @@
-"""A run without training: the model and one batch, measured. Nothing is written."""
+"""`heed train --dry-run`: measure the model and one batch, and write nothing."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from heedful.runs.settings import ResolvedSettings
 from heedful.train.fit import fit
 
 
-def rehearse(chosen: ResolvedSettings) -> dict[str, Any]:
-    """Sizes, memory and time of a run, from one row's activations and two steps of training."""
-    device = resolve_device(chosen.recipe.device)
-    ready = prepare_run(chosen, device)
-    config, batches, model = chosen.recipe.train, ready.batches, ready.model
+def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
+    """Return sizes, memory and time of a run, from one row's activations and two steps of training."""
+    device = resolve_device(settings.recipe.device)
+    prepared = prepare_run(settings, device)
+    config, batches, model = settings.recipe.train, prepared.batches, prepared.model
     batch = batches[0]
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     held = sum(p.numel() * p.element_size() for p in model.parameters())
-    kept = activations(ready, batch) // config.accumulate
+    kept = activations(prepared, batch) // config.accumulate
     moments = MOMENTS[config.optimiser]
-    seconds = step_seconds(ready, chosen)
+    seconds = step_seconds(prepared, settings)
     return {
-        "recipe": chosen.name, "family": model.family.name, "device": str(device), "parameters": parameters,
+        "recipe": settings.name, "family": model.family.name, "device": str(device), "parameters": parameters,
         "vocabulary": len(model.tokenizer), "rows": batches.row_count,
-        "valid_rows": ready.valid.row_count if ready.valid else 0,
+        "valid_rows": prepared.valid.row_count if prepared.valid else 0,
         "batch": list(batch.tokens.shape), "tokens_per_step": batch.tokens_read, "steps": config.steps,
         "epochs": round(config.steps / len(batches), 2), "weights_bytes": held, "gradients_bytes": held,
         "moments_bytes": moments * held, "activations_bytes": kept,
@@ -40,9 +40,9 @@ def rehearse(chosen: ResolvedSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def activations(ready: PreparedRun, batch: Batch) -> int:
-    """Bytes that one step's forward pass keeps for going back: those of a row, times the rows."""
-    weights = {p.untyped_storage().data_ptr() for p in ready.model.parameters()}
+def activations(prepared: PreparedRun, batch: Batch) -> int:
+    """Return the bytes that a step's forward pass keeps for the backward pass: one row's, times the rows."""
+    weights = {p.untyped_storage().data_ptr() for p in prepared.model.parameters()}
     seen: dict[int, int] = {}
 
     def keep(t: Tensor) -> Tensor:
@@ -53,14 +53,16 @@ def activations(ready: PreparedRun, batch: Batch) -> int:
 
     held: list[Any] = []
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        held.append(ready.purpose(ready.model.train(), batch.rows(slice(0, 1)).to(ready.model.device)))
+        held.append(
+            prepared.purpose(prepared.model.train(), batch.rows(slice(0, 1)).to(prepared.model.device))
+        )
     return sum(seen.values()) * len(batch)
 
 
-def step_seconds(ready: PreparedRun, chosen: ResolvedSettings) -> float:
-    """The second of two steps: the first one also warms up."""
+def step_seconds(prepared: PreparedRun, settings: ResolvedSettings) -> float:
+    """Return the seconds of the second of two steps; the first one also warms up."""
     config = replace(
-        chosen.recipe.train,
+        settings.recipe.train,
         steps=2,
         warmup=0,
         decay=None,
@@ -71,7 +73,7 @@ def step_seconds(ready: PreparedRun, chosen: ResolvedSettings) -> float:
     )
     at = 0.0
     seconds = 0.0
-    for step in fit(ready.model, ready.purpose, ready.batches, config):
+    for step in fit(prepared.model, prepared.purpose, prepared.batches, config):
         _ = step.loss  # waits for the device
         seconds, at = time.perf_counter() - at, time.perf_counter()
     return seconds

@@ -24,14 +24,14 @@ OPEN_SECTIONS = (
     "model",
     "data",
 )  # their names are checked where they are used: by the family, by the builder of the data
-RUN_FIELDS = ("folder", "resume")  # say which run this is, not what it does
-DATA_DEFAULTS: dict[str, Any] = {"length": 256, "batch": 32, "holdout": 0.1}  # what every kind of data has
+RUN_FIELDS = ("folder", "resume")  # of TrainConfig: which run this is, not what it does
+DATA_DEFAULTS: dict[str, Any] = {"length": 256, "batch": 32, "holdout": 0.1}  # for every kind of data
 PARALLEL = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value, and who gave it: "--lr", "HEED_LR", "gpt.yaml:7"."""
+    """One value and where it came from: "--lr", "HEED_LR", "gpt.yaml:7"."""
 
     path: str
     value: Any
@@ -40,7 +40,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class ResolvedSettings:
-    """The settings of a run after all was said."""
+    """The settings of a run, from all sources."""
 
     name: str
     recipe: Recipe
@@ -49,8 +49,8 @@ class ResolvedSettings:
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
-def resolve_settings(source: str, given: Sequence[Setting] = ()) -> ResolvedSettings:
-    """The settings for a recipe, a YAML file, a preset or a family, changed by `given`; the last one wins."""
+def resolve_settings(source: str, changes: Sequence[Setting] = ()) -> ResolvedSettings:
+    """Return the settings of a recipe, YAML file, preset or family with `changes`; the last change wins."""
     path = Path(source)
     origins: dict[str, str] = {}
     if source in RECIPES:
@@ -62,7 +62,7 @@ def resolve_settings(source: str, given: Sequence[Setting] = ()) -> ResolvedSett
     base = flatten(recipe_values(Recipe(values["family"], "")))
     for key, value in flatten(values).items():
         origins.setdefault(key, f"recipe {name}" if base.get(key, ...) != value else "default")
-    for one in given:
+    for one in changes:
         set_value(values, one)
         origins[one.path] = one.origin
     fit_warmup(values, origins)
@@ -74,28 +74,28 @@ def resolve_settings(source: str, given: Sequence[Setting] = ()) -> ResolvedSett
 
 
 def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """Shorten a warm-up that the number of steps, said later than it, leaves no room for; a decay likewise.
+    """Shorten a warm-up or decay that is longer than the run, if the number of steps was set later.
 
-    Defaults, a recipe and a file are older than the environment and flags. Who sets both sees them refused.
+    Defaults come before recipes, files, the environment and flags. Setting both to a conflict is an error.
     """
     train = values["train"]
-    steps, said = train.get("steps"), lambda name: rank_origin(origins.get(f"train.{name}", "default"))
+    steps, rank = train.get("steps"), lambda name: rank_origin(origins.get(f"train.{name}", "default"))
     for name in ("warmup", "decay"):
         value = train.get(name)
         fits = not (isinstance(steps, int) and isinstance(value, int) and value > steps > 0)
-        if not fits and said(name) < said("steps"):
+        if not fits and rank(name) < rank("steps"):
             train[name], origins[f"train.{name}"] = max(1, steps // 10), "a tenth of train.steps"
 
 
 def rank_origin(origin: str) -> int:
-    """Return how late a value was said: 0 by a default or a recipe, 1 by a file, 2 by somebody just now."""
+    """Return how late a value was set: 0 by a default or recipe, 1 by a file, 2 by the caller."""
     if origin.startswith(("recipe", "default")):
         return 0
     return 1 if re.search(r"\.ya?ml:\d+$", origin) else 2
 
 
 def with_file_line(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
-    """The error with the line of the file that it speaks of, if a file said so."""
+    """Return the error with the line of the YAML file that set the value it names, if one did."""
     found: list[tuple[int, str]] = []
     for path, origin in origins.items():
         named = re.search(rf"\b{re.escape(path.rpartition('.')[2])}\b ?=|{re.escape(path)}", str(error))
@@ -109,7 +109,7 @@ def with_file_line(error: ConfigError, origins: Mapping[str, str]) -> ConfigErro
 def family_recipe(name: str) -> Recipe:
     """Return a recipe for a family in its smallest size, or for a preset in its published one.
 
-    A name that is both (gpt3) means the family: its published size fits no machine that reads this.
+    A name that is both (gpt3) means the family, because its published size fits no single machine.
     """
     from heedful.models import FAMILIES, find_config, presets
 
@@ -121,10 +121,12 @@ def family_recipe(name: str) -> Recipe:
         hint = nearest(name, [*RECIPES, *known, *FAMILIES]) or "list recipes with: heed recipes"
         raise NotFound(f"no recipe, preset or family is called {name!r}", hint=hint)
     family = FAMILIES[name]
-    given: set[str] = family.tiny.__dict__["given"]
-    sizes = sorted((given | find_config(name)[1].__dict__["given"]) - {"vocab", "source_vocab", "labels"})
-    model = {n: getattr(family.tiny, n) if n in given else None for n in sizes}  # None: derived anew
-    reach = int(model.get("context") or 64)
+    tiny_fields: set[str] = family.tiny.__dict__["given"]
+    sizes = sorted(
+        (tiny_fields | find_config(name)[1].__dict__["given"]) - {"vocab", "source_vocab", "labels"}
+    )
+    model = {n: getattr(family.tiny, n) if n in tiny_fields else None for n in sizes}  # None: derived anew
+    context = int(model.get("context") or 64)
     kinds = {
         "masked": "wordpiece",
         "masked_and_next": "wordpiece",
@@ -136,7 +138,7 @@ def family_recipe(name: str) -> Recipe:
     )
     sentinels = 100 if family.objective == "spans" else 0
     vocabulary = TokenizerOptions(kinds.get(family.objective, "bpe"), 2000, special, sentinels)
-    data = {"length": reach, "batch": 32}
+    data = {"length": context, "batch": 32}
     return Recipe(
         name,
         f"{name} in its smallest size",
@@ -149,7 +151,7 @@ def family_recipe(name: str) -> Recipe:
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as nested plain values, as YAML has it."""
+    """Return a recipe as nested values for YAML."""
     values: dict[str, Any] = {}
     for f in dataclasses.fields(recipe):
         value = getattr(recipe, f.name)
@@ -157,12 +159,12 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
             value = {n: v for n, v in dataclasses.asdict(value).items() if n not in RUN_FIELDS}
         values[f.name] = dict(value) if isinstance(value, Mapping) else value
     values["data"] = DATA_DEFAULTS | values["data"]
-    made: dict[str, Any] = to_yaml_values(values)
-    return made
+    plain: dict[str, Any] = to_yaml_values(values)
+    return plain
 
 
 def to_yaml_values(value: Any) -> Any:
-    """Tuples as lists, paths as text: what YAML and JSON know."""
+    """Return a value with tuples as lists and paths as text, which YAML and JSON can hold."""
     if isinstance(value, Mapping):
         return {str(k): to_yaml_values(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -171,7 +173,7 @@ def to_yaml_values(value: Any) -> Any:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by their paths."""
+    """Return nested values by their paths, as train.lr."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -182,17 +184,25 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def set_value(values: dict[str, Any], one: Setting) -> None:
-    """Set one value by its path; an unknown path is an error that names the nearest."""
+    """Set one value by its path; raise ConfigError for an unknown path."""
     section, _, name = one.path.partition(".")
     top = [f.name for f in dataclasses.fields(Recipe) if f.name not in (*SECTIONS, *OPEN_SECTIONS)] + [
         "files",
         "valid",
     ]
-    known = top + [f"{s}.{n}" for s, kind in SECTIONS.items() for n in section_fields(kind)]
+    known = top + [
+        f"{s}.{n}"
+        for s, kind in SECTIONS.items()
+        for n in (f.name for f in dataclasses.fields(kind))
+        if n not in RUN_FIELDS
+    ]
     if section in OPEN_SECTIONS and name:
         values[section][name] = one.value
     elif one.path not in known:
-        hint = nearest(one.path, [*known, *flatten(values)]) or f"sections are {', '.join([*SECTIONS, *OPEN_SECTIONS])}"
+        hint = (
+            nearest(one.path, [*known, *flatten(values)])
+            or f"sections are {', '.join([*SECTIONS, *OPEN_SECTIONS])}"
+        )
         raise ConfigError(f"{one.origin}: there is no setting {one.path!r}", hint=hint)
     elif name:
         values[section][name] = one.value
@@ -200,13 +210,8 @@ def set_value(values: dict[str, Any], one: Setting) -> None:
         values[section] = one.value
 
 
-def section_fields(kind: type) -> list[str]:
-    """The settings of a section."""
-    return [f.name for f in dataclasses.fields(kind) if f.name not in RUN_FIELDS]
-
-
 def build_recipe(values: Mapping[str, Any]) -> Recipe:
-    """The recipe that plain values describe, each of the right type."""
+    """Build the recipe that nested values describe, converting each to its type."""
     given: dict[str, Any] = {}
     for name, hint in get_type_hints(Recipe).items():
         value = values.get(name)
@@ -246,7 +251,7 @@ TYPE_NAMES = {
 
 
 def convert_value(path: str, value: Any, hint: Any) -> Any:
-    """A value as the type its setting has; an error that says what it must be."""
+    """Return a value in the type of its setting; raise ConfigError if it does not fit."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     plain_options = [get_origin(option) or option for option in options]
     for option in plain_options:
@@ -267,7 +272,7 @@ def convert_value(path: str, value: Any, hint: Any) -> Any:
 
 
 def parse_value(text: str) -> Any:
-    """The value of `--set path=TEXT`: a number, true, false, null, a list, else text."""
+    """Return the value of `--set path=TEXT`: a number, true, false, null, a list, or text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -280,17 +285,17 @@ def parse_value(text: str) -> Any:
 
 
 def parse_assignment(text: str) -> Setting:
-    """`a.b=c` as a setting."""
+    """Parse `a.b=c` as a setting."""
     path, equals, value = text.partition("=")
     if not equals or not path:
-        raise ConfigError(f"--set {text}: write a setting as path=value, like --set train.lr=1e-3")
+        raise ConfigError(f"--set {text} is no path=value", hint="write --set train.lr=1e-3")
     return Setting(path.strip(), parse_value(value.strip()), "--set")
 
 
 def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """Name, values and lines of a YAML file. `recipe: NAME` in it starts from that recipe."""
+    """Return a YAML file's name, values and their lines; `recipe: NAME` in it starts from that recipe."""
     if not path.is_file():
-        raise NotFound(f"no file {path}", hint=f"heed recipe cp NAME {path} writes one")
+        raise NotFound(f"there is no file {path}", hint=f"heed recipe cp NAME {path} writes one")
     try:
         text = path.read_text(encoding="utf-8")
         loaded, tree = yaml.safe_load(text), yaml.compose(text)
@@ -314,7 +319,7 @@ def read_settings_file(path: Path) -> tuple[str, dict[str, Any], dict[str, str]]
 
 
 def line_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """The line of every leaf of a YAML tree, by its path."""
+    """Yield the path and the line number of every leaf of a YAML tree."""
     for key, value in node.value:
         if isinstance(value, yaml.MappingNode):
             yield from line_numbers(value, f"{prefix}{key.value}.")
@@ -322,15 +327,15 @@ def line_numbers(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
             yield prefix + key.value, key.start_mark.line + 1
 
 
-def settings_yaml(chosen: ResolvedSettings) -> str:
-    """The settings as YAML, which `heed train` reads back."""
-    values = {"name": chosen.name} | recipe_values(chosen.recipe)
-    files = {k: list(v) for k, v in (("files", chosen.files), ("valid", chosen.valid)) if v}
+def settings_yaml(settings: ResolvedSettings) -> str:
+    """Return the settings as YAML, which `heed train` reads back."""
+    values = {"name": settings.name} | recipe_values(settings.recipe)
+    files = {k: list(v) for k, v in (("files", settings.files), ("valid", settings.valid)) if v}
     return yaml.safe_dump(values | files, sort_keys=False, allow_unicode=True, width=110)
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """The first setting that two runs do not share and that a resumed run may not change."""
+    """Return the first setting that differs and that a resumed run may not change."""
     free = {"name", "what", "device", "parallel"}
     before, after = flatten(old), flatten(new)
     for path in sorted(set(before) | set(after)):

@@ -1,4 +1,4 @@
-"""A row of the ledger, measured again: its commands are run, and the new figure is held against the old one.
+"""Measure a row of the ledger again: run its commands and compare the new figure with the stored one.
 
 A row's `check` has
     steps       commands, one after another, each a list of words: ["heed", …], ["python", "-m", "heedful…"],
@@ -43,6 +43,8 @@ class Unavailable(HeedfulError):
 class CommandFailed(HeedfulError):
     """A command of a row that ended with an error, or printed no figure."""
 
+    code = "failed"
+
 
 @dataclass(frozen=True)
 class Check:
@@ -58,7 +60,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was stored, what came out now, and whether they are the same."""
+    """The stored figure, the new one, and whether they are the same."""
 
     row: str
     claim: str
@@ -74,7 +76,7 @@ class Verdict:
 
 
 def verify_row(folder: Path, name: str) -> Verdict:
-    """Run a row of the ledger in `folder` again; its scripts are looked for beside that folder."""
+    """Run a row of the ledger in `folder` again, with the scripts beside that folder."""
     rows = ledger.rows_by_name(folder)
     if name not in rows:
         hint = nearest(name, rows) or "heed verify --list has them all"
@@ -85,16 +87,18 @@ def verify_row(folder: Path, name: str) -> Verdict:
     data = available(row, check, name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
-        places = {"{data}": str(data or ""), "{work}": work}
-        printed = ""
+        folders = {"{data}": str(data or ""), "{work}": work}
+        output = ""
         for step in check.steps:
-            printed = run_command(command_line(step, places, folder.resolve().parent), folder.resolve().parent)
-    now = read_number(last_object(printed, name), check.read, f"the output of row {name!r}")
+            output = run_command(
+                command_line(step, folders, folder.resolve().parent), folder.resolve().parent
+            )
+    now = read_number(last_object(output, name), check.read, f"the output of row {name!r}")
     return Verdict(name, row["claim"], stored, now, check.tolerance, time.monotonic() - began)
 
 
 def read_check(row: Mapping[str, Any], name: str) -> Check:
-    """The check of a row; one that says something else than this file knows is refused."""
+    """Return the check of a row; raise CorruptFile for one with unknown keys."""
     given = row.get("check")
     if not given:
         raise Unavailable(
@@ -121,14 +125,14 @@ def read_check(row: Mapping[str, Any], name: str) -> Check:
 
 
 def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
-    """The folder of data, if this row needs one and it is there, the same as then; and the device."""
+    """Return the folder of data, if any; raise Unavailable if the row's data or device is missing."""
     if check.device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
             raise Unavailable(
                 f"row {name!r} needs a GPU and there is none here",
-                hint=f"it was measured on {row['hardware']}",
+                hint=f"run it on {row['hardware']}",
             )
     if not check.data:
         return Path(os.environ["HEED_DATA"]) if os.environ.get("HEED_DATA") else None
@@ -139,18 +143,19 @@ def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
     for file in files:
         if not file.is_file():
             raise Unavailable(
-                f"row {name!r} needs {file}, which is not there", hint="HEED_DATA names the folder"
+                f"row {name!r} needs {file}, which is not there", hint="set HEED_DATA to the folder it is in"
             )
     if row["data_sha256"] and ledger.sha256(files) != row["data_sha256"]:
         raise Unavailable(
-            f"row {name!r}: the data in {root} is not what it was measured on", hint="SHA-256 differs"
+            f"row {name!r}: the data in {root} is not what it was measured on",
+            hint="fetch the data whose SHA-256 the row names",
         )
     return Path(root)
 
 
-def command_line(step: Sequence[str], places: Mapping[str, str], root: Path) -> list[str]:
-    """The words of a step for this machine: this Python, these folders. Only heedful's own code is run."""
-    filled = [re.sub(r"\{data\}|\{work\}", lambda found: places[found[0]], word) for word in step]
+def command_line(step: Sequence[str], folders: Mapping[str, str], root: Path) -> list[str]:
+    """Return the words of a step with this Python and these folders. Only heedful's own code is run."""
+    filled = [re.sub(r"\{data\}|\{work\}", lambda found: folders[found[0]], word) for word in step]
     if filled[0] == "heed":
         return [sys.executable, "-m", "heedful.cli", *filled[1:]]
     module = filled[:2] == ["python", "-m"] and re.fullmatch(
@@ -164,13 +169,13 @@ def command_line(step: Sequence[str], places: Mapping[str, str], root: Path) -> 
         )
     if script and not (root / filled[1]).is_file():
         raise Unavailable(
-            f"{filled[1]} is not beside the results", hint="rows are verified in a checkout of heedful"
+            f"{filled[1]} is not beside the results", hint="verify rows in a checkout of heedful"
         )
     return [sys.executable, *filled[1:]]
 
 
 def run_command(words: Sequence[str], folder: Path) -> str:
-    """What a command prints on stdout; what it says on stderr goes on to ours."""
+    """Run a command and return its stdout; its stderr goes to ours."""
     done = subprocess.run(list(words), cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         last = (done.stdout.strip().splitlines() or [""])[-1][:200]
@@ -178,9 +183,9 @@ def run_command(words: Sequence[str], folder: Path) -> str:
     return done.stdout
 
 
-def last_object(printed: str, name: str) -> Mapping[str, Any]:
-    """The last line that is a JSON object."""
-    for line in reversed(printed.splitlines()):
+def last_object(output: str, name: str) -> Mapping[str, Any]:
+    """Return the last line that is a JSON object."""
+    for line in reversed(output.splitlines()):
         if line.lstrip().startswith("{"):
             try:
                 found = json.loads(line)
@@ -192,7 +197,7 @@ def last_object(printed: str, name: str) -> Mapping[str, Any]:
 
 
 def read_number(value: Any, path: str, where: str) -> float:
-    """The number at a path of names with dots between them; the value itself for no path."""
+    """Return the number at a dotted path; the value itself if the path is empty."""
     for key in path.split(".") if path else []:
         if not isinstance(value, Mapping) or key not in value:
             raise CorruptFile(f"{where} has no {path!r}")

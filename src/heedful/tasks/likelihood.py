@@ -87,8 +87,8 @@ def log_probability(
         sources = [source] if isinstance(source, str) else list(source or ())
         if len(sources) != len(texts):
             raise InputError(
-                f"an encoder-decoder scores a text given a source; got {len(sources)} for {len(texts)}: "
-                "pass source="
+                "an encoder-decoder scores a text given a source",
+                hint=f"got {len(sources)} for {len(texts)}: pass source=",
             )
         groups = [
             Continuations(source_ids(model, s), [target_ids(model, t)])
@@ -99,17 +99,13 @@ def log_probability(
         raise InputError(
             "source= is for encoder-decoders", hint="put it before the text and use rank(model, source, …)"
         )
-    elif is_masked(model):
-        found = pseudo_log_likelihoods(
-            model, [(ids, range(len(ids))) for ids in map(plain_ids(model), texts)]
-        )
     else:
-        found = [
-            row[0]
-            for row in score_continuations(
-                model, [whole_text(model, ids) for ids in map(plain_ids(model), texts)]
-            )
-        ]
+        rows = [plain_ids(model)(one) for one in texts]
+        if is_masked(model):
+            found = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in rows])
+        else:
+            groups = [whole_text(model, ids) for ids in rows]
+            found = [row[0] for row in score_continuations(model, groups)]
     return found[0] if isinstance(text, str) else found
 
 
@@ -124,7 +120,7 @@ def rank(
     """
     model, candidates = open_model(model), check_candidates(candidates, by)
     if not isinstance(prompt, str):
-        raise InputError(f"the prompt must be a text; got {prompt!r:.60}")
+        raise InputError("the prompt must be a text", hint=f"got {prompt!r:.60}")
     if isinstance(model, Seq2Seq):
         group = Continuations(source_ids(model, prompt), [target_ids(model, c) for c in candidates])
         return rank_candidates(candidates, score_continuations(model, [group])[0], by)
@@ -179,9 +175,7 @@ def infilling_format(model: Seq2Seq) -> tuple[str, Callable[[str, str], str]]:
         return roles["mask"], lambda candidate, filled: filled
     if model.tokenizer.id("<extra_id_0>") is not None:
         return "<extra_id_0>", lambda candidate, filled: f"<extra_id_0> {candidate} <extra_id_1>"
-    raise InputError(
-        "this encoder-decoder has no token for a blank", hint="rank(model, source, candidates) needs none"
-    )
+    raise InputError("this encoder-decoder has no token for a blank", hint="rank(model, …) needs none")
 
 
 def check_texts(name: str, texts: Any) -> list[str]:
@@ -190,14 +184,14 @@ def check_texts(name: str, texts: Any) -> list[str]:
         found = list(texts)
         if all(isinstance(one, str) for one in found):
             return found
-    raise InputError(f"{name} must be a list of texts; got {texts!r:.60}")
+    raise InputError(f"{name} must be a list of texts", hint=f"got {texts!r:.60}")
 
 
 def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
     """Return the candidates; raise InputError for none or an empty one, and for an unknown comparison."""
     found = check_texts("candidates", candidates)
     if not found or not all(found):
-        raise InputError(f"candidates must be a list of texts, none of them empty; got {found!r}")
+        raise InputError("candidates must be a list of texts, none of them empty", hint=f"got {found!r}")
     if by not in ("total", "mean"):
         raise InputError(f"by={by!r} is no way to compare", hint="choose 'total' or 'mean'")
     return found
@@ -290,9 +284,7 @@ def whole_text(model: Model, ids: Sequence[int]) -> Continuations:
     """Return a text from its first token on; from its second if nothing predicts the first."""
     first = list(find_template(model.tokenizer).before) or start_ids(model)
     if not first and len(ids) < 2:
-        raise InputError(
-            "this model has no token that begins a text", hint="one of a single token cannot be scored"
-        )
+        raise InputError("this model has no token that begins a text", hint="score one of several tokens")
     return Continuations(first, [ids]) if first else Continuations(ids[:1], [ids[1:]])
 
 
@@ -321,7 +313,7 @@ def check_context(model: Model, length: int) -> None:
     if context is not None and length > context:
         raise InputError(
             f"the text has {length} tokens, the model's context is {context}",
-            hint=("shorten it, or take its perplexity by windows: heedful.evaluate.perplexity"),
+            hint="shorten it, or take its perplexity by windows: heedful.evaluate.perplexity",
         )
 
 
@@ -345,7 +337,7 @@ def score_continuations(model: Model, groups: Sequence[Continuations]) -> list[l
 def _endings(model: LM | Seq2Seq, groups: Sequence[Continuations]) -> list[TextScore]:
     tokens, valid = Prompts([list(g.prefix) for g in groups], False, False).padded(model.device)
     endings = [list(e) for g in groups for e in g.endings]
-    target, real = padded(endings, model.device)
+    target, real = pad_ids(endings, model.device)
     state = model.start(tokens, valid=valid, length=tokens.shape[1] + target.shape[1])
     counts = torch.tensor([len(g.endings) for g in groups], device=model.device)
     if len(endings) > len(groups):
@@ -359,15 +351,15 @@ def _endings(model: LM | Seq2Seq, groups: Sequence[Continuations]) -> list[TextS
     return token_scores(logits, target, endings)
 
 
-def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """(N, T), filled up on the right, and which are real."""
+def pad_ids(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return (N, T), filled up on the right, and which ids are real."""
     lengths = [len(row) for row in rows]
     valid = torch.from_numpy(valid_mask(lengths, max(lengths)))
     return torch.from_numpy(pad_rows(rows)).to(device), valid.to(device)
 
 
 def token_scores(logits: Tensor, target: Tensor, rows: Sequence[Sequence[int]]) -> list[TextScore]:
-    """Logits (N, T, V) and what was written (N, T), as one Scored to a row."""
+    """Return a TextScore for each row from logits (N, T, V) and targets (N, T)."""
     losses = F.cross_entropy(logits.float().flatten(0, 1), target.flatten(), reduction="none")
     logprobs = (-losses).view(target.shape).tolist()
     best = (logits.argmax(-1) == target).tolist()
@@ -392,7 +384,7 @@ def pseudo_log_likelihoods(model: Model, texts: Sequence[tuple[Sequence[int], ra
     with evaluation_mode(model):
         for batch in batch_by_length([(len(whole[i]), 1, 1) for i, _ in positions], model.config.vocab):
             some = [positions[k] for k in batch]
-            tokens, real = padded([whole[i] for i, _ in some], model.device)
+            tokens, real = pad_ids([whole[i] for i, _ in some], model.device)
             rows = torch.arange(len(some), device=model.device)
             at = torch.tensor([t + lead for _, t in some], device=model.device)
             target = tokens[rows, at][:, None]

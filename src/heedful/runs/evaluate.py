@@ -149,11 +149,14 @@ def class_scores(model: Model, batches: data.Batches, limit: int | None = None) 
     return label_scores(truth, guess)
 
 
-def label_scores(truth: Sequence[int], guess: Sequence[int]) -> dict[str, Any]:
-    """Return the accuracy after its 95 % interval, macro F1 and Matthews' correlation of predicted labels."""
+def label_scores(truth: Sequence[int], guess: Sequence[int], trials: float | None = None) -> dict[str, Any]:
+    """Return the accuracy after its 95 % interval, macro F1 and Matthews' correlation of predicted labels.
+
+    `trials` is how many independent predictions they count as, if not as many as they are.
+    """
     right = accuracy(truth, guess)
     scores = {"macro_f1": macro_f1(truth, guess), "matthews": matthews(truth, guess), "rows": len(truth)}
-    return {"accuracy_95": list(interval(right, len(truth))), "accuracy": right, **scores}
+    return {"accuracy_95": list(interval(right, trials or len(truth))), "accuracy": right, **scores}
 
 
 def evaluate_regression(model: Model, request: EvaluationRequest) -> dict[str, Any]:

@@ -35,7 +35,7 @@ MAX_ITERATIONS = 200
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Predictions for rows that were held out, perhaps several times, and the penalty that did best on them."""
+    """Predictions for rows while they were held out, and the penalty that did best on them."""
 
     truth: list[int]
     predictions: list[int]
@@ -119,7 +119,7 @@ def assign_folds(labels: NDArray[Any], seed: int) -> NDArray[np.int64]:
 
 
 def predict_held_out(x: Tensor, labels: Tensor, classes: int, folds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Predict every row by heads that did not see it, one for each penalty; (P, N), −1 for rows never held out."""
+    """Return predictions of every row by heads that did not see it, one for each penalty: (P, N)."""
     predicted = np.full((len(PENALTIES), len(folds)), -1, dtype=np.int64)
     for fold in range(folds.max(initial=-1) + 1):
         held, start = torch.from_numpy(folds == fold), None

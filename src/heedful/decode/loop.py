@@ -182,21 +182,14 @@ def make_rows(model: Model, prompts: Prompts, request: Request) -> list[Generate
     return [GeneratedRow(model, request, ids, i, s) for i, ids in enumerate(prompts.ids) for s in samples]
 
 
-def prefill_prompts(
-    stepper: Stepper, prompts: Prompts, request: Request
-) -> tuple[Tensor, list[GeneratedRow]]:
-    """Read every prompt once; its n samples share what was read."""
-    rows = make_rows(stepper.model, prompts, request)
-    length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
-    return prompts.prefill(stepper, request.n, length), rows
-
-
 def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
     """Choose a token for every row, yield it, step; rows that are done leave the batch.
 
     On a GPU the next step is launched before the host reads the tokens, so that it never waits for Python.
     """
-    logits, rows = prefill_prompts(stepper, prompts, request)
+    rows = make_rows(stepper.model, prompts, request)
+    length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
+    logits = prompts.prefill(stepper, request.n, length)
     choose, ahead = TokenChooser(stepper.model, request, rows), logits.device.type == "cuda"
     while True:
         chosen = choose(logits)

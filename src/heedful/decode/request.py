@@ -95,7 +95,10 @@ def make_request(model: Model, settings: GenerationSettings, *, n: int = 1, samp
     temperature = s.get("temperature", 1.0 if samples and (narrowing or n > 1) else 0.0)
     rules = ("repetition", "presence", "frequency", "no_repeat", "bias", *NARROWING)
     sampling = Sampling(temperature=temperature, **{name: s[name] for name in rules if name in s})
-    sampling.check_vocab(vocab_size(model))
+    if wrong := [token for token in sampling.bias if not 0 <= token < vocab_size(model)]:
+        raise InputError(
+            f"bias names the token {wrong[0]}", hint=f"the vocabulary is 0 … {vocab_size(model) - 1}"
+        )
     if samples and sampling.greedy and n > 1:
         raise InputError(
             f"n={n} with temperature=0 gives the same text {n} times", hint="raise it, or use beams"

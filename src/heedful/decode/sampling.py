@@ -212,12 +212,6 @@ class Sampling:
             logits = typical(logits, self.typical)
         return logits
 
-    def check_vocab(self, vocab: int) -> None:
-        """One clear error for a bias on tokens that are not there."""
-        for token in self.bias:
-            if not 0 <= token < vocab:
-                raise InputError(f"bias names the token {token}", hint=f"the vocabulary is 0 … {vocab - 1}")
-
 
 def check_tokens_left(logits: Tensor, new_tokens: int) -> None:
     """An error if a row (B, V) has no token left; else one of the forbidden would be taken."""

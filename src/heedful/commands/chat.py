@@ -137,6 +137,7 @@ class ChatSession:
     def save(self, path: Path) -> None:
         """Save the conversation as JSON, or print why that failed."""
         try:
+            path.parent.stat()  # a mistyped folder is not made
             write_text(path, json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n")
             print(f"saved {len(self.messages)} messages in {path}", file=sys.stderr)
         except OSError as error:

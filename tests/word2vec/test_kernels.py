@@ -36,13 +36,13 @@ def prepare(tmp_path: Path) -> Callable[..., tuple[Trainer, CpuTrainer]]:
 
 
 def definition_windows(trainer: Trainer, cpu: CpuTrainer, job: int) -> list[definition.Window]:
-    seed, sampling = job_seed(trainer.settings.seed, 0, job), cpu.sampling
-    ids, tree = cpu.encoded.job(job), trainer.tables.tree
-    return list(definition.draw_windows(ids, sampling.keep, sampling.noise, tree, trainer.settings, seed))
+    seed = job_seed(trainer.settings.seed, 0, job)
+    ids, tree = cpu.text.job(job), trainer.tables.tree
+    return list(definition.draw_windows(ids, cpu.keep, cpu.noise, tree, trainer.settings, seed))
 
 
 def rate_of(cpu: CpuTrainer, job: int) -> float:
-    return float(np.float32(cpu.settings.rate_at(cpu.encoded.progress(0, job, 1))))
+    return float(np.float32(cpu.settings.rate_at(cpu.text.progress(0, job, 1))))
 
 
 def as_double(trainer: Trainer) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,12 +67,12 @@ def train_by_definition(
 def test_ten_thousand_updates_equal_the_definition(prepare, wide_corpus, mode, loss):
     trainer, cpu = prepare(wide_corpus, mode=mode, loss=loss, subsample=0.5)
     windows, rates = [], []
-    for job in range(len(cpu.encoded)):
+    for job in range(len(cpu.text)):
         windows += definition_windows(trainer, cpu, job)
         rates += [rate_of(cpu, job)] * (len(windows) - len(rates))
     assert len(windows) >= 10_000
     v, u, expected = train_by_definition(trainer, windows, rates)
-    sums = [cpu.train_job(0, job, cpu.workspace()) for job in range(len(cpu.encoded))]
+    sums = [cpu.train_job(0, job) for job in range(len(cpu.text))]
     assert np.abs(trainer.tables.input - v).max() < 1e-5
     assert np.abs(trainer.tables.output - u).max() < 1e-5
     assert math.fsum(loss for loss, _ in sums) == pytest.approx(expected, rel=1e-6)
@@ -94,7 +94,7 @@ def test_other_settings_equal_the_definition_too(prepare, corpus, settings):
     trainer, cpu = prepare(corpus[:60], **settings)
     windows = definition_windows(trainer, cpu, 0)
     v, u, expected = train_by_definition(trainer, windows, [rate_of(cpu, 0)] * len(windows))
-    loss, examples = cpu.train_job(0, 0, cpu.workspace())
+    loss, examples = cpu.train_job(0, 0)
     assert np.abs(trainer.tables.input - v).max() < 1e-5
     assert np.abs(trainer.tables.output - u).max() < 1e-5
     assert loss == pytest.approx(expected, rel=1e-6)
@@ -118,7 +118,7 @@ def test_reported_loss_is_the_brute_force_mean(prepare, corpus, mode, loss):
 def test_scores_far_from_zero_have_the_loss_of_the_definition(prepare, corpus):
     trainer, cpu = prepare(corpus[:20], rate=0.0)
     trainer.tables.output[:] = np.random.default_rng(1).normal(size=trainer.tables.output.shape) * 500
-    loss, _ = cpu.train_job(0, 0, cpu.workspace())
+    loss, _ = cpu.train_job(0, 0)
     v, u = as_double(trainer)
     windows = definition_windows(trainer, cpu, 0)
     assert loss == pytest.approx(
@@ -129,7 +129,7 @@ def test_scores_far_from_zero_have_the_loss_of_the_definition(prepare, corpus):
 @pytest.mark.parametrize(("mode", "loss"), COMBINATIONS)
 def test_loss_is_the_same_number_for_any_number_of_threads(prepare, corpus, mode, loss):
     trainer, cpu = prepare(corpus * 3, mode=mode, loss=loss, rate=0.0)
-    assert len(cpu.encoded) > 4
+    assert len(cpu.text) > 4
     losses = []
     for threads in (1, 2, 5):
         trainer.state, cpu.threads = TrainingState(), threads
@@ -171,8 +171,8 @@ def test_noise_and_subsampling_follow_their_formulas(prepare, corpus):
     assert np.abs(drawn - noise).max() < 0.01
     share = trainer.counts.counts / trainer.counts.counts.sum()
     formula = np.minimum(1, np.sqrt(0.01 / share) + 0.01 / share)
-    assert np.allclose((cpu.sampling.keep.astype(float) + 1) / 2**32, formula, atol=1e-9)
-    windows = [w for job in range(len(cpu.encoded)) for w in definition_windows(trainer, cpu, job)]
+    assert np.allclose((cpu.keep.astype(float) + 1) / 2**32, formula, atol=1e-9)
+    windows = [w for job in range(len(cpu.text)) for w in definition_windows(trainer, cpu, job)]
     kept = np.bincount([w.centre for w in windows], minlength=len(share)) / trainer.counts.counts
     assert np.abs(kept - formula).max() < 0.08
 
@@ -184,11 +184,11 @@ def test_a_noise_word_is_never_the_centre(prepare, corpus):
 
 
 def test_a_kernel_without_a_folder_for_its_machine_code_is_compiled_all_the_same():
-    from heedful.word2vec.kernels import compile_cached
+    from heedful.word2vec.kernels import compile_kernel
 
     names: dict[str, Callable[[float], float]] = {}
     exec("def double(x): return 2 * x", names)  # from no file, so that there is no place beside it
-    assert compile_cached(names["double"])(4.0) == 8.0
+    assert compile_kernel(names["double"])(4.0) == 8.0
 
 
 def test_numba_and_torch_are_imported_by_training_and_by_nothing_else(tmp_path):

@@ -17,7 +17,6 @@ from heedful.word2vec.random_bits import job_seed
 from heedful.word2vec.word_counts import WordCounts, alias_table
 
 if TYPE_CHECKING:
-    from heedful.word2vec.kernels import Workspace
     from heedful.word2vec.trainer import Tables, TrainingState
 
 NO_TREE = HuffmanTree(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
@@ -29,7 +28,7 @@ class CpuTrainer:
     adaptive = True  # as many jobs between two reports as there is time for
 
     def __init__(
-        self, tables: Tables, counts: WordCounts, settings: Settings, encoded: EncodedCorpus, threads: int = 1
+        self, tables: Tables, counts: WordCounts, settings: Settings, text: EncodedCorpus, threads: int = 1
     ) -> None:
         if find_spec("numba") is None:
             raise MissingPackage(
@@ -38,49 +37,29 @@ class CpuTrainer:
             )
         from heedful.word2vec import kernels
 
-        self.tables, self.settings, self.encoded = tables, settings, encoded
+        self.tables, self.settings, self.text = tables, settings, text
         self.threads = self.jobs_per_report = threads
-        hierarchical, exponent = settings.hierarchical, settings.noise_exponent
-        noise = np.ones(1) if hierarchical else counts.noise_distribution(exponent)
-        self.sampling = kernels.Sampling(
-            keep=counts.keep_limits(settings.subsample_threshold(len(counts))),
-            noise=alias_table(noise),
-            window=settings.window,
-            dynamic=settings.dynamic,
-            negatives=0 if hierarchical else settings.negatives,
-        )
-        self.tree = NO_TREE if tables.tree is None else tables.tree
-        self._kernel, self._workspace = kernels.train_job, kernels.Workspace
-        self._call(np.zeros(0, np.int32), 0.0, 0, self.workspace())  # compile before anything is timed
+        noise = np.ones(1) if tables.tree else counts.noise_distribution(settings.noise_exponent)
+        self.keep = counts.keep_limits(settings.subsample_threshold(len(counts)))
+        self.noise = alias_table(noise)
+        self.tree = tuple(tables.tree or NO_TREE)
+        self.negatives = 0 if tables.tree else settings.negatives
+        self.max_outputs = tables.tree.depth if tables.tree else settings.negatives + 1
+        self._kernel = kernels.train_job
+        self._call(np.zeros(0, np.int32), 0.0, 0)  # compile before anything is timed
 
-    def workspace(self) -> Workspace:
-        """Allocate the memory that one thread needs beside the tables."""
-        settings, dim = self.settings, self.tables.input.shape[1]
-        C = 2 * settings.window + 1
-        M = self.tree.depth if settings.hierarchical else settings.negatives + 1
-        floats = lambda *shape: np.zeros(shape, np.float32)
-        return self._workspace(
-            sentence=np.zeros(int(np.diff(self.encoded.starts).max()), np.int32),
-            inputs=np.zeros(C, np.int64),
-            outputs=np.zeros(M + 1, np.int64),
-            signs=floats(M + 1),
-            scores=floats(C * M),
-            weights=floats(C),
-            hidden=floats(dim),
-            gradient=floats(M, dim),
-        )
-
-    def train_job(self, epoch: int, job: int, workspace: Workspace) -> tuple[float, int]:
+    def train_job(self, epoch: int, job: int) -> tuple[float, int]:
         """Train on one job; return (summed loss, number of examples)."""
-        settings, encoded = self.settings, self.encoded
-        rate = settings.rate_at(encoded.progress(epoch, job, settings.epochs))
-        return self._call(encoded.job(job), rate, job_seed(settings.seed, epoch, job), workspace)
+        settings, text = self.settings, self.text
+        rate = settings.rate_at(text.progress(epoch, job, settings.epochs))
+        return self._call(text.job(job), rate, job_seed(settings.seed, epoch, job))
 
-    def _call(self, ids: np.ndarray, rate: float, seed: int, workspace: Workspace) -> tuple[float, int]:
+    def _call(self, ids: np.ndarray, rate: float, seed: int) -> tuple[float, int]:
+        settings, tables = self.settings, self.tables
         return self._kernel(
-            ids, self.tables.input, self.tables.output, self.sampling, self.tree,
-            self.settings.mode == "skipgram", self.settings.cbow == "mean",
-            np.float32(rate), np.uint64(seed), workspace,
+            ids, tables.input, tables.output, self.keep, self.noise, self.tree, settings.window,
+            settings.dynamic, self.negatives, self.max_outputs, settings.mode == "skipgram",
+            settings.cbow == "mean", np.float32(rate), np.uint64(seed),
         )  # fmt: skip
 
     def train_jobs(self, state: TrainingState, stop: int) -> None:
@@ -92,10 +71,9 @@ class CpuTrainer:
         failures: list[BaseException] = []
 
         def train() -> None:
-            workspace = self.workspace()
             try:
                 while not failures and (job := next(jobs)) < stop:
-                    state.losses[job], state.examples[job] = self.train_job(state.epoch, job, workspace)
+                    state.losses[job], state.examples[job] = self.train_job(state.epoch, job)
             except BaseException as error:
                 failures.append(error)
 

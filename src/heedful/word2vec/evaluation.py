@@ -79,18 +79,16 @@ def read_judgements(path: Path) -> list[tuple[str, str, float]]:
     return pairs
 
 
-class CaselessIndex:
-    """Rows by word regardless of case: the most frequent spelling wins, so that 'Athens' finds 'athens'."""
+def _rows_by_lowercase(vectors: Word2Vec, first: int | None = None) -> dict[str, int]:
+    """Return rows by lower-cased word, the most frequent spelling of each: 'Athens' finds 'athens'."""
+    words = vectors.words[:first]
+    return {word.lower(): row for row, word in zip(range(len(words))[::-1], reversed(words))}
 
-    def __init__(self, vectors: Word2Vec, first: int | None = None) -> None:
-        self.rows: dict[str, int] = {}
-        for row, word in enumerate(vectors.words[:first]):
-            self.rows.setdefault(word.lower(), row)
 
-    def find(self, words: Iterable[str]) -> list[int] | None:
-        """Return the rows of all words, or None if one is unknown."""
-        rows = [self.rows.get(word.lower(), -1) for word in words]
-        return None if min(rows) < 0 else rows
+def _find_rows(index: dict[str, int], words: Iterable[str]) -> list[int] | None:
+    """Return the rows of all words, or None if one is unknown."""
+    rows = [index.get(word.lower(), -1) for word in words]
+    return None if min(rows) < 0 else rows
 
 
 def score_analogies(
@@ -101,10 +99,10 @@ def score_analogies(
     The three words of the question may not answer, and only the `first` most frequent words may.
     """
     check_choice("method", method, ANALOGY_METHODS, ConfigError)
-    index = CaselessIndex(vectors, first)
+    index = _rows_by_lowercase(vectors, first)
     sections = []
     for name, questions in read_analogies(Path(path)).items():
-        rows = [found for question in questions if (found := index.find(question)) is not None]
+        rows = [found for question in questions if (found := _find_rows(index, question)) is not None]
         correct = _count_correct(vectors, np.array(rows, dtype=np.int64).reshape(-1, 4), first, method)
         sections.append(AnalogyResult(name, correct, len(rows), len(questions) - len(rows)))
     groups = {
@@ -135,9 +133,9 @@ def _count_correct(vectors: Word2Vec, rows: np.ndarray, first: int, method: str)
 
 def score_similarity(vectors: Word2Vec, path: str | Path) -> SimilarityResult:
     """Return Spearman's ρ over the pairs whose words are both known."""
-    path, index = Path(path), CaselessIndex(vectors)
+    path, index = Path(path), _rows_by_lowercase(vectors)
     pairs = read_judgements(path)
-    known = [(rows, score) for a, b, score in pairs if (rows := index.find((a, b))) is not None]
+    known = [(rows, score) for a, b, score in pairs if (rows := _find_rows(index, (a, b))) is not None]
     cosines = [vectors.similarity(*rows) for rows, _ in known]
     rho = spearman(cosines, [score for _, score in known]) if known else float("nan")
     return SimilarityResult(path.name.split(".")[0], rho, len(known), len(pairs) - len(known))

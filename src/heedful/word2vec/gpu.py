@@ -99,16 +99,11 @@ class DeviceTables:
     """Both tables on the device, and one step on a batch of windows."""
 
     def __init__(self, tables: Tables, settings: Settings, device: torch.device) -> None:
-        self.settings, self.tables = settings, tables
+        self.settings = settings
         self.v = torch.from_numpy(tables.input.copy()).to(device)
         self.u = torch.from_numpy(tables.output.copy()).to(device)
         self.curvature_v, self.curvature_u = (torch.zeros(len(t), device=device) for t in (self.v, self.u))
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
-
-    def copy_back(self) -> None:
-        """Copy the tables from the device to main memory."""
-        self.tables.input[:] = self.v.cpu().numpy()
-        self.tables.output[:] = self.u.cpu().numpy()
 
     def step(self, contexts: Tensor, present: Tensor, outputs: Tensor, signs: Tensor, rate: Tensor) -> None:
         """Train on one batch; `self.loss` grows by its loss before the step."""
@@ -196,25 +191,26 @@ class GpuTrainer:
     adaptive, jobs_per_report = False, 200  # the windows of so many jobs are laid out together
 
     def __init__(
-        self, tables: Tables, counts: WordCounts, settings: Settings, encoded: EncodedCorpus,
-        device: torch.device,        batch: int = BATCH_WINDOWS,
+        self, tables: Tables, counts: WordCounts, settings: Settings, text: EncodedCorpus,
+        device: torch.device, batch: int = BATCH_WINDOWS,
     ) -> None:  # fmt: skip
-        self.settings, self.encoded, self.batch = settings, encoded, batch
+        self.tables, self.settings, self.text, self.batch = tables, settings, text, batch
         self.sampler = WindowSampler(counts, settings, tables, device)
-        self.tables = DeviceTables(tables, settings, device)
+        self.on_device = DeviceTables(tables, settings, device)
         self.runner: BatchRunner | None = None
 
     def train_jobs(self, state: TrainingState, stop: int) -> None:
         """Train on the jobs from state.job up to `stop` as one group; its loss stands at its first job."""
-        settings, encoded, start = self.settings, self.encoded, state.job
-        ids = np.concatenate([encoded.job(job) for job in range(start, stop)])
+        settings, text, start = self.settings, self.text, state.job
+        ids = np.concatenate([text.job(job) for job in range(start, stop)])
         windows = self.sampler.draw_windows(ids, job_seed(settings.seed, state.epoch, start) >> 1)
         if self.runner is None:
-            ends = np.minimum(np.arange(len(encoded)) + self.jobs_per_report, len(encoded))
-            capacity = int((encoded.starts[ends] - encoded.starts[:-1]).max())
-            self.runner = BatchRunner(self.tables, windows, capacity, self.batch)
-        rate = lambda job: settings.rate_at(encoded.progress(state.epoch, job, settings.epochs))
-        self.tables.loss.zero_()
+            ends = np.minimum(np.arange(len(text)) + self.jobs_per_report, len(text))
+            capacity = int((text.starts[ends] - text.starts[:-1]).max())
+            self.runner = BatchRunner(self.on_device, windows, capacity, self.batch)
+        rate = lambda job: settings.rate_at(text.progress(state.epoch, job, settings.epochs))
+        self.on_device.loss.zero_()
         state.examples[start] = self.runner.train(windows, (rate(start), rate(stop)))
-        state.losses[start], state.job = self.tables.loss.item(), stop
-        self.tables.copy_back()
+        state.losses[start], state.job = self.on_device.loss.item(), stop
+        self.tables.input[:] = self.on_device.v.cpu().numpy()
+        self.tables.output[:] = self.on_device.u.cpu().numpy()

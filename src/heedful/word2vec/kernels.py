@@ -14,14 +14,13 @@ window is one step of gradient descent. Importing this module imports Numba.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from heedful.word2vec.huffman import HuffmanTree
-
 Array = np.ndarray
+Arrays = tuple[np.ndarray, ...]
 Number = Any  # Numba's machine numbers, which Python's and NumPy's both become
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -36,35 +35,12 @@ OPTIONS: dict[str, Any] = {
 INLINE = OPTIONS | {"forceinline": True}  # a call would pass every array as seven words
 
 
-def compile_cached(function: Any) -> Any:
+def compile_kernel(function: Any) -> Any:
     """Compile a function and keep its machine code on disk, if there is a folder for it."""
     try:
         return njit(cache=True, **OPTIONS)(function)
     except RuntimeError:  # neither this folder nor the user's cache may be written
         return njit(**OPTIONS)(function)
-
-
-class Sampling(NamedTuple):
-    """What is drawn: which words stay, how far a window reaches, and the noise words."""
-
-    keep: Array  # (V,) uint32: a word stays if 32 random bits are at most this
-    noise: Array  # (V, 2) uint32: the alias table of the noise distribution
-    window: int
-    dynamic: bool  # draw the reach of each window from 1 to `window`
-    negatives: int  # 0: hierarchical softmax
-
-
-class Workspace(NamedTuple):
-    """Memory of one thread, for windows of at most C context words and M outputs."""
-
-    sentence: Array  # int32: the words of a sentence that subsampling kept
-    inputs: Array  # (C,) int64: rows of the input table
-    outputs: Array  # (M,) int64: rows of the output table
-    signs: Array  # (M,) float32
-    scores: Array  # (C · M,) float32: X, then G
-    weights: Array  # (C,) float32
-    hidden: Array  # (D,) float32: CBOW's input
-    gradient: Array  # (M, D) float32
 
 
 @njit(**INLINE)
@@ -84,17 +60,17 @@ def scale_bits(bits: Number, limit: Number) -> Number:
 @njit(**INLINE)
 def draw_noise(bits: Number, noise: Array) -> Number:
     """Draw a word by the alias method (Walker 1977): a row by the high bits, it or its alias by the low."""
-    column = scale_bits(bits, len(noise))
-    if bits & np.uint64(0xFFFFFFFF) < np.uint64(noise[column, 0]):
-        return column
-    return np.int64(noise[column, 1])
+    row = scale_bits(bits, len(noise))
+    if bits & np.uint64(0xFFFFFFFF) < np.uint64(noise[row, 0]):
+        return row
+    return np.int64(noise[row, 1])
 
 
 @njit(**INLINE)
-def dot_rows(vector: Array, table: Array, rows: Array, count: Number, result: Array) -> None:
+def dot_products(vector: Array, table: Array, rows: Array, result: Array) -> None:
     """result[k] = vector · table[rows[k]], three rows at a time: each loaded number serves three products."""
-    k = 0
-    while k + 3 <= count:
+    whole = len(rows) - len(rows) % 3
+    for k in range(0, whole, 3):
         a, b, c = table[rows[k]], table[rows[k + 1]], table[rows[k + 2]]
         x = y = z = ZERO
         for d in range(len(vector)):
@@ -102,30 +78,24 @@ def dot_rows(vector: Array, table: Array, rows: Array, count: Number, result: Ar
             y += vector[d] * b[d]
             z += vector[d] * c[d]
         result[k], result[k + 1], result[k + 2] = x, y, z
-        k += 3
-    while k < count:
+    for k in range(whole, len(rows)):
         a, x = table[rows[k]], ZERO
         for d in range(len(vector)):
             x += vector[d] * a[d]
         result[k] = x
-        k += 1
 
 
 @njit(**INLINE)
-def add_rows(vector: Array, weights: Array, table: Array, rows: Array, count: Number) -> None:
+def add_rows(vector: Array, weights: Array, table: Array, rows: Array) -> None:
     """vector += Σ_k weights[k] table[rows[k]], three rows at a time."""
-    k = 0
-    while k + 3 <= count:
+    whole = len(rows) - len(rows) % 3
+    for k in range(0, whole, 3):
         a, b, c = table[rows[k]], table[rows[k + 1]], table[rows[k + 2]]
         x, y, z = weights[k], weights[k + 1], weights[k + 2]
         for d in range(len(vector)):
             vector[d] += x * a[d] + y * b[d] + z * c[d]
-        k += 3
-    while k < count:
-        a, x = table[rows[k]], weights[k]
-        for d in range(len(vector)):
-            vector[d] += x * a[d]
-        k += 1
+    for k in range(whole, len(rows)):
+        add_scaled(vector, weights[k], table[rows[k]])
 
 
 @njit(**INLINE)
@@ -153,24 +123,26 @@ def losses_and_gradients(x: Array, rate: Number) -> Number:
 
 
 @njit(**INLINE)
-def skipgram_window(V: Array, U: Array, C: Number, M: Number, rate: Number, work: Workspace) -> Number:
-    """One step with every context word as an input; returns the loss before the step."""
-    inputs, outputs, gradient = work.inputs, work.outputs, work.gradient
-    flat = work.scores[: C * M]
+def skipgram_window(
+    V: Array, U: Array, inputs: Array, outputs: Array, signs: Array, rate: Number, x: Array, gradient: Array
+) -> Number:
+    """Take one step with each context word as an input; return the loss before it. x, gradient: scratch."""
+    C, M = len(inputs), len(outputs)
+    flat = x[: C * M]
     x = flat.reshape(C, M)
     for c in range(C):
-        dot_rows(V[inputs[c]], U, outputs, M, x[c])
+        dot_products(V[inputs[c]], U, outputs, x[c])
         for j in range(M):
-            x[c, j] *= work.signs[j]
+            x[c, j] *= signs[j]
     loss = losses_and_gradients(flat, rate)
     for c in range(C):
         for j in range(M):
-            x[c, j] *= work.signs[j]
+            x[c, j] *= signs[j]
     for j in range(M):
         gradient[j, :] = ZERO
-        add_rows(gradient[j], x[:, j], V, inputs, C)
+        add_rows(gradient[j], x[:, j], V, inputs)
     for c in range(C):
-        add_rows(V[inputs[c]], x[c], U, outputs, M)
+        add_rows(V[inputs[c]], x[c], U, outputs)
     for j in range(M):
         add_scaled(U[outputs[j]], ONE, gradient[j])
     return loss
@@ -178,83 +150,92 @@ def skipgram_window(V: Array, U: Array, C: Number, M: Number, rate: Number, work
 
 @njit(**INLINE)
 def cbow_window(
-    V: Array, U: Array, C: Number, M: Number, scale: Number, rate: Number, work: Workspace
-) -> Number:
-    """One step with scale · Σ v_c as the only input; returns the loss before the step."""
-    inputs, outputs, hidden, gradient = work.inputs, work.outputs, work.hidden, work.gradient[0]
-    x = work.scores[:M]
-    work.weights[:] = scale
+    V: Array, U: Array, inputs: Array, outputs: Array, signs: Array, rate: Number, mean: Number, x: Array,
+    gradient: Array,
+) -> Number:  # fmt: skip
+    """Take one step with the mean or sum of the context words as the input; return the loss before it."""
+    C, M = len(inputs), len(outputs)
+    scale = ONE / np.float32(C) if mean else ONE
+    hidden, to_hidden, weights, x = gradient[0], gradient[1], x[M : M + C], x[:M]
+    weights[:] = scale
     hidden[:] = ZERO
-    add_rows(hidden, work.weights, V, inputs, C)
-    dot_rows(hidden, U, outputs, M, x)
-    for j in range(M):
-        x[j] *= work.signs[j]
+    add_rows(hidden, weights, V, inputs)
+    dot_products(hidden, U, outputs, x)
+    x *= signs
     loss = losses_and_gradients(x, rate)
-    for j in range(M):
-        x[j] *= work.signs[j]
-    gradient[:] = ZERO
-    add_rows(gradient, x, U, outputs, M)
+    x *= signs
+    to_hidden[:] = ZERO
+    add_rows(to_hidden, x, U, outputs)
     for j in range(M):
         add_scaled(U[outputs[j]], x[j], hidden)
     for c in range(C):
-        add_scaled(V[inputs[c]], scale, gradient)
+        add_scaled(V[inputs[c]], scale, to_hidden)
     return loss
 
 
 @njit(**INLINE)
 def choose_outputs(
-    centre: Number, sampling: Sampling, tree: HuffmanTree, work: Workspace, state: Number
+    centre: Number, negatives: Number, noise: Array, tree: Arrays, outputs: Array, signs: Array, state: Number
 ) -> tuple[Number, Number]:
     """Write the centre and noise words other than it, or the nodes of its path; return (count, rng state)."""
-    outputs, signs = work.outputs, work.signs
-    if sampling.negatives == 0:
-        start, M = tree.first[centre], tree.first[centre + 1] - tree.first[centre]
-        outputs[:M], signs[:M] = tree.nodes[start : start + M], tree.turns[start : start + M]
+    if negatives == 0:
+        first, nodes, turns = tree
+        start, M = first[centre], first[centre + 1] - first[centre]
+        outputs[:M], signs[:M] = nodes[start : start + M], turns[start : start + M]
         return M, state
     outputs[0], signs[0], M = centre, ONE, 1
-    for _ in range(sampling.negatives):
+    for _ in range(negatives):
         state += GOLDEN
-        word = draw_noise(mix(state), sampling.noise)
+        word = draw_noise(mix(state), noise)
         outputs[M], signs[M] = word, -ONE
         M += np.int64(word != centre)
     return M, state
 
 
-@compile_cached
+@compile_kernel
 def train_job(
-    ids: Array, V: Array, U: Array, sampling: Sampling, tree: HuffmanTree, skipgram: Number, mean: Number,
-    rate: Number, seed: Number, work: Workspace,
+    ids: Array, V: Array, U: Array, keep: Array, noise: Array, tree: Arrays, window: Number, dynamic: Number,
+    negatives: Number, max_outputs: Number, skipgram: Number, mean: Number, rate: Number, seed: Number,
 ) -> tuple[Number, Number]:  # fmt: skip
-    """Train on the sentences in `ids`, each ended by -1; return (summed loss, number of examples)."""
-    sentence, inputs = work.sentence, work.inputs
+    """Train on the sentences in `ids`, each ended by -1; return (summed loss, number of examples).
+
+    `keep` (V,) uint32: a word stays if 32 random bits are at most this. `noise` (V, 2) uint32: the alias
+    table of the noise words. `tree`: the arrays of a HuffmanTree, used if `negatives` is 0. `dynamic`: draw
+    the reach of each window. All are plain arrays and numbers: Numba's cache on disk cannot be read any more
+    if a class in a signature has got another name.
+    """
+    C: Number = 2 * window + 1  # one more than used: what is left out is written there
+    M = max_outputs + 1
+    sentence, inputs = np.empty(len(ids), np.int32), np.empty(C, np.int64)
+    outputs, signs = np.empty(M, np.int64), np.empty(M, np.float32)
+    x, gradient = np.empty(C * M, np.float32), np.empty((M, V.shape[1]), np.float32)
     loss, examples, at, state = 0.0, 0, 0, mix(np.uint64(seed))
     length: Number
-    C: Number
     while at < len(ids):
         length = 0
         while at < len(ids) and ids[at] >= 0:
             state += GOLDEN
             sentence[length] = ids[at]
-            length += np.int64(mix(state) >> np.uint64(32) <= np.uint64(sampling.keep[ids[at]]))
+            length += np.int64(mix(state) >> np.uint64(32) <= np.uint64(keep[ids[at]]))
             at += 1
         at += 1
         for i in range(length):
-            reach = sampling.window
-            if sampling.dynamic:
+            reach = window
+            if dynamic:
                 state += GOLDEN
-                reach = 1 + scale_bits(mix(state), sampling.window)
-            M, state = choose_outputs(sentence[i], sampling, tree, work, state)
+                reach = 1 + scale_bits(mix(state), window)
+            M, state = choose_outputs(sentence[i], negatives, noise, tree, outputs, signs, state)
             C = 0
             for k in range(max(0, i - reach), min(length, i + reach + 1)):
                 inputs[C] = sentence[k]
                 C += np.int64(k != i)
             if C == 0:
                 continue
+            block = inputs[:C], outputs[:M], signs[:M]
             if skipgram:
-                loss += skipgram_window(V, U, C, M, rate, work)
+                loss += skipgram_window(V, U, *block, rate, x, gradient)
                 examples += C
             else:
-                scale = ONE / np.float32(C) if mean else ONE
-                loss += cbow_window(V, U, C, M, scale, rate, work)
+                loss += cbow_window(V, U, *block, rate, mean, x, gradient)
                 examples += 1
     return loss, examples

@@ -92,13 +92,13 @@ def load_tensors(path: Path, mmap: bool = False) -> tuple[Tensors, dict[str, Any
     return tensors, _parse_state(path, metadata.get("state", ""))
 
 
-def _check_digest(path: Path, header_bytes: int, tensors: Tensors, expected: str) -> None:
+def _check_digest(path: Path, header_bytes: int, tensors: Tensors, recorded_digest: str) -> None:
     with path.open("rb") as file:
-        header = file.read(header_bytes).replace(expected.encode(), BLANK_DIGEST.encode(), 1)
+        header = file.read(header_bytes).replace(recorded_digest.encode(), BLANK_DIGEST.encode(), 1)
     digest = hashlib.sha256(header)
     for tensor in tensors.values():
         digest.update(tensor.data)
-    if digest.hexdigest() != expected:
+    if digest.hexdigest() != recorded_digest:
         raise CorruptFile(f"{path} is damaged: its checksum is another", hint=HINT)
 
 

@@ -164,19 +164,19 @@ class Trainer:
 
     def encode_text(self, folder: Path) -> EncodedCorpus:
         """Write the text as numbers into a folder; a resumed run must find the text it began with."""
-        encoded = encode_corpus(self.corpus, self.counts.index, folder / "ids.int32")
-        if self.digest and encoded.digest != self.digest:
+        text = encode_corpus(self.corpus, self.counts.index, folder / "ids.int32")
+        if self.digest and text.digest != self.digest:
             raise InputError(
                 "the corpus is not the one this checkpoint began with: its words differ",
                 hint="give the same text, or start anew",
             )
-        if not encoded.has_pairs:
+        if not text.has_pairs:
             raise InputError(
                 "no line of the text has two known words side by side, so there is nothing to learn from",
                 hint="write a sentence or paragraph a line, or lower min_count",
             )
-        self.digest = encoded.digest
-        return encoded
+        self.digest = text.digest
+        return text
 
     def run(
         self, threads: int | None = None, checkpoint: Path | None = None, device: str = "cpu", *,
@@ -206,7 +206,7 @@ class Trainer:
                     self.save(checkpoint)
                 raise
 
-    def backend(self, encoded: EncodedCorpus, threads: int, device: str) -> CpuTrainer | GpuTrainer:
+    def backend(self, text: EncodedCorpus, threads: int, device: str) -> CpuTrainer | GpuTrainer:
         """Return what trains on jobs of the text: threads of the processor, or an accelerator."""
         if device != "cpu":
             from heedful.devices import resolve_device
@@ -215,17 +215,17 @@ class Trainer:
             if resolved.type != "cpu":
                 from heedful.word2vec.gpu import GpuTrainer
 
-                return GpuTrainer(self.tables, self.counts, self.settings, encoded, resolved)
+                return GpuTrainer(self.tables, self.counts, self.settings, text, resolved)
         from heedful.word2vec.cpu import CpuTrainer
 
-        return CpuTrainer(self.tables, self.counts, self.settings, encoded, threads)
+        return CpuTrainer(self.tables, self.counts, self.settings, text, threads)
 
     def train_encoded(
         self, backend: CpuTrainer | GpuTrainer, report_seconds: float = REPORT_SECONDS
     ) -> Iterator[ProgressReport]:
         """Train on encoded text, reporting about every `report_seconds`; training rests during a report."""
-        state, encoded, epochs = self.state, backend.encoded, self.settings.epochs
-        jobs, group = len(encoded), backend.jobs_per_report
+        state, text, epochs = self.state, backend.text, self.settings.epochs
+        jobs, group = len(text), backend.jobs_per_report
         while state.epoch < epochs:
             if len(state.losses) != jobs:
                 state.losses, state.examples = np.zeros(jobs), np.zeros(jobs, dtype=np.int64)
@@ -234,14 +234,14 @@ class Trainer:
             seconds = max(time.perf_counter() - began, 1e-9)
             if backend.adaptive:
                 group = max(backend.jobs_per_report, min(4 * group, int(group * report_seconds / seconds)))
-            before, now = (int(encoded.words_before[job]) for job in (start, state.job))
+            before, now = (int(text.words_before[job]) for job in (start, state.job))
             report = ProgressReport(
                 epoch=state.epoch,
-                words=state.epoch * encoded.words + now,
-                total=epochs * encoded.words,
+                words=state.epoch * text.words + now,
+                total=epochs * text.words,
                 words_per_second=(now - before) / seconds,
                 loss=state.mean_loss(),
-                rate=self.settings.rate_at(encoded.progress(state.epoch, state.job, epochs)),
+                rate=self.settings.rate_at(text.progress(state.epoch, state.job, epochs)),
                 finished=state.job == jobs,
             )
             if report.finished:

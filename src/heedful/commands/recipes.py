@@ -9,7 +9,6 @@ import typer
 
 from heedful.commands.output import Json, as_json, console, table
 from heedful.errors import InputError, NotFound, nearest
-from heedful.files import write_text
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,5 +69,5 @@ def cp(
     if path.exists():
         raise InputError(f"{path} exists already", hint="choose another name")
     settings = ResolvedSettings(name, RECIPES[name])
-    write_text(path, f"# {RECIPES[name].what}\n{settings_yaml(settings)}")
+    path.write_text(f"# {RECIPES[name].what}\n{settings_yaml(settings)}", encoding="utf-8")  # makes no folder
     print(path)

@@ -68,22 +68,21 @@ def eval_command(
 
       heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
-    from heedful.runs.evaluate import EvaluationRequest, default_task, load_trained
-    from heedful.runs.evaluate import evaluate as measure
+    from heedful.runs.evaluate import EvaluationRequest, default_task, evaluate, load_trained
     from heedful.runs.settings import parse_assignment
 
     loaded = load_trained(model, device)
     options = {one.path: one.value for one in map(parse_assignment, settings or [])}
-    wanted = task or default_task(loaded)
-    expected = "score" if wanted == "regress" else "label"  # what the builder of its data calls it
-    named = {name: value for name, value in (("text", text), (expected, label)) if value is not None}
-    options |= {name: int(value) if value.isdigit() else value for name, value in named.items()}
-    asked = EvaluationRequest(files, batch, length, stride, limit, options, quiet=json)
-    found = measure(loaded, wanted, asked)
+    task = task or default_task(loaded)
+    answer_column = "score" if task == "regress" else "label"  # its name in the builder of the data
+    columns = {name: value for name, value in (("text", text), (answer_column, label)) if value is not None}
+    options |= {name: int(value) if value.isdigit() else value for name, value in columns.items()}
+    request = EvaluationRequest(files, batch, length, stride, limit, options, quiet=json)
+    found = evaluate(loaded, task, request)
     first, metric = next((n, v) for n, v in found.items() if isinstance(v, int | float))  # not its interval
     below = fail_under is not None and metric < fail_under
-    asking = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}
-    result: dict[str, Any] = {"model": model, "task": wanted, "data": files} | found | asking
+    threshold = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}
+    result: dict[str, Any] = {"model": model, "task": task, "data": files} | found | threshold
     if out is not None:
         import json as writer
 
@@ -101,7 +100,7 @@ def eval_command(
         for name, value in example.items():
             console().print(f"  {name:<10}{_one_line(value)}", markup=False, soft_wrap=True)
     if below and json:
-        raise typer.Exit(1)  # the object says it: there is one
+        raise typer.Exit(1)  # the object has said so
     if below:
         raise MetricTooLow(f"{first} is {metric:.4f}, below --fail-under {fail_under}")
 

@@ -76,32 +76,31 @@ def finetune_command(
 
       heed finetune smollm2-135m-instruct talks.jsonl --task summarize --lora
     """
-    from heedful.runs.finetune import FinetuneRequest
-    from heedful.runs.finetune import finetune as run
+    from heedful.runs.finetune import FinetuneRequest, finetune
 
-    asked = FinetuneRequest(
+    request = FinetuneRequest(
         model, file, task, text, label, pair, valid, lora, out, epochs, lr, batch, length, seed, device,
         dtype, encoding,
     )  # fmt: skip
-    outcome = run(asked, quiet=quiet)
+    result = finetune(request, quiet=quiet)
     if json:
-        return as_json(result_object(outcome))
-    measured = f"on {outcome.valid_rows:,} held out" if valid is None else f"on {valid}"
-    rows = table("score", f"{outcome.folds}-fold cross-validation" if outcome.folds else measured)
-    for name, value in outcome.scores.items():
+        return as_json(result_object(result))
+    measured = f"on {result.valid_rows:,} held out" if valid is None else f"on {valid}"
+    rows = table("score", f"{result.folds}-fold cross-validation" if result.folds else measured)
+    for name, value in result.scores.items():
         rows.add_row(name, format_metric(value))
     console().print(rows)
-    print(outcome.use)
+    print(result.use)
 
 
-def result_object(outcome: FinetuneResult) -> dict[str, Any]:
+def result_object(result: FinetuneResult) -> dict[str, Any]:
     """Return the result as one JSON object."""
-    ended = outcome.training
+    training = result.training
     return {
-        "task": outcome.task, "model": outcome.model, "data": outcome.found, "train_rows": outcome.train_rows,
-        "valid_rows": outcome.valid_rows, "folds": outcome.folds, "settings": outcome.settings,
-        "parameters": outcome.parameters, "learning": outcome.learning, "steps": ended.steps,
-        "best_step": ended.best_step, "before": ended.before,
-        "stopped_early": ended.stopped, "seconds": round(ended.seconds, 2), "scores": outcome.scores,
-        "history": asdict(ended)["history"], "checkpoint": str(outcome.folder), "use": outcome.use,
+        "task": result.task, "model": result.model, "data": result.found, "train_rows": result.train_rows,
+        "valid_rows": result.valid_rows, "folds": result.folds, "settings": result.settings,
+        "parameters": result.parameters, "learning": result.learning, "steps": training.steps,
+        "best_step": training.best_step, "before": training.before,
+        "stopped_early": training.stopped, "seconds": round(training.seconds, 2), "scores": result.scores,
+        "history": asdict(training)["history"], "checkpoint": str(result.folder), "use": result.use,
     }  # fmt: skip

@@ -32,9 +32,9 @@ def read_texts(arguments: Sequence[str] | None) -> list[str]:
     if arguments and list(arguments) != ["-"]:
         files = [(argument, file_text(argument)) for argument in arguments]
         return _check_texts(
-            [t for argument, text in files for t in ([argument] if text is None else split_lines(text))]
+            [t for argument, text in files for t in ([argument] if text is None else nonempty_lines(text))]
         )
-    return _check_texts(split_lines(read_stdin(wait=bool(arguments))))
+    return _check_texts(nonempty_lines(read_stdin(wait=bool(arguments))))
 
 
 def read_documents(arguments: Sequence[str] | None, per_line: bool) -> list[str]:
@@ -46,7 +46,7 @@ def read_documents(arguments: Sequence[str] | None, per_line: bool) -> list[str]
     return _check_texts([read_stdin(wait=bool(arguments)).strip()])
 
 
-def split_lines(text: str) -> list[str]:
+def nonempty_lines(text: str) -> list[str]:
     """Return the lines of a text that are not empty."""
     return [line.strip() for line in text.split("\n") if line.strip()]
 

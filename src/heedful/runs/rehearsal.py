@@ -20,18 +20,18 @@ from heedful.train.fit import fit
 def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     """Return sizes, memory and time of a run, from one row's activations and two steps of training."""
     device = resolve_device(settings.recipe.device)
-    prepared = prepare_run(settings, device)
-    config, batches, model = settings.recipe.train, prepared.batches, prepared.model
+    run = prepare_run(settings, device)
+    config, batches, model = settings.recipe.train, run.batches, run.model
     batch = batches[0]
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     held = sum(p.numel() * p.element_size() for p in model.parameters())
-    kept = activations(prepared, batch) // config.accumulate
+    kept = activations(run, batch) // config.accumulate
     moments = MOMENTS[config.optimiser]
-    seconds = step_seconds(prepared, settings)
+    seconds = step_seconds(run, settings)
     return {
         "recipe": settings.name, "family": model.family.name, "device": str(device), "parameters": parameters,
         "vocabulary": len(model.tokenizer), "rows": batches.row_count,
-        "valid_rows": prepared.valid.row_count if prepared.valid else 0,
+        "valid_rows": run.valid.row_count if run.valid else 0,
         "batch": list(batch.tokens.shape), "tokens_per_step": batch.tokens_read, "steps": config.steps,
         "epochs": round(config.steps / len(batches), 2), "weights_bytes": held, "gradients_bytes": held,
         "moments_bytes": moments * held, "activations_bytes": kept,
@@ -40,9 +40,9 @@ def rehearse(settings: ResolvedSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def activations(prepared: PreparedRun, batch: Batch) -> int:
+def activations(run: PreparedRun, batch: Batch) -> int:
     """Return the bytes that a step's forward pass keeps for the backward pass: one row's, times the rows."""
-    weights = {p.untyped_storage().data_ptr() for p in prepared.model.parameters()}
+    weights = {p.untyped_storage().data_ptr() for p in run.model.parameters()}
     seen: dict[int, int] = {}
 
     def keep(t: Tensor) -> Tensor:
@@ -54,12 +54,12 @@ def activations(prepared: PreparedRun, batch: Batch) -> int:
     held: list[Any] = []
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         held.append(
-            prepared.purpose(prepared.model.train(), batch.rows(slice(0, 1)).to(prepared.model.device))
+            run.purpose(run.model.train(), batch.rows(slice(0, 1)).to(run.model.device))
         )
     return sum(seen.values()) * len(batch)
 
 
-def step_seconds(prepared: PreparedRun, settings: ResolvedSettings) -> float:
+def step_seconds(run: PreparedRun, settings: ResolvedSettings) -> float:
     """Return the seconds of the second of two steps; the first one also warms up."""
     config = replace(
         settings.recipe.train,
@@ -73,7 +73,7 @@ def step_seconds(prepared: PreparedRun, settings: ResolvedSettings) -> float:
     )
     at = 0.0
     seconds = 0.0
-    for step in fit(prepared.model, prepared.purpose, prepared.batches, config):
+    for step in fit(run.model, run.purpose, run.batches, config):
         _ = step.loss  # waits for the device
         seconds, at = time.perf_counter() - at, time.perf_counter()
     return seconds

@@ -63,7 +63,7 @@ class StopRequest:
 
 @contextmanager
 def catch_signals() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a request to stop after the current step; a second signal stops at once."""
+    """Turn SIGINT and SIGTERM into a request to stop after the current step; a second one stops at once."""
     request = StopRequest()
     old: dict[int, Any] = {}
 
@@ -143,16 +143,16 @@ class TrainLoop:
     def __init__(
         self,
         settings: ResolvedSettings,
-        prepared: PreparedRun,
+        run: PreparedRun,
         files: Files,
         reporter: ProgressReporter,
         by: Processes,
     ) -> None:
-        self.settings, self.prepared, self.files = settings, prepared, files
+        self.settings, self.prepared, self.files = settings, run, files
         self.reporter, self.by = reporter, by
         self.config, self.evaluation = settings.recipe.train, settings.recipe.evaluate
-        self.max_eval_batches = evaluation_batches(settings, prepared.valid)
-        self.parameters = sum(p.numel() for p in prepared.model.parameters())
+        self.max_eval_batches = evaluation_batches(settings, run.valid)
+        self.parameters = sum(p.numel() for p in run.model.parameters())
         self.stopping = EarlyStopping(patience=self.evaluation.patience or sys.maxsize)
         self.began = self.seen = time.perf_counter()
         self.tokens = self.since = 0

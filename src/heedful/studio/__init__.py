@@ -1,14 +1,12 @@
-"""The studio: one page over every number of a model, and the server behind it.
+"""The server behind the page: what panels there are follows from what the assembled model has.
 
-    app         create_app: routes, headers, errors; serve runs it on loopback
-    guard       what a request must be: this host, this origin, not too large; and what every answer says
-    shelf       which models there are, loaded when asked for, one thread each
-    record      what a model has: the page shows panels by it
-    trace       one pass with capture, kept for many looks; bounded in bytes
-    numbers     tensors as bytes
-    tokens      pieces, merges replayed
-    snippets    the Python that gives the same numbers
-    routes/     one module per page
+    studio_app        routes, the page, errors as the page reads them
+    routes/           one module per group of addresses
+    model_registry    which models there are; each is loaded when asked for and has a thread of its own
+    trace_builder     one run of a model with its values recorded, described for the page
+    traces            the runs that are kept
+    capabilities      what a model can show, from its parts
+    snippets          the Python that gives what a panel shows
 
-`docs/studio-api.md` says what each address takes and gives.
+The guard, JSON and sockets are those of `heedful.server`; numbers come from `heedful.inspect`.
 """

@@ -45,12 +45,16 @@ class SearchListener(MinLengthStepper):
 
 
 def search_beams(
-    loaded: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], ticket: Ticket
+    loaded_model: LoadedModel,
+    task: str,
+    inputs: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    ticket: Ticket,
 ) -> dict[str, Any]:
     """The text that was found and one tree for each part of it: a translation goes sentence by sentence."""
     if task not in WRITING:
         raise InputError(f"{task} searches for no text", hint=f"choose one of {', '.join(WRITING)}")
-    began, pipe, given = time.perf_counter(), pipe_of(loaded, task), fields_of(task, inputs)
+    began, pipe, given = time.perf_counter(), pipe_of(loaded_model, task), fields_of(task, inputs)
     options = {k: v for k, v in options_of(task, parameters).items() if k != "truncation"}
     if warm := parameters.get("temperature"):
         raise InputError(
@@ -75,13 +79,14 @@ def search_beams(
     call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({call}))"
     trees = [
-        entries(pipe.generator, tree) | {"python": search_snippet(loaded, ids, how)} for ids, tree in shown
+        entries(pipe.generator, tree) | {"python": search_snippet(loaded_model, ids, how)}
+        for ids, tree in shown
     ]
     return {
         "text": "".join(text + gap for text, gap in zip(texts, gaps, strict=True)),
         "finish": "end" if best[-1][-1] in ends else "length", "tokens": sum(map(len, best)),
         "seconds": round(time.perf_counter() - began, 3), "warnings": said,
-        "python": snippets.script(loaded.entry, lines),
+        "python": snippets.script(loaded_model.entry, lines),
         "trees": trees,
     }  # fmt: skip
 
@@ -103,8 +108,8 @@ def spell_tokens(model: Model, prompt: list[int], ids: list[int], ends: Collecti
     return "".join([*map(text.push, kept), text.finish()])
 
 
-def search_snippet(loaded: LoadedModel, ids: list[int], how: GenerationPlan) -> str:
+def search_snippet(loaded_model: LoadedModel, ids: list[int], how: GenerationPlan) -> str:
     """The lines that draw one tree."""
     rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": how.max_tokens}
     call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in rules.items())})"
-    return snippets.script(loaded.entry, f"{call}.save('beams.html')", "import heedful.view")
+    return snippets.script(loaded_model.entry, f"{call}.save('beams.html')", "import heedful.view")

@@ -200,9 +200,9 @@ def context(model: Model) -> dict[str, int | None]:
     return {"tokens": context_length(model)}
 
 
-def capabilities(loaded: LoadedModel, python: str) -> dict[str, Any]:
+def capabilities(loaded_model: LoadedModel, python: str) -> dict[str, Any]:
     """The capability record of a loaded model."""
-    entry, model = loaded.entry, loaded.model
+    entry, model = loaded_model.entry, loaded_model.model
     about = {"id": entry.id, "source": entry.source, "kind": model_kind(model), "tasks": tasks_of(model),
              "run": entry.run, "card": card(entry), "python": python}  # fmt: skip
     if isinstance(model, Word2Vec):

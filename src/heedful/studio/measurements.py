@@ -45,9 +45,9 @@ def windows(model: Model, text: str, length: int) -> list[Input]:
     return [Input(torch.tensor([row], device=model.device), names_of(model, row)) for row in rows]
 
 
-def losses(loaded: LoadedModel, text: str, target: str | None, length: int) -> dict[str, Any]:
+def losses(loaded_model: LoadedModel, text: str, target: str | None, length: int) -> dict[str, Any]:
     """Mean −log p by place, in nats, over the windows of a text; of an encoder-decoder over its target."""
-    model = loaded.sequence
+    model = loaded_model.sequence
     if not isinstance(model, Seq2Seq):
         cut = windows(model, text, length)
         said = repr([i.ids[0].tolist() for i in cut])
@@ -60,10 +60,10 @@ def losses(loaded: LoadedModel, text: str, target: str | None, length: int) -> d
     places = [t for t, v in enumerate(found.loss) if v is not None]
     imports = "from heedful.inspect.inputs import reading\nfrom heedful.inspect.lens import loss_by_position"
     return {
-        "model": loaded.id, "position": places, "loss": [found.loss[t] for t in places],
+        "model": loaded_model.id, "position": places, "loss": [found.loss[t] for t in places],
         "count": [found.count[t] for t in places], "windows": len(cut), "length": cut[0].read.shape[1],
         "hidden": isinstance(model, LM) and not model.causal,
-        "python": snippets.script(loaded.entry, f"print(loss_by_position(model, {said}))", imports),
+        "python": snippets.script(loaded_model.entry, f"print(loss_by_position(model, {said}))", imports),
     }  # fmt: skip
 
 
@@ -88,9 +88,9 @@ def lengths_of(model: Model) -> list[int]:
 
 
 @torch.no_grad()
-def speeds(loaded: LoadedModel, ticket: Ticket) -> dict[str, Any]:
+def speeds(loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
     """Tokens a second by length: read at once, and written one by one behind so many."""
-    model = loaded.sequence
+    model = loaded_model.sequence
     few = probe(model)
     few.run(model)  # the first pass of a model is slower than all others
     read: list[tuple[int, float]] = []
@@ -107,8 +107,9 @@ def speeds(loaded: LoadedModel, ticket: Ticket) -> dict[str, Any]:
             wrote.append((n, WRITE / min(writing(model, row.tolist()) for _ in range(4))))
     curve = lambda rows: {"length": [n for n, _ in rows], "rate": [rate for _, rate in rows]}
     return {
-        "model": loaded.id, "read": curve(read), "write": curve(wrote) if wrote else None,
-        "threads": torch.get_num_threads(), "device": str(model.device), "python": _python(loaded, read),
+        "model": loaded_model.id, "read": curve(read), "write": curve(wrote) if wrote else None,
+        "threads": torch.get_num_threads(), "device": str(model.device),
+        "python": _python(loaded_model, read),
     }  # fmt: skip
 
 
@@ -122,11 +123,11 @@ def writing(model: Model, ids: list[int]) -> float:
     return time.perf_counter() - began
 
 
-def _python(loaded: LoadedModel, reading: Sequence[tuple[int, float]]) -> str:
-    call = "model(ids, ids[:, :2])" if isinstance(loaded.model, Seq2Seq) else "model(ids)"
+def _python(loaded_model: LoadedModel, reading: Sequence[tuple[int, float]]) -> str:
+    call = "model(ids, ids[:, :2])" if isinstance(loaded_model.model, Seq2Seq) else "model(ids)"
     lines = [
         f"for length in {[n for n, _ in reading]!r}:", "    ids = torch.zeros(1, length, dtype=torch.long)",
         "    began = time.perf_counter()", "    with torch.no_grad():", f"        {call}",
         "    print(length, length / (time.perf_counter() - began), 'tokens a second')",
     ]  # fmt: skip
-    return snippets.script(loaded.entry, "\n".join(lines), "import time\nimport torch")
+    return snippets.script(loaded_model.entry, "\n".join(lines), "import time\nimport torch")

@@ -81,8 +81,8 @@ def loading(entry: Entry) -> str:
     """The line that gives `model`, or `vectors`."""
     if entry.vectors:
         return f"vectors = heedful.Word2Vec.load({str(entry.path)!r})"
-    loaded = f"heedful.load({entry.name!r})"
-    return f"model = heedful.merge({loaded})" if entry.adapted else f"model = {loaded}"
+    loaded_model = f"heedful.load({entry.name!r})"
+    return f"model = heedful.merge({loaded_model})" if entry.adapted else f"model = {loaded_model}"
 
 
 def script(entry: Entry, lines: str, imports: str = "") -> str:

@@ -21,17 +21,19 @@ Event = dict[str, Any]
 Report = Callable[[Event], None]
 
 
-def stream_job(loaded: LoadedModel, function: Callable[[Report], Event], ticket: Ticket) -> StreamingResponse:
+def stream_job(
+    loaded_model: LoadedModel, function: Callable[[Report], Event], ticket: Ticket
+) -> StreamingResponse:
     """Run `work` in the model's thread. It reports events, each with its name under "event", and returns the
     last one, "done". When the client leaves, the ticket is cancelled: `work` checks it between steps.
     """
     return StreamingResponse(
-        events(loaded, function, ticket), media_type="text/event-stream", headers=HEADERS
+        events(loaded_model, function, ticket), media_type="text/event-stream", headers=HEADERS
     )
 
 
 async def events(
-    loaded: LoadedModel, function: Callable[[Report], Event], ticket: Ticket
+    loaded_model: LoadedModel, function: Callable[[Report], Event], ticket: Ticket
 ) -> AsyncIterator[str]:
     """The model's thread writes into a line; this coroutine reads it until the client leaves."""
     line: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -43,7 +45,7 @@ async def events(
         except Exception as error:  # whatever it is, the page must hear of it: the answer has begun
             line.put({"event": "error", **error_response(error)[1]})
 
-    loaded.worker.submit(turn)
+    loaded_model.worker.submit(turn)
     take = lambda: line.get(timeout=LISTEN_SECONDS)
     try:
         while True:

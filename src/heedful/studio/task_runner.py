@@ -76,7 +76,7 @@ def options_of(task: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_task(
-    loaded: LoadedModel,
+    loaded_model: LoadedModel,
     task: str,
     inputs: Mapping[str, Any],
     parameters: Mapping[str, Any],
@@ -84,14 +84,14 @@ def run_task(
 ) -> tuple[Any, list[str], str]:
     """The result, what was said on the way, and the Python."""
     given = fields_of(task, inputs)
-    if isinstance(loaded.model, Word2Vec):
-        return _with_vectors(loaded, task, given, parameters)
+    if isinstance(loaded_model.model, Word2Vec):
+        return _with_vectors(loaded_model, task, given, parameters)
     options = options_of(task, parameters)
     if task in ("neighbours", "analogy"):
         raise InputError(
-            f"{task} is asked of word vectors", hint=f"of {loaded.id} ask it on the page of embeddings"
+            f"{task} is asked of word vectors", hint=f"of {loaded_model.id} ask it on the page of embeddings"
         )
-    pipe = pipe_of(loaded, task)
+    pipe = pipe_of(loaded_model, task)
     called = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({called}))"
     # Python keeps one list of filters for all threads: who listens for warnings does so alone.
@@ -101,33 +101,37 @@ def run_task(
     told = [str(w.message) for w in said if issubclass(w.category, UserWarning)]
     if task == "conversational":
         result = result[-1]
-    return result, told, snippets.script(loaded.entry, lines)
+    return result, told, snippets.script(loaded_model.entry, lines)
 
 
-def pipe_of(loaded: LoadedModel, task: str) -> Any:
+def pipe_of(loaded_model: LoadedModel, task: str) -> Any:
     """The pipeline, made once for each task."""
     from heedful.tasks.pipeline import pipeline
 
     key = f"pipe {task}"
-    if key not in loaded.memo:  # already in the model's thread
-        loaded.memo[key] = pipeline(task, model=loaded.sequence)
-    return loaded.memo[key]
+    if key not in loaded_model.memo:  # already in the model's thread
+        loaded_model.memo[key] = pipeline(task, model=loaded_model.sequence)
+    return loaded_model.memo[key]
 
 
 def _with_vectors(
-    loaded: LoadedModel, task: str, given: list[Any], parameters: Mapping[str, Any]
+    loaded_model: LoadedModel, task: str, given: list[Any], parameters: Mapping[str, Any]
 ) -> tuple[Any, list[str], str]:
-    vectors, count = loaded.vectors, int(parameters.get("count") or 10)
+    vectors, count = loaded_model.vectors, int(parameters.get("count") or 10)
     if task not in ("neighbours", "analogy"):
         can = "it has neighbours and analogy"
-        raise InputError(f"{loaded.id} is a table of word vectors and cannot do {task}", hint=can)
-    words = [vector_space.find_token(loaded, vectors, str(w)) for w in given]
+        raise InputError(f"{loaded_model.id} is a table of word vectors and cannot do {task}", hint=can)
+    words = [vector_space.find_token(loaded_model, vectors, str(w)) for w in given]
     if task == "neighbours":
         call, found = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
     else:
         call = f"vectors.analogy({words[0]!r}, {words[1]!r}, {words[2]!r}, {count})"
         found = vectors.analogy(words[0], words[1], words[2], count)
-    return vector_space.rank_tokens(loaded, found), [], snippets.script(loaded.entry, f"print({call})")
+    return (
+        vector_space.rank_tokens(loaded_model, found),
+        [],
+        snippets.script(loaded_model.entry, f"print({call})"),
+    )
 
 
 def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], str]]:
@@ -145,13 +149,14 @@ def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], 
 
 
 def generate_text(
-    loaded: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any], ticket: Ticket,
+    loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any],
+    ticket: Ticket,
     report: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:  # fmt: skip
     """Token by token, in the thread that owns the model; `tell` is called with each. What `done` says."""
     if task not in WRITING:
         raise InputError(f"{task} writes nothing that could be streamed", hint="leave stream out")
-    pipe, given = pipe_of(loaded, task), fields_of(task, inputs)
+    pipe, given = pipe_of(loaded_model, task), fields_of(task, inputs)
     settings = {
         k: parameters.get(k) for k in ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
     }
@@ -162,7 +167,7 @@ def generate_text(
     text, count, finish = "", 0, "end"
     prompts = prompts_of(pipe, task, given)
     for ids, gap in prompts:
-        ids, cut = fitting_options(loaded.sequence, ids)
+        ids, cut = fitting_options(loaded_model.sequence, ids)
         said += cut
         for piece in stream(
             pipe.generator, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
@@ -178,7 +183,7 @@ def generate_text(
     lines = f"for piece in {call}:\n    print(piece.text, end='', flush=True)"
     return {
         "event": "done", "text": text, "finish": finish, "tokens": count, "warnings": said,
-        "python": snippets.script(loaded.entry, lines),
+        "python": snippets.script(loaded_model.entry, lines),
     }  # fmt: skip
 
 

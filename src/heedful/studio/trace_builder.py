@@ -34,15 +34,15 @@ WRITE = 24  # tokens an encoder-decoder writes by itself
 TraceRequest = Mapping[str, Any]
 
 
-def build_trace(loaded: LoadedModel, request: TraceRequest, id: str, ticket: Ticket) -> Trace:
+def build_trace(loaded_model: LoadedModel, request: TraceRequest, id: str, ticket: Ticket) -> Trace:
     """One run, in the thread that owns the model."""
-    if isinstance(loaded.model, Word2Vec):
-        return _words(loaded, request, id)
-    return TraceBuilder(loaded, request, ticket).trace(id)
+    if isinstance(loaded_model.model, Word2Vec):
+        return _words(loaded_model, request, id)
+    return TraceBuilder(loaded_model, request, ticket).trace(id)
 
 
-def _words(loaded: LoadedModel, request: TraceRequest, id: str) -> Trace:
-    vectors = loaded.vectors
+def _words(loaded_model: LoadedModel, request: TraceRequest, id: str) -> Trace:
+    vectors = loaded_model.vectors
     text, warnings = tokens.tidy(request["text"] or "")
     words = tokens.words_of(vectors, text)[:MOST]
     known = [w["id"] for w in words if w["id"] >= 0]
@@ -55,17 +55,17 @@ def _words(loaded: LoadedModel, request: TraceRequest, id: str) -> Trace:
     value = torch.from_numpy(np.array(vectors.input[known], dtype=np.float32))
     given = Input(torch.tensor([known]), tuple(w["text"] for w in words))
     trace = Trace(
-        id, loaded.entry, text, given, Edits(), words, None, None, [], {"vectors": tuple(value.shape)},
+        id, loaded_model.entry, text, given, Edits(), words, None, None, [], {"vectors": tuple(value.shape)},
         {"vectors": value}, None,
     )  # fmt: skip
     lines = f"print([vectors[word] for word in {[w['text'] for w in words]!r}])"
     trace.answer = {
-        "id": id, "model": loaded.id, "tokens": words, "target": None, "written": None,
+        "id": id, "model": loaded_model.id, "tokens": words, "target": None, "written": None,
         "prompt": len(words), "cut": 0, "warnings": warnings, "groups": [],
         "shapes": {"vectors": list(value.shape)}, "edited": False,
         "note": "word vectors attend to nothing: one vector for each word, whatever stands beside it",
         "prediction": {"kind": "vectors", "position": 0, "top": []}, "generated": None, "change": None,
-        "python": snippets.script(loaded.entry, lines),
+        "python": snippets.script(loaded_model.entry, lines),
     }  # fmt: skip
     return trace
 
@@ -73,9 +73,9 @@ def _words(loaded: LoadedModel, request: TraceRequest, id: str) -> Trace:
 class TraceBuilder:
     """One request while it is worked on."""
 
-    def __init__(self, loaded: LoadedModel, request: TraceRequest, ticket: Ticket) -> None:
-        self.held, self.asked, self.ticket = loaded, request, ticket
-        self.model: Model = loaded.sequence
+    def __init__(self, loaded_model: LoadedModel, request: TraceRequest, ticket: Ticket) -> None:
+        self.held, self.asked, self.ticket = loaded_model, request, ticket
+        self.model: Model = loaded_model.sequence
         self.warnings: list[str] = []
         self.cut = 0
         self.generated: dict[str, Any] | None = None

@@ -122,7 +122,7 @@ class Trace:
         close = nearest(name, known) or f"there are {', '.join(known)}" if known else "it attends to nothing"
         raise InputError(f"no group {name!r} in this trace", hint=close)
 
-    def value(self, loaded: LoadedModel, name: str) -> Tensor:
+    def value(self, loaded_model: LoadedModel, name: str) -> Tensor:
         """A value by its name, computed again if it was not kept."""
         kept = self.values.get(name)
         if kept is not None:
@@ -132,7 +132,7 @@ class Trace:
         if name not in self.shapes:
             close = nearest(name, self.shapes) or "GET /api/trace/{id} lists them under shapes"
             raise InputError(f"no value {name[:80]!r} in this trace", hint=close)
-        value = loaded.run(lambda: self.again(loaded.sequence, name))
+        value = loaded_model.run(lambda: self.again(loaded_model.sequence, name))
         self.values[name] = value
         return value
 

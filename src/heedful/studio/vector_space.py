@@ -29,11 +29,11 @@ MAPS = 8  # slow maps that are remembered
 SLOW = 3_000  # points of t-SNE and UMAP, which take seconds
 
 
-def embedding_table(loaded: LoadedModel, name: str) -> Word2Vec:
+def embedding_table(loaded_model: LoadedModel, name: str) -> Word2Vec:
     """The input or output vectors of any model, through one object; made once."""
 
     def make() -> Word2Vec:
-        model = loaded.model
+        model = loaded_model.model
         if isinstance(model, Word2Vec):
             return model if name == "input" else _output(model)
         own = model.tables["tokens"].table
@@ -45,7 +45,7 @@ def embedding_table(loaded: LoadedModel, name: str) -> Word2Vec:
 
     if name not in ("input", "output"):
         raise InputError(f"table={name!r} is unknown", hint="choose input or output")
-    return loaded.once(f"table {name}", make)
+    return loaded_model.once(f"table {name}", make)
 
 
 def _output(model: Word2Vec) -> Word2Vec:
@@ -64,15 +64,15 @@ def _distinct(words: Sequence[str]) -> list[str]:
     return out
 
 
-def token_label(loaded: LoadedModel, word: str) -> str:
+def token_label(loaded_model: LoadedModel, word: str) -> str:
     return (
         tokens.visible(word)
-        if isinstance(loaded.model, Word2Vec)
-        else tokens.visible_token(loaded.model, word)
+        if isinstance(loaded_model.model, Word2Vec)
+        else tokens.visible_token(loaded_model.model, word)
     )
 
 
-def find_token(loaded: LoadedModel, table: Word2Vec, word: str) -> str:
+def find_token(loaded_model: LoadedModel, table: Word2Vec, word: str) -> str:
     """A word as the vocabulary names it: itself, or with the mark of a word's beginning, or in lower case."""
     for form in (
         word,
@@ -89,34 +89,34 @@ def find_token(loaded: LoadedModel, table: Word2Vec, word: str) -> str:
     raise NotFound(word)
 
 
-def rank_tokens(loaded: LoadedModel, pairs: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
-    return [{"text": w, "shown": token_label(loaded, w), "score": s} for w, s in pairs]
+def rank_tokens(loaded_model: LoadedModel, pairs: Sequence[tuple[str, float]]) -> list[dict[str, Any]]:
+    return [{"text": w, "shown": token_label(loaded_model, w), "score": s} for w, s in pairs]
 
 
 def nearest_rows(
-    loaded: LoadedModel, table: Word2Vec, word: str, count: int, metric: str
+    loaded_model: LoadedModel, table: Word2Vec, word: str, count: int, metric: str
 ) -> list[dict[str, Any]]:
     """The nearest words by cosine, or by distance (then smaller is nearer)."""
     if metric == "cosine":
-        return rank_tokens(loaded, table.neighbours(word, count))
+        return rank_tokens(loaded_model, table.neighbours(word, count))
     row = table.row(word)
     far = np.linalg.norm(np.asarray(table.input, dtype=np.float64) - table.input[row], axis=1)
     far[row] = np.inf
     best = np.argsort(far, kind="stable")[:count]
-    return rank_tokens(loaded, [(table.words[i], float(far[i])) for i in best])
+    return rank_tokens(loaded_model, [(table.words[i], float(far[i])) for i in best])
 
 
-def cached_result(loaded: LoadedModel, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def cached_result(loaded_model: LoadedModel, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """A map that took seconds, kept while it is among the last few."""
 
     def found() -> dict[str, Any]:
-        maps: dict[str, dict[str, Any]] = loaded.memo.setdefault("maps", {})
+        maps: dict[str, dict[str, Any]] = loaded_model.memo.setdefault("maps", {})
         maps[key] = maps.pop(key) if key in maps else make()
         while len(maps) > MAPS:
             maps.pop(next(iter(maps)))
         return maps[key]
 
-    return loaded.run(found)
+    return loaded_model.run(found)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Map:
 
 
 def map_of(
-    loaded: LoadedModel,
+    loaded_model: LoadedModel,
     table: Word2Vec,
     words: Sequence[str],
     count: int,
@@ -139,7 +139,7 @@ def map_of(
 ) -> dict[str, Any]:
     """A map of some words' vectors, each made one long first."""
     rows = (
-        [table.row(find_token(loaded, table, w)) for w in words]
+        [table.row(find_token(loaded_model, table, w)) for w in words]
         if words
         else list(range(min(count, len(table))))
     )
@@ -148,7 +148,7 @@ def map_of(
     made = project(vectors, method.method, method.dims, perplexity=method.perplexity, seed=method.seed)
     along = None
     if axis is not None:
-        a, b = (table.unit(find_token(loaded, table, w)) for w in axis)
+        a, b = (table.unit(find_token(loaded_model, table, w)) for w in axis)
         direction = (b - a) / max(float(np.linalg.norm(b - a)), 1e-12)
         along = vectors @ direction
     points = []
@@ -156,7 +156,7 @@ def map_of(
         place = dict(zip("xyz", map(float, made.points[i]), strict=False))
         word = table.words[row]
         extra = {} if along is None else {"axis": float(along[i])}
-        points.append({"id": row, "text": word, "shown": token_label(loaded, word), **place, **extra})
+        points.append({"id": row, "text": word, "shown": token_label(loaded_model, word), **place, **extra})
     return {
         "points": points, "explained": made.share, "method": method.method, "methods": methods(),
         "axes": [made.axis(i) for i in range(method.dims)], "note": made.note, "normalised": True,

@@ -99,8 +99,8 @@ def states(look: Seen) -> Response:
     return Json(look.run(lambda held: _states(held, trace)) | {"python": snippets.of_trace(trace, "states")})
 
 
-def _states(loaded: LoadedModel, trace: Trace) -> dict[str, Any]:
-    model = loaded.sequence
+def _states(loaded_model: LoadedModel, trace: Trace) -> dict[str, Any]:
+    model = loaded_model.sequence
     parts = []
     for cell in recurrent_of(model):
         names = {

@@ -30,9 +30,10 @@ def status(studio: Here) -> Response:
 @router.get("/api/models")
 def models(studio: Here) -> Response:
     """The catalogue, from shapes alone: nothing is loaded."""
-    loaded = set(studio.shelf.loaded)
+    loaded_model = set(studio.shelf.loaded)
     rows = [
-        summary(e, studio.summaries) | {"loaded": id in loaded} for id, e in studio.shelf.entries().items()
+        summary(e, studio.summaries) | {"loaded": id in loaded_model}
+        for id, e in studio.shelf.entries().items()
     ]
     good = [row["id"] for row in rows if row["error"] is None]
     wanted = [id for id in ("smollm2-135m-instruct",) if id in good]

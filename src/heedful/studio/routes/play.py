@@ -53,7 +53,9 @@ def beams(body: PlayRequest, studio: Here, client: Client = None) -> Response:
     return Json(held.run(work, ticket))
 
 
-def _stream_task(loaded: LoadedModel, body: PlayRequest, ticket: Ticket, report: Report) -> dict[str, Any]:
+def _stream_task(
+    loaded_model: LoadedModel, body: PlayRequest, ticket: Ticket, report: Report
+) -> dict[str, Any]:
     began = time.perf_counter()
-    done = task_runner.generate_text(loaded, body.task, body.inputs, body.parameters, ticket, report)
+    done = task_runner.generate_text(loaded_model, body.task, body.inputs, body.parameters, ticket, report)
     return done | {"seconds": round(time.perf_counter() - began, 3)}

@@ -18,13 +18,13 @@ router = APIRouter()
 Table = Literal["input", "output"]
 
 
-def _python(loaded: LoadedModel, lines: str) -> str:
+def _python(loaded_model: LoadedModel, lines: str) -> str:
     """Any table of vectors goes through one object: that of word vectors."""
-    if loaded.entry.vectors:
-        return snippets.script(loaded.entry, lines)
+    if loaded_model.entry.vectors:
+        return snippets.script(loaded_model.entry, lines)
     words = "words = model.tokenizer.tokens(range(len(model.tables['tokens'].table)))"
     table = "vectors = heedful.Word2Vec.from_table(model.tables['tokens'].table, words)"
-    return snippets.script(loaded.entry, "\n".join([words, table, lines]))
+    return snippets.script(loaded_model.entry, "\n".join([words, table, lines]))
 
 
 @router.get("/api/models/{id}/space/map")

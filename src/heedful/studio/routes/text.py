@@ -37,18 +37,18 @@ def tokenize(body: Cut, studio: Here) -> Response:
     return Json({"tokenizers": found, "warnings": warnings})
 
 
-def _cut(loaded: LoadedModel, text: str, special: bool) -> dict[str, Any]:
-    about: dict[str, Any] = {"model": loaded.id}
-    if isinstance(loaded.model, Word2Vec):
-        words = tokens.words_of(loaded.model, text)
+def _cut(loaded_model: LoadedModel, text: str, special: bool) -> dict[str, Any]:
+    about: dict[str, Any] = {"model": loaded_model.id}
+    if isinstance(loaded_model.model, Word2Vec):
+        words = tokens.words_of(loaded_model.model, text)
         unknown = sum(not w["known"] for w in words)
         return about | {
-            "kind": "words", "size": len(loaded.model), "tokens": words[:SHOWN], "count": len(words),
+            "kind": "words", "size": len(loaded_model.model), "tokens": words[:SHOWN], "count": len(words),
             "unknown": unknown,
             "characters_per_token": len(text) / len(words) if words else None, "words": None, "lattice": None,
-            "note": None, "python": snippets.script(loaded.entry, f"print({text!r}.split())"),
+            "note": None, "python": snippets.script(loaded_model.entry, f"print({text!r}.split())"),
         }  # fmt: skip
     lines = f"print(model.tokenizer.split({text!r}, special={special}))"
-    return about | tokens.tokenize_text(loaded.sequence, text, special, SHOWN) | {
-        "python": snippets.script(loaded.entry, lines)
+    return about | tokens.tokenize_text(loaded_model.sequence, text, special, SHOWN) | {
+        "python": snippets.script(loaded_model.entry, lines)
     }  # fmt: skip

@@ -148,8 +148,8 @@ def scores(look: Seen) -> Response:
     return Json({"scores": trace.scores, "python": snippets.of_trace(trace, "heads")})
 
 
-def _scores(loaded: LoadedModel, trace: Trace) -> list[dict[str, Any]]:
-    model, out = loaded.sequence, []
+def _scores(loaded_model: LoadedModel, trace: Trace) -> list[dict[str, Any]]:
+    model, out = loaded_model.sequence, []
     special = {"tokens": trace.tokens, "target": trace.target or []}
     patterns = attention(model, trace.given).patterns
     for score in head_scores(model, trace.given):
@@ -181,14 +181,16 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
 
 
 def _effects(
-    loaded: LoadedModel, trace: Trace, group: Group, mean: bool, ticket: Ticket, report: Report
+    loaded_model: LoadedModel, trace: Trace, group: Group, mean: bool, ticket: Ticket, report: Report
 ) -> dict[str, Any]:
     key = (group.name, mean)
     if key not in trace.effects:
         heads = {path: trace.shapes[f"{path}.pattern"][0] for path in group.layers}
         found: dict[str, list[float]] = {path: [] for path in heads}
         of, usual = sum(heads.values()), trace.given if mean else None
-        each = each_head_effect(loaded.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check)
+        each = each_head_effect(
+            loaded_model.sequence, trace.given, heads, mean=usual, checkpoint=ticket.check
+        )
         for done, effect in enumerate(each, 1):
             found[effect.path].append(effect.change)
             report({"event": "progress", "done": done, "of": of})

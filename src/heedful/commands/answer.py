@@ -7,14 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.commands.output import (
-    Json,
-    Row,
-    align_columns,
-    mark_spans,
-    print_warnings,
-    write_results,
-)
+from heedful.commands.output import Json, Row, align_columns, mark_spans, print_warnings, write_results
 from heedful.commands.pipelines import Device, Model, TopK, make_pipeline
 from heedful.commands.text_arguments import read_documents, read_file, text_or_file
 from heedful.errors import InputError

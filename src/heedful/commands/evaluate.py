@@ -23,8 +23,7 @@ def eval_command(
         str, typer.Argument(help="A model's name or folder, or a run, for its best checkpoint.")
     ],
     files: Annotated[
-        list[str],
-        typer.Argument(metavar="DATA…", help="A text, a table, or two files with parallel lines."),
+        list[str], typer.Argument(metavar="DATA…", help="A text, a table, or two files with parallel lines.")
     ],
     task: Annotated[
         str | None,

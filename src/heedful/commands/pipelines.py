@@ -11,14 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.commands.output import (
-    Json,
-    Row,
-    align_columns,
-    mark_spans,
-    print_warnings,
-    write_results,
-)
+from heedful.commands.output import Json, Row, align_columns, mark_spans, print_warnings, write_results
 from heedful.commands.text_arguments import Texts, read_documents, read_file, read_texts
 from heedful.errors import InputError
 

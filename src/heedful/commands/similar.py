@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heedful.commands.output import (
-    Json,
-    Row,
-    align_columns,
-    as_json,
-    print_warnings,
-    write_results,
-)
+from heedful.commands.output import Json, Row, align_columns, as_json, print_warnings, write_results
 from heedful.commands.pipelines import Device, Model, TopK, make_pipeline
 from heedful.commands.text_arguments import (
     Texts,

@@ -68,8 +68,7 @@ class RunFolder:
         """Raise ConfigError for a folder with a run that is not to be resumed, or has other settings."""
         if newest(self.path) is not None and not resume:
             raise ConfigError(
-                f"{self.path} holds a run already",
-                hint="--resume continues it, --folder names another place",
+                f"{self.path} holds a run already", hint="--resume continues it, --folder names another place"
             )
         if resume and (self.path / "config.yaml").is_file():
             self._check_same(self.settings)

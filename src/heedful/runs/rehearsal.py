@@ -53,9 +53,7 @@ def activations(run: PreparedRun, batch: Batch) -> int:
 
     held: list[Any] = []
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        held.append(
-            run.purpose(run.model.train(), batch.rows(slice(0, 1)).to(run.model.device))
-        )
+        held.append(run.purpose(run.model.train(), batch.rows(slice(0, 1)).to(run.model.device)))
     return sum(seen.values()) * len(batch)
 
 

@@ -131,8 +131,7 @@ def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
 
         if not torch.cuda.is_available():
             raise Unavailable(
-                f"row {name!r} needs a GPU and there is none here",
-                hint=f"run it on {row['hardware']}",
+                f"row {name!r} needs a GPU and there is none here", hint=f"run it on {row['hardware']}"
             )
     if not check.data:
         return Path(os.environ["HEED_DATA"]) if os.environ.get("HEED_DATA") else None

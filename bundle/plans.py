@@ -21,7 +21,7 @@ from bundle.cards import Card
 from heedful import data
 from heedful.data.answer_spans import Question
 from heedful.models.base import Model
-from heedful.runs.evaluate import Asked, evaluate
+from heedful.runs.evaluate import EvaluationRequest, evaluate
 
 BASE = "all-minilm-l6-v2"
 
@@ -35,8 +35,8 @@ class Plan:
     score: str
     objective: str
     batches: Callable[[Path, Any, int], data.Batches]
-    held: Callable[[Path], Asked]  # to choose by
-    test: Callable[[Path], Asked]  # measured once
+    held: Callable[[Path], EvaluationRequest]  # to choose by
+    test: Callable[[Path], EvaluationRequest]  # measured once
     files: Sequence[str]
     epochs: float
     lr: float
@@ -65,9 +65,9 @@ def parted(path: Path, out: Path, share: int) -> tuple[Path, Path]:
     return made
 
 
-def ask(path: Path, limit: int | None = None, **options: Any) -> Asked:
+def ask(path: Path, limit: int | None = None, **options: Any) -> EvaluationRequest:
     """What `heed eval` is asked about one file."""
-    return Asked([str(path)], batch=64, limit=limit, options=options)
+    return EvaluationRequest([str(path)], batch=64, limit=limit, options=options)
 
 
 def sst2(folder: Path) -> tuple[Path, Path]:
@@ -189,7 +189,7 @@ def base_folder(name: str, given: str | None = None) -> str:
     return given or str(found[0] if found else name)
 
 
-def scored(model: Model, plan: Plan, asked: Asked, quickly: bool = False) -> dict[str, Any]:
+def scored(model: Model, plan: Plan, asked: EvaluationRequest, quickly: bool = False) -> dict[str, Any]:
     """The scores of `heed eval`; the labels of the files may have other names than the model's."""
     model.eval()
     told = dict(model.hf_config)

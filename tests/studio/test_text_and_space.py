@@ -81,7 +81,7 @@ def test_a_unigram_lattice_marks_the_best_path(tmp_path: Path, client: TestClien
     file.write_text("the cat sat on the mat and the cats sat on the mats\n" * 20)
     model = heedful.load(models / "decoder")
     model.tokenizer = heedful.train_tokenizer("unigram", [file], 40)
-    found = tokenize_text(model, "the cats sat", special=False, most=100)
+    found = tokenize_text(model, "the cats sat", special=False, max_tokens=100)
     chosen = [p["text"] for word in found["lattice"] for p in word["pieces"] if p["chosen"]]
     assert chosen == [t["text"] for t in found["tokens"]]
 

@@ -228,7 +228,7 @@ def parallel_documents(
         first, second = columns or (0, 1)
         return table.column(first), table.column(second)
     if len(paths) != 2:
-        raise InputError("a parallel corpus is two files or one table", hint=f"got {len(paths)} paths")
+        raise InputError(f"a parallel corpus is two files or one table; got {len(paths)} paths")
     files = [expand_paths(p)[0] for p in paths]
     counts = [sum(1 for _ in read_lines(f, encoding)) for f in files]
     for file, count in zip(files, counts, strict=True):

@@ -215,16 +215,12 @@ def encode_prompts(model: Model, prompt: Prompt) -> Prompts:
     """Encode any form of prompt; raise an error for one that is empty or exceeds the context."""
     if isinstance(prompt, Tensor):
         if prompt.dim() not in (1, 2) or prompt.is_floating_point():
-            raise InputError(
-                "a prompt is (T,) or (B, T) ids", hint=f"got {tuple(prompt.shape)} of {prompt.dtype}"
-            )
+            raise InputError(f"a prompt is (T,) or (B, T) ids; got {tuple(prompt.shape)} of {prompt.dtype}")
         prompt = prompt.tolist()
     if isinstance(prompt, str):
         rows, single, text = [encode_prompt(model, prompt)], True, True
     elif isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
-        raise InputError(
-            "a prompt is a text, a list of ids, or several of one kind", hint=f"got {prompt!r:.40}"
-        )
+        raise InputError(f"a prompt is a text, a list of ids, or several of one kind; got {prompt!r:.40}")
     elif all(map(is_id, prompt)):
         rows, single, text = [list(map(int, prompt))], True, False
     elif all(isinstance(p, str) for p in prompt):

@@ -29,21 +29,21 @@ class HeadEffect:
     change: float
 
 
-class _Ablated(Watch):
+class _AblatedHeads(Watch):
     """Row b of a batch is without head b; `checkpoint` is called at every value, and may raise to stop."""
 
     def __init__(
-        self, batch: Sequence[Head], usual: Mapping[str, Tensor], checkpoint: Callable[[], None] | None
+        self, batch: Sequence[Head], means: Mapping[str, Tensor], checkpoint: Callable[[], None] | None
     ) -> None:
-        super().__init__(edit={f"{path}.heads": self._silence(path, batch, usual) for path, _ in batch})
+        super().__init__(edit={f"{path}.heads": self._silence(path, batch, means) for path, _ in batch})
         self.checkpoint = checkpoint
 
     @staticmethod
-    def _silence(path: str, batch: Sequence[Head], usual: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    def _silence(path: str, batch: Sequence[Head], means: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
         rows = [(row, head) for row, (where, head) in enumerate(batch) if where == path]
 
         def edit(heads: Tensor) -> Tensor:  # (B, H, T, K)
-            mean = usual.get(f"{path}.heads")
+            mean = means.get(f"{path}.heads")
             for row, head in rows:
                 heads[row, head] = 0.0 if mean is None else mean[head]
             return heads
@@ -58,7 +58,7 @@ class _Ablated(Watch):
 
 @torch.no_grad()
 def each_head_effect(
-    model: Model, given: Input, heads: Mapping[str, int], *, mean: Text | Input | None = None,
+    model: Model, inputs: Input, heads: Mapping[str, int], *, mean: Text | Input | None = None,
     checkpoint: Callable[[], None] | None = None,
 ) -> Iterator[HeadEffect]:  # fmt: skip
     """Yield the effect of every head in turn; `heads` has the number of heads of each part.
@@ -67,20 +67,20 @@ def each_head_effect(
     The numbers are those of one head after the other. `checkpoint` is called all the time and may raise.
     """
     usual = {} if mean is None else means(model, mean, list(heads))
-    plain = given.run(model, None if checkpoint is None else _Ablated((), {}, checkpoint))
+    plain = inputs.run(model, None if checkpoint is None else _AblatedHeads((), {}, checkpoint))
     rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, plain.numel() * 4)))
     every = [(path, head) for path, count in heads.items() for head in range(count)]
     for start in range(0, len(every), rows):
         batch = every[start : start + rows]
-        changed = given.run(model, _Ablated(batch, usual, checkpoint), repeat=len(batch))
+        changed = inputs.run(model, _AblatedHeads(batch, usual, checkpoint), repeat=len(batch))
         for (path, head), change in zip(batch, _changes(plain, changed), strict=True):
             yield HeadEffect(path, head, change)
 
 
-def _changes(plain: Tensor, changed: Tensor) -> list[float]:
+def _changes(baseline: Tensor, ablated_logits: Tensor) -> list[float]:
     """KL(plain ‖ changed) of each row, the mean over its positions."""
-    p, out = plain[0].double().log_softmax(-1), []
-    for row in changed:
+    p, out = baseline[0].double().log_softmax(-1), []
+    for row in ablated_logits:
         out.append(float((p.exp() * (p - row.double().log_softmax(-1))).sum(-1).mean()))
     return out
 

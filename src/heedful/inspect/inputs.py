@@ -118,7 +118,7 @@ def ids_of(model: Model, text: Text) -> Tensor:
     ids = torch.as_tensor(text, device=model.device)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or len(ids) != 1:
-        raise InputError("one sequence at a time: ids must be (T,) or (1, T)", hint=f"got {tuple(ids.shape)}")
+        raise InputError(f"one sequence at a time: ids must be (T,) or (1, T); got {tuple(ids.shape)}")
     return ids.long()
 
 

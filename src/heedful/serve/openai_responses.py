@@ -56,7 +56,9 @@ class ResponseShape(Protocol):
     def choice(self, part: ChoiceDelta, logprobs: Any) -> dict[str, Any]:
         """The choice of a whole answer."""
 
-    def logprobs(self, served: ServedModel, scores: Sequence[TokenScore], offset: int) -> dict[str, Any]:
+    def logprobs(
+        self, served_model: ServedModel, scores: Sequence[TokenScore], offset: int
+    ) -> dict[str, Any]:
         """Tokens with their log-probabilities."""
 
 
@@ -73,29 +75,31 @@ class Completion:
     def choice(self, part: ChoiceDelta, logprobs: Any) -> dict[str, Any]:
         return {"index": part.index, "text": part.text, "logprobs": logprobs, "finish_reason": part.finish}
 
-    def logprobs(self, served: ServedModel, scores: Sequence[TokenScore], offset: int) -> dict[str, Any]:
-        names = [served.token_text(s.token)[0] for s in scores]
+    def logprobs(
+        self, served_model: ServedModel, scores: Sequence[TokenScore], offset: int
+    ) -> dict[str, Any]:
+        names = [served_model.token_text(s.token)[0] for s in scores]
         offsets = [offset]
         for s in scores:
-            offsets.append(offsets[-1] + text_offset(served, s))
+            offsets.append(offsets[-1] + text_offset(served_model, s))
         return {
             "tokens": names, "token_logprobs": [finite(s.logprob) for s in scores],
-            "top_logprobs": [None if s.logprob is None else likeliest(served, s) for s in scores],
+            "top_logprobs": [None if s.logprob is None else likeliest(served_model, s) for s in scores],
             "text_offset": offsets[:-1],
         }  # fmt: skip
 
 
-def text_offset(served: ServedModel, score: TokenScore) -> int:
+def text_offset(served_model: ServedModel, score: TokenScore) -> int:
     """How many a token adds to a text; half of one counts as one."""
-    name, raw = served.token_text(score.token)
+    name, raw = served_model.token_text(score.token)
     return len(name if raw is None else bytes(raw).decode("utf-8", errors="replace"))
 
 
-def likeliest(served: ServedModel, score: TokenScore) -> dict[str, float | None]:
+def likeliest(served_model: ServedModel, score: TokenScore) -> dict[str, float | None]:
     """Names with their log-probabilities; of two tokens that are spelled alike the likelier."""
     found: dict[str, float | None] = {}
     for token, logprob in score.top:
-        found.setdefault(served.token_text(token)[0], finite(logprob))
+        found.setdefault(served_model.token_text(token)[0], finite(logprob))
     return found
 
 
@@ -120,9 +124,11 @@ class Chat:
             "index": part.index, "message": message, "logprobs": logprobs, "finish_reason": part.finish,
         }  # fmt: skip
 
-    def logprobs(self, served: ServedModel, scores: Sequence[TokenScore], offset: int) -> dict[str, Any]:
+    def logprobs(
+        self, served_model: ServedModel, scores: Sequence[TokenScore], offset: int
+    ) -> dict[str, Any]:
         def entry(token: int, logprob: float | None) -> dict[str, Any]:
-            name, raw = served.token_text(token)
+            name, raw = served_model.token_text(token)
             return {"token": name, "logprob": finite(logprob), "bytes": raw}
 
         content = [
@@ -211,7 +217,7 @@ class ResponseBuilder:
         return self.head | {"choices": choices, "usage": self.usage}
 
 
-def system_fingerprint(served: ServedModel) -> str:
+def system_fingerprint(served_model: ServedModel) -> str:
     """Changes with whatever may change a seed's text: the model, the versions, the device."""
-    told = (served.id, heedful.__version__, torch.__version__, str(served.model.device))
+    told = (served_model.id, heedful.__version__, torch.__version__, str(served_model.model.device))
     return "fp_" + hashlib.sha256(repr(told).encode()).hexdigest()[:12]

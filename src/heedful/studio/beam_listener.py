@@ -35,8 +35,8 @@ USUAL = {"max_new_tokens": 128}
 class SearchListener(MinLengthStepper):
     """It stops where it is as soon as nobody waits for the text any more."""
 
-    def __init__(self, inner: Stepper, ends: Sequence[int], least: int, ticket: Ticket) -> None:
-        super().__init__(inner, ends, least)
+    def __init__(self, inner: Stepper, ends: Sequence[int], min_interval: int, ticket: Ticket) -> None:
+        super().__init__(inner, ends, min_interval)
         self.ticket = ticket
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -91,11 +91,15 @@ def search_beams(
     }  # fmt: skip
 
 
-def grow_beams(model: Model, prompts: list[list[int]], how: GenerationPlan, ticket: Ticket) -> list[Tree]:
+def grow_beams(
+    model: Model, prompts: list[list[int]], settings: GenerationPlan, ticket: Ticket
+) -> list[Tree]:
     """The trees of some prompts, side by side; so many tokens at most and at least as the pipeline takes."""
     ticket.check()
-    most, least = how.token_range(1 if isinstance(model, Seq2Seq) else len(prompts[0]))  # a decoder reads one
-    rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": most}
+    most, least = settings.token_range(
+        1 if isinstance(model, Seq2Seq) else len(prompts[0])
+    )  # a decoder reads one
+    rules = {k: v for k, v in settings.rules.items() if k != "n"} | {"max_tokens": most}
     inner = choose_stepper(model, rules["beams"] * len(prompts), most)
     ends = sorted(eos_ids(model, rules.get("eos")))
     return trees_of(SearchListener(inner, ends, max(least, 0), ticket), prompts, **rules)
@@ -108,8 +112,8 @@ def spell_tokens(model: Model, prompt: list[int], ids: list[int], ends: Collecti
     return "".join([*map(text.push, kept), text.finish()])
 
 
-def search_snippet(loaded_model: LoadedModel, ids: list[int], how: GenerationPlan) -> str:
+def search_snippet(loaded_model: LoadedModel, ids: list[int], settings: GenerationPlan) -> str:
     """The lines that draw one tree."""
-    rules = {k: v for k, v in how.rules.items() if k != "n"} | {"max_tokens": how.max_tokens}
+    rules = {k: v for k, v in settings.rules.items() if k != "n"} | {"max_tokens": settings.max_tokens}
     call = f"heedful.view.beams(model, {ids!r}, {', '.join(f'{k}={v!r}' for k, v in rules.items())})"
     return snippets.script(loaded_model.entry, f"{call}.save('beams.html')", "import heedful.view")

@@ -9,7 +9,7 @@ from heedful.errors import HeedfulError, InputError, NotFound
 from heedful.server.refusals import RequestRefused
 
 
-class Refused(RequestRefused):
+class StudioRefusal(RequestRefused):
     """A request that is refused; `code` is the word in docs/studio-api.md."""
 
 
@@ -25,12 +25,12 @@ class Cannot(InputError):
     """Something that this model has not got."""
 
 
-def cancelled_error() -> Refused:
-    return Refused(409, "cancelled", "a newer run of this page took its place")
+def cancelled_error() -> StudioRefusal:
+    return StudioRefusal(409, "cancelled", "a newer run of this page took its place")
 
 
-def trace_gone_error(trace: str) -> Refused:
-    return Refused(
+def trace_gone_error(trace: str) -> StudioRefusal:
+    return StudioRefusal(
         410, "trace_gone", f"the trace {trace} is no longer held", "run again: the text is still there"
     )
 

@@ -20,9 +20,9 @@ def predicts(model: Model) -> str:
     return PREDICTS.get(model.config.head, "vectors")
 
 
-def default_position(model: Model, given: Input) -> int:
+def default_position(model: Model, inputs: Input) -> int:
     """The mask, where an encoder reads one; else the last token, that which ends every text left aside."""
-    ids = given.read[0].tolist()
+    ids = inputs.read[0].tolist()
     if not isinstance(model, LM) or model.causal or model.tokenizer is None:
         return len(ids) - 1
     if model.tokenizer.mask in ids:
@@ -31,15 +31,15 @@ def default_position(model: Model, given: Input) -> int:
     return max((i for i, token in enumerate(ids) if token not in special), default=len(ids) - 1)
 
 
-def telling_position(model: Model, given: Input, moved: Tensor, output: Tensor) -> tuple[int, str]:
+def telling_position(model: Model, inputs: Input, moved: Tensor, output: Tensor) -> tuple[int, str]:
     """Where to look at a change, and the token there. An encoder-decoder, whose last prediction is the end of
     the text whatever was changed, is asked where it moved most, and the token is the one it writes.
     """
-    if given.target is None or predicts(model) != "words":
-        at = default_position(model, given)
-        return at, tokens.visible_token(model, given.names[at])
+    if inputs.target is None or predicts(model) != "words":
+        at = default_position(model, inputs)
+        return at, tokens.visible_token(model, inputs.names[at])
     at = int(moved.argmax())
-    return at, tokens.visible_token(model, written_names(model, given, output[None])[at])
+    return at, tokens.visible_token(model, written_names(model, inputs, output[None])[at])
 
 
 def words_at(model: Model, output: Tensor, position: int) -> Tensor:

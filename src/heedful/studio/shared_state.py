@@ -46,10 +46,10 @@ class Look:
     def held(self) -> LoadedModel:
         return self.studio.shelf.get(self.trace.entry.id)
 
-    def run(self, work: Callable[[LoadedModel], T]) -> T:
+    def run(self, function: Callable[[LoadedModel], T]) -> T:
         """In the thread that owns the model."""
         held = self.held
-        return held.run(lambda: work(held))
+        return held.run(lambda: function(held))
 
 
 def studio_of(request: Request) -> Studio:

@@ -58,24 +58,24 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
     return (a.exp() * (a - b)).sum(-1)
 
 
-def change(model: Model, found: Shuffle, before: Tensor, after: Tensor) -> tuple[str | None, Tensor]:
+def change(model: Model, result: Shuffle, before: Tensor, after: Tensor) -> tuple[str | None, Tensor]:
     """Over which predictions the change is taken, and the KL of each; both outputs are without batch axis."""
     kind = predictions.predicts(model)
     if kind == "words":
         if isinstance(model, Seq2Seq):
             return "target", divergence(before, after)
-        at = predictions.default_position(model, found.after)
+        at = predictions.default_position(model, result.after)
         causal = isinstance(model, LM) and model.causal
         return "next" if causal else "token", divergence(before[at], after[at])[None]
     if kind == "labels":
         return "labels", divergence(before, after)[None]
     if kind == "tags":
-        after = after[found.back]
+        after = after[result.back]
         if before.dim() == 1:  # one logit for each token: σ is a softmax over it and 0
             before, after = (torch.stack((torch.zeros_like(x), x), -1) for x in (before, after))
         return "tags", divergence(before, after)
     if kind == "spans":
-        return "spans", divergence(before.T, after[found.back].T)
+        return "spans", divergence(before.T, after[result.back].T)
     return None, torch.zeros(0)
 
 
@@ -95,14 +95,14 @@ def shuffle_test(model: Model, trace: Trace, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _python(trace: Trace, found: Shuffle) -> str:
+def _python(trace: Trace, result: Shuffle) -> str:
     given, needs = trace.given, "import torch\n"
     more = "" if given.target is None else f", target=torch.tensor({given.target.tolist()!r})"
     more += "" if given.types is None else f", types=torch.tensor({given.types.tolist()!r})"
     lines = [
         f"run = lambda ids: Input(torch.tensor([ids]), (){more}).run(model)",
         "with torch.no_grad():",
-        f"    before, after = run({given.ids[0].tolist()!r}), run({found.after.ids[0].tolist()!r})",
+        f"    before, after = run({given.ids[0].tolist()!r}), run({result.after.ids[0].tolist()!r})",
         "changed = Ablation(after, before)",
         "print(changed.change)  # KL in nats, at each position",
     ]

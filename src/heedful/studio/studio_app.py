@@ -15,7 +15,7 @@ from heedful.errors import HeedfulError
 from heedful.server.guard import AccessRules, Guard
 from heedful.server.json_response import Json
 from heedful.studio import run_curves
-from heedful.studio.error_responses import Refused, error_response
+from heedful.studio.error_responses import StudioRefusal, error_response
 from heedful.studio.model_registry import ModelRegistry
 from heedful.studio.page_policy import page_headers
 from heedful.studio.routes import (
@@ -78,7 +78,7 @@ def _file(static: Path, name: str) -> Response:
     """A file of the page. Names have no folders, so none can lead elsewhere."""
     file = static / name
     if name.startswith(".") or file.parent != static or not file.is_file():
-        raise Refused(404, "not_found", f"there is no {name[:80]!r} here")
+        raise StudioRefusal(404, "not_found", f"there is no {name[:80]!r} here")
     return FileResponse(file, headers={"Cache-Control": "no-cache"})
 
 
@@ -87,7 +87,7 @@ def _elsewhere(static: Path, page: str, path: str) -> Response:
     if "/" not in path and (static / path).is_file():
         return _file(static, path)
     if path.startswith(("api/", "static/")) or "." in path:
-        raise Refused(404, "not_found", f"there is no {path[:80]!r} here")
+        raise StudioRefusal(404, "not_found", f"there is no {path[:80]!r} here")
     return HTMLResponse(page, 404, headers={"Cache-Control": "no-cache"})
 
 

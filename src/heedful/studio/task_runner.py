@@ -115,13 +115,13 @@ def pipe_of(loaded_model: LoadedModel, task: str) -> Any:
 
 
 def _with_vectors(
-    loaded_model: LoadedModel, task: str, given: list[Any], parameters: Mapping[str, Any]
+    loaded_model: LoadedModel, task: str, inputs: list[Any], parameters: Mapping[str, Any]
 ) -> tuple[Any, list[str], str]:
     vectors, count = loaded_model.vectors, int(parameters.get("count") or 10)
     if task not in ("neighbours", "analogy"):
         can = "it has neighbours and analogy"
         raise InputError(f"{loaded_model.id} is a table of word vectors and cannot do {task}", hint=can)
-    words = [vector_space.find_token(loaded_model, vectors, str(w)) for w in given]
+    words = [vector_space.find_token(loaded_model, vectors, str(w)) for w in inputs]
     if task == "neighbours":
         call, found = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
     else:
@@ -134,18 +134,18 @@ def _with_vectors(
     )
 
 
-def prompts_of(pipe: Any, task: str, given: list[Any]) -> list[tuple[list[int], str]]:
+def prompts_of(pipe: Any, task: str, inputs: list[Any]) -> list[tuple[list[int], str]]:
     """What is read, as ids, and what stands behind it; a translation goes sentence by sentence."""
     if task == "conversational":
-        return [(pipe.chat_ids(given[0]), "")]
+        return [(pipe.chat_ids(inputs[0]), "")]
     if task == "text-generation":
-        return [(pipe.prompt_ids(given[0], "", None), "")]
+        return [(pipe.prompt_ids(inputs[0], "", None), "")]
     if task == "translation":
         from heedful.tasks.text2text import split_into_sentences
 
         before = pipe.direction(None, None)
-        return [(pipe.source_ids(before + text), gap) for text, gap in split_into_sentences(given[0])]
-    return [(pipe.prompt(given[0], None), "")]
+        return [(pipe.source_ids(before + text), gap) for text, gap in split_into_sentences(inputs[0])]
+    return [(pipe.prompt(inputs[0], None), "")]
 
 
 def generate_text(

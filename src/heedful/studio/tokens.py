@@ -94,7 +94,7 @@ def token_name(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def token_positions(
-    model: Model, text: str, special: bool = True, most: int | None = None, pair: str | None = None
+    model: Model, text: str, special: bool = True, max_tokens: int | None = None, pair: str | None = None
 ) -> tuple[list[dict[str, Any]], int]:
     """The tokens of a text with their places in it, and how many there are.
 
@@ -107,8 +107,8 @@ def token_positions(
     ids, spans = found.ids, found.offsets  # each is made anew when asked for
     marks, spelled, count = special_ids(model), speller(model), len(ids)
     kept = list(range(count))
-    if most is not None and count > most:
-        kept = [*range(most - 1), count - 1] if ids[-1] in marks else list(range(most))
+    if max_tokens is not None and count > max_tokens:
+        kept = [*range(max_tokens - 1), count - 1] if ids[-1] in marks else list(range(max_tokens))
     names = model.tokenizer.tokens([ids[i] for i in kept])
     rows = [
         {"id": ids[i], "text": name, "shown": spelled(name), "start": spans[i][0], "end": spans[i][1],
@@ -121,9 +121,9 @@ def token_positions(
     return [row | {"type": types[i], "side": sides[i]} for i, row in zip(kept, rows, strict=True)], count
 
 
-def tokenize_text(model: Model, text: str, special: bool, most: int) -> dict[str, Any]:
+def tokenize_text(model: Model, text: str, special: bool, max_tokens: int) -> dict[str, Any]:
     """Everything about how a model cuts a text; at most so many tokens are listed."""
-    tokens, count = token_positions(model, text, special, most)
+    tokens, count = token_positions(model, text, special, max_tokens)
     tokenizer: Tokenizer = model.tokenizer
     spelled = is_byte_level(tokenizer)
     for token in tokens:

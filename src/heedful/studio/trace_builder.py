@@ -114,13 +114,13 @@ class TraceBuilder:
         trace.answer = self.answer(trace, prompt, heads) | {"change": change, "edited": change is not None}
         return trace
 
-    def edits(self, given: Input) -> Edits:
+    def edits(self, inputs: Input) -> Edits:
         """What is switched off, and what is put in its place."""
         heads, layers = self.asked.get("heads") or {}, self.asked.get("layers") or ()
         if not self.asked.get("mean"):
             return Edits(heads, layers)
         said = self.asked.get("reference") or None
-        usual = given if said is None else reading(self.model, tokens.tidy(said)[0])
+        usual = inputs if said is None else reading(self.model, tokens.tidy(said)[0])
         return Edits(heads, layers, usual, said)
 
     def texts(self) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ class TraceBuilder:
         model, given = self.model, self.asked.get("ids")
         limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens", heads)
         if given is not None:
-            found, count = tokens.token_name(model, _known(model, given)[:limit]), len(given)
+            found, count = tokens.token_name(model, _check_ids(model, given)[:limit]), len(given)
         else:
             found, count = self.encode_text(self.asked.get("text") or "", limit)
         if not found:
@@ -181,22 +181,22 @@ class TraceBuilder:
         self.warnings += said
         pair = self.asked.get("pair")
         if not pair:
-            return tokens.token_positions(self.model, text, most=limit)
+            return tokens.token_positions(self.model, text, max_tokens=limit)
         if not isinstance(self.model, LM) or self.model.causal:
             raise InputError("two texts at once are read by an encoder", hint="put both into one text")
         pair, said = tokens.tidy(pair)
         self.warnings += said
-        return tokens.token_positions(self.model, text, most=limit, pair=pair)
+        return tokens.token_positions(self.model, text, max_tokens=limit, pair=pair)
 
     def add_special_tokens(
-        self, found: list[dict[str, Any]], count: int, limit: int
+        self, tokens_found: list[dict[str, Any]], count: int, limit: int
     ) -> tuple[list[dict[str, Any]], int]:
         """A source as an encoder-decoder read it in training: with its end, if need be put there."""
         tokenizer = self.model.tokenizer
         end = find_template(tokenizer, end=True).after
-        if not end or found[-1]["id"] == end[-1]:
-            return found, count
-        return found[: limit - len(end)] + tokens.token_name(self.model, end), count + len(end)
+        if not end or tokens_found[-1]["id"] == end[-1]:
+            return tokens_found, count
+        return tokens_found[: limit - len(end)] + tokens.token_name(self.model, end), count + len(end)
 
     def warn(self, count: int, limit: int, what: str) -> None:
         """Say what was cut."""
@@ -207,20 +207,20 @@ class TraceBuilder:
             self.warnings.append(f"{said}: the last {count - limit:,} were cut")
 
     def replace_tokens(
-        self, found: list[dict[str, Any]], edits: Mapping[str, int | str]
+        self, tokens_found: list[dict[str, Any]], edits: Mapping[str, int | str]
     ) -> list[dict[str, Any]]:
         """The tokens with others in place of some."""
-        found = list(found)
+        tokens_found = list(tokens_found)
         for at, new in edits.items():
-            if not at.lstrip("-").isdigit() or not -len(found) <= int(at) < len(found):
+            if not at.lstrip("-").isdigit() or not -len(tokens_found) <= int(at) < len(tokens_found):
                 raise InputError(
-                    f"there is no token {at!r} to replace", hint=f"they are 0 … {len(found) - 1}"
+                    f"there is no token {at!r} to replace", hint=f"they are 0 … {len(tokens_found) - 1}"
                 )
-            (id,) = _known(self.model, [token_id(self.model, new)])
+            (id,) = _check_ids(self.model, [token_id(self.model, new)])
             (token,) = tokens.token_name(self.model, [id])
-            old = found[int(at)]
-            found[int(at)] = token | {"start": old["start"], "end": old["end"]}
-        return found
+            old = tokens_found[int(at)]
+            tokens_found[int(at)] = token | {"start": old["start"], "end": old["end"]}
+        return tokens_found
 
     def target(self, ids: Sequence[int], heads: Mapping[str, int]) -> tuple[list[dict[str, Any]], int]:
         """What the decoder reads, with its start token, and how much of it was given."""
@@ -236,7 +236,7 @@ class TraceBuilder:
                 found, count = self.encode_text(said, limit - 1)
                 found, count = start + found, count + 1
             else:
-                found, count = tokens.token_name(model, _known(model, said)[:limit]), len(said)
+                found, count = tokens.token_name(model, _check_ids(model, said)[:limit]), len(said)
             self.warn(count, limit, "target")
             prompt = len(found)
         return self.replace_tokens(found, self.asked.get("target_tokens") or {}), prompt
@@ -314,7 +314,7 @@ class TraceBuilder:
         }  # fmt: skip
 
 
-def _known(model: Model, ids: Sequence[int]) -> list[int]:
+def _check_ids(model: Model, ids: Sequence[int]) -> list[int]:
     vocab = model.tables["tokens"].vocab
     for i in ids:
         if not 0 <= i < vocab:

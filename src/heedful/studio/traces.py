@@ -53,9 +53,9 @@ class Edits:
 class TraceRecorder(Watch):
     """Every value's shape, and the values themselves until `room` bytes are taken. Scores are not kept."""
 
-    def __init__(self, edits: Watch, ticket: Ticket, room: int = SHARE) -> None:
+    def __init__(self, edits: Watch, ticket: Ticket, max_bytes: int = SHARE) -> None:
         super().__init__("*", edit=edits.edit)
-        self.ticket, self.room = ticket, room
+        self.ticket, self.room = ticket, max_bytes
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def visit(self, name: str, value: Tensor) -> Tensor:
@@ -74,9 +74,9 @@ class WatchedSubset(Watch):
     watched is computed openly, so that they are the same to the bit.
     """
 
-    def __init__(self, edits: Watch, wanted: Sequence[str], shrink: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, edits: Watch, names: Sequence[str], shrink: Callable[[Tensor], Tensor]) -> None:
         super().__init__("*", edit=edits.edit)
-        self.wanted, self.shrink = set(wanted), shrink
+        self.wanted, self.shrink = set(names), shrink
 
     def visit(self, name: str, value: Tensor) -> Tensor:
         value = super().visit(name, value)

@@ -171,7 +171,7 @@ def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dic
     names = ["embed.output", *(f"{name}.{i}.output" for i in range(len(stack)))]
     for s, sentence in enumerate(sentences):
         text, _ = tokens.tidy(sentence)
-        placed, _ = tokens.token_positions(model, text, most=context_length(model, source=True))
+        placed, _ = tokens.token_positions(model, text, max_tokens=context_length(model, source=True))
         found = [i for i, t in enumerate(placed) if _is(t, text, word)]
         if not found:
             continue

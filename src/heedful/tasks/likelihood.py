@@ -87,8 +87,10 @@ def log_probability(
         sources = [source] if isinstance(source, str) else list(source or ())
         if len(sources) != len(texts):
             raise InputError(
-                "an encoder-decoder scores a text given a source",
-                hint=f"got {len(sources)} for {len(texts)}: pass source=",
+                (
+                    f"an encoder-decoder scores a text given a source; got {len(sources)} for {len(texts)}: "
+                    "pass source="
+                ),
             )
         groups = [
             Continuations(source_ids(model, s), [target_ids(model, t)])
@@ -120,7 +122,7 @@ def rank(
     """
     model, candidates = open_model(model), check_candidates(candidates, by)
     if not isinstance(prompt, str):
-        raise InputError("the prompt must be a text", hint=f"got {prompt!r:.60}")
+        raise InputError(f"the prompt must be a text; got {prompt!r:.60}")
     if isinstance(model, Seq2Seq):
         group = Continuations(source_ids(model, prompt), [target_ids(model, c) for c in candidates])
         return rank_candidates(candidates, score_continuations(model, [group])[0], by)
@@ -184,14 +186,14 @@ def check_texts(name: str, texts: Any) -> list[str]:
         found = list(texts)
         if all(isinstance(one, str) for one in found):
             return found
-    raise InputError(f"{name} must be a list of texts", hint=f"got {texts!r:.60}")
+    raise InputError(f"{name} must be a list of texts; got {texts!r:.60}")
 
 
 def check_candidates(candidates: Iterable[str], by: str) -> list[str]:
     """Return the candidates; raise InputError for none or an empty one, and for an unknown comparison."""
     found = check_texts("candidates", candidates)
     if not found or not all(found):
-        raise InputError("candidates must be a list of texts, none of them empty", hint=f"got {found!r}")
+        raise InputError(f"candidates must be a list of texts, none of them empty; got {found!r}")
     if by not in ("total", "mean"):
         raise InputError(f"by={by!r} is no way to compare", hint="choose 'total' or 'mean'")
     return found

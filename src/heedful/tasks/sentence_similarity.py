@@ -84,8 +84,10 @@ class SentenceSimilarity(Pipeline):
         def score_request(request: Any) -> list[float]:
             if not isinstance(request, Mapping) or not {"source_sentence", "sentences"} <= set(request):
                 raise InputError(
-                    'sentence-similarity takes {"source_sentence": …, "sentences": […]} or two texts; '
-                    f"got {request!r:.60}"
+                    (
+                        'sentence-similarity takes {"source_sentence": …, "sentences": […]} or two texts; '
+                        f"got {request!r:.60}"
+                    ),
                 )
             return score_all(request["source_sentence"], request["sentences"])
 

@@ -20,9 +20,7 @@ from heedful.tasks.generation import GENERATION_BATCH_SIZE, GenerationPipeline, 
 # For every kind of model max_length and min_length count new tokens alone.
 NEW_LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 
-SUMMARY_REQUEST = (
-    "Summarize the following text in one or two sentences.\n\n{text}"  # in a conversation
-)
+SUMMARY_REQUEST = "Summarize the following text in one or two sentences.\n\n{text}"  # in a conversation
 SUMMARY_PROMPT = "{text}\nTL;DR:"  # of one that continues texts   (Radford et al. 2019 §3.6)
 
 
@@ -228,7 +226,7 @@ def check_prompts(model: Model, prompts: Sequence[Sequence[int]]) -> None:
 def check_text(text: Any) -> str:
     """Return the text; raise InputError if it is none or empty."""
     if not isinstance(text, str) or not text.strip():
-        raise InputError("the input must be a text that is not empty", hint=f"got {text!r:.60}")
+        raise InputError(f"the input must be a text that is not empty; got {text!r:.60}")
     return text
 
 

@@ -391,7 +391,8 @@ def differs(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:
     for name in sorted(set(old) | set(new)):
         if old.get(name) != new.get(name) and name not in (FREE - {"steps"}) | schedule:
             raise ConfigError(
-                (f"{where} was trained with {name}={old.get(name)!r} and would be resumed with {new.get(name)!r}"),
+                f"{where} was trained with {name}={old.get(name)!r} and would be resumed with "
+                f"{new.get(name)!r}",
                 hint="set it back, or use a new folder",
             )
 

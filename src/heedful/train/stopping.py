@@ -87,7 +87,7 @@ def soup(folders: Sequence[str | Path]) -> Model:
     best checkpoint, or its last. What adapters learned is added to the weights first.
     """
     if isinstance(folders, str | Path) or not folders:
-        raise ConfigError("a soup is made of a list of folders, at least one", hint=f"got {folders!r}")
+        raise ConfigError(f"a soup is made of a list of folders, at least one; got {folders!r}")
     paths = [store.of_run(folder) for folder in folders]
     models = [_check_whole(path) for path in paths]
     first = models[0]

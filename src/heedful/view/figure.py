@@ -109,9 +109,7 @@ class Figure:
         pictures are light, and a page follows the reader's system.
         """
         if not isinstance(path, str | Path):
-            raise ConfigError(
-                "a figure is saved under a name such as 'x.html'", hint=f"got a {type(path).__name__}"
-            )
+            raise ConfigError(f"a figure is saved under a name such as 'x.html'; got a {type(path).__name__}")
         path = Path(path)
         kind = path.suffix.lower()
         if kind not in FORMATS:

@@ -107,7 +107,7 @@ def second_of(text: Any, tokenizer: Any) -> int | None:
 def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
     """The tokens of ids (1, T), those of a byte-level vocabulary spelled out."""
     if len(ids) != 1:
-        raise InputError("one sequence at a time: ids must be (1, T)", hint=f"got {tuple(ids.shape)}")
+        raise InputError(f"one sequence at a time: ids must be (1, T); got {tuple(ids.shape)}")
     listed = ids[0].tolist()
     if tokenizer is None:
         return [str(i) for i in listed]

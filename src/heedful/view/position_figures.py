@@ -42,7 +42,7 @@ def positions(model: Model, length: int = 64) -> Figure:
     dot product at each distance; a bias by head and distance.
     """
     if not isinstance(model, Model):
-        raise InputError("positions are a model's", hint=f"got a {type(model).__name__}")
+        raise InputError(f"positions are a model's; got a {type(model).__name__}")
     if not 2 <= length <= MOST:
         raise InputError(f"length={length}: 2 to {MOST} positions can be drawn")
     panels = [

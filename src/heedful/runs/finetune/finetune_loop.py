@@ -14,7 +14,7 @@ from heedful.data.batches import Batches
 from heedful.models.base import Model
 from heedful.runs.finetune.finetune_task import Examples, FinetuneTask
 from heedful.runs.progress import ProgressReporter, peak_memory
-from heedful.runs.train import SHOW, catch_signals
+from heedful.runs.train import SHOW_SECONDS, catch_signals
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step, fit
 from heedful.train.objectives import Objective, combine_terms, counts, objective
@@ -88,7 +88,7 @@ class FinetuneLoop:
         """Report a step, a few times a second."""
         self.since += step.tokens
         now = time.perf_counter()
-        if now - self.seen < SHOW and step.number < self.config.steps:
+        if now - self.seen < SHOW_SECONDS and step.number < self.config.steps:
             return
         loss = step.loss
         self.done.loss = loss

@@ -111,8 +111,8 @@ class FinetuneTask(ABC):
         """Raise InputError for a model that cannot learn this task."""
         if self.head not in model.family.heads or not isinstance(model, LM):
             raise InputError(
-                f"a {model.family.name} model has no {self.head!r} head, which {self.name} needs; "
-                "take an encoder, such as all-minilm-l6-v2"
+                f"a {model.family.name} model has no {self.head!r} head, which {self.name} needs",
+                hint="take an encoder, such as all-minilm-l6-v2",
             )
 
     def attach_head(self, model: Model, seed: int) -> tuple[Model, str]:
@@ -158,7 +158,7 @@ def validation_count(count: int) -> int:
     if count < 3:
         many = "1 example is" if count == 1 else f"{count} examples are"
         raise InputError(
-            f"{many} too few to learn from and to hold some out; give 3 or more, or --valid FILE"
+            f"{many} too few to learn from and to hold some out", hint="give 3 or more, or --valid FILE"
         )
     return min(
         max(

@@ -70,8 +70,8 @@ class Classify(FinetuneTask):
         if train.columns.keys() != valid.columns.keys():
             read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
             raise InputError(
-                f"training has the columns {read[0]}, validation {read[1]}: one has a text more; "
-                "name the columns with --text, --pair and --label"
+                f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
+                hint="name the columns with --text, --pair and --label",
             )
         self.pair = "pair" in train.columns
         check_classes(replace(train, items=[*train.items, *valid.items]))
@@ -79,7 +79,9 @@ class Classify(FinetuneTask):
         for row, where in zip(valid.items, valid.locations, strict=True):
             if row[-1] not in names:
                 hint = nearest(row[-1], names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
-                raise InputError(f"validation, {where}: label {row[-1]!r} does not occur in training; {hint}")
+                raise InputError(
+                    f"validation, {where}: label {row[-1]!r} does not occur in training", hint=hint
+                )
         self.labels = classes_of(train)
         if len(names) >= MANY_CLASSES:  # a new head of many is far from settled after so many careful steps
             self.defaults = replace(self.defaults, lr=2e-4, steps=max(self.defaults.steps, 3 * len(names)))
@@ -93,7 +95,7 @@ class Classify(FinetuneTask):
     def check(self, model: Model) -> None:
         if self.head not in model.family.heads:
             has = f"a {model.family.name} model has no {self.head!r} head"
-            raise InputError(f"{has}; take an encoder, such as all-minilm-l6-v2")
+            raise InputError(has, hint="take an encoder, such as all-minilm-l6-v2")
 
     def fits_linear_head(self, examples: Examples, model: Model) -> bool:
         """Return whether a linear head on sentence vectors learns these rows better than all weights."""
@@ -147,7 +149,7 @@ class Similarity(FinetuneTask):
         self.low, self.high = min(scores), max(scores)
         if self.low == self.high:
             only = f"every row has the score {self.low:g}"
-            raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
+            raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
 
     def texts(self, examples: Examples) -> list[str]:
         return [text for row in examples.items for text in row[:2]]
@@ -158,7 +160,7 @@ class Similarity(FinetuneTask):
     def check(self, model: Model) -> None:
         if not isinstance(model, LM):
             raise InputError(
-                "similarity needs a model with one stack; take an encoder, such as all-minilm-l6-v2"
+                "similarity needs a model with one stack", hint="take an encoder, such as all-minilm-l6-v2"
             )
 
     def attach_head(self, model: Model, seed: int) -> tuple[Model, str]:
@@ -230,10 +232,10 @@ def check_classes(examples: Examples) -> None:
     names = count_values([row[-1] for row in examples.items])
     if len(names) < 2:
         only = f"every row has the label {next(iter(names))!r}"
-        raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
+        raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
     if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
         many = f"{len(names):,} different labels in {len(examples):,} rows"
-        raise InputError(f"column {examples.columns['label']!r} has {many}; is it the right column?")
+        raise InputError(f"column {examples.columns['label']!r} has {many}", hint="is it the right column?")
 
 
 def check_single_labels(source: InputFile, column: str) -> None:
@@ -241,7 +243,7 @@ def check_single_labels(source: InputFile, column: str) -> None:
     for row in source.rows:
         if isinstance(value := row.values.get(column), list | dict):
             what = f"{source.path}, {row.where}: {column!r} is {str(value)[:60]}"
-            raise InputError(f"{what}; classify learns one class for each row: give a text or a number")
+            raise InputError(what, hint="classify learns one class for each row: give a text or a number")
 
 
 def classes_of(train: Examples) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class Tag(FinetuneTask):
             }
             found = list(conll(source.path, numbers.get("--text"), numbers.get("--label"), source.encoding))
             if all(one.words == one.tags for one in found):
-                raise InputError(f"{source.path}: the tag of every word is the word itself; {CONLL_HINT}")
+                raise InputError(f"{source.path}: the tag of every word is the word itself", hint=CONLL_HINT)
             return Examples(found, [one.where for one in found])
         columns = infer_columns(source, "tag", column_flags)
         good: list[Sentence] = []
@@ -63,7 +63,7 @@ class Tag(FinetuneTask):
         if not good:
             reason = next(iter(out))
             want = "words and tags are lists, or texts with spaces"
-            raise InputError(f"{source.path}: no row can be used: each is one {reason}; {want}")
+            raise InputError(f"{source.path}: no row can be used: each is one {reason}", hint=want)
         notes = tuple(left_out(reason, where) for reason, where in out.items())
         return Examples(good, [one.where for one in good], columns, notes)
 
@@ -71,13 +71,13 @@ class Tag(FinetuneTask):
         names = count_values([tag for one in train.items for tag in one.tags])
         if len(names) < 2:
             only = f"every word has the tag {next(iter(names))!r}"
-            raise InputError(f"{only}: there is nothing to tell apart; is it the right column?")
+            raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
         for one in valid.items:
             for tag in one.tags:
                 if tag not in names:
                     hint = nearest(tag, names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
                     raise InputError(
-                        f"validation, {one.where}: tag {tag!r} does not occur in training; {hint}"
+                        f"validation, {one.where}: tag {tag!r} does not occur in training", hint=hint
                     )
         # O first, as published taggers have it; then by type, B- before I-.
         self.labels = tuple(sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n)))
@@ -96,7 +96,8 @@ class Tag(FinetuneTask):
             valid = valid.select(keep)
         if not len(valid):
             raise InputError(
-                "the sentences are too few to hold some out: their tags differ too much; give --valid FILE"
+                "the sentences are too few to hold some out: their tags differ too much",
+                hint="give --valid FILE",
             )
         return train, valid, method
 
@@ -129,7 +130,7 @@ class Tag(FinetuneTask):
 def _column(source: InputFile, flag: str, name: str) -> int:
     if not name.lstrip("-").isdigit():
         what = f"{flag} {name}: columns of {source.path} have no names"
-        raise InputError(f"{what}; count them from 0, or from the end with -1")
+        raise InputError(what, hint="count them from 0, or from the end with -1")
     return int(name)
 
 

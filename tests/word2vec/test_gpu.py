@@ -94,6 +94,17 @@ def test_words_of_a_topic_become_neighbours(tmp_path, corpus, mode, loss):
     assert vectors.history[-1] < vectors.history[0]
 
 
+@pytest.mark.parametrize("mode", ["skipgram", "cbow"])
+def test_a_small_vocabulary_does_not_diverge_in_batches_of_the_usual_size(tmp_path, corpus, mode):
+    settings = Settings.from_dict(SMALL | {"mode": mode, "epochs": 2})
+    trainer = Trainer.create(Corpus(corpus * 3), settings)
+    text = trainer.encode_text(tmp_path)
+    [*_] = trainer.train_encoded(
+        gpu.GpuTrainer(trainer.tables, trainer.counts, settings, text, torch.device("cpu"))
+    )
+    assert trainer.state.history[1] < trainer.state.history[0]
+
+
 def test_a_device_that_is_not_there_is_named(corpus):
     with pytest.raises(ConfigError, match="is unknown"):
         Word2Vec.train(corpus, **SMALL, device="abacus")

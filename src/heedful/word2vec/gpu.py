@@ -29,7 +29,7 @@ from heedful.word2vec.word_counts import TWO_32, WordCounts, alias_table
 if TYPE_CHECKING:
     from heedful.word2vec.trainer import Tables, TrainingState
 
-BATCH_WINDOWS = 1024  # windows in one step
+BATCH_WINDOWS = 1024  # in one step; a smaller vocabulary, whose rows would meet too often, takes one per word
 
 
 class WindowTensors(NamedTuple):
@@ -192,9 +192,10 @@ class GpuTrainer:
 
     def __init__(
         self, tables: Tables, counts: WordCounts, settings: Settings, text: EncodedCorpus,
-        device: torch.device, batch: int = BATCH_WINDOWS,
+        device: torch.device, batch: int | None = None,
     ) -> None:  # fmt: skip
-        self.tables, self.settings, self.text, self.batch = tables, settings, text, batch
+        self.tables, self.settings, self.text = tables, settings, text
+        self.batch = min(BATCH_WINDOWS, len(counts)) if batch is None else batch
         self.sampler = WindowSampler(counts, settings, tables, device)
         self.on_device = DeviceTables(tables, settings, device)
         self.runner: BatchRunner | None = None

@@ -146,3 +146,10 @@ def test_padded_fractions_stay_fractions_and_ids_whole_numbers() -> None:
     assert pad_rows([[0.5], [1, 2]]).tolist() == [[0.5, 0.0], [1.0, 2.0]]
     assert pad_rows([[], [1]]).dtype.kind == "i"
     assert pad_rows([[[1, 2]], [[3, 4], [5, 6]]], fill=-1).tolist()[0] == [[1, 2], [-1, -1]]
+
+
+@pytest.mark.parametrize("name", ["t.gz", "t.bz2", "t.xz"])
+def test_text_with_the_name_of_a_compressed_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("plain text")
+    with pytest.raises(InputError, match="damaged or not what its name says"):
+        list(read_blocks(tmp_path / name))

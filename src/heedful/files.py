@@ -98,10 +98,17 @@ def read_blocks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
                     return
     except UnicodeDecodeError as error:
         raise _wrong_encoding(path, codec.name.removesuffix("-sig"), error, line) from None
-    except DECOMPRESSION_ERRORS as error:
+    except (OSError, *DECOMPRESSION_ERRORS) as error:
+        if not is_damaged(error):
+            raise
         raise InputError(
             f"{path} is damaged or not what its name says ({error})", hint="fetch it again"
         ) from None
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Return whether an error says that a compressed file is damaged; bz2 raises an OSError without errno."""
+    return isinstance(error, DECOMPRESSION_ERRORS) or (isinstance(error, OSError) and error.errno is None)
 
 
 def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> InputError:

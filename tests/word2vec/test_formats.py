@@ -147,6 +147,11 @@ def test_a_number_whose_square_would_be_infinite_is_one_clear_error(tmp_path):
     assert "'b' has a number as large as 1e+30" in broken(tmp_path, "v.txt", b"2 2\na 1 2\nb 1e30 4\n")
 
 
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz"])
+def test_vectors_with_the_name_of_a_compressed_file_are_one_clear_error(tmp_path, ending):
+    assert "is damaged" in broken(tmp_path, f"v.txt.{ending}", b"2 2\na 1 2\nb 3 4\n")
+
+
 def test_a_word_that_a_format_cannot_hold_is_named(tmp_path):
     with pytest.raises(InputError, match="'new york'"):
         Word2Vec(["a", "new york"], TABLE[:2]).save(tmp_path / "v.bin")

@@ -1,4 +1,4 @@
-"""The worked pair: its numbers are autograd's, its text can be recomputed, its words are the notes'."""
+"""The worked step: its numbers are autograd's, its text can be recomputed, its words stand around wampimuk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from heedful.word2vec.steps import wampimuk
 
 
-def test_the_words_are_the_notes():
+def test_the_outside_words_are_the_neighbours_and_the_noise_words():
     step = wampimuk()
     assert step.centre == "wampimuk"
     assert [r.word for r in step.rows if r.label] == ["furry", "little", "hiding", "in"]

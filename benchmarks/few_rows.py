@@ -38,7 +38,7 @@ Rows = list[tuple[str, str]]  # text, label
 
 def read_lines(path: Path) -> Rows:
     """Rows of a label, a space and a text."""
-    pairs = (line.split(" ", 1) for line in path.read_text(encoding="latin-1").splitlines())
+    pairs = (line.split(" ", 1) for line in path.read_text(encoding="latin-1").split("\n") if line)
     return [(text.strip(), label) for label, text in pairs]
 
 

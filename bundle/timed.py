@@ -16,7 +16,7 @@ from heedful.data.batches import Batches
 from heedful.models.base import Model
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
-from heedful.train.fit import TrainingRun, Step, fit
+from heedful.train.fit import Step, TrainingRun, fit
 from heedful.train.objectives import Objective, objective
 
 WARM = 10  # first steps that tell nothing of the others: kernels are chosen, graphs recorded

@@ -21,7 +21,9 @@ from heedful.weights.bases import BASES, installed_models
 README = Path(__file__).parents[1] / "README.md"
 PAGES = [README, *README.parent.glob("C*.md"), *sorted((README.parent / "docs").glob("*.md"))]
 TEXT = README.read_text(encoding="utf-8")
-needs_bases = pytest.mark.skipif(installed_models().keys() != BASES.keys(), reason="the bases are not installed")
+needs_bases = pytest.mark.skipif(
+    installed_models().keys() != BASES.keys(), reason="the bases are not installed"
+)
 BLOCK = re.compile(
     r"^(?P<not_run><!-- not run: .+ -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )

@@ -246,7 +246,9 @@ def test_names_are_printed_as_the_text_has_them(heed: Any, models: dict[str, Pat
 
 
 def test_marks_enclose_spans_and_leave_out_what_overlaps() -> None:
-    assert mark_spans("Ada met\nBob.", [(8, 11, "PER"), (0, 3, "PER"), (1, 5, "X")]) == "⟦Ada⟧PER met ⟦Bob⟧PER."
+    assert (
+        mark_spans("Ada met\nBob.", [(8, 11, "PER"), (0, 3, "PER"), (1, 5, "X")]) == "⟦Ada⟧PER met ⟦Bob⟧PER."
+    )
     assert align_columns([("1", "ab", "x y"), ("22", "漢", "z")]) == "1   ab  x y\n22  漢  z"
 
 

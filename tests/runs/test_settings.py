@@ -10,7 +10,16 @@ import yaml
 from heedful.errors import ConfigError, NotFound
 from heedful.loading import build
 from heedful.runs.recipes import RECIPES
-from heedful.runs.settings import ResolvedSettings, Setting, parse_assignment, resolve_settings, flatten, parse_value, recipe_values, settings_yaml
+from heedful.runs.settings import (
+    ResolvedSettings,
+    Setting,
+    flatten,
+    parse_assignment,
+    parse_value,
+    recipe_values,
+    resolve_settings,
+    settings_yaml,
+)
 from tests.runs.conftest import Heed
 
 
@@ -127,9 +136,13 @@ def test_a_family_or_a_preset_is_a_recipe_too() -> None:
 
 
 def test_a_short_run_gets_a_short_warmup_unless_it_was_set() -> None:
-    assert resolve_settings("shakespeare-char", [Setting("train.steps", 20, "--steps")]).recipe.train.warmup == 2
+    assert (
+        resolve_settings("shakespeare-char", [Setting("train.steps", 20, "--steps")]).recipe.train.warmup == 2
+    )
     with pytest.raises(ConfigError, match="warmup=50 is longer"):
-        resolve_settings("shakespeare-char", [parse_assignment("train.steps=20"), parse_assignment("train.warmup=50")])
+        resolve_settings(
+            "shakespeare-char", [parse_assignment("train.steps=20"), parse_assignment("train.warmup=50")]
+        )
 
 
 @pytest.mark.parametrize("name", RECIPES)

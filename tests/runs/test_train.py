@@ -19,8 +19,8 @@ import yaml
 import heedful
 from heedful.data.readers import texts
 from heedful.models import FAMILIES, find_config
+from heedful.runs.datasets import mark_line_ends, split_documents, split_train_validation
 from heedful.runs.folder import read_metrics
-from heedful.runs.datasets import split_train_validation, mark_line_ends, split_documents
 from heedful.runs.recipes import RECIPES, Evaluation, Recipe
 from heedful.runs.settings import ResolvedSettings
 from heedful.runs.train import limit_threads, run_training
@@ -264,7 +264,9 @@ def test_a_task_is_trained_and_measured(
     )
     tiny = {n: v for n, v in recipe.model.items() if n != "head"}
     result = run_training(
-        ResolvedSettings(objective, replace(recipe, model=tiny), (str(files[file]),)), tmp_path / "r", quiet=True
+        ResolvedSettings(objective, replace(recipe, model=tiny), (str(files[file]),)),
+        tmp_path / "r",
+        quiet=True,
     )
     code, out, _ = heed("eval", tmp_path / "r", files[file], "--json")
     told = json.loads(out)
@@ -282,7 +284,9 @@ def test_the_end_of_a_text_is_held_out() -> None:
 
 
 def test_lines_end_with_a_mark() -> None:
-    assert ["".join(d) for d in mark_line_ends(texts(["a b\n\nc"]), "<eos>")] == ["a b <eos>\n <eos>\nc <eos>\n"]
+    assert ["".join(d) for d in mark_line_ends(texts(["a b\n\nc"]), "<eos>")] == [
+        "a b <eos>\n <eos>\nc <eos>\n"
+    ]
 
 
 def test_held_out_rows_are_no_training_rows(files: dict[str, Path]) -> None:

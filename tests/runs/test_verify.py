@@ -10,7 +10,15 @@ import pytest
 
 from heedful.errors import CorruptFile
 from heedful.runs import ledger
-from heedful.runs.verify import CommandFailed, Unavailable, Verdict, command_line, last_object, read_number, verify_row
+from heedful.runs.verify import (
+    CommandFailed,
+    Unavailable,
+    Verdict,
+    command_line,
+    last_object,
+    read_number,
+    verify_row,
+)
 from tests.runs.conftest import Heed
 
 SCRIPT = """import json, sys

@@ -66,7 +66,11 @@ def test_checkpoints_are_sorted_by_number_not_by_letters(tmp_path: Path) -> None
     for step in (999_999, 1_000_000, 2):
         store.checkpoint_path(tmp_path, step).mkdir(parents=True)
     (tmp_path / "checkpoints" / "step-000003.part").mkdir()
-    assert [p.name for p in store.list_checkpoints(tmp_path)] == ["step-000002", "step-999999", "step-1000000"]
+    assert [p.name for p in store.list_checkpoints(tmp_path)] == [
+        "step-000002",
+        "step-999999",
+        "step-1000000",
+    ]
 
 
 CRASHES = ["optimiser_tensors", "sync_folder", "write_text", "save_file"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heedful.data import IGNORE
 from heedful.train import crossentropy
-from heedful.train.crossentropy import _ChunkedCrossEntropy, linear_cross_entropy, cross_entropy_reference
+from heedful.train.crossentropy import _ChunkedCrossEntropy, cross_entropy_reference, linear_cross_entropy
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel is Triton's and needs a GPU")
 

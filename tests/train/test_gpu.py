@@ -23,8 +23,8 @@ from heedful import data
 from heedful.adapters import load_adapter, lora, save_adapter
 from heedful.models.base import Model
 from heedful.train.config import TrainConfig
-from heedful.train.crossentropy import linear_cross_entropy, cross_entropy_reference
-from heedful.train.distributed import Processes, DistributedProcesses
+from heedful.train.crossentropy import cross_entropy_reference, linear_cross_entropy
+from heedful.train.distributed import DistributedProcesses, Processes
 from heedful.train.fit import TrainingRun, fit
 from heedful.train.graph import GraphedStep
 from heedful.train.objectives import objective

@@ -21,9 +21,9 @@ from heedful.train.graph import (
     GraphedStep,
     Result,
     StepFunction,
-    copy_batch,
     batch_shapes,
     batch_tensors,
+    copy_batch,
 )
 from heedful.train.objectives import objective
 from tests.train import toys

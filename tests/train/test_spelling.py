@@ -11,7 +11,7 @@ import torch
 import heedful
 from heedful.errors import ConfigError
 from heedful.models.base import Model
-from heedful.train.spelling import grams, spelling, spell_embedding
+from heedful.train.spelling import grams, spell_embedding, spelling
 
 
 @pytest.fixture

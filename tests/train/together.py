@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from heedful.train.config import TrainConfig
-from heedful.train.distributed import Processes, DistributedProcesses, processes
+from heedful.train.distributed import DistributedProcesses, Processes, processes
 from heedful.train.fit import fit
 from heedful.weights.names import model_tensors
 from tests.train import toys

@@ -1,4 +1,4 @@
-"""The worked step: its numbers are autograd's, its text can be recomputed, its words stand around wampimuk."""
+"""The worked step: its numbers are autograd's, and its text can be recomputed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heedful.errors import CorruptFile, NotFound
 from heedful.files import read_json
-from heedful.weights.layout import read_layout
+from heedful.weights.tensor_layout import read_layout
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,

@@ -13,7 +13,7 @@ import numpy as np
 from heedful.errors import CorruptFile, HeedfulError
 from heedful.files import open_atomically
 from heedful.locks import FileLock
-from heedful.weights.layout import read_layout
+from heedful.weights.tensor_layout import read_layout
 from heedful.word2vec.huffman import HuffmanTree
 
 FILE_FORMAT = "heedful-word2vec"

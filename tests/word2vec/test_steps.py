@@ -1,4 +1,4 @@
-"""The worked step: its numbers are autograd's, and its text can be recomputed."""
+"""The worked step: its numbers are those of autograd, its text can be recomputed, its words are right."""
 
 from __future__ import annotations
 

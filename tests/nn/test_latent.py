@@ -52,8 +52,10 @@ def test_absorbed_equals_expanded(
 def test_a_long_memory_is_read_absorbed_and_a_prompt_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     attn, used = make(), []
     for form in ("expanded", "absorbed"):
-        run = getattr(attn, form)
-        monkeypatch.setattr(attn, form, lambda *a, form=form, run=run: (used.append(form), run(*a))[1])
+        run = getattr(attn, f"attend_{form}")
+        monkeypatch.setattr(
+            attn, f"attend_{form}", lambda *a, form=form, run=run: (used.append(form), run(*a))[1]
+        )
     state = attn.new_state(1, 20)
     attn(torch.randn(1, 16, DIM), context(16), state)
     attn(torch.randn(1, 1, DIM), context(1, 16), state)

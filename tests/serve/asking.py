@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from heedful.decode.stepper import EagerStepper
+
+T = TypeVar("T")
+LOOP_THREAD = "event-loop"
+
+
+def run_async(scene: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread of its own: a browser of other tests may hold the loop of this one."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(asyncio.run(scene))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=LOOP_THREAD)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def events(text: str) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from heedful.serve.engine import Engine
 from heedful.serve.openai_app import Limits, Server, create_openai_app
 from heedful.serve.openai_errors import OpenAIError
 from heedful.server.json_response import Json
-from tests.serve.asking import Caller, events, said, until
+from tests.serve.asking import LOOP_THREAD, Caller, events, run_async, said, until
 from tests.serve.conftest import Models
 
 BODY = {"model": "decoder", "prompt": "the cat", "max_tokens": 50}
@@ -90,7 +90,7 @@ def test_a_client_that_goes_away_stops_the_work(slow: Slow, made: Any, streamed:
         other.left.set()
         await again
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_no_more_than_a_token_is_computed_for_nobody(slow: Slow, made: Any) -> None:
@@ -108,7 +108,7 @@ def test_no_more_than_a_token_is_computed_for_nobody(slow: Slow, made: Any) -> N
         await until(lambda: server.engine.is_idle)
         assert slow.tokens <= seen + 1
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_who_leaves_the_line_makes_room_and_is_never_begun(slow: Slow, made: Any) -> None:
@@ -134,7 +134,7 @@ def test_who_leaves_the_line_makes_room_and_is_never_begun(slow: Slow, made: Any
         fourth.left.set()
         await asyncio.gather(running, later)
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_first_come_first_served(made: Any) -> None:
@@ -154,7 +154,7 @@ def test_first_come_first_served(made: Any) -> None:
         engine.close()
         return order
 
-    assert asyncio.run(scene()) == [0, 1, 2, 3, 4]
+    assert run_async(scene()) == [0, 1, 2, 3, 4]
 
 
 def test_the_event_loop_answers_while_the_engine_works(slow: Slow, made: Any) -> None:
@@ -173,7 +173,7 @@ def test_the_event_loop_answers_while_the_engine_works(slow: Slow, made: Any) ->
         busy.left.set()
         await asking
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_a_request_that_takes_too_long_is_ended(slow: Slow, made: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_request_that_takes_too_long_is_ended(slow: Slow, made: Any) -> None:
         assert events(streamed.text)[-1]["error"]["code"] == "timeout"
         await until(lambda: server.engine.is_idle)
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_failure_is_told_and_the_engine_goes_on(
         assert events(caller.text)[-1]["error"]["code"] == code
 
     with caplog.at_level(logging.CRITICAL, "heedful.serve"):
-        asyncio.run(scene())
+        run_async(scene())
 
 
 def test_a_silent_stream_is_pinged(slow: Slow, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_a_silent_stream_is_pinged(slow: Slow, made: Any, monkeypatch: pytest.Mo
         caller.left.set()
         await asking
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_a_client_that_stops_reading_is_given_up(
@@ -258,7 +258,7 @@ def test_a_client_that_stops_reading_is_given_up(
         await asking
         await until(lambda: server.engine.is_idle)
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_a_body_that_was_half_sent_asks_for_nothing(slow: Slow, made: Any) -> None:
@@ -274,7 +274,7 @@ def test_a_body_that_was_half_sent_asks_for_nothing(slow: Slow, made: Any) -> No
         assert server.engine.is_idle
         assert slow.begun == 0
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_a_server_that_ends_refuses_what_is_new_and_tells_who_waits(slow: Slow, made: Any) -> None:
@@ -299,7 +299,7 @@ def test_a_server_that_ends_refuses_what_is_new_and_tells_who_waits(slow: Slow, 
         assert waiting.status == 503
         await until(lambda: server.engine.is_idle)
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_a_reader_far_behind_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ def test_a_reader_far_behind_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
             await job.next()
         engine.close()
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_sixty_four_streams_at_once_get_each_their_own_text(made: Any, models: Models) -> None:
@@ -330,7 +330,7 @@ def test_sixty_four_streams_at_once_get_each_their_own_text(made: Any, models: M
         assert [said(caller.text) for caller in callers] == texts * 16
         await until(lambda: server.engine.is_idle)
 
-    asyncio.run(scene())
+    run_async(scene())
 
 
 def test_large_answers_are_not_written_out_in_the_event_loop(
@@ -358,6 +358,6 @@ def test_large_answers_are_not_written_out_in_the_event_loop(
             await caller()
             assert caller.status == 200
 
-    asyncio.run(scene())
+    run_async(scene())
     assert threads
-    assert threading.current_thread().name not in threads
+    assert LOOP_THREAD not in threads

@@ -27,6 +27,7 @@ from heedful.serve.draining import Draining, run_until_signal
 from heedful.serve.openai_app import Server, create_openai_app
 from heedful.server.guard import AccessRules
 from heedful.server.sockets import bind_socket
+from tests.serve.asking import run_async
 from tests.serve.conftest import Models
 from tests.serve.test_engine import Slow
 
@@ -116,7 +117,7 @@ def test_the_async_client_does_the_same(running: Running, models: Models) -> Non
             return [await one("the cat"), *await asyncio.gather(one("a dog"), one("the mat"))]
 
     prompts = ["the cat", "a dog", "the mat"]
-    assert asyncio.run(scene()) == [heedful.generate(models.decoder, p, max_tokens=6) for p in prompts]
+    assert run_async(scene()) == [heedful.generate(models.decoder, p, max_tokens=6) for p in prompts]
 
 
 def test_errors_are_those_the_client_knows(client: openai.OpenAI) -> None:

@@ -111,7 +111,7 @@ def test_what_is_no_word_is_named(vectors: Word2Vec, word: object) -> None:
 
 
 def test_a_vector_of_another_size_is_refused(vectors: Word2Vec) -> None:
-    with pytest.raises(InputError, match=r"6 numbers; got an array of shape \(3,\)"):
+    with pytest.raises(InputError, match=r"6 numbers, not the shape \(3,\)"):
         vectors.neighbours(np.zeros(3))
 
 

@@ -146,7 +146,7 @@ class Word2Vec:
                 raise NotFound(f"no row {word}: there are {len(self):,}, from 0")
             return int(word) % len(self)
         if not isinstance(word, str):
-            raise InputError("a word is a string or the number of a row", hint=f"got {type(word).__name__}")
+            raise InputError(f"a word is a string or the number of a row, not {type(word).__name__}")
         if word not in self.index:
             hint = nearest(word, self.words[:50_000]) or "it was too rare, or in another case"
             raise NotFound(f"the word {word!r} is not among the {len(self):,} known", hint=hint)
@@ -166,9 +166,7 @@ class Word2Vec:
     def cosines(self, vector: np.ndarray, first: int | None = None) -> np.ndarray:
         """cos(v_w, vector) of every word, or of the `first` most frequent."""
         if vector.shape != (self.dim,):
-            raise InputError(
-                f"a vector here has {self.dim} numbers", hint=f"got an array of shape {vector.shape}"
-            )
+            raise InputError(f"a vector here has {self.dim} numbers, not the shape {vector.shape}")
         if first is not None:
             check_integer("first", first)
         size = max(float(np.linalg.norm(vector)), 1e-12)

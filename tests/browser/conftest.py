@@ -105,7 +105,7 @@ class Server:
         assert self.thread is not None
         self.thread.join(20)
         self.app.state.studio.clients.stop()
-        self.app.state.studio.shelf.close()
+        self.app.state.studio.registry.close()
 
 
 @pytest.fixture(scope="session")

@@ -175,7 +175,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def free_again(server: Server, model: str) -> float:
     """How long a model is still held, in seconds."""
-    began, held = time.perf_counter(), server.app.state.studio.shelf.get(model)
+    began, held = time.perf_counter(), server.app.state.studio.registry.get(model)
     while held.worker.waiting and time.perf_counter() < began + 30:
         time.sleep(0.02)
     return time.perf_counter() - began

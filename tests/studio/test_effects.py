@@ -137,7 +137,7 @@ def test_a_tab_that_is_closed_lets_go_of_the_model_at_once(
         while b"event: progress" not in read:
             read += tab.recv(4096)
     closed = time.perf_counter()
-    held = server.app.state.studio.shelf.get("rotary")
+    held = server.app.state.studio.registry.get("rotary")
     while held.worker.waiting and time.perf_counter() < closed + 10:
         time.sleep(0.02)
     assert not held.worker.waiting

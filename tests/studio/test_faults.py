@@ -174,7 +174,7 @@ def test_a_newer_run_of_one_page_cancels_the_older_and_leaves_other_pages_alone(
 
 
 def test_a_run_that_was_overtaken_is_answered_as_cancelled(client: TestClient, studio: Studio) -> None:
-    held = studio.shelf.get("decoder")
+    held = studio.registry.get("decoder")
     gate, answers = threading.Event(), []
     held.worker.submit(gate.wait)  # the model is busy
 

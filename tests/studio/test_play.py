@@ -68,7 +68,7 @@ def test_text_cut_to_the_context_is_told(client: TestClient) -> None:
 
 
 def test_word_vectors_answer_neighbours_and_analogies(client: TestClient, studio: Studio) -> None:
-    vectors = studio.shelf.get("vectors").vectors
+    vectors = studio.registry.get("vectors").vectors
     body = {"model": "vectors", "task": "neighbours", "inputs": {"word": "cat"}}
     got = client.post("/api/play", json=body).json()["result"]
     assert [(r["text"], r["score"]) for r in got] == list(vectors.neighbours("cat"))
@@ -206,7 +206,7 @@ class Leaving(Ticket):
 
 
 def test_a_search_that_nobody_waits_for_stops_where_it_is(studio: Studio) -> None:
-    held, ticket = studio.shelf.get("decoder"), Leaving()
+    held, ticket = studio.registry.get("decoder"), Leaving()
     with pytest.raises(StudioRefusal, match="a newer run"):
         beam_listener.search_beams(
             held, "text-generation", {"text": "the"}, {"max_tokens": 20, "beams": 2}, ticket

@@ -148,7 +148,7 @@ def test_one_update_of_word_vectors_is_worked_with_their_own_numbers(
     }
     answer = client.post("/api/explain", json=body)
     assert answer.status_code == 200, answer.text
-    vectors = studio.shelf.get("vectors").vectors
+    vectors = studio.registry.get("vectors").vectors
     assert vectors.output is not None
     dot = float(
         vectors["king"].astype(np.float64) @ vectors.output[vectors.index["queen"]].astype(np.float64)
@@ -164,7 +164,7 @@ def _lines(worked: dict[str, Any]) -> list[dict[str, Any]]:
 def test_neighbours_are_found_in_the_full_space(client: TestClient, studio: Studio, kind: str) -> None:
     from heedful.studio.vector_space import embedding_table
 
-    table = embedding_table(studio.shelf.get(kind), "input")
+    table = embedding_table(studio.registry.get(kind), "input")
     got = get(client, f"/api/models/{kind}/space/neighbours", word="cat", count=3)
     unit = table.input / np.linalg.norm(table.input, axis=1, keepdims=True)
     cosine = unit @ unit[table.row(got["word"])]
@@ -183,7 +183,7 @@ def test_the_map_is_the_exact_projection(client: TestClient, studio: Studio, kin
 
     found = get(client, f"/api/models/{kind}/space/map", count=12, axis="cat:dog")
     at = np.array([[p["x"], p["y"], p["z"]] for p in found["points"]])
-    rows = np.asarray(embedding_table(studio.shelf.get(kind), "input").input[:12], dtype=np.float64)
+    rows = np.asarray(embedding_table(studio.registry.get(kind), "input").input[:12], dtype=np.float64)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows -= rows.mean(0)
     values = np.linalg.eigvalsh(rows.T @ rows)[::-1]
@@ -200,7 +200,7 @@ def test_a_map_by_tsne_is_that_of_the_library(client: TestClient, studio: Studio
 
     asked = {"method": "tsne", "perplexity": 4, "seed": 2, "count": 14, "dims": 2}
     found = get(client, "/api/models/vectors/space/map", **asked)
-    rows = np.asarray(studio.shelf.get("vectors").vectors.input[:14], dtype=np.float64)
+    rows = np.asarray(studio.registry.get("vectors").vectors.input[:14], dtype=np.float64)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     want = project(rows, "tsne", 2, perplexity=4, seed=2).points
     np.testing.assert_allclose([[p["x"], p["y"]] for p in found["points"]], want, atol=1e-3)
@@ -240,7 +240,7 @@ def test_a_method_whose_package_is_missing_is_told(
 def test_an_analogy_shows_its_arithmetic_and_what_the_inputs_would_say(
     client: TestClient, studio: Studio
 ) -> None:
-    vectors = studio.shelf.get("vectors").vectors
+    vectors = studio.registry.get("vectors").vectors
     got = get(client, "/api/models/vectors/space/analogy", a="man", b="king", c="woman", count=4)
     assert [(r["text"], r["score"]) for r in got["near"]] == list(vectors.analogy("man", "king", "woman", 4))
     assert got["excluded"] == ["man", "king", "woman"]

@@ -355,7 +355,7 @@ def test_word_vectors_have_a_trace_of_vectors(client: TestClient, studio: Studio
     assert [t["text"] for t in found["tokens"]] == ["the", "cat", "sat", "on"]
     assert "xyzzy" in found["warnings"][0]
     got = tensor(client, f"/api/trace/{found['id']}/tensor", name="vectors")
-    vectors = studio.shelf.get("vectors").vectors
+    vectors = studio.registry.get("vectors").vectors
     np.testing.assert_array_equal(
         got.astype(np.float32), np.stack([vectors[w] for w in ("the", "cat", "sat", "on")])
     )

@@ -102,7 +102,11 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: unknown_url})
     app.router.redirect_slashes = False
-    rules = replace(rules or AccessRules(), paths_without_key=("/health", "/v1/health"))
+    rules = replace(
+        rules or AccessRules(),
+        paths_without_key=("/health", "/v1/health"),
+        timing_header="openai-processing-ms",
+    )
     return Guard(app, rules, render_refusal), server
 
 

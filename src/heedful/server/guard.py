@@ -34,6 +34,7 @@ class AccessRules:
     max_body_bytes: int = 10_000_000
     paths_without_key: Sequence[str] = ()
     headers: Mapping[str, str] = field(default_factory=dict)  # on every answer
+    timing_header: str | None = None  # the name under which answers say their milliseconds
 
 
 class Guard:
@@ -56,12 +57,10 @@ class Guard:
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
                 milliseconds = f"{1000 * (time.perf_counter() - started):.0f}"
-                more = {
-                    "x-request-id": request_id,
-                    "openai-processing-ms": milliseconds,
-                    **self.rules.headers,
-                }
-                raw = [(k.encode(), v.encode()) for k, v in {**more, **self.rules.headers}.items()]
+                more = {"x-request-id": request_id, **self.rules.headers}
+                if self.rules.timing_header is not None:
+                    more[self.rules.timing_header] = milliseconds
+                raw = [(k.encode(), v.encode()) for k, v in more.items()]
                 message = {**message, "headers": [*message.get("headers", []), *raw]}
                 line = (request_id, scope["method"], scope["path"], message["status"], milliseconds)
                 log.info("%s %s %r %d after %s ms", *line)

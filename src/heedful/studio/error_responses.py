@@ -14,7 +14,7 @@ class StudioRefusal(RequestRefused):
 
 
 class ModelNotFound(NotFound):
-    """A model that is not on the shelf."""
+    """A model that is not in the registry."""
 
 
 class RunNotFound(NotFound):

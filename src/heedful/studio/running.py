@@ -37,5 +37,5 @@ def run_studio(
         pass
     finally:
         studio.clients.stop()
-        studio.shelf.close()
+        studio.registry.close()
         sock.close()

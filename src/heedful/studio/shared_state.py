@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Studio:
     """One server: its models, its traces, the pages that ask."""
 
-    shelf: ModelRegistry
+    registry: ModelRegistry
     runs: Path
     traces: Traces = field(default_factory=Traces)
     clients: Clients = field(default_factory=Clients)
@@ -44,7 +44,7 @@ class Look:
 
     @property
     def held(self) -> LoadedModel:
-        return self.studio.shelf.get(self.trace.entry.id)
+        return self.studio.registry.get(self.trace.entry.id)
 
     def run(self, function: Callable[[LoadedModel], T]) -> T:
         """In the thread that owns the model."""

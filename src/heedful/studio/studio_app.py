@@ -49,9 +49,9 @@ def create_studio_app(
 ) -> FastAPI:  # fmt: skip
     """The studio on these models; `app.state.studio` is what its routes share."""
     root = Path(runs_folder)
-    shelf = ModelRegistry(names, Path(models_folder), lambda: run_curves.runs_in(root))
+    registry = ModelRegistry(names, Path(models_folder), lambda: run_curves.runs_in(root))
     app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.studio = Studio(shelf, root)
+    app.state.studio = Studio(registry, root)
     for module in (models, text, trace, inside, predict, explain, positions, space, play, compare, runs):
         app.include_router(module.router)
     page = _page(static)

@@ -15,7 +15,7 @@ from heedful.inspect.attention import head_scores
 from heedful.inspect.inputs import Input, ids_of, is_pair, part_at, reading
 from heedful.inspect.mixing import window_of
 from heedful.models.base import Model
-from heedful.view import from_huggingface as foreign
+from heedful.view import from_huggingface
 from heedful.view.color_scale import PALETTES, SCALES
 from heedful.view.figure import Figure
 from heedful.view.token_labels import cut_label, labels, readable
@@ -158,7 +158,7 @@ def _collect_patterns(
         )
     if isinstance(model, Model):
         return _ours(model, text, target, only, with_scores)
-    found = foreign.attention_patterns(model, text, target, tokenizer)
+    found = from_huggingface.attention_patterns(model, text, target, tokenizer)
     said = _captions(text, found[0]["keys"])
     pair = text if is_pair(text) else None
     return CollectedPatterns(
@@ -198,7 +198,9 @@ def given_patterns(
     depth = lambda layer: layer if torch.as_tensor(layer).dim() > 2 else torch.as_tensor(layer)[None]
     name = lambda i: f"layer {i}" if len(layers) > 1 else "pattern"
     more: dict[str, Any] = {"cross": keys is not None, "second": second}
-    return [foreign.figure_entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)]
+    return [
+        from_huggingface.figure_entry(name(i), depth(x), names, columns, **more) for i, x in enumerate(layers)
+    ]
 
 
 def _ours(
@@ -211,7 +213,7 @@ def _ours(
         if pattern.heads > CHANNELS:
             note = f"The first {CHANNELS} of {pattern.heads:,} channels of each layer are kept."
         path = pattern.name.removesuffix(".pattern")
-        entry = foreign.figure_entry(
+        entry = from_huggingface.figure_entry(
             path, pattern.values[:CHANNELS], readable(model, pattern.queries), readable(model, pattern.keys),
             cross=pattern.cross, written=pattern.written, window=window_of(part_at(model, path)),
             kind=pattern.kind, mark=mark, second=given.second,

@@ -15,24 +15,21 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import ConfigError, MissingPackage
-from heedful.view import html_export as packing
-from heedful.view import layout as drawn
-from heedful.view import table as rows
-from heedful.view import tree_layout as branches
+from heedful.view import html_export, layout, table, tree_layout
 from heedful.view.canvas import Scene, png, svg, theme_of
 
 FORMATS = (".html", ".svg", ".png", ".csv", ".json")
 # A kind of figure → how it is drawn, and its numbers as rows of a table.
-KINDS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[list[str], rows.Rows]]]] = {
-    "attention": (drawn.attention, rows.attention),
-    "heads": (drawn.heads, rows.heads),
-    "states": (drawn.panels, rows.panels),
-    "positions": (drawn.panels, rows.panels),
-    "steps": (drawn.steps, rows.steps),
-    "next_token": (drawn.next_token, rows.next_token),
-    "beams": (branches.shapes, rows.beams),
-    "embeddings": (drawn.embeddings, rows.embeddings),
-    "training": (drawn.training, rows.training),
+KINDS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[list[str], table.Rows]]]] = {
+    "attention": (layout.attention, table.attention),
+    "heads": (layout.heads, table.heads),
+    "states": (layout.panels, table.panels),
+    "positions": (layout.panels, table.panels),
+    "steps": (layout.steps, table.steps),
+    "next_token": (layout.next_token, table.next_token),
+    "beams": (tree_layout.shapes, table.beams),
+    "embeddings": (layout.embeddings, table.embeddings),
+    "training": (layout.training, table.training),
 }
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
@@ -52,12 +49,13 @@ class Figure:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, arrays packed; `heedful.view.html_export.unpack` gives them back."""
-        many = packing.weights(self.data) > packing.MANY
+        many = html_export.weights(self.data) > html_export.MANY
         rounded = "Weights in this file are rounded to 1/255 of their square root." if many else ""
         return {
             "version": 1, "kind": self.kind, "title": self.title, "python": self.python,
             "note": " ".join(filter(None, (self.note, rounded))),
-            "about": packing.tree(dict(self.about)), "data": packing.tree(dict(self.data), bytes_=many),
+            "about": html_export.tree(dict(self.about)),
+            "data": html_export.tree(dict(self.data), bytes_=many),
         }  # fmt: skip
 
     def to_html(self, theme: str | None = None) -> str:
@@ -69,7 +67,7 @@ class Figure:
             theme_of(theme)  # an error names the two
         chosen = "" if theme is None else f' data-theme="{theme}"'
         code = (files("heedful.view") / "static" / "widget.js").read_text(encoding="utf-8")
-        numbers = packing.for_script(self.to_dict())
+        numbers = html_export.for_script(self.to_dict())
         code = code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
         return (
             f'<!doctype html>\n<html lang="en"{chosen}><head><meta charset="utf-8">'
@@ -98,7 +96,7 @@ class Figure:
         return svg(self._scene(), self.title, self._description(), theme)
 
     def _scene(self) -> Scene:
-        return drawn.scene(self.title, KINDS[self.kind][0](self.data))
+        return layout.scene(self.title, KINDS[self.kind][0](self.data))
 
     def _description(self) -> str:
         said = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from heedful.view import color_scale as colour
+from heedful.view import color_scale
 from heedful.view.canvas import (
     ACCENT,
     BAR,
@@ -76,8 +76,8 @@ def matrix(
     tall = min(max(360 / T, 2.0), 18.0) if compact else cell
     turned = wide > cell - 6
     top = (wide * SIN + 14 if turned else 20.0) + 16
-    limit = colour.greatest(values)
-    ramp, paint = "signed" if signed else palette, colour.rows(values, limit, scale=scale, signed=signed)
+    limit = color_scale.greatest(values)
+    ramp, paint = "signed" if signed else palette, color_scale.rows(values, limit, scale=scale, signed=signed)
     shapes: list[Shape] = [
         Cells(left, top, S * cell, T * tall, paint, ramp),
         Box(left, top, S * cell, T * tall, stroke=FAINT),
@@ -139,7 +139,9 @@ def on(cells: Cells, row: int, column: int) -> str:
 
 def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: str) -> list[Shape]:
     """What a colour means, in numbers."""
-    back = {"linear": lambda s: s, "sqrt": lambda s: s * s, "log": lambda s: colour.FLOOR ** (1 - s)}[scale]
+    back = {"linear": lambda s: s, "sqrt": lambda s: s * s, "log": lambda s: color_scale.FLOOR ** (1 - s)}[
+        scale
+    ]
     shares = np.linspace(-1, 1, 64) if signed else np.linspace(0, 1, 64)
     bar = np.linspace(0, 255, 64).round().astype(np.uint8)[None]
     ramp = "signed" if signed else palette
@@ -188,7 +190,7 @@ def heads(data: Data) -> tuple[list[Shape], float, float]:
         shapes.append(TextLabel(left - 8, y + size / 2, short(pattern["name"], 20), 11, "end", SOFT))
         for h, head in enumerate(pattern["values"]):
             small, signed = pool_cells(head, 24), pattern["kind"] == "effective"
-            paint = colour.rows(small, colour.greatest(small), scale=data["scale"], signed=signed)
+            paint = color_scale.rows(small, color_scale.greatest(small), scale=data["scale"], signed=signed)
             ramp = "signed" if signed else data["palette"]
             x = left + h * (size + gap)
             shapes += [Cells(x, y, size, size, paint, ramp), Box(x, y, size, size, stroke=FAINT)]
@@ -316,7 +318,7 @@ def curves(
     shapes += [TextLabel(70 + across / 2, top + up + 30, x_title, 11.5, "middle")]
     shapes += [TextLabel(14, top + up / 2, y_title, 11.5, "middle", angle=-90)]
     for k, (name, x, y) in enumerate(curves_found):
-        hue, dash = colour.OKABE_ITO[k % 8], colour.DASHES[k % 8]
+        hue, dash = color_scale.OKABE_ITO[k % 8], color_scale.DASHES[k % 8]
         lx, ly = 70 + (k % per) * across / per, 8 + 18 * (k // per)
         shapes += [
             Stroke([(lx, ly), (lx + 24, ly)], hue, 2, dash),

@@ -40,7 +40,7 @@ def compare(body: Both, studio: Here, client: Client = None) -> Response:
     ticket = studio.clients.ticket(client)
     runs = []
     for side in (body.a, body.b):
-        kind = studio.shelf.get(side.model)
+        kind = studio.registry.get(side.model)
         target = body.target if not kind.entry.vectors and _writes(kind.sequence) else None
         runs.append(
             run_trace(studio, Run(model=side.model, text=body.text, target=target, edit=side.edit), ticket)
@@ -61,14 +61,14 @@ class Text(BaseModel):
 @router.post("/api/losses")
 def losses(body: Text, studio: Here) -> Response:
     """Mean −log p by place in a window of the text."""
-    held = studio.shelf.get(body.model)
+    held = studio.registry.get(body.model)
     return Json(held.run(lambda: measurements.losses(held, body.text, body.target, body.window)))
 
 
 @router.get("/api/models/{id}/speed")
 def speed(id: str, studio: Here) -> Response:
     """Tokens a second by length, measured now; nothing is remembered."""
-    held, ticket = studio.shelf.get(id), Ticket()
+    held, ticket = studio.registry.get(id), Ticket()
     return Json(held.run(lambda: measurements.speeds(held, ticket)))
 
 
@@ -101,7 +101,7 @@ def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
         )
     if a.output is None or b.output is None:
         return out
-    model, other = (studio.shelf.get(t.entry.id).sequence for t in (a, b))
+    model, other = (studio.registry.get(t.entry.id).sequence for t in (a, b))
     comparable = predictions.predicts(model) == predictions.predicts(other) == "words"
     if not comparable or not same or a.output.shape != b.output.shape:
         return out

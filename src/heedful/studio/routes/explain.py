@@ -114,7 +114,7 @@ def values(
 
 def _update(studio: Studio, given: dict[str, Any]) -> dict[str, Any]:
     """One pair of skip-gram with negative sampling, by the model's own vectors."""
-    vectors = studio.shelf.get(str(given["model"])).vectors
+    vectors = studio.registry.get(str(given["model"])).vectors
     table = vectors.input if vectors.output is None or len(vectors.output) != len(vectors) else vectors.output
     row = lambda word: [float(x) for x in table[vectors.row(str(word))]]
     centre = str(given.get("centre", ""))

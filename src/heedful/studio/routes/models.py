@@ -20,20 +20,20 @@ router = APIRouter()
 @router.get("/api/status")
 def status(studio: Here) -> Response:
     """What the server does now."""
-    waiting = studio.shelf.waiting
+    waiting = studio.registry.waiting
     return Json({
         "version": __version__, "boot": studio.traces.boot, "queue": sum(waiting.values()),
-        "busy": next(iter(waiting), None), "traces": studio.traces.state(), "loaded": studio.shelf.loaded,
+        "busy": next(iter(waiting), None), "traces": studio.traces.state(), "loaded": studio.registry.loaded,
     })  # fmt: skip
 
 
 @router.get("/api/models")
 def models(studio: Here) -> Response:
     """The catalogue, from shapes alone: nothing is loaded."""
-    loaded_model = set(studio.shelf.loaded)
+    loaded_model = set(studio.registry.loaded)
     rows = [
         summary(e, studio.summaries) | {"loaded": id in loaded_model}
-        for id, e in studio.shelf.entries().items()
+        for id, e in studio.registry.entries().items()
     ]
     good = [row["id"] for row in rows if row["error"] is None]
     wanted = [id for id in ("smollm2-135m-instruct",) if id in good]
@@ -44,7 +44,7 @@ def models(studio: Here) -> Response:
 @router.get("/api/models/{id}")
 def model(id: str, studio: Here) -> Response:
     """The capability record of one."""
-    held = studio.shelf.get(id)
+    held = studio.registry.get(id)
     return Json(
         held.once(
             "record", lambda: capabilities(held, snippets.script(held.entry, f"print({_of(held.model)})"))
@@ -59,7 +59,7 @@ def _of(model: object) -> str:
 @router.get("/api/models/{id}/vocabulary")
 def vocabulary(id: str, studio: Here) -> Response:
     """Every token by its id, as it is named and as it is shown."""
-    held = studio.shelf.get(id)
+    held = studio.registry.get(id)
     if isinstance(held.model, Word2Vec):
         return Json({"tokens": held.model.words, "shown": [visible(w) for w in held.model.words]})
     model = held.sequence

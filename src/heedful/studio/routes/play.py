@@ -31,7 +31,7 @@ class PlayRequest(BaseModel):
 
 @router.post("/api/play")
 def play(body: PlayRequest, studio: Here, client: Client = None) -> Response:
-    held, ticket = studio.shelf.get(body.model), studio.clients.ticket(client)
+    held, ticket = studio.registry.get(body.model), studio.clients.ticket(client)
     task_runner.fields_of(body.task, body.inputs)  # what is missing is said before anything is streamed
     if body.stream:
         held.sequence  # noqa: B018
@@ -48,7 +48,7 @@ def play(body: PlayRequest, studio: Here, client: Client = None) -> Response:
 @router.post("/api/beams")
 def beams(body: PlayRequest, studio: Here, client: Client = None) -> Response:
     """A task written with beams: the text and the search that found it."""
-    held, ticket = studio.shelf.get(body.model), studio.clients.ticket(client)
+    held, ticket = studio.registry.get(body.model), studio.clients.ticket(client)
     work = lambda: beam_listener.search_beams(held, body.task, body.inputs, body.parameters, ticket)
     return Json(held.run(work, ticket))
 

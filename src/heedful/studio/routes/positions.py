@@ -24,7 +24,7 @@ LINES = {
 
 @router.get("/api/models/{id}/positions")
 def positions(id: str, studio: Here, length: int = 64) -> Response:
-    held = studio.shelf.get(id)
+    held = studio.registry.get(id)
     if isinstance(held.model, Word2Vec):
         found: dict[str, Any] = {
             "type": "none", "length": 0, "tensors": {}, "slopes": None, "buckets": None, "frequencies": None,
@@ -43,7 +43,7 @@ def positions(id: str, studio: Here, length: int = 64) -> Response:
 def tensor(
     id: str, name: str, studio: Here, length: int = 64, dtype: Literal["f32", "f16", "u8"] = "f32"
 ) -> Response:
-    held = studio.shelf.get(id)
+    held = studio.registry.get(id)
     found = held.run(lambda: position_tables.tensors(held.sequence, length))
     if name not in found:
         said = nearest(name, found) or f"there are {', '.join(found) or 'none'}"

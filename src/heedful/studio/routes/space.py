@@ -32,7 +32,7 @@ def space_map(
     id: str, studio: Here, count: int = 1000, words: str = "", table: Table = "input", axis: str = "",
     dims: int = 3, method: Literal["pca", "tsne", "umap"] = "pca", perplexity: float = 30.0, seed: int = 0,
 ) -> Response:  # fmt: skip
-    held = studio.shelf.get(id)
+    held = studio.registry.get(id)
     most = vector_space.POINTS if method == "pca" else vector_space.SLOW
     if not 2 <= dims <= 3 or not 2 <= count <= most:
         raise InputError(f"dims is 2 or 3, and count of {method} between 2 and {most}")
@@ -62,7 +62,7 @@ def nearest_words(
     id: str, word: str, studio: Here, count: int = 10, metric: Literal["cosine", "euclid"] = "cosine",
     table: Table = "input",
 ) -> Response:  # fmt: skip
-    held = studio.shelf.get(id)
+    held = studio.registry.get(id)
     rows = vector_space.embedding_table(held, table)
     found = vector_space.find_token(held, rows, word)
     best = held.run(lambda: vector_space.nearest_rows(held, rows, found, max(1, min(count, 200)), metric))
@@ -84,7 +84,7 @@ def analogy(
     table: Table = "input",
 ) -> Response:  # fmt: skip
     """a is to b as c is to …; the three do not answer, and what they would have said is shown."""
-    held = studio.shelf.get(id)
+    held = studio.registry.get(id)
     rows = vector_space.embedding_table(held, table)
     three = [vector_space.find_token(held, rows, w) for w in (a, b, c)]
     count = max(1, min(count, 200))
@@ -111,7 +111,7 @@ class Meaning(BaseModel):
 
 @router.post("/api/space/contextual")
 def contextual_map(body: Meaning, studio: Here) -> Response:
-    held = studio.shelf.get(body.model)
+    held = studio.registry.get(body.model)
     found = held.run(lambda: vector_space.contextual_vectors(held.sequence, body.word, body.sentences))
     lines = [
         "from heedful.inspect.inputs import reading", 'watch = heedful.Watch("*.output")',

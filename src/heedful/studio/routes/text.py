@@ -30,7 +30,7 @@ class Cut(BaseModel):
 @router.post("/api/tokenize")
 def tokenize(body: Cut, studio: Here) -> Response:
     text, warnings = tokens.tidy(body.text)
-    found = [_cut(studio.shelf.get(id), text, body.special) for id in (body.model, body.other) if id]
+    found = [_cut(studio.registry.get(id), text, body.special) for id in (body.model, body.other) if id]
     for one in found:
         if one["count"] > SHOWN:
             warnings.append(f"{one['model']}: {one['count']:,} tokens; the first {SHOWN:,} are listed")

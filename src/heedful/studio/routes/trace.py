@@ -76,7 +76,7 @@ def run_trace(studio: Studio, body: Run, ticket: Ticket) -> Trace:
     """Run a model once and keep what it computed."""
     if body.text is None and body.ids is None:
         raise InputError("there is nothing to read", hint="give a text, or ids")
-    held = studio.shelf.get(body.model)
+    held = studio.registry.get(body.model)
     began = time.perf_counter()
     trace = held.run(lambda: build_trace(held, body.flat(), studio.traces.new_id(), ticket), ticket)
     ticket.check()

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from heedful.runs import ledger
-from heedful.runs.evaluate import EvaluationRequest, evaluate, load_trained
+from heedful.runs.evaluate import evaluate, load_trained
+from heedful.runs.requests import EvaluationRequest
 from heedful.runs.settings import Setting, parse_assignment, resolve_settings
 from heedful.runs.train import run_training
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from heedful.runs.evaluate import EvaluationRequest, evaluate
+from heedful.runs.evaluate import evaluate
+from heedful.runs.requests import EvaluationRequest
 from tests.tasks.test_question_answering import qa, reader
 
 CONTEXTS = [

@@ -9,8 +9,9 @@ import pytest
 
 import heedful
 from heedful.evaluate.generated import rouge
-from heedful.runs.evaluate import EvaluationRequest, evaluate
+from heedful.runs.evaluate import evaluate
 from heedful.runs.evaluate_written import encode_sources
+from heedful.runs.requests import EvaluationRequest
 from tests.runs import finetuning
 from tests.runs.conftest import Heed
 from tests.runs.finetuning import SENTENCES, german, table

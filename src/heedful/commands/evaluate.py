@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json, console, format_metric, table
 from heedful.errors import HeedfulError
 from heedful.files import write_text
+from heedful.runs.requests import EvaluationRequest
 
 
 class MetricTooLow(HeedfulError):
@@ -18,31 +21,18 @@ class MetricTooLow(HeedfulError):
     code = "below"
 
 
+@options_from(EvaluationRequest)
 def eval_command(
     model: Annotated[
         str, typer.Argument(help="A model's name or folder, or a run, for its best checkpoint.")
     ],
-    files: Annotated[
-        list[str], typer.Argument(metavar="DATA…", help="A text, a table, or two files with parallel lines.")
-    ],
+    request: EvaluationRequest,
     task: Annotated[
         str | None,
         typer.Option(
             help="perplexity, classify, regress, similarity, tag, answer, translate or summarize; "
             "by default the model's head decides."
         ),
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="The column with the text, by name or number.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column with the expected answer.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows in a batch.")] = 16,
-    length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a row or window, or generated at most.")
-    ] = None,
-    stride: Annotated[
-        int | None, typer.Option(min=1, help="Tokens by which perplexity's window moves.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Read at most N batches (perplexity: tokens).")
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -67,21 +57,17 @@ def eval_command(
 
       heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
-    from heedful.runs.evaluate import EvaluationRequest, default_task, evaluate, load_trained
+    from heedful.runs.evaluate import default_task, evaluate, load_trained
     from heedful.runs.settings import parse_assignment
 
     loaded = load_trained(model, device)
-    options = {one.path: one.value for one in map(parse_assignment, settings or [])}
     task = task or default_task(loaded)
-    answer_column = "score" if task == "regress" else "label"  # its name in the builder of the data
-    columns = {name: value for name, value in (("text", text), (answer_column, label)) if value is not None}
-    options |= {name: int(value) if value.isdigit() else value for name, value in columns.items()}
-    request = EvaluationRequest(files, batch, length, stride, limit, options, quiet=json)
-    found = evaluate(loaded, task, request)
+    options = {one.path: one.value for one in map(parse_assignment, settings or [])}
+    found = evaluate(loaded, task, replace(request, options=options, quiet=json))
     first, metric = next((n, v) for n, v in found.items() if isinstance(v, int | float))  # not its interval
     below = fail_under is not None and metric < fail_under
     threshold = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}
-    result: dict[str, Any] = {"model": model, "task": task, "data": files} | found | threshold
+    result: dict[str, Any] = {"model": model, "task": task, "data": request.files} | found | threshold
     if out is not None:
         import json as writer
 

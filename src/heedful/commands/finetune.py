@@ -7,56 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json, console, format_metric, table
+from heedful.runs.requests import FinetuneRequest
 
 if TYPE_CHECKING:
     from heedful.runs.finetune import FinetuneResult
 
-KINDS = "classify, tag, answer, translate, summarize, similarity or complete"
 
-
+@options_from(FinetuneRequest)
 def finetune_command(
-    model: Annotated[
-        str, typer.Argument(help="A trained model: its name (heed ls), its folder, or a hub id.")
-    ],
-    file: Annotated[
-        str, typer.Argument(help="The examples: .csv, .tsv, .jsonl, .conll, SQuAD .json or .txt.")
-    ],
-    task: Annotated[str | None, typer.Option(help=f"{KINDS}. By default it follows from the file.")] = None,
-    text: Annotated[
-        str | None, typer.Option(help="The column with the text (source, context, prompt).")
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="The column with the answer (label, score, target, summary).")
-    ] = None,
-    pair: Annotated[str | None, typer.Option(help="The column with a second text, or the question.")] = None,
-    valid: Annotated[
-        str | None, typer.Option(help="Validate on this file; by default a part is held out.")
-    ] = None,
-    lora: Annotated[
-        bool | None,
-        typer.Option(
-            "--lora/--full", help="Train a small adapter or all weights; by default the size decides."
-        ),
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", "-o", help="The folder to write. [default: FILE-MODEL]")
-    ] = None,
-    epochs: Annotated[float | None, typer.Option(min=0.0, help="Passes over the file.")] = None,
-    lr: Annotated[float | None, typer.Option(envvar="HEED_LR", help="The highest learning rate.")] = None,
-    batch: Annotated[int | None, typer.Option(envvar="HEED_BATCH", min=1, help="Rows in a step.")] = None,
-    length: Annotated[
-        int | None, typer.Option(envvar="HEED_LENGTH", min=8, help="Cut texts after this many tokens.")
-    ] = None,
-    device: Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda, cuda:1 …")] = "auto",
-    dtype: Annotated[
-        str | None,
-        typer.Option(envvar="HEED_DTYPE", help="float32 or bfloat16. [default: bfloat16 on a GPU]"),
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="Encoding of the file: utf-8, cp1252, utf-16 …")] = "utf-8",
-    seed: Annotated[
-        int, typer.Option(envvar="HEED_SEED", min=0, help="Seed of the split, the head and the order.")
-    ] = 0,
+    request: FinetuneRequest,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     json: Json = False,
 ) -> None:
@@ -76,16 +37,12 @@ def finetune_command(
 
       heed finetune smollm2-135m-instruct talks.jsonl --task summarize --lora
     """
-    from heedful.runs.finetune import FinetuneRequest, finetune
+    from heedful.runs.finetune import finetune
 
-    request = FinetuneRequest(
-        model, file, task, text, label, pair, valid, lora, out, epochs, lr, batch, length, seed, device,
-        dtype, encoding,
-    )  # fmt: skip
     result = finetune(request, quiet=quiet)
     if json:
         return as_json(result_object(result))
-    measured = f"on {result.valid_rows:,} held out" if valid is None else f"on {valid}"
+    measured = f"on {result.valid_rows:,} held out" if request.valid is None else f"on {request.valid}"
     rows = table("score", f"{result.folds}-fold cross-validation" if result.folds else measured)
     for name, value in result.scores.items():
         rows.add_row(name, format_metric(value))

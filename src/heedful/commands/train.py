@@ -9,27 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from heedful.commands.options import make_parameter, with_options
 from heedful.commands.output import Json, as_json, console, format_size, table
-from heedful.commands.setting_flags import SettingFlag, flag_settings, with_setting_flags
 from heedful.errors import ConfigError, HeedfulError
+from heedful.runs.recipes import setting_options
 
 if TYPE_CHECKING:
     from heedful.runs.settings import ResolvedSettings, Setting
     from heedful.runs.train import TrainResult
 
-# The settings that have an option of their own; each also has a variable, HEED_STEPS, HEED_LR …
-FLAGS = {
-    "steps": SettingFlag("train.steps", int, "Number of training steps."),
-    "lr": SettingFlag("train.lr", float, "The highest learning rate."),
-    "batch": SettingFlag("data.batch", int, "Rows in a step."),
-    "length": SettingFlag("data.length", int, "Tokens in a row."),
-    "device": SettingFlag("device", str, "auto, cpu, cuda, cuda:1 …"),
-    "dtype": SettingFlag("train.dtype", str, "float32 or bfloat16."),
-    "seed": SettingFlag("train.seed", int, "Seed of weights, batches and dropout."),
-}
+# Each setting with an `Option` has a flag and a variable: --lr and HEED_LR change train.lr.
+PATHS = {name: path for path, name, _, _ in setting_options()}
+FLAGS = [make_parameter(name, hint | None, option) for _, name, hint, option in setting_options()]
 
 
-@with_setting_flags(FLAGS)
+@with_options("flags", FLAGS, lambda values: {n: v for n, v in values.items() if v is not None})
 def train_command(
     context: typer.Context,
     recipe: Annotated[
@@ -76,9 +70,8 @@ def train_command(
     """
     from heedful.runs.settings import resolve_settings
 
-    environment, line = flag_settings(context, FLAGS, flags)
-    line += other_settings(settings or [], files or [], valid or [])
-    resolved = resolve_settings(recipe, environment + line)
+    changes = [*flag_settings(context, flags), *other_settings(settings or [], files or [], valid or [])]
+    resolved = resolve_settings(recipe, changes)
     folder = folder or Path("runs") / resolved.name
     if print_config:
         return print_settings(resolved, json)
@@ -105,6 +98,20 @@ def train_command(
         raise
     if os.environ.get("RANK", "0") == "0":
         print_result(resolved, result, json)
+
+
+def flag_settings(context: typer.Context, flags: Mapping[str, Any]) -> list[Setting]:
+    """Return the settings that variables of the environment and flags give, those of the flags last."""
+    from heedful.runs.settings import Setting
+
+    environment, line = [], []
+    for name, value in flags.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "ENVIRONMENT":
+            environment.append(Setting(PATHS[name], value, f"HEED_{name.upper()}"))
+        else:
+            line.append(Setting(PATHS[name], value, f"--{name}"))
+    return environment + line
 
 
 def other_settings(settings: Sequence[str], files: list[str], valid: list[str]) -> list[Setting]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -35,27 +34,10 @@ from heedful.evaluate.scores import (
 from heedful.loading import load
 from heedful.models.base import LM, Model, evaluation_mode
 from heedful.runs.datasets import TrainingData
+from heedful.runs.requests import EvaluationRequest
 from heedful.tasks.common import Truncated
 from heedful.tasks.pipeline import pipeline
 from heedful.train.checkpoint import of_run
-
-
-@dataclass(frozen=True)
-class EvaluationRequest:
-    """What to evaluate on, and how."""
-
-    files: Sequence[str]
-    batch: int = 16
-    length: int | None = None
-    stride: int | None = None
-    limit: int | None = None  # batches, or tokens of a stream; None: all
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the builder of the data, and of generation
-    quiet: bool = True  # whether to show no progress bar
-
-    @property
-    def source(self) -> Any:
-        """The files as the builders take them."""
-        return list(self.files) if len(self.files) > 1 else self.files[0]
 
 
 def load_trained(path: str, device: str = "auto") -> Model:
@@ -71,7 +53,7 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
     if task not in EVALUATIONS:
         hint = nearest(task, EVALUATIONS) or f"one of {', '.join(EVALUATIONS)}"
         raise ConfigError(f"no task is called {task!r}", hint=hint)
-    return EVALUATIONS[task](model.eval(), request)
+    return EVALUATIONS[task](model.eval(), request.with_columns(task))
 
 
 def default_task(model: Model) -> str:

@@ -17,12 +17,12 @@ from heedful.decode.request import context_length, encode_prompt
 from heedful.errors import ConfigError, InputError
 from heedful.files import expand_paths
 from heedful.models.base import LM, Model, Seq2Seq
-from heedful.runs.evaluate import EvaluationRequest
 from heedful.runs.finetune.column_roles import ROLES, infer_columns
 from heedful.runs.finetune.generation_tasks import BLANK, summary_prompt, truncate_text
 from heedful.runs.finetune.input_files import InputFile, inspect, select_rows
 from heedful.runs.prepare import can_generate
 from heedful.runs.progress import make_reporter
+from heedful.runs.requests import EvaluationRequest
 from heedful.tasks.text2text import task_prefix
 
 PIPELINES = {"translate": "translation", "summarize": "summarization"}

@@ -17,7 +17,7 @@ from heedful.models.base import LM, Config, Model, Seq2Seq
 from heedful.models.memory import check_memory, parameter_count
 from heedful.runs.datasets import TrainingData
 from heedful.runs.recipes import TokenizerOptions
-from heedful.runs.settings import DATA_DEFAULTS, ResolvedSettings, with_file_line
+from heedful.runs.settings import ResolvedSettings, with_file_line
 from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
 from heedful.text.tokenizer_training import TRAINERS, train_tokenizer
 from heedful.train.checkpoint import of_run
@@ -50,9 +50,7 @@ def prepare_run(settings: ResolvedSettings, device: torch.device, folder: Path |
     recipe = settings.recipe
     if not settings.files:
         raise InputError("no data was given", hint="name the files to train on: heed train RECIPE FILE…")
-    corpus = TrainingData(
-        recipe.objective, settings.files, settings.valid, {**DATA_DEFAULTS, **recipe.data}, recipe.train.seed
-    )
+    corpus = TrainingData(recipe.objective, settings.files, settings.valid, recipe.data, recipe.train.seed)
     corpus.options()
     teacher = _teacher(settings, device)
     start_model = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
@@ -132,7 +130,7 @@ def check_row_length(settings: ResolvedSettings, start_model: Model | None) -> N
         if start_model is not None
         else settings.recipe.model.get("context", getattr(config, "context", None))
     )
-    length = {**DATA_DEFAULTS, **settings.recipe.data}["length"]
+    length = settings.recipe.data["length"]
     if isinstance(context, int) and length > context:
         more = "" if start_model is not None else f", or --set model.context={length}"
         raise ConfigError(

@@ -5,11 +5,12 @@ A recipe is small enough for one machine; the sizes of the papers are presets of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
 
 from heedful.errors import ConfigError
+from heedful.options import Option, find_options
 from heedful.train.config import TrainConfig
 
 
@@ -17,13 +18,29 @@ from heedful.train.config import TrainConfig
 class TokenizerOptions:
     """How a run's tokenizer is trained or found."""
 
-    kind: str = (
-        "bpe"  # bpe, wordpiece, unigram, word, char: learnt from the data; or the folder of a tokenizer
-    )
+    kind: str = "bpe"  # bpe, wordpiece, unigram, word, char: learnt from the data; or a tokenizer's folder
     vocab: int = 8000  # the most tokens it may have
     special: tuple[str, ...] | None = None  # roles: bos, eos, pad, mask …; None: those usual for the kind
     sentinels: int = 0  # T5's <extra_id_0> …
     lower: bool = False
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The settings that all kinds of data share; a builder has more of its own."""
+
+    length: Annotated[int, Option("Tokens in a row.", variable="HEED_LENGTH")] = 256
+    batch: Annotated[int, Option("Rows in a step.", variable="HEED_BATCH")] = 32
+    holdout: float = 0.1  # the part that is kept for validation
+
+    def __post_init__(self) -> None:
+        for name in ("length", "batch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"data.{name} = {getattr(self, name)} must be at least 1")
+        if not 0 <= self.holdout < 1:
+            raise ConfigError(
+                f"data.holdout = {self.holdout} must be at least 0 and below 1: the part kept for validation"
+            )
 
 
 @dataclass(frozen=True)
@@ -52,15 +69,29 @@ class Recipe:
     objective: str = "next_token"
     tokenizer: TokenizerOptions = TokenizerOptions()
     model: Mapping[str, Any] = field(default_factory=dict)  # fields of the family's config
-    data: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # length, batch, holdout, and options of the builder
+    data: Mapping[str, Any] = field(default_factory=dict)  # DataSettings, and options of the builder
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluate: Evaluation = Evaluation()
     start: str | None = None  # a trained model to begin with, instead of random weights
     teacher: str | None = None  # a trained model to distil
-    device: str = "auto"
+    device: Annotated[str, Option("auto, cpu, cuda, cuda:1 …", variable="HEED_DEVICE")] = "auto"
     parallel: str = "ddp"  # how several processes share the work: ddp, or fsdp (weights are shared out too)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data", asdict(DataSettings()) | dict(self.data))
+
+
+# The classes that check a setting, by the first part of its path: train.lr is TrainConfig.lr.
+SECTIONS: dict[str, type] = {
+    "tokenizer": TokenizerOptions, "data": DataSettings, "train": TrainConfig, "evaluate": Evaluation,
+}  # fmt: skip
+
+
+def setting_options() -> Iterator[tuple[str, str, Any, Option]]:
+    """Yield the path, the name, the type and the option of every setting that has a flag of its own."""
+    for section, kind in {"": Recipe, **SECTIONS}.items():
+        for name, hint, option in find_options(kind):
+            yield f"{section}.{name}".lstrip("."), name, hint, option
 
 
 CHARS = TokenizerOptions("char", 256)

@@ -16,16 +16,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from heedful.errors import ConfigError, NotFound, nearest
-from heedful.runs.recipes import RECIPES, Evaluation, Recipe, TokenizerOptions
+from heedful.runs.recipes import RECIPES, SECTIONS, Recipe, TokenizerOptions
 from heedful.train.config import TrainConfig
 
-SECTIONS: dict[str, type] = {"tokenizer": TokenizerOptions, "train": TrainConfig, "evaluate": Evaluation}
-OPEN_SECTIONS = (
-    "model",
-    "data",
-)  # their names are checked where they are used: by the family, by the builder of the data
+OPEN_SECTIONS = ("model", "data")  # their names are checked by the family and by the builder of the data
 RUN_FIELDS = ("folder", "resume")  # of TrainConfig: which run this is, not what it does
-DATA_DEFAULTS: dict[str, Any] = {"length": 256, "batch": 32, "holdout": 0.1}  # for every kind of data
 PARALLEL = ("ddp", "fsdp")
 
 
@@ -155,10 +150,9 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for f in dataclasses.fields(recipe):
         value = getattr(recipe, f.name)
-        if f.name in SECTIONS:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {n: v for n, v in dataclasses.asdict(value).items() if n not in RUN_FIELDS}
-        values[f.name] = dict(value) if isinstance(value, Mapping) else value
-    values["data"] = DATA_DEFAULTS | values["data"]
+        values[f.name] = value
     plain: dict[str, Any] = to_yaml_values(values)
     return plain
 
@@ -186,25 +180,15 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def set_value(values: dict[str, Any], one: Setting) -> None:
     """Set one value by its path; raise ConfigError for an unknown path."""
     section, _, name = one.path.partition(".")
-    top = [f.name for f in dataclasses.fields(Recipe) if f.name not in (*SECTIONS, *OPEN_SECTIONS)] + [
-        "files",
-        "valid",
-    ]
-    known = top + [
-        f"{s}.{n}"
-        for s, kind in SECTIONS.items()
-        for n in (f.name for f in dataclasses.fields(kind))
-        if n not in RUN_FIELDS
-    ]
-    if section in OPEN_SECTIONS and name:
-        values[section][name] = one.value
-    elif one.path not in known:
-        hint = (
-            nearest(one.path, [*known, *flatten(values)])
-            or f"sections are {', '.join([*SECTIONS, *OPEN_SECTIONS])}"
-        )
+    top = [f.name for f in dataclasses.fields(Recipe) if f.name not in (*SECTIONS, *OPEN_SECTIONS)]
+    known = [*top, "files", "valid"]
+    for prefix, kind in SECTIONS.items():
+        known += [f"{prefix}.{f.name}" for f in dataclasses.fields(kind) if f.name not in RUN_FIELDS]
+    if one.path not in known and not (section in OPEN_SECTIONS and name):
+        sections = ", ".join(dict.fromkeys([*SECTIONS, *OPEN_SECTIONS]))
+        hint = nearest(one.path, [*known, *flatten(values)]) or f"sections are {sections}"
         raise ConfigError(f"{one.origin}: there is no setting {one.path!r}", hint=hint)
-    elif name:
+    if name:
         values[section][name] = one.value
     else:
         values[section] = one.value
@@ -215,24 +199,15 @@ def build_recipe(values: Mapping[str, Any]) -> Recipe:
     given: dict[str, Any] = {}
     for name, hint in get_type_hints(Recipe).items():
         value = values.get(name)
-        if name in SECTIONS:
-            hints = get_type_hints(SECTIONS[name])
-            given[name] = SECTIONS[name](
-                **{n: convert_value(f"{name}.{n}", v, hints[n]) for n, v in (value or {}).items()}
-            )
-        elif name in OPEN_SECTIONS:
-            given[name] = dict(value or {})
+        if name in (*SECTIONS, *OPEN_SECTIONS):
+            kind = SECTIONS.get(name)
+            hints = get_type_hints(kind) if kind is not None else {}
+            fields = {n: convert_value(f"{name}.{n}", v, hints.get(n, Any)) for n, v in (value or {}).items()}
+            if kind is not None:
+                made = kind(**{n: v for n, v in fields.items() if n in hints})
+            given[name] = fields if name in OPEN_SECTIONS else made
         else:
             given[name] = convert_value(name, value, hint)
-    data = given["data"]
-    for name, kind in (("length", int), ("batch", int), ("holdout", float)):
-        data[name] = convert_value(f"data.{name}", data[name], kind)
-        if kind is int and data[name] < 1:
-            raise ConfigError(f"data.{name} = {data[name]} must be at least 1")
-    if not 0 <= data["holdout"] < 1:
-        raise ConfigError(
-            f"data.holdout = {data['holdout']} must be at least 0 and below 1: the part kept for validation"
-        )
     if given["parallel"] not in PARALLEL:
         raise ConfigError(
             f"parallel = {given['parallel']!r} is unknown", hint=f"one of {', '.join(PARALLEL)}"
@@ -252,6 +227,8 @@ TYPE_NAMES = {
 
 def convert_value(path: str, value: Any, hint: Any) -> Any:
     """Return a value in the type of its setting; raise ConfigError if it does not fit."""
+    if hint is Any:
+        return value
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     plain_options = [get_origin(option) or option for option in options]
     for option in plain_options:

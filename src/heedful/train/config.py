@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
+from typing import Annotated
 
 from heedful.errors import ConfigError, nearest
+from heedful.options import Option
 
 OPTIMISERS = ("adamw", "muon", "adafactor")
 SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt")
@@ -20,8 +22,8 @@ LEAST = {"steps": 1, "accumulate": 1, "keep": 1, "save_every": 1, "decay": 1, "w
 class TrainConfig:
     """How a model is trained. Step k depends on weights, optimiser and k alone, so resuming is exact."""
 
-    steps: int = 1000
-    lr: float = 3e-4
+    steps: Annotated[int, Option("Number of training steps.", variable="HEED_STEPS")] = 1000
+    lr: Annotated[float, Option("The highest learning rate.", variable="HEED_LR")] = 3e-4
     optimiser: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
@@ -32,13 +34,16 @@ class TrainConfig:
     final: float = 0.1  # the last learning rate, as a part of the highest
     clip: float | None = 1.0  # the largest norm of the gradient; None: any
     accumulate: int = 1  # micro-batches per step
-    dtype: str = "float32"  # bfloat16: matrices are multiplied in it, weights stay float32
+    dtype: Annotated[
+        str,
+        Option("float32, or bfloat16 for products of matrices; weights stay float32.", variable="HEED_DTYPE"),
+    ] = "float32"
     compile: bool = False
     graph: bool = False  # on a GPU, record a step for each shape of batch and replay it
     float8: bool = False  # matrix products in float8 (H100 and newer)
     checkpointing: bool = False  # keep only block inputs, compute the rest again going back
     ema: float | None = None  # decay of an average of the weights
-    seed: int = 0
+    seed: Annotated[int, Option("Seed of weights, batches and dropout.", variable="HEED_SEED")] = 0
     folder: str | Path | None = None  # where checkpoints go; None: nowhere
     save_every: int | None = None  # steps; None: only at the end
     keep: int = 2  # newest checkpoints that stay, beside the best one

@@ -8,11 +8,12 @@ token_tasks.py       tag, answer
 generation_tasks.py  translate, summarize, complete
 linear_head.py       few rows: a linear head on frozen sentence vectors
 finetune_loop.py     steps, evaluations, the best weights
-finetune_result.py   requests and results: where the checkpoint goes, and its card
+finetune_result.py   the result: where the checkpoint goes, and its card
 run.py               all of it in order
 """
 
-from heedful.runs.finetune.finetune_result import FinetuneRequest, FinetuneResult
+from heedful.runs.finetune.finetune_result import FinetuneResult
 from heedful.runs.finetune.run import finetune
+from heedful.runs.requests import FinetuneRequest
 
 __all__ = ["FinetuneRequest", "FinetuneResult", "finetune"]

@@ -1,4 +1,4 @@
-"""Requests and results of fine-tuning: where the checkpoint goes, and its card."""
+"""Results of fine-tuning: where the checkpoint goes, and its card."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +19,10 @@ from heedful.locks import FileLock
 from heedful.models.base import Model
 from heedful.runs.cards import Card, card_text
 from heedful.runs.finetune.finetune_loop import TrainingResult
+from heedful.runs.requests import FinetuneRequest
 from heedful.train.checkpoint import sync, sync_folder
 
 MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head
-
-
-@dataclass(frozen=True)
-class FinetuneRequest:
-    """The options of `heed finetune`; None leaves the choice to the task."""
-
-    model: str
-    file: str
-    task: str | None = None
-    text: str | None = None
-    label: str | None = None
-    pair: str | None = None
-    valid: str | None = None
-    lora: bool | None = None
-    out: str | None = None
-    epochs: float | None = None
-    lr: float | None = None
-    batch: int | None = None
-    length: int | None = None
-    seed: int = 0
-    device: str = "auto"
-    dtype: str | None = None
-    encoding: str = "utf-8"
-
-    @property
-    def column_flags(self) -> dict[str, str | None]:
-        """Map each flag that names a column to that name."""
-        return {"--text": self.text, "--label": self.label, "--pair": self.pair}
-
-    @property
-    def header(self) -> bool:
-        """Whether the table has a header: columns named by numbers have none."""
-        named = [name for name in self.column_flags.values() if name is not None]
-        return not named or not all(name.isdigit() for name in named)
 
 
 @dataclass(frozen=True)
@@ -189,12 +156,14 @@ def base_name(model: str) -> str:
 
 
 def repeat_command(request: FinetuneRequest) -> str:
-    """Return the command line that repeats the run."""
+    """Return the command line that repeats the run: every option that is not as by default, and the seed."""
     words = ["heed", "finetune", base_name(request.model), Path(request.file).name]
-    for name in ("task", "text", "label", "pair", "epochs", "lr", "batch", "length", "dtype"):
-        if (value := getattr(request, name)) is not None:
-            words += [f"--{name}", str(value)]
-    words += ["--valid", Path(request.valid).name] if request.valid else []
-    words += [] if request.lora is None else ["--lora" if request.lora else "--full"]
-    words += ["--encoding", request.encoding] if request.encoding != "utf-8" else []
-    return shlex.join([*words, "--seed", str(request.seed)])
+    for option in fields(request):
+        name, value = option.name, getattr(request, option.name)
+        if name in ("model", "file", "out", "device") or (value == option.default and name != "seed"):
+            continue
+        if name == "lora":
+            words.append("--lora" if value else "--full")
+        else:
+            words += [f"--{name}", Path(value).name if name == "valid" else str(value)]
+    return shlex.join(words)

@@ -21,7 +21,6 @@ from heedful.runs.evaluate import load_trained
 from heedful.runs.finetune.column_roles import check_flags, infer_file_task, list_columns
 from heedful.runs.finetune.finetune_loop import MIN_CHOOSING_ROWS, FinetuneLoop, TrainingResult
 from heedful.runs.finetune.finetune_result import (
-    FinetuneRequest,
     FinetuneResult,
     out_lock,
     output_folder,
@@ -41,6 +40,7 @@ from heedful.runs.finetune.sequence_tasks import Classify, Similarity
 from heedful.runs.finetune.token_tasks import Answer, Tag
 from heedful.runs.prepare import check_vocabulary
 from heedful.runs.progress import LineReporter, ProgressReporter, SilentReporter, make_reporter
+from heedful.runs.requests import FinetuneRequest
 from heedful.runs.train import TrainingInterrupted
 from heedful.train.config import TrainConfig
 from heedful.weights.bases import BASES, bundled_models

@@ -46,6 +46,19 @@ def test_a_builder_calls_the_shared_settings_by_the_same_names(builder: Any) -> 
     assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in shared)
 
 
+@pytest.mark.parametrize("builder", [*BUILDERS, data.answer, completion], ids=lambda b: b.__name__)
+def test_an_option_that_a_builder_does_not_take_is_refused_with_the_nearest_name(builder: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        builder("no such file", Words(), lenght=8)
+    assert caught.value.message == f"data.{builder.__name__} has no option 'lenght'"
+    assert "'length'" in str(caught.value.hint)
+
+
+def test_a_table_in_another_encoding_is_read_by_a_task(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("text,label\nschön,ja\n".encode("latin-1"))
+    assert data.classify(tmp_path / "t.csv", Words(), encoding="latin-1").labels == ("ja",)
+
+
 def test_long_rows_are_refused_with_a_way_out_or_counted() -> None:
     lengths = np.array([3, 9, 12])
     with pytest.raises(InputError) as caught:

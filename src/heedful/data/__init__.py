@@ -76,18 +76,15 @@ def text(
     source: Source,
     tokenizer: Tokenizer,
     *,
-    length: int = 256,
-    batch: int = 32,
-    seed: int = 0,
     objective: str = "next_token",
     **options: Any,
 ) -> Batches:
     """Batches of plain text for an objective: a file, a folder, several, or documents.
 
-    `options` are those of the objective's own builder: next_token (packed=True, apart=True, unit="file" …),
-    masked, masked_and_next (data.pairs), spans, denoise, replaced.
+    `options` are length, batch, seed and those of the objective's own builder: next_token (packed=True,
+    apart=True, unit="file" …), masked, masked_and_next (data.pairs), spans, denoise, replaced.
     """
     if objective not in FROM_TEXT:
         hint = nearest(objective, FROM_TEXT) or f"one of {', '.join(FROM_TEXT)}"
         raise InputError(f"objective={objective!r} cannot be learnt from plain text", hint=hint)
-    return FROM_TEXT[objective](source, tokenizer, length=length, batch=batch, seed=seed, **options)
+    return FROM_TEXT[objective](source, tokenizer, **options)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.batch import Row
-from heedful.data.batch_options import BatchOptions
+from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
 from heedful.data.readers import are_examples
 from heedful.data.tables import read_json_data
@@ -112,17 +112,14 @@ def _encode_questions(questions: Sequence[Question], tokenizer: TokenizerProtoco
     return EncodedQuestions(encoded, flat, np.concatenate(spans), np.array(context_of, np.int64))
 
 
+@takes_options(TaskKeywords, length=384)
 def answer(
     source: Paths | Sequence[Question],
     tokenizer: TokenizerProtocol,
     *,
-    length: int = 384,
     stride: int = 128,
     question: int = 64,
-    batch: int = 32,
-    seed: int = 0,
-    truncate: bool = False,
-    encoding: str = "utf-8",
+    **keywords: Unpack[TaskKeywords],
 ) -> Batches:
     """[CLS] question [SEP] context [SEP] and where the answer starts and ends: extra["start"], extra["end"].
 
@@ -130,27 +127,27 @@ def answer(
     first token. extra["example"] is the number of the question in `squad(source)`, extra["offsets"] (B, T, 2)
     the characters of each token of the context, −1 elsewhere. `question` bounds the tokens of a question.
     """
-    options, template = BatchOptions(length, batch, seed, truncate), find_template(tokenizer)
+    options, template = BatchOptions(**keywords), find_template(tokenizer)
     held = are_examples(source, Question)
-    questions = cast(Sequence[Question], source) if held else squad(cast(Paths, source), encoding)
+    questions = cast(Sequence[Question], source) if held else squad(cast(Paths, source), options.encoding)
     name = "the questions" if held else str(source)
     texts = _encode_questions(questions, tokenizer)
     notes = options.check_lengths(
         texts.questions.lengths, "questions", name, "raise question", limit=question
     )
-    if length - template.pair_count - question <= stride:
+    width = options.length - template.pair_count
+    if width - question <= stride:
         special = f"{template.pair_count} special tokens and question={question}"
-        raise InputError(f"length={length} less {special} must exceed stride={stride}")
+        raise InputError(f"length={options.length} less {special} must exceed stride={stride}")
     asked = np.minimum(texts.questions.lengths, question)
-    windows, missing = _cut_windows(questions, texts, length - template.pair_count - asked, stride)
-    options.check_rows(len(windows), name)
+    windows, missing = _cut_windows(questions, texts, width - asked, stride)
+    order = options.bucket(asked[windows[:, 0]] + windows[:, 2] - windows[:, 1], name)
     if missing:
         left_out = f"{missing:,} of {len(questions):,} questions are left out"
         notes += (f"{left_out}: their answer is not in the text",)
     make = lambda row, epoch: _make_row(windows[row], texts, template, question)
     fingerprints = (texts.questions.fingerprint, texts.contexts.fingerprint, fingerprint_arrays((windows,)))
     data = join_fingerprints(*fingerprints, template.signature)
-    order = options.bucket(asked[windows[:, 0]] + windows[:, 2] - windows[:, 1])
     return options.build(
         "answer", tokenizer, order, make, data, notes=notes, stride=stride, question=question
     )

@@ -1,11 +1,13 @@
-"""BatchOptions: the settings that every builder of batches takes, and what follows from them."""
+"""BatchOptions: the keywords that builders of batches share, and what follows from them."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +15,48 @@ from numpy.typing import NDArray
 from heedful.checks import check_integer
 from heedful.data.batch import Row
 from heedful.data.batches import Batches, BucketedOrder, CollatedRows, ShuffledOrder
+from heedful.data.readers import Unit
 from heedful.data.tokenization import TokenizerProtocol, pad_id
-from heedful.errors import InputError
+from heedful.errors import InputError, nearest
 from heedful.padding import round_up
+
+Builder = TypeVar("Builder", bound=Callable[..., Batches])
+
+
+class BatchKeywords(TypedDict, total=False):
+    """The keywords that every builder takes."""
+
+    length: int
+    batch: int
+    seed: int
+    encoding: str
+
+
+class TaskKeywords(BatchKeywords, total=False):
+    """The keywords of a builder whose rows are whole texts."""
+
+    truncate: bool
+
+
+class TextKeywords(BatchKeywords, total=False):
+    """The keywords of a builder that cuts running text into rows."""
+
+    packed: bool
+    unit: Unit
+    cache: str | Path | None
 
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The keywords that builders share, under the same names; checked when made."""
+    """The keywords that builders share, with their defaults; checked when made."""
 
-    length: int  # the most tokens of a row
-    batch: int  # rows in a batch
-    seed: int
+    length: int = 256  # the most tokens of a row
+    batch: int = 32  # rows in a batch
+    seed: int = 0
+    encoding: str = "utf-8"  # of the files
     truncate: bool = False  # cut longer rows and say so, instead of refusing them
-    packed: bool = False  # rows run over the ends of documents
+    packed: bool = True  # rows run over the ends of documents
+    unit: Unit = "file"  # what a document is
     multiple: int = 1  # round lengths up to a multiple of it
     max_tokens: int | None = None  # the most rows × longest row of a batch
     cache: str | Path | None = None  # the folder of tokenised texts
@@ -66,12 +96,14 @@ class BatchOptions:
         lost = int((longer - limit).sum())
         return (f"{count} were cut to {limit} tokens; {lost:,} tokens are not read",)
 
-    def shuffle(self, count: int) -> ShuffledOrder:
-        """Return the order of rows of any length, drawn anew every epoch."""
+    def shuffle(self, count: int, name: str) -> ShuffledOrder:
+        """Return the order of the rows of a file, of any length, drawn anew every epoch."""
+        self.check_rows(count, name)
         return ShuffledOrder(count, self.batch, self.seed)
 
-    def bucket(self, lengths: NDArray[Any]) -> BucketedOrder:
-        """Return the order that puts rows of like length together."""
+    def bucket(self, lengths: NDArray[Any], name: str) -> BucketedOrder:
+        """Return the order that puts rows of like length together; `name` is the file they come from."""
+        self.check_rows(len(lengths), name)
         rounded = round_up(np.minimum(lengths, self.length), self.multiple)
         return BucketedOrder(rounded, self.batch, self.seed, self.max_tokens)
 
@@ -90,3 +122,32 @@ class BatchOptions:
             settings["labels"] = list(labels)
         rows = CollatedRows(order.count, make, pad)
         return Batches(rows, order, data, self.settings(kind, **settings), labels, notes, pad)
+
+
+def takes_options(keywords: Any, **defaults: Any) -> Callable[[Builder], Builder]:
+    """Give a builder the options that a TypedDict names, filled in and listed in its signature.
+
+    Their defaults are those of BatchOptions where `defaults` has no other; an unknown keyword is an error.
+    """
+    shared = {f.name: f for f in fields(BatchOptions) if f.name in keywords.__annotations__}
+    values = {name: f.default for name, f in shared.items()} | defaults
+
+    def decorate(builder: Builder) -> Builder:
+        signature = inspect.signature(builder)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(n, kind, default=v, annotation=shared[n].type) for n, v in values.items()]
+        known = [parameter.name for parameter in (*own, *added)]
+
+        @functools.wraps(builder)
+        def build_with_defaults(*arguments: Any, **options: Any) -> Batches:
+            for name in options:
+                if name not in known:
+                    hint = nearest(name, known) or f"it takes {', '.join(known)}"
+                    raise InputError(f"data.{builder.__name__} has no option {name!r}", hint=hint)
+            return builder(*arguments, **(values | options))
+
+        build_with_defaults.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        return build_with_defaults  # type: ignore[return-value]
+
+    return decorate

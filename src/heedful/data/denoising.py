@@ -7,17 +7,16 @@ right by the start token. Models differ in that token, so pass `start=model.star
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
 from heedful.checks import check_choice
 from heedful.data.batch import Row
-from heedful.data.batch_options import BatchOptions
+from heedful.data.batch_options import BatchOptions, TextKeywords, takes_options
 from heedful.data.batches import Batches, seeded_generator
 from heedful.data.corruption import NOISES, Noise, corrupt_spans, span_lengths
-from heedful.data.readers import Unit
-from heedful.data.tables import Source, open_documents
+from heedful.data.tables import Source
 from heedful.data.tokenization import (
     Ids,
     TokenizerProtocol,
@@ -25,7 +24,6 @@ from heedful.data.tokenization import (
     require_special_token,
     sentence_end_flags,
     start_token_id,
-    tokenizer_signature,
     vocabulary_names,
 )
 from heedful.data.windows import text_rows
@@ -52,68 +50,55 @@ def sentinel_ids(tokenizer: TokenizerProtocol) -> list[int]:
     return sentinels
 
 
+@takes_options(TextKeywords)
 def spans(
     source: Source,
     tokenizer: TokenizerProtocol,
     *,
-    length: int = 256,
-    batch: int = 32,
-    seed: int = 0,
-    packed: bool = True,
     density: float = 0.15,
     mean: float = 3.0,
     sentinels: Sequence[int] | None = None,
     start: int | None = None,
-    unit: Unit = "file",
-    encoding: str = "utf-8",
-    cache: str | Path | None = None,
+    **keywords: Unpack[TextKeywords],
 ) -> Batches:
     """T5's span corruption: a share `density` is cut out in spans of `mean`, a sentinel for each.
 
     The text read for a row is as long as makes the encoder's input `length` (512 → 568, targets 114).
     """
-    options = BatchOptions(length, batch, seed, packed=packed, cache=cache)
+    options = BatchOptions(**keywords)
     if not 0 < density < 1 or mean < 1:
         raise InputError(f"density={density} must lie between 0 and 1, mean={mean} be at least 1")
     marks = sentinel_ids(tokenizer) if sentinels is None else list(sentinels)
     first = start_token_id(tokenizer, start, ("pad", "bos", "eos"))
     end = find_template(tokenizer, end=True).after
-    width, _ = span_lengths(length - len(end) + 1, density, mean)
-    rows = text_rows(open_documents(source, unit, encoding), tokenizer, width, options, min_tokens=2)
+    width, _ = span_lengths(options.length - len(end) + 1, density, mean)
+    rows = text_rows(source, tokenizer, width, options, min_tokens=2)
 
     def make(row: int, epoch: int) -> Row:
         ids, _ = rows.read(row, epoch)
-        kept, cut = corrupt_spans(ids, seeded_generator(seed, epoch, row), marks, density, mean)
+        kept, cut = corrupt_spans(ids, seeded_generator(options.seed, epoch, row), marks, density, mean)
         with_end = lambda ids: np.concatenate((ids, end)).astype(np.int64)
         return {"tokens": with_end(kept), **decoder_row(with_end(cut), first)}
 
-    return options.build(
-        "spans", tokenizer, rows.order, make, rows.fingerprint, tokenizer=tokenizer_signature(tokenizer),
-        packed=packed, density=density, mean=mean, sentinels=marks, start=first,
-    )  # fmt: skip
+    return rows.build("spans", make, density=density, mean=mean, sentinels=marks, start=first)
 
 
+@takes_options(TextKeywords)
 def denoise(
     source: Source,
     tokenizer: TokenizerProtocol,
     *,
-    length: int = 256,
-    batch: int = 32,
-    seed: int = 0,
-    packed: bool = True,
     noises: Sequence[str] = ("permute", "infill"),
     rate: float = 0.3,
     mean: float = 3.0,
     start: int | None = None,
-    unit: Unit = "file",
-    encoding: str = "utf-8",
-    cache: str | Path | None = None,
+    **keywords: Unpack[TextKeywords],
 ) -> Batches:
     """BART's denoising: the noises one after another, and the text as it was to be written.
 
     blank, delete, infill, permute, rotate; BART itself used sentence permutation and infilling.
     """
-    options = BatchOptions(length, batch, seed, packed=packed, cache=cache)
+    options = BatchOptions(**keywords)
     for name in noises:
         check_choice("noise", name, NOISES)
     mask = require_special_token(tokenizer, "mask", "denoising") if {"blank", "infill"} & set(noises) else 0
@@ -121,16 +106,13 @@ def denoise(
     first = start_token_id(tokenizer, start, ("eos", "bos", "pad"))
     template = find_template(tokenizer, end=True)
     width = options.check_room(template.single_count)
-    rows = text_rows(open_documents(source, unit, encoding), tokenizer, width, options, min_tokens=2)
+    rows = text_rows(source, tokenizer, width, options, min_tokens=2)
 
     def make(row: int, epoch: int) -> Row:
         ids, _ = rows.read(row, epoch)
-        noisy, rng = ids, seeded_generator(seed, epoch, row)
+        noisy, rng = ids, seeded_generator(options.seed, epoch, row)
         for name in noises:
             noisy = NOISES[name](noisy, rng, noise)
         return {"tokens": template.wrap(noisy), **decoder_row(template.wrap(ids), first)}
 
-    return options.build(
-        "denoise", tokenizer, rows.order, make, rows.fingerprint, tokenizer=tokenizer_signature(tokenizer),
-        packed=packed, noises=list(noises), rate=rate, mean=mean, start=first,
-    )  # fmt: skip
+    return rows.build("denoise", make, noises=list(noises), rate=rate, mean=mean, start=first)

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import Unpack
 
 import numpy as np
 
 from heedful.data.batch import IGNORE, Row
-from heedful.data.batch_options import BatchOptions
-from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
-from heedful.data.readers import Unit
+from heedful.data.batch_options import BatchOptions, TaskKeywords, TextKeywords, takes_options
+from heedful.data.batches import (
+    Batches,
+    BucketedOrder,
+    ShuffledOrder,
+    fingerprint_arrays,
+    join_fingerprints,
+)
 from heedful.data.tables import Column, Source, Table, open_documents
 from heedful.data.token_cache import encode_texts, tokenize_documents
-from heedful.data.tokenization import TokenizerProtocol, find_template, tokenizer_signature
+from heedful.data.tokenization import Ids, TokenizerProtocol, find_template, tokenizer_signature
 from heedful.data.windows import TokenWindows
 from heedful.files import Paths, name_files
 
 
+@takes_options(TextKeywords)
 def next_token(
     source: Source,
     tokenizer: TokenizerProtocol,
     *,
-    length: int = 256,
-    batch: int = 32,
-    seed: int = 0,
-    packed: bool = True,
     apart: bool = True,
-    unit: Unit = "file",
     truncate: bool = False,
-    encoding: str = "utf-8",
-    cache: str | Path | None = None,
+    **keywords: Unpack[TextKeywords],
 ) -> Batches:
     """labels[t] = tokens[t + 1].
 
@@ -38,33 +38,34 @@ def next_token(
     them from seeing and predicting each other (False: one stream, as GPT-2 was trained). Not packed: one
     document a row, padded, documents of like length together.
     """
-    options = BatchOptions(length, batch, seed, truncate, packed, cache=cache)
-    template, documents = find_template(tokenizer, end=True), open_documents(source, unit, encoding)
+    options = BatchOptions(truncate=truncate, **keywords)
+    template = find_template(tokenizer, end=True)
     tokens = tokenize_documents(
-        documents, tokenizer, before=template.before, after=template.after, cache=cache
-    )
-    settings: dict[str, Any] = dict(tokenizer=tokenizer_signature(tokenizer), packed=packed, apart=apart)
-    if packed:
-        windows = TokenWindows(tokens, length, seed, ahead=1)
-        options.check_rows(len(windows), tokens.name)
-        separate = apart and len(tokens) > 1
+        open_documents(source, options.unit, options.encoding), tokenizer,
+        before=template.before, after=template.after, cache=options.cache,
+    )  # fmt: skip
+    notes: tuple[str, ...] = ()
+    order: ShuffledOrder | BucketedOrder
+    make: Callable[[int, int], Row]
+    if options.packed:
+        windows = TokenWindows(tokens, options.length, options.seed, ahead=1)
+        order, separate = options.shuffle(len(windows), tokens.name), apart and len(tokens) > 1
         make = lambda row, epoch: _window_row(windows, row, epoch, separate)
-        shuffled = options.shuffle(len(windows))
-        return options.build("next_token", tokenizer, shuffled, make, tokens.fingerprint, **settings)
-    lengths = tokens.lengths - 1
-    kept = np.flatnonzero(lengths > 0)  # a single token predicts nothing
-    options.check_rows(len(kept), tokens.name)
-    hint = "raise length, pass packed=True to cut them into rows"
-    notes = options.check_lengths(lengths[kept], "documents", tokens.name, hint)
-
-    def make_document(row: int, epoch: int) -> Row:
-        ids = tokens[int(kept[row])][: length + 1]
-        return {"tokens": ids[:-1], "labels": ids[1:]}
-
-    order = options.bucket(lengths[kept])
+    else:
+        lengths = tokens.lengths - 1
+        kept = np.flatnonzero(lengths > 0)  # a single token predicts nothing
+        order = options.bucket(lengths[kept], tokens.name)
+        hint = "raise length, pass packed=True to cut them into rows"
+        notes = options.check_lengths(lengths[kept], "documents", tokens.name, hint)
+        make = lambda row, epoch: _document_row(tokens[int(kept[row])][: options.length + 1])
     return options.build(
-        "next_token", tokenizer, order, make_document, tokens.fingerprint, notes=notes, **settings
-    )
+        "next_token", tokenizer, order, make, tokens.fingerprint, notes=notes,
+        tokenizer=tokenizer_signature(tokenizer), packed=options.packed, apart=apart,
+    )  # fmt: skip
+
+
+def _document_row(ids: Ids) -> Row:
+    return {"tokens": ids[:-1], "labels": ids[1:]}
 
 
 def _window_row(windows: TokenWindows, row: int, epoch: int, separate: bool) -> Row:
@@ -93,30 +94,27 @@ def space_completion(prompt: str, completion: str) -> str:
     return completion if meet else f" {completion}"
 
 
+@takes_options(TaskKeywords)
 def completion(
     source: Paths | Table,
     tokenizer: TokenizerProtocol,
     *,
     prompt: Column = "prompt",
     completion: Column = "completion",
-    length: int = 256,
-    batch: int = 32,
-    seed: int = 0,
-    truncate: bool = False,
+    **keywords: Unpack[TaskKeywords],
 ) -> Batches:
     """labels[t] = tokens[t + 1] where that is part of the completion or its end; the prompt has no loss.
 
     Each is tokenised by itself, as the prompt will be when the model is used. A row that is too long loses
     the beginning of its prompt, then the end of its completion.
     """
-    options = BatchOptions(length, batch, seed, truncate)
-    table, template = Table.of(source), find_template(tokenizer, end=True)
-    before = template.before
+    options, template = BatchOptions(**keywords), find_template(tokenizer, end=True)
+    table, length, before = Table.of(source, options.encoding), options.length, template.before
     pairs = (values for _, values in table.rows(prompt, completion))
     texts = (text for asked, written in pairs for text in (asked, space_completion(asked, written)))
     found = encode_texts(texts, tokenizer, name_files(table.files))
     lengths = found.lengths.reshape(-1, 2).sum(1) + template.single_count - 1
-    options.check_rows(len(lengths), found.name)
+    order = options.bucket(lengths, found.name)
     notes = options.check_lengths(lengths, "rows", found.name)
 
     def make(row: int, epoch: int) -> Row:
@@ -131,5 +129,4 @@ def completion(
 
     data = join_fingerprints(found.fingerprint, fingerprint_arrays((lengths,)))
     signature = tokenizer_signature(tokenizer)
-    order = options.bucket(lengths)
     return options.build("completion", tokenizer, order, make, data, notes=notes, tokenizer=signature)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.batch import Row
-from heedful.data.batch_options import BatchOptions
+from heedful.data.batch_options import BatchKeywords, BatchOptions, TextKeywords, takes_options
 from heedful.data.batches import Batches, seeded_generator
 from heedful.data.corruption import Masking, mask_tokens, replace_tokens
-from heedful.data.readers import Documents, Unit, split_paragraphs
+from heedful.data.readers import Documents, split_paragraphs
 from heedful.data.tables import Source, open_documents
 from heedful.data.token_cache import RaggedArray, tokenize_documents
 from heedful.data.tokenization import (
@@ -52,35 +52,28 @@ def make_masking(
     return Masking(mask, special_flags(tokenizer), continues, rate, masked, random)
 
 
+@takes_options(TextKeywords)
 def masked(
     source: Source,
     tokenizer: TokenizerProtocol,
     *,
-    length: int = 256,
-    batch: int = 32,
-    seed: int = 0,
-    packed: bool = True,
     apart: bool = True,
     rate: float = 0.15,
     keep: float = 0.1,
     random: float = 0.1,
     whole: bool = False,
     static: int = 0,
-    unit: Unit = "file",
-    encoding: str = "utf-8",
-    cache: str | Path | None = None,
+    **keywords: Unpack[TextKeywords],
 ) -> Batches:
     """Masked tokens (Devlin et al. 2019): `rate` of them predicted, 80 % hidden, 10 % random, 10 % kept.
 
     Drawn anew every epoch (RoBERTa), or `static` fixed maskings in turn (BERT had 10). `whole`: whole words.
     """
-    options = BatchOptions(length, batch, seed, packed=packed, cache=cache)
+    options, template = BatchOptions(**keywords), find_template(tokenizer)
     masking = make_masking(tokenizer, rate, whole, 1 - keep - random, random)
-    template = find_template(tokenizer)
     width = options.check_room(template.single_count)
-    documents = open_documents(source, unit, encoding)
-    rows = text_rows(documents, tokenizer, width, options, turn=not static, separate=apart)
-    rng = row_generators(seed, static)
+    rows = text_rows(source, tokenizer, width, options, turn=not static, separate=apart)
+    rng = row_generators(options.seed, static)
 
     def make(row: int, epoch: int) -> Row:
         ids, inside = rows.read(row, epoch)
@@ -90,68 +83,53 @@ def masked(
         nearest = np.clip(np.arange(len(tokens)) - len(template.before), 0, len(ids) - 1)
         return {"tokens": tokens, "labels": labels, "documents": inside[nearest]}
 
-    return options.build(
-        "masked", tokenizer, rows.order, make, rows.fingerprint,
-        tokenizer=tokenizer_signature(tokenizer), packed=packed, apart=apart, rate=rate, keep=keep,
-        random=random, whole=whole, static=static,
-    )  # fmt: skip
+    return rows.build(
+        "masked", make, apart=apart, rate=rate, keep=keep, random=random, whole=whole, static=static
+    )
 
 
+@takes_options(TextKeywords)
 def replaced(
     source: Source,
     tokenizer: TokenizerProtocol,
     *,
-    length: int = 256,
-    batch: int = 32,
-    seed: int = 0,
-    packed: bool = True,
     rate: float = 0.15,
     generated: bool = False,
-    unit: Unit = "file",
-    encoding: str = "utf-8",
-    cache: str | Path | None = None,
+    **keywords: Unpack[TextKeywords],
 ) -> Batches:
     """Replaced-token detection (Clark et al. 2020): extra["replaced"] is 1 where a token was put in, else 0.
 
     `generated` leaves the replacing to a generator: `tokens` has masks, `labels` what stood there, and
     extra["original"] the whole text.
     """
-    options = BatchOptions(length, batch, seed, packed=packed, cache=cache)
+    options, template = BatchOptions(**keywords), find_template(tokenizer)
     if generated:
         masking = make_masking(tokenizer, rate, False, 1.0, 0.0)
     else:
         masking = Masking(0, special_flags(tokenizer), None, rate, 0.0, 1.0)
-    template = find_template(tokenizer)
-    width = options.check_room(template.single_count)
-    rows = text_rows(open_documents(source, unit, encoding), tokenizer, width, options)
+    rows = text_rows(source, tokenizer, options.check_room(template.single_count), options)
 
     def make(row: int, epoch: int) -> Row:
-        ids, rng = template.wrap(rows.read(row, epoch)[0]), seeded_generator(seed, epoch, row)
+        ids, rng = template.wrap(rows.read(row, epoch)[0]), seeded_generator(options.seed, epoch, row)
         if generated:
             tokens, labels = mask_tokens(ids, rng, masking)
             return {"tokens": tokens, "labels": labels, "original": ids}
         tokens, flags = replace_tokens(ids, rng, masking)
         return {"tokens": tokens, "replaced": flags}
 
-    signature = tokenizer_signature(tokenizer)
-    return options.build(
-        "replaced", tokenizer, rows.order, make, rows.fingerprint,
-        tokenizer=signature, packed=packed, rate=rate, generated=generated,
-    )  # fmt: skip
+    return rows.build("replaced", make, rate=rate, generated=generated)
 
 
+@takes_options(BatchKeywords)
 def pairs(
     source: Source,
     tokenizer: TokenizerProtocol,
     *,
-    length: int = 256,
-    batch: int = 32,
-    seed: int = 0,
     rate: float = 0.15,
     whole: bool = False,
     static: int = 0,
-    encoding: str = "utf-8",
     cache: str | Path | None = None,
+    **keywords: Unpack[BatchKeywords],
 ) -> Batches:
     """[CLS] a [SEP] b [SEP], masked; half of the b follow their a, half are of another document (BERT §3.1).
 
@@ -159,25 +137,24 @@ def pairs(
     parted between two of its sentences (inside one if it has no other place). extra["follows"] tells the two
     kinds apart.
     """
-    options, template = BatchOptions(length, batch, seed, cache=cache), find_template(tokenizer)
+    options, template = BatchOptions(cache=cache, **keywords), find_template(tokenizer)
     if not template.between:
         raise InputError(
             "sentence pairs need a token between the two and this tokenizer has none", hint="give it [SEP]"
         )
-    width = length - template.pair_count
+    width = options.length - template.pair_count
     if width < 2:
         special = f"{template.pair_count} special tokens"
-        raise InputError(f"length={length} leaves no room for two sentences and {special}")
+        raise InputError(f"length={options.length} leaves no room for two sentences and {special}")
     masking = make_masking(tokenizer, rate, whole)
-    lines, documents = _tokenize_sentences(source, tokenizer, encoding, cache)
+    lines, documents = _tokenize_sentences(source, tokenizer, options)
     if (documents.lengths > 0).sum() < 2:
         raise InputError(
             f"{lines.name} has one document and pairs need two", hint="put blank lines between them"
         )
     pieces = split_into_pieces(documents, width)
     kept = np.flatnonzero(pieces.lengths > 1)
-    options.check_rows(len(kept), lines.name)
-    generators = row_generators(seed, static)
+    order, generators = options.bucket(pieces.lengths[kept], lines.name), row_generators(options.seed, static)
 
     def make(row: int, epoch: int) -> Row:
         rng = generators(row, epoch)
@@ -186,18 +163,17 @@ def pairs(
         tokens, labels = mask_tokens(ids, rng, masking)
         return {"tokens": tokens, "labels": labels, "types": types, "follows": follows}
 
-    order, signature = options.bucket(pieces.lengths[kept]), tokenizer_signature(tokenizer)
     return options.build(
         "pairs", tokenizer, order, make, lines.fingerprint,
-        tokenizer=signature, rate=rate, whole=whole, draws=static,
+        tokenizer=tokenizer_signature(tokenizer), rate=rate, whole=whole, draws=static,
     )  # fmt: skip
 
 
 def _tokenize_sentences(
-    source: Source, tokenizer: TokenizerProtocol, encoding: str, cache: str | Path | None
+    source: Source, tokenizer: TokenizerProtocol, options: BatchOptions
 ) -> tuple[RaggedArray, RaggedArray]:
     """Return the ids by sentences and by documents; a line is a sentence, blank lines part documents."""
-    files = open_documents(source, "file", encoding)
+    files = open_documents(source, "file", options.encoding)
 
     def read_lines() -> Iterator[list[str]]:
         for document in files:
@@ -207,7 +183,7 @@ def _tokenize_sentences(
     sentences = Documents(
         lambda: ([s] for lines in read_lines() for s in lines), files.files, settings, files.name
     )
-    lines = tokenize_documents(sentences, tokenizer, empty=True, cache=cache)
+    lines = tokenize_documents(sentences, tokenizer, empty=True, cache=options.cache)
     ends = np.fromiter((len(document) for document in read_lines()), np.int64).cumsum()
     offsets = lines.offsets[np.concatenate(([0], ends))]
     return lines, RaggedArray(lines.flat, offsets, lines.fingerprint, lines.name, lines)

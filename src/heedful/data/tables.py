@@ -35,9 +35,9 @@ class Table:
     encoding: str = "utf-8"
 
     @classmethod
-    def of(cls, source: Paths | Table) -> Table:
+    def of(cls, source: Paths | Table, encoding: str = "utf-8") -> Table:
         """Return a table as it is, or the table in these files."""
-        return source if isinstance(source, Table) else cls(source)
+        return source if isinstance(source, Table) else cls(source, encoding=encoding)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -224,7 +224,7 @@ def parallel_documents(
 ) -> tuple[Documents, Documents]:
     """Return the two sides of a parallel corpus: two files of as many lines, or two columns of a table."""
     if isinstance(paths, Table | str | Path) or len(paths) == 1:
-        table = paths if isinstance(paths, Table) else Table(paths, encoding=encoding)
+        table = Table.of(paths, encoding)
         first, second = columns or (0, 1)
         return table.column(first), table.column(second)
     if len(paths) != 2:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import cast
+from typing import Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heedful.data.batch import IGNORE, Row
-from heedful.data.batch_options import BatchOptions
+from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, fingerprint_arrays, join_fingerprints
 from heedful.data.labels import LabelNames
 from heedful.data.readers import are_examples
@@ -130,6 +130,7 @@ def _encode_sentences(
     return tokens, np.concatenate(codes), lost
 
 
+@takes_options(TaskKeywords, length=128)
 def tag(
     source: Paths | Sequence[Sentence],
     tokenizer: TokenizerProtocol,
@@ -137,26 +138,21 @@ def tag(
     word: int | None = None,
     column: int | None = None,
     labels: Sequence[str] | None = None,
-    length: int = 128,
-    batch: int = 32,
-    seed: int = 0,
-    truncate: bool = False,
-    encoding: str = "utf-8",
+    **keywords: Unpack[TaskKeywords],
 ) -> Batches:
     """A tag for every word: the first token of a word is labelled, the others are ignored.
 
     `word` and `column` choose the columns of a CoNLL file. For evaluation pass `labels=train.labels`.
     """
-    options, template = BatchOptions(length, batch, seed, truncate), find_template(tokenizer)
+    options, template = BatchOptions(**keywords), find_template(tokenizer)
     names, held = LabelNames(labels), are_examples(source, Sentence)
     name = "the sentences" if held else str(source)
-    read = lambda: conll(cast(Paths, source), word, column, encoding)
+    read = lambda: conll(cast(Paths, source), word, column, options.encoding)
     sentences = cast(Sequence[Sentence], source) if held else read()
     tokens, codes, lost = _encode_sentences(sentences, tokenizer, names, name)
     flat, settled = names.sort(codes)
-    lengths, width = tokens.lengths + template.single_count, length - template.single_count
-    options.check_rows(len(tokens), name)
-    notes = options.check_lengths(lengths, "sentences", name)
+    lengths = tokens.lengths + template.single_count
+    order, notes = options.bucket(lengths, name), options.check_lengths(lengths, "sentences", name)
     if lost:
         dropped = f"{lost:,} words have no token of their own, so no label"
         notes += (f"{dropped}: the tokenizer drops or joins them",)
@@ -164,10 +160,10 @@ def tag(
     ignored = Template((IGNORE,) * len(template.before), (IGNORE,) * len(template.after))
 
     def make(row: int, epoch: int) -> Row:
-        return {"tokens": template.wrap(tokens[row][:width]), "labels": ignored.wrap(tags[row][:width])}
+        wrap = lambda template, rows: template.wrap(rows[row], options.length)
+        return {"tokens": wrap(template, tokens), "labels": wrap(ignored, tags)}
 
     data = join_fingerprints(tokens.fingerprint, fingerprint_arrays((flat,)))
     return options.build(
-        "tag", tokenizer, options.bucket(lengths), make, data,
-        notes=notes, labels=settled, frame=template.signature,
-    )  # fmt: skip
+        "tag", tokenizer, order, make, data, notes=notes, labels=settled, frame=template.signature
+    )

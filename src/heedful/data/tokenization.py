@@ -148,12 +148,24 @@ class Template:
         parts = f"before={self.before}, after={self.after}, between={self.between}"
         return f"Frame({parts}, typed={self.has_types})"
 
-    def wrap(self, ids: Sequence[int] | NDArray[np.generic]) -> Ids:
-        """Return one text between its special tokens."""
-        return np.concatenate((self.before, np.asarray(ids, np.int64), self.after)).astype(np.int64)
+    def wrap(self, ids: Sequence[int] | NDArray[np.generic], length: int | None = None) -> Ids:
+        """Return one text between its special tokens, cut from the end to `length` tokens in all."""
+        kept = ids if length is None else ids[: max(length - self.single_count, 0)]
+        return np.concatenate((self.before, np.asarray(kept, np.int64), self.after)).astype(np.int64)
 
-    def wrap_pair(self, a: Sequence[int] | Ids, b: Sequence[int] | Ids) -> tuple[Ids, Ids]:
-        """Return two texts as one sequence, and the type of each token: 0 up to the separator, then 1."""
+    def wrap_pair(
+        self, a: Sequence[int] | Ids, b: Sequence[int] | Ids, length: int | None = None
+    ) -> tuple[Ids, Ids]:
+        """Return two texts as one sequence, and the type of each token: 0 up to the separator, then 1.
+
+        Both are cut from the end to `length` tokens in all, the longer one first.
+        """
+        if length is not None:
+            excess = max(len(a) + len(b) + self.pair_count - length, 0)
+            longer = min(abs(len(a) - len(b)), excess)
+            both = excess - longer
+            cuts = (longer, 0) if len(a) >= len(b) else (0, longer)
+            a, b = a[: len(a) - cuts[0] - (both + 1) // 2], b[: len(b) - cuts[1] - both // 2]
         first = np.concatenate((self.before, np.asarray(a, np.int64), self.between))
         second = np.concatenate((np.asarray(b, np.int64), self.after))
         types = np.repeat([0, int(self.has_types)], [len(first), len(second)])

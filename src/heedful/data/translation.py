@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from heedful.data.batch import IGNORE, Batch, pad_batch
-from heedful.data.batch_options import BatchOptions
+from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, Indices, RowSource, join_fingerprints
 from heedful.data.readers import Documents
 from heedful.data.tables import Column, Table, parallel_documents
@@ -114,6 +115,7 @@ class FixedShapeRows:
         return pad_batch(batch, size, multiple, self.pad)
 
 
+@takes_options(TaskKeywords)
 def parallel(
     paths: Paths | Table,
     tokenizer: TokenizerProtocol,
@@ -121,15 +123,11 @@ def parallel(
     *,
     columns: tuple[Column, Column] | None = None,
     prefix: str = "",
-    length: int = 256,
-    batch: int = 32,
-    max_tokens: int | None = None,
-    seed: int = 0,
     start: int | None = None,
-    truncate: bool = False,
+    max_tokens: int | None = None,
     multiple: int = 1,
-    encoding: str = "utf-8",
     cache: str | Path | None = None,
+    **keywords: Unpack[TaskKeywords],
 ) -> Batches:
     """A text and what is to be written for it: two files of as many lines, or two columns of a table.
 
@@ -138,15 +136,14 @@ def parallel(
     `multiple` rounds lengths up and fills batches with empty rows (of number −1): the loss is the same, and
     few shapes are left, as recorded steps want (TrainConfig(graph=True)).
     """
-    options = BatchOptions(length, batch, seed, truncate, False, multiple, max_tokens, cache)
-    source, target = parallel_documents(paths, columns, encoding)
+    options = BatchOptions(multiple=multiple, max_tokens=max_tokens, cache=cache, **keywords)
+    source, target = parallel_documents(paths, columns, options.encoding)
     target_tokenizer = target_tokenizer or tokenizer
     template, target_template = (find_template(t, end=True) for t in (tokenizer, target_tokenizer))
     first = start_token_id(target_tokenizer, start, ("bos", "pad", "eos"))
     sources = tokenize_documents(_add_prefix(source, prefix), tokenizer, empty=True, cache=cache)
     targets = tokenize_documents(target, target_tokenizer, empty=True, cache=cache)
     kept = np.flatnonzero((sources.lengths > 0) & (targets.lengths > 0))
-    options.check_rows(len(kept), sources.name)
     source_lengths = sources.lengths[kept] + template.single_count
     lengths = np.maximum(source_lengths, targets.lengths[kept] + target_template.single_count)
     notes = options.check_lengths(lengths, "pairs", sources.name)
@@ -159,10 +156,10 @@ def parallel(
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(target_tokenizer) else 0
     signatures = f"({template.signature}, {target_template.signature})"
     data = join_fingerprints(sources.fingerprint, targets.fingerprint, signatures)
-    rows: RowSource = PairRows(sources, targets, kept, template, target_template, length, first, pad)
+    rows: RowSource = PairRows(sources, targets, kept, template, target_template, options.length, first, pad)
     if multiple > 1:
         rows = FixedShapeRows(rows, options, pad)
-    return Batches(rows, options.bucket(lengths), data, settings, notes=notes, pad=pad)
+    return Batches(rows, options.bucket(lengths, sources.name), data, settings, notes=notes, pad=pad)
 
 
 def _add_prefix(texts: Documents, prefix: str) -> Documents:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heedful.data.batch import Row
 from heedful.data.batch_options import BatchOptions
-from heedful.data.batches import BucketedOrder, ShuffledOrder, seeded_generator
-from heedful.data.readers import Documents
+from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder, seeded_generator
+from heedful.data.tables import Source, open_documents
 from heedful.data.token_cache import RaggedArray, tokenize_documents
-from heedful.data.tokenization import Ids, TokenizerProtocol, find_template
+from heedful.data.tokenization import Ids, TokenizerProtocol, find_template, tokenizer_signature
 
 SHIFT = 0x5A1F7  # tells the draw of an epoch's shift from that of a row
 
@@ -103,10 +105,19 @@ class TextRows:
     read: Callable[[int, int], tuple[Ids, Ids | None]]
     order: BucketedOrder | ShuffledOrder
     fingerprint: str
+    tokenizer: TokenizerProtocol
+    options: BatchOptions
+
+    def build(self, kind: str, make: Callable[[int, int], Row], **settings: Any) -> Batches:
+        """Return the batches of what make(row, epoch) does to these rows."""
+        return self.options.build(
+            kind, self.tokenizer, self.order, make, self.fingerprint,
+            tokenizer=tokenizer_signature(self.tokenizer), packed=self.options.packed, **settings,
+        )  # fmt: skip
 
 
 def text_rows(
-    source: Documents, tokenizer: TokenizerProtocol, width: int, options: BatchOptions, *,
+    source: Source, tokenizer: TokenizerProtocol, width: int, options: BatchOptions, *,
     min_tokens: int = 1, turn: bool = True, separate: bool = False,
 ) -> TextRows:  # fmt: skip
     """Return rows of at most `width` tokens, without special tokens: windows if packed, else pieces.
@@ -114,21 +125,24 @@ def text_rows(
     Packed rows run over the ends of documents; an end token stands between two. If they are kept
     `separate`, each token comes with the number of its document.
     """
+    documents = open_documents(source, options.unit, options.encoding)
+    end = find_template(tokenizer, end=True).after if options.packed else ()
+    tokens = tokenize_documents(documents, tokenizer, after=end, cache=options.cache)
+    order: BucketedOrder | ShuffledOrder
     if options.packed:
-        end = find_template(tokenizer, end=True).after
-        tokens = tokenize_documents(source, tokenizer, after=end, cache=options.cache)
         windows = TokenWindows(tokens, width, options.seed, turn=turn)
-        options.check_rows(len(windows), tokens.name)
+        order = options.shuffle(len(windows), tokens.name)
+    else:
+        pieces = split_into_pieces(tokens, width)
+        kept = np.flatnonzero(pieces.lengths >= min_tokens)
+        options.check_rows(len(kept), tokens.name)
+        order = BucketedOrder(pieces.lengths[kept], options.batch, options.seed)
 
-        def read_window(row: int, epoch: int) -> tuple[Ids, Ids | None]:
-            positions, _ = windows.positions(row, epoch)
-            ids = tokens.flat[positions].astype(np.int64)
-            return ids, windows.documents(positions) if separate and len(tokens) > 1 else None
+    def read(row: int, epoch: int) -> tuple[Ids, Ids | None]:
+        if not options.packed:
+            return pieces[int(kept[row])], None
+        positions, _ = windows.positions(row, epoch)
+        ids = tokens.flat[positions].astype(np.int64)
+        return ids, windows.documents(positions) if separate and len(tokens) > 1 else None
 
-        return TextRows(read_window, options.shuffle(len(windows)), tokens.fingerprint)
-    tokens = tokenize_documents(source, tokenizer, cache=options.cache)
-    pieces = split_into_pieces(tokens, width)
-    kept = np.flatnonzero(pieces.lengths >= min_tokens)
-    options.check_rows(len(kept), tokens.name)
-    order = BucketedOrder(pieces.lengths[kept], options.batch, options.seed)
-    return TextRows(lambda row, epoch: (pieces[int(kept[row])], None), order, tokens.fingerprint)
+    return TextRows(read, order, tokens.fingerprint, tokenizer, options)

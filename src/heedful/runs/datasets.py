@@ -165,7 +165,7 @@ class TrainingData:
                 else (s.get("text", "text"),)
             )
             columns = [*columns, *([s["pair"]] if "pair" in s else [])]
-            rows = Table.of(self.source(self.files))
+            rows = Table.of(self.source(self.files), encoding)
             yield from (text + "\n" for _, values in rows.rows(*columns) for text in values)
 
 

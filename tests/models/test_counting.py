@@ -14,6 +14,7 @@ from heedful.models import FAMILIES, presets
 from heedful.models.base import LM
 from heedful.nn.context import PartState
 from heedful.nn.init import initialise
+from heedful.nn.moe import MoE
 from heedful.nn.state import KV, RecurrentState, SlidingKV, StateGroup
 
 PARAMETERS = {
@@ -84,6 +85,23 @@ def test_a_token_meets_a_few_experts_only() -> None:
     found = heedful.count("deepseek-v3")
     assert found.active == 37_552_297_472
     assert found.active - found.components["embed.token"] == 36_625_618_432
+
+
+@pytest.mark.parametrize(
+    ("preset", "total", "active"),
+    [
+        ("deepseek-v2-lite", 15_706_484_224, 2_661_150_208),
+        ("deepseek-v2", 235_741_434_880, 21_375_800_320),
+        ("deepseek-v3", 671_026_419_200, 37_552_297_472),
+    ],
+)
+def test_deepseeks_parts_hold_as_many_parameters_as_published(preset: str, total: int, active: int) -> None:
+    model = heedful.build(preset, device="meta")
+    experts = [part for part in model.modules() if isinstance(part, MoE)]
+    idle = sum(part.total_parameters() - part.active_parameters() for part in experts)
+    biases = sum(b.numel() for part in experts for b in part.buffers())
+    assert sum(p.numel() for p in model.parameters()) + biases == total
+    assert total - idle == active
 
 
 def test_gpt3_as_the_notes_count_it() -> None:

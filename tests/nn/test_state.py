@@ -177,3 +177,12 @@ def test_a_bias_of_the_scores_and_angles_by_length_follow_the_keys(padded: bool)
         one, two = stack(piece, ctx, state), stack(piece, ctx, other)
         assert same(one[known[:, past:end]], two[known[:, past:end]])
         past = end
+
+
+@torch.no_grad()
+def test_a_t5_can_crop_its_state_to_try_another_continuation() -> None:
+    model = tiny("t5")
+    state = model.start(torch.arange(5, 11)[None])
+    first = model.step(torch.tensor([[7, 8]]), state)
+    state.crop(1)
+    assert (model.step(torch.tensor([[7, 8]]), state) - first).abs().max() <= 1e-6

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import heedful
 from heedful import Watch
 from heedful.errors import InputError
 from heedful.inspect.attention import attention
@@ -174,3 +175,12 @@ def test_a_pattern_that_was_misspelt_is_refused_by_attention_too() -> None:
     model = tiny("gpt2")
     with pytest.raises(InputError, match=r"blocks\.0\.attn"):
         attention(model, [1, 2, 3], only=["blocks.0.atn"])
+
+
+@torch.no_grad()
+def test_a_bloom_in_bfloat16_can_be_watched() -> None:
+    """Its distances are float32, its values are not."""
+    model = heedful.build("bloom", vocab=50, dim=24, layers=1, heads=6, dtype=torch.bfloat16, seed=0).eval()
+    tokens, watch = torch.randint(50, (2, 7)), Watch("*.pattern")
+    assert (model(tokens, watch=watch) - model(tokens)).abs().max() <= 0.02
+    assert watch["blocks.0.attn.pattern"].dtype == torch.bfloat16

@@ -5,43 +5,36 @@ python -m tests.parity.table
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 from pathlib import Path
 
 import heedful
-from tests.parity import harness
-from tests.parity.harness import Case
-
-FILES = (
-    *("test_decoders", "test_bloom", "test_deepseek", "test_mamba"),
-    *("test_encoders", "test_deberta", "test_encoder_decoders"),
-)
+from tests.parity.cases import CASES, Case
+from tests.parity.harness import publish, random_inputs, run_ours, run_theirs
 
 
 def differences(case: Case, folder: Path) -> tuple[str, float, float]:
-    """Family, largest logit difference, largest pattern difference."""
-    reference, model = harness.make(case, folder), heedful.load(folder)
-    tokens, types = harness.inputs(model, case)
-    target = harness.target_for(model)
-    expected = harness.run_theirs(reference, tokens, types, target)
-    logits = (harness.run_ours(model, tokens, types, target) - expected[case.output]).abs().max()
-    patterns = -1.0  # none compared
+    """Return the family, the largest difference of logits and that of patterns, -1 if none is compared."""
+    reference, model = publish(case, folder).reference, heedful.load(folder)
+    inputs = random_inputs(model, case)
+    expected = run_theirs(reference, *inputs)
+    logits = (run_ours(model, *inputs) - expected[case.output]).abs().max()
+    patterns = -1.0
     for name, key in case.patterns.items():
         watch = heedful.Watch(name)
-        harness.run_ours(model, tokens, types, target, watch=watch)
+        run_ours(model, *inputs, watch=watch)
         for layer, attention in enumerate(expected[key]):
             patterns = max(patterns, float((watch[name.replace("*", str(layer))] - attention).abs().max()))
     return model.family.name, float(logits), patterns
 
 
 def main() -> None:
+    """Print the table."""
     rows: dict[str, list[tuple[float, float]]] = {}
-    for file in FILES:
-        for case in importlib.import_module(f"tests.parity.{file}").CASES:
-            with tempfile.TemporaryDirectory() as folder:
-                family, *found = differences(case, Path(folder))
-                rows.setdefault(family, []).append((found[0], found[1]))
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            family, logits, patterns = differences(case, Path(folder))
+            rows.setdefault(family, []).append((logits, patterns))
     print("| family | configs | largest logit difference | largest pattern difference |")
     print("| --- | --- | --- | --- |")
     for family, found in rows.items():

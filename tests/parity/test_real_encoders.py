@@ -11,7 +11,7 @@ from torch import Tensor
 
 import heedful
 from heedful.models.base import Model
-from tests.parity import harness
+from tests.parity.harness import read_tensors
 
 ANTIBODY = (
     "**QLV*SGVEVKKPGASVKVSCKASGYTFTNYYMYWVRQAPGQGLEWMGGINPSNGGTNFNEKFKNRVTLTTDSSTTTAYMELKSLQFDDTAVYYCARRDYR"
@@ -83,6 +83,6 @@ def test_a_trained_file_equals_transformers_and_is_given_back(
     tokens = torch.randint(5, len(ids), (2, 40))
     assert (model(tokens) - reference(tokens).logits).abs().max() <= 1e-4
     heedful.save(model, tmp_path)
-    before, after = harness.read(weights_folder / name), harness.read(tmp_path)
+    before, after = read_tensors(weights_folder / name), read_tensors(tmp_path)
     assert set(before) == set(after)
     assert all(torch.equal(before[key], after[key]) for key in before)

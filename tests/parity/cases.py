@@ -1,0 +1,344 @@
+"""Published architectures at tiny sizes: a row for each family, config and class of `transformers`.
+
+A family's line says how its rows begin; a row says what is special: its name, the end of the class's name,
+and the values of the config that differ. tests/parity/test_published.py runs the four checks on every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Patterns = dict[str, str]  # our watched name with * for the layer → their field
+ATTENTIONS: Patterns = {"blocks.*.attn.pattern": "attentions"}
+SEQ2SEQ: Patterns = {
+    "encoder.*.attn.pattern": "encoder_attentions",
+    "decoder.*.attn.pattern": "decoder_attentions",
+    "decoder.*.cross.pattern": "cross_attentions",
+}
+OUTPUTS = {"Model": "last_hidden_state", "ForQuestionAnswering": "span"}  # of other classes: logits
+
+
+@dataclass(frozen=True)
+class Case:
+    """One published architecture at one tiny size."""
+
+    id: str
+    architecture: str  # class in transformers, e.g. "BertForMaskedLM"
+    config: str  # e.g. "BertConfig"
+    values: dict[str, Any]
+    output: str = "logits"  # which field of their output is ours
+    patterns: Patterns = field(default_factory=dict)
+    types: bool = False  # also feed token types
+    prepare: Callable[[Any], None] | None = None  # change their model before it is saved
+    dropped: tuple[str, ...] = ()  # published buffers that ours leaves out, listed
+    tolerance: float = 1e-4
+
+    def __str__(self) -> str:
+        return self.id
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What all rows of one family share."""
+
+    family: str  # begins the ids
+    stem: str  # begins the names of the classes: "Bert"
+    config: str
+    values: dict[str, Any]
+    patterns: Patterns = field(default_factory=dict)
+    types: bool = False
+    prepare: Callable[[Any], None] | None = None
+
+    def __call__(self, name: str, kind: str, *changes: dict[str, Any], **more: Any) -> Case:
+        """Return one row: its name, the end of the class's name, changed values; Case's fields by keyword."""
+        fields = {"patterns": self.patterns, "types": self.types, "prepare": self.prepare}
+        fields |= {"output": OUTPUTS.get(kind, "logits")} | more
+        values = dict(self.values)
+        for change in changes:
+            values |= change
+        id = f"{self.family}-{name}" if name else self.family
+        return Case(id, f"{self.stem}{kind}", self.config, values, **fields)
+
+
+def find_case(id: str) -> Case:
+    """Return the row of this id."""
+    return next(case for case in CASES if case.id == id)
+
+
+# Changes of a published model before it is saved: what starts at zero, or tied, would show no mistake.
+
+
+def steer(model: Any) -> None:
+    """Let the choice of experts follow the bias as well as the scores."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.add_(torch.randn_like(buffer) * 0.1)
+
+
+def untie(model: Any) -> None:
+    """Give it an output matrix of its own, as published files of T5 1.1 have."""
+    model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+
+
+def shift(model: Any) -> None:
+    """Give the logits a bias that is not all zero."""
+    model.final_logits_bias.normal_()
+
+
+def sines(model: Any) -> None:
+    """Put the paper's sines back: positions are no parameters to be moved."""
+    shift(model)
+    for stack in (model.model.encoder, model.model.decoder):
+        stack.embed_positions.weight.data = stack.embed_positions.create_weight()
+
+
+# Decoders.
+
+gpt2 = Rows(
+    "gpt2", "GPT2", "GPT2Config",
+    {"vocab_size": 99, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 32},
+)  # fmt: skip
+gpt = Rows("gpt", "OpenAIGPT", "OpenAIGPTConfig", gpt2.values)
+LLAMA = {
+    "vocab_size": 99, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+llama = Rows("llama", "Llama", "LlamaConfig", LLAMA)
+mistral = Rows("mistral", "Mistral", "MistralConfig", LLAMA)
+bloom = Rows(
+    "bloom", "Bloom", "BloomConfig", {"vocab_size": 99, "hidden_size": 48, "n_layer": 2, "n_head": 6}
+)
+mamba = Rows(
+    "mamba", "Mamba", "MambaConfig",
+    {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "state_size": 8, "pad_token_id": 0},
+)  # fmt: skip
+DEEPSEEK: dict[str, Any] = {
+    "vocab_size": 99, "hidden_size": 24, "intermediate_size": 20, "moe_intermediate_size": 12,
+    "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "first_k_dense_replace": 1,
+    "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3, "kv_lora_rank": 10,
+    "q_lora_rank": 14, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6,
+    "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+deepseek2 = Rows("deepseek-v2", "DeepseekV2", "DeepseekV2Config", {**DEEPSEEK, "routed_scaling_factor": 1.5})
+deepseek3 = Rows(
+    "deepseek-v3", "DeepseekV3", "DeepseekV3Config", {**DEEPSEEK, "n_group": 4, "topk_group": 2},
+    prepare=steer,
+)  # fmt: skip
+LIMITED = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}
+PLAIN: dict[str, Any] = {"q_lora_rank": None, "v_head_dim": 9, "n_shared_experts": 1, "num_hidden_layers": 2}
+CAUSAL, CLASSIFY, TAG = "ForCausalLM", "ForSequenceClassification", "ForTokenClassification"
+TWO_LAYERS = {"num_hidden_layers": 2}
+UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
+
+
+def rope(kind: str, **values: float) -> dict[str, Any]:
+    """Return the values of a config whose rotations are stretched."""
+    if kind in ("yarn", "llama3"):
+        values = {"original_max_position_embeddings": 16, **values}
+    return {"rope_parameters": {"rope_theta": 5000.0, "rope_type": kind, **values}}
+
+
+DECODERS = [
+    gpt2("", "LMHeadModel", patterns=ATTENTIONS),
+    gpt2("untied", "LMHeadModel", UNTIED, {"n_inner": 40}),
+    gpt2("relu", "LMHeadModel", {"activation_function": "relu", "n_head": 1}),
+    gpt2("none", "Model"),
+    gpt2("tag", TAG, {"num_labels": 5}),
+    gpt2("classify", CLASSIFY, {"num_labels": 3, "pad_token_id": 0}),
+    gpt("", "LMHeadModel", patterns=ATTENTIONS),
+    gpt("none", "Model", {"n_head": 4}),
+    llama("", CAUSAL, patterns=ATTENTIONS),
+    llama("all-heads", CAUSAL, {"num_key_value_heads": 6}),
+    llama("one-kv", CAUSAL, {"num_key_value_heads": 1}),
+    llama("odd-heads", CAUSAL, {"num_attention_heads": 3, "num_key_value_heads": 3}),
+    llama("tied", CAUSAL, TIED),
+    llama("biases", CAUSAL, {"attention_bias": True, "mlp_bias": True}),
+    llama("wide-heads", CAUSAL, {"head_dim": 16}),
+    llama("linear", CAUSAL, rope("linear", factor=4.0)),
+    llama("dynamic-short", CAUSAL, rope("dynamic", factor=2.0)),
+    llama("dynamic-long", CAUSAL, rope("dynamic", factor=2.0), {"max_position_embeddings": 8}),
+    llama("yarn", CAUSAL, rope("yarn", factor=4.0)),
+    llama(
+        "yarn-mscale", CAUSAL,
+        rope("yarn", factor=4.0, beta_fast=16.0, beta_slow=2.0, mscale=0.7, mscale_all_dim=0.5),
+    ),
+    llama("3", CAUSAL, rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)),
+    llama("classify", CLASSIFY, {"num_labels": 3}),
+    llama("tag", TAG, {"num_labels": 4}),
+    llama("none", "Model"),
+    mistral("", CAUSAL, {"sliding_window": 4}, patterns=ATTENTIONS),
+    mistral("full", CAUSAL, {"sliding_window": None}),
+    bloom("6-heads", CAUSAL, patterns=ATTENTIONS),
+    bloom("8-heads", CAUSAL, {"n_head": 8}, patterns=ATTENTIONS),
+    bloom("3-heads", CAUSAL, {"n_head": 3}),
+    bloom("1-head", CAUSAL, {"n_head": 1}),
+    bloom("untied", CAUSAL, UNTIED),
+    bloom("none", "Model"),
+    bloom("tag", TAG, {"num_labels": 5}),
+    bloom("span", "ForQuestionAnswering"),
+    bloom("classify", CLASSIFY, {"pad_token_id": 0}),
+    deepseek2("greedy", CAUSAL, patterns=ATTENTIONS),
+    deepseek2("groups", CAUSAL, LIMITED, PLAIN),
+    deepseek2("yarn", CAUSAL, LIMITED, rope("yarn", factor=4.0, mscale=0.707, mscale_all_dim=0.707),
+              patterns=ATTENTIONS),
+    deepseek2("biases", CAUSAL, {"attention_bias": True, "mlp_bias": True, "first_k_dense_replace": 0}),
+    deepseek2("classify", CLASSIFY, {"num_labels": 3}, TWO_LAYERS),
+    deepseek2("none", "Model", TWO_LAYERS),
+    deepseek3("grouped", CAUSAL, patterns=ATTENTIONS),
+    deepseek3("plain", CAUSAL, PLAIN, {"norm_topk_prob": False, "n_group": 1, "topk_group": 1}),
+    deepseek3("tied", CAUSAL, TIED, TWO_LAYERS),
+    deepseek3("yarn", CAUSAL, rope("yarn", factor=4.0, mscale=1.0, mscale_all_dim=0.8, beta_fast=16.0),
+              patterns=ATTENTIONS),
+    deepseek3("halves", CAUSAL,
+              {"rope_interleave": False, "attention_bias": True, "routed_scaling_factor": 0.7}),
+    deepseek3("dense", CAUSAL, {"first_k_dense_replace": 2}, TWO_LAYERS),
+    deepseek3("long", CAUSAL, rope("dynamic", factor=2.0), {"max_position_embeddings": 8}, TWO_LAYERS),
+    deepseek3("tag", TAG, {"num_labels": 4}, TWO_LAYERS),
+    mamba("", CAUSAL),
+    mamba("untied", CAUSAL, UNTIED, {"expand": 3}),
+    mamba("biases", CAUSAL, {"use_bias": True, "use_conv_bias": False}),
+    mamba("odd", CAUSAL, {"hidden_size": 20, "time_step_rank": 5, "state_size": 3, "conv_kernel": 3,
+                          "layer_norm_epsilon": 1e-3}),
+    mamba("narrow", CAUSAL, {"residual_in_fp32": False, "conv_kernel": 2}),
+    mamba("none", "Model"),
+]  # fmt: skip
+
+# Encoders.
+
+BERT = {
+    "vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "intermediate_size": 40, "max_position_embeddings": 32, "layer_norm_eps": 1e-6,
+}  # fmt: skip
+NARROW = {**BERT, "embedding_size": 12}
+DISTIL = {
+    "vocab_size": 99, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 32,
+}  # fmt: skip
+DEBERTA = {
+    "vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "intermediate_size": 40, "max_position_embeddings": 32, "relative_attention": True,
+    "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
+}  # fmt: skip
+V3 = {"position_buckets": 4, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+bert = Rows("bert", "Bert", "BertConfig", BERT, ATTENTIONS, types=True)
+roberta = Rows("roberta", "Roberta", "RobertaConfig", BERT, ATTENTIONS)
+xlm = Rows("xlm-roberta", "XLMRoberta", "XLMRobertaConfig", BERT)
+distil = Rows("distilbert", "DistilBert", "DistilBertConfig", DISTIL, ATTENTIONS)
+albert = Rows("albert", "Albert", "AlbertConfig", NARROW, ATTENTIONS, types=True)
+electra = Rows("electra", "Electra", "ElectraConfig", NARROW, ATTENTIONS, types=True)
+deberta = Rows("deberta", "Deberta", "DebertaConfig", DEBERTA, ATTENTIONS)
+deberta2 = Rows("deberta-v2", "DebertaV2", "DebertaV2Config", DEBERTA, ATTENTIONS)
+MLM, PRETRAIN, SPAN = "ForMaskedLM", "ForPreTraining", "ForQuestionAnswering"
+RELU = {"hidden_act": "relu"}
+TYPED = {"position_biased_input": True, "type_vocab_size": 2}
+
+ENCODERS = [
+    bert("pretrain", PRETRAIN, output="prediction_logits"),
+    bert("pretrain-untied", PRETRAIN, UNTIED, output="prediction_logits"),
+    bert("mlm", MLM, {"hidden_act": "gelu_new", "num_attention_heads": 1}),
+    bert("mlm-untied", MLM, RELU, UNTIED, {"type_vocab_size": 3}),
+    bert("next", "ForNextSentencePrediction"),
+    bert("classify", CLASSIFY, {"num_labels": 3, "hidden_act": "silu"}),
+    bert("tag", TAG, {"num_labels": 5}),
+    bert("span", SPAN),
+    bert("none", "Model"),
+    roberta("mlm", MLM),
+    roberta("mlm-untied", MLM, RELU, UNTIED, {"pad_token_id": 0, "type_vocab_size": 1}),
+    roberta("classify", CLASSIFY, {"num_labels": 3, "pad_token_id": 4}),
+    roberta("tag", TAG, {"num_labels": 5}),
+    roberta("span", SPAN),
+    roberta("none", "Model"),
+    xlm("mlm", MLM, patterns=ATTENTIONS),
+    xlm("tag", TAG, {"num_labels": 5}),
+    distil("mlm", MLM),
+    distil("mlm-untied", MLM, UNTIED, {"activation": "relu", "n_heads": 1}),
+    distil("classify", CLASSIFY, {"num_labels": 3}),
+    distil("tag", TAG, {"num_labels": 5, "sinusoidal_pos_embds": True}),
+    distil("span", SPAN),
+    distil("none", "Model"),
+    albert("pretrain", PRETRAIN, {"num_hidden_layers": 3}, output="prediction_logits"),
+    albert("mlm-groups", MLM, {"num_hidden_layers": 4, "num_hidden_groups": 2}),
+    albert("mlm-untied", MLM, RELU, UNTIED, {"embedding_size": 24}),
+    albert("classify", CLASSIFY, {"num_labels": 3}),
+    albert("tag", TAG, {"num_labels": 5, "inner_group_num": 2}),
+    albert("span", SPAN, {"num_attention_heads": 1}),
+    albert("none", "Model", {"num_hidden_layers": 5, "num_hidden_groups": 3, "inner_group_num": 2}),
+    electra("detect", PRETRAIN),
+    electra("detect-wide", PRETRAIN, RELU, {"embedding_size": 24}),
+    electra("mlm", MLM),
+    electra("mlm-untied", MLM, RELU, UNTIED, {"embedding_size": 24}),
+    electra("classify", CLASSIFY, {"num_labels": 3}),
+    electra("tag", TAG, {"num_labels": 5}),
+    electra("span", SPAN),
+    electra("none", "Model"),
+    deberta("mlm", MLM, {"legacy": False}),
+    deberta("mlm-legacy", MLM, {"hidden_act": "gelu_new", "num_attention_heads": 1}),
+    deberta("mlm-legacy-untied", MLM, UNTIED, {"embedding_size": 16}),
+    deberta("near", "Model", {"max_relative_positions": 4}),
+    deberta("c2p", "Model", {"pos_att_type": "c2p"}),
+    deberta("p2c", "Model", {"pos_att_type": ["p2c"]}),
+    deberta("both-and-types", "Model", TYPED, types=True),
+    deberta("content-only", "Model", {"relative_attention": False, "position_biased_input": True}),
+    deberta("classify", CLASSIFY, {"num_labels": 3, "pooler_hidden_act": "tanh"}),
+    deberta("tag", TAG, {"num_labels": 5}),
+    deberta("span", SPAN),
+    deberta2("mlm-v3", MLM, V3, {"legacy": False}),
+    deberta2("mlm-legacy", MLM),
+    deberta2("mlm-legacy-untied", MLM, V3, UNTIED, {"embedding_size": 16}),
+    deberta2("own-projections", "Model", {"position_buckets": 6, "norm_rel_ebd": "layer_norm"}),
+    deberta2("no-buckets", "Model", {"share_att_key": True, "max_relative_positions": 5}),
+    deberta2("conv", "Model", V3, {"conv_kernel_size": 3, "conv_act": "gelu"}),
+    deberta2("conv-wide", "Model", {"conv_kernel_size": 5, "conv_groups": 2}),
+    deberta2("c2p", "Model", {"pos_att_type": "c2p", "position_buckets": 4}),
+    deberta2("p2c-shared", "Model", {"pos_att_type": "p2c", "share_att_key": True}),
+    deberta2("both-and-types", "Model", TYPED, types=True),
+    deberta2("content-only", "Model", {"relative_attention": False, "pos_att_type": None}),
+    deberta2("classify", CLASSIFY, V3, {"num_labels": 3}),
+    deberta2("tag", TAG, V3, {"num_labels": 5}),
+    deberta2("span", SPAN, V3, RELU),
+]
+
+# Encoder-decoders.
+
+T5 = {
+    "vocab_size": 99, "d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 2, "num_heads": 3,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10,
+}  # fmt: skip
+BART = {
+    "vocab_size": 99, "d_model": 24, "max_position_embeddings": 32, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 3, "decoder_attention_heads": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40,
+}  # fmt: skip
+UNEVEN = {
+    "encoder_layers": 1, "decoder_layers": 3, "encoder_attention_heads": 2, "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 32, "decoder_ffn_dim": 56, "scale_embedding": True,
+}  # fmt: skip
+START = {"pad_token_id": 98, "decoder_start_token_id": 98}
+MARIAN = {**BART, **START, "activation_function": "swish", "scale_embedding": True}
+UNSHARED = {"vocab_size": 120, "decoder_vocab_size": 99, "share_encoder_decoder_embeddings": False}
+t5 = Rows("t5", "T5", "T5Config", T5)
+mt5 = Rows("mt5", "MT5", "MT5Config", T5, prepare=untie)
+bart = Rows("bart", "Bart", "BartConfig", BART)
+marian = Rows("marian", "Marian", "MarianConfig", MARIAN, prepare=sines)
+SEQ = "ForConditionalGeneration"
+
+ENCODER_DECODERS = [
+    t5("", SEQ, patterns=SEQ2SEQ),
+    t5("deep-encoder", SEQ, {"num_layers": 3, "num_decoder_layers": 1}),
+    t5("32-buckets", SEQ, {"relative_attention_num_buckets": 32}),
+    t5("v1.1", SEQ, UNTIED, {"feed_forward_proj": "gated-gelu"}, prepare=untie, patterns=SEQ2SEQ),
+    t5("gated-tied", SEQ, {"feed_forward_proj": "gated-silu"}),
+    t5("unscaled-tied", SEQ, UNTIED, {"feed_forward_proj": "gelu"}),
+    t5("encoder", "EncoderModel", output="last_hidden_state", patterns=ATTENTIONS),
+    mt5("", SEQ, {"num_heads": 2}),
+    bart("", SEQ, patterns=SEQ2SEQ, prepare=shift),
+    bart("uneven", SEQ, UNEVEN, prepare=shift),
+    bart("none", "Model", output="encoder_last_hidden_state"),
+    marian("", "MTModel", patterns=SEQ2SEQ),
+    marian("unshared", "MTModel", UNSHARED),
+    marian("uneven", "MTModel", UNEVEN),
+]
+
+CASES = [*DECODERS, *ENCODERS, *ENCODER_DECODERS]

@@ -15,6 +15,7 @@ from heedful.models.calls import (
     State,
     StepOptions,
     WatchOptions,
+    advance,
     document_positions,
     positions,
 )
@@ -22,7 +23,7 @@ from heedful.models.family import Config, Family, Tokenizer, derived, from_zero
 from heedful.models.input_checks import check_beside, check_ids_tensor
 from heedful.nn.attentive import Bridge
 from heedful.nn.block import Stack
-from heedful.nn.context import Context, Mask, Watch
+from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead, last_token
 
@@ -223,32 +224,11 @@ class LM(Model):
     def _advance(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> tuple[Tensor, Context]:
         ctx = advance(tokens, state, **how)
         self.check_reach(state.past, self.embed, state.valid)
-        x = self.embed(tokens, ctx.at("embed"))
-        return self.blocks(x, ctx.at("blocks"), state.parts), ctx
+        return self.decode(tokens, ctx, state.parts), ctx
 
-
-def advance(
-    tokens: Tensor,
-    state: State,
-    *,
-    valid: Tensor | None = None,
-    watch: Watch | None = None,
-    backend: str = "auto",
-) -> Context:
-    """The context of the next tokens; counts them in the state, once for all layers."""
-    T, past = tokens.shape[1], state.past
-    if valid is not None or state.valid is not None:
-        old = tokens.new_ones(len(tokens), past, dtype=torch.bool) if state.valid is None else state.valid
-        new = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        state.valid = torch.cat((old, new), 1)
-        valid = new
-    k_pos = positions(state.valid, past + T, tokens.device)
-    ctx = Context(
-        k_pos[:, past:], k_pos, Mask(causal=True, valid=state.valid), past=past, valid_new=valid,
-        memory=state.memory, memory_mask=state.memory_mask, watch=watch, backend=backend,
-    )  # fmt: skip
-    state.past = past + T
-    return ctx
+    def decode(self, tokens: Tensor, ctx: Context, parts: PartState | None) -> Tensor:
+        """The last hidden states of tokens that follow what `parts` remember: the body of every step."""
+        return self.blocks(self.embed(tokens, ctx.at("embed")), ctx.at("blocks"), parts)
 
 
 class Seq2Seq(Model):
@@ -350,8 +330,12 @@ class Seq2Seq(Model):
     def _advance(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> tuple[Tensor, Context]:
         ctx = advance(tokens, state, **how)
         self.check_reach(state.past, self.decoder_embed, state.valid)
+        return self.decode(tokens, ctx, state.parts), ctx
+
+    def decode(self, tokens: Tensor, ctx: Context, parts: PartState | None) -> Tensor:
+        """The decoder's last hidden states of tokens that follow what `parts` remember."""
         x = self.decoder_embed(tokens, ctx.at("target_embed"))
-        return self.decoder(x, ctx.at("decoder"), state.parts), ctx
+        return self.decoder(x, ctx.at("decoder"), parts)
 
     def encode(self, source: Tensor, **how: Unpack[StepOptions]) -> Tensor:
         """The memory (B, S, D) the decoder looks at."""

@@ -8,7 +8,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from heedful.nn.context import Mask, PartState, Watch
+from heedful.nn.context import Context, Mask, PartState, Watch
 
 
 class WatchOptions(TypedDict, total=False):
@@ -75,3 +75,27 @@ def document_positions(documents: Tensor) -> tuple[Tensor, Tensor]:
     fresh[:, 1:] = documents[:, 1:] != documents[:, :-1]
     start = torch.where(fresh, index, 0).cummax(1).values
     return index - start, fresh
+
+
+def advance(
+    tokens: Tensor,
+    state: State,
+    *,
+    valid: Tensor | None = None,
+    watch: Watch | None = None,
+    backend: str = "auto",
+) -> Context:
+    """The context of the next tokens; counts them in the state, once for all layers."""
+    T, past = tokens.shape[1], state.past
+    if valid is not None or state.valid is not None:
+        old = tokens.new_ones(len(tokens), past, dtype=torch.bool) if state.valid is None else state.valid
+        new = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
+        state.valid = torch.cat((old, new), 1)
+        valid = new
+    k_pos = positions(state.valid, past + T, tokens.device)
+    ctx = Context(
+        k_pos[:, past:], k_pos, Mask(causal=True, valid=state.valid), past=past, valid_new=valid,
+        memory=state.memory, memory_mask=state.memory_mask, watch=watch, backend=backend,
+    )  # fmt: skip
+    state.past = past + T
+    return ctx

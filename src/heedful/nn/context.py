@@ -193,7 +193,7 @@ class Context:
     q_pos: Tensor  # (B or 1, T) positions of the queries, counted in valid tokens
     k_pos: Tensor  # (B or 1, S) positions of the keys, those remembered included
     mask: Mask
-    past: int | Tensor = 0  # how many positions the state already holds; a tensor if it has a fixed size
+    past: int | Tensor = 0  # how many positions the state holds; (B,) on the device if it is static
     valid_new: Tensor | None = None  # (B, T) False where x itself is padding
     fresh: Tensor | None = None  # (B, T) True where a packed document starts: recurrent parts forget there
     bias: Tensor | None = None  # (B or 1, H, T, S) added to scores
@@ -205,6 +205,11 @@ class Context:
     memo: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = field(
         default_factory=dict
     )  # tables made once
+
+    @property
+    def length(self) -> Tensor:
+        """(B or 1, 1): how many tokens there are up to the newest query; padding is none."""
+        return self.q_pos.amax(-1, keepdim=True) + 1
 
     def at(self, name: str) -> Context:
         """This context inside the child called `name`. Costs nothing while nobody watches."""

@@ -90,10 +90,10 @@ class Rotary(nn.Module):
     def _once(self, pos: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """The table at `pos`, made once per pass: all layers turn by the same angles."""
         if torch.compiler.is_compiling():  # the compiler shares common expressions by itself
-            return self.table(pos, ctx.k_pos.amax(-1, keepdim=True) + 1)
+            return self.table(pos, ctx.length)
         key = (id(self), id(pos))
         if key not in ctx.memo:  # `pos` is kept with its table, so that its id stays its own
-            ctx.memo[key] = (pos, *self.table(pos, ctx.k_pos.amax(-1, keepdim=True) + 1))
+            ctx.memo[key] = (pos, *self.table(pos, ctx.length))
         _, cos, sin = ctx.memo[key]
         return cos, sin
 
@@ -112,9 +112,8 @@ class ALiBi(nn.Module):
     def slopes(self, device: torch.device) -> Tensor:
         """m_h, (H,)"""
         low = 2 ** math.floor(math.log2(self.heads))
-        first = [2.0 ** (-8.0 * h / low) for h in range(1, low + 1)]
-        rest = [2.0 ** (-4.0 * h / low) for h in range(1, 2 * low + 1, 2)]
-        return torch.tensor((first + rest)[: self.heads], device=device)
+        h = torch.arange(1, 2 * low + 1, device=device, dtype=torch.float64)  # made where it is used
+        return torch.cat((-8 * h[:low] / low, -4 * h[::2] / low))[: self.heads].exp2().float()
 
     def forward(self, ctx: Context) -> Tensor:
         distance = ctx.q_pos[:, :, None] - ctx.k_pos[:, None, :]  # (B, T, S)

@@ -28,7 +28,7 @@ COMPRESSED: dict[str, Callable[..., IO[bytes]]] = {
     ".bz2": cast("Callable[..., IO[bytes]]", bz2.open),
     ".xz": cast("Callable[..., IO[bytes]]", lzma.open),
 }
-DECOMPRESSION_ERRORS = (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error)
+DECOMPRESSION_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # gzip and bz2 raise the first
 
 
 def expand_paths(paths: Paths) -> list[Path]:
@@ -66,9 +66,18 @@ def name_files(files: Sequence[Path]) -> str:
     return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading; .gz, .bz2 and .xz are decompressed."""
-    return COMPRESSED.get(path.suffix, open)(path, "rb")
+@contextmanager
+def open_bytes(path: Path, error: type[InputError] | type[CorruptFile] = InputError) -> Iterator[IO[bytes]]:
+    """Open a file for reading; .gz, .bz2 and .xz are decompressed. A damaged one raises `error`."""
+    try:
+        with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+            yield file
+    except DECOMPRESSION_ERRORS as damage:
+        if isinstance(damage, OSError) and damage.errno is not None:  # an error of the system has a number
+            raise
+        raise error(
+            f"{path} is damaged or not what its name says ({damage})", hint="fetch it again"
+        ) from None
 
 
 def stem_path(path: Path) -> Path:
@@ -98,17 +107,6 @@ def read_blocks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
                     return
     except UnicodeDecodeError as error:
         raise _wrong_encoding(path, codec.name.removesuffix("-sig"), error, line) from None
-    except (OSError, *DECOMPRESSION_ERRORS) as error:
-        if not is_damaged(error):
-            raise
-        raise InputError(
-            f"{path} is damaged or not what its name says ({error})", hint="fetch it again"
-        ) from None
-
-
-def is_damaged(error: BaseException) -> bool:
-    """Return whether an error says that a compressed file is damaged; bz2 raises an OSError without errno."""
-    return isinstance(error, DECOMPRESSION_ERRORS) or (isinstance(error, OSError) and error.errno is None)
 
 
 def _wrong_encoding(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> InputError:

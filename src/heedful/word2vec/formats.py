@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 
 from heedful.errors import ConfigError, CorruptFile, InputError
-from heedful.files import DECOMPRESSION_ERRORS, is_damaged, open_atomically, open_bytes, stem_path
+from heedful.files import open_atomically, open_bytes, stem_path
 
 ENDINGS = {".safetensors": "safetensors", ".bin": "binary", ".txt": "text", ".vec": "text", ".glove": "glove"}
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
@@ -65,13 +65,8 @@ def write_vectors(path: Path, words: list[str], table: np.ndarray, format: str) 
 
 def read_vectors(path: Path, format: str | None = None, limit: int | None = None) -> WordsAndTable:
     """Read the words and the table of a word2vec or GloVe file; only the first `limit` words if given."""
-    try:
-        with open_bytes(path) as file:
-            words, table = _read_stream(file, path, format, limit)
-    except (OSError, *DECOMPRESSION_ERRORS) as error:
-        if not is_damaged(error):
-            raise
-        raise CorruptFile(f"{path} is damaged: {error}", hint="copy or download it again") from None
+    with open_bytes(path, CorruptFile) as file:
+        words, table = _read_stream(file, path, format, limit)
     check_vectors(path, words, table)
     return words, table
 

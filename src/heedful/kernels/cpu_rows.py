@@ -1,7 +1,9 @@
 """One step of a decoder on a CPU, as a short list of instructions over rows of memory.
 
 With one token at a time every weight is read once and used once: a step can be as fast as memory is read, if
-nothing else costs anything. So it is one call, the weights stay where they are, and the threads share rows:
+nothing else costs anything. So it is one call, the weights stay where they are, and the threads share rows.
+With many rows every weight is read once for all of them. Each row stands at a position of its own and has its
+own cache; what is computed for it depends on nothing else, to the bit, if the products are TILED:
 
     EMBED    x = scale · table[token] + position          NORM     y = γ (x − mean) / √(var + ε) + β, or RMS
     ROUND    y = x in whole numbers, for int8 products    LINEAR   y = act(W x + b), or added, or multiplied
@@ -32,16 +34,20 @@ from heedful.kernels.numba_intrinsics import (
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
 OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN = range(14)
-Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, KEYS, VALUES, WINDOW, SLOPES, COS, SIN, TURNED, ROOM = range(3, 17)
-FIELDS = 17
+Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
+FIELDS = 15
 FLOAT32, INT8, INT4 = range(3)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
 NONE, RELU, GELU, GELU_TANH, SILU, TANH, SQUARED_RELU = range(7)  # ACT
-ROWS, PAST, STRIDE, WORK, SHORTS, SHORT_STRIDE = range(6)  # fields of `now`
+ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED = range(6)  # fields of `now`
+TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is no padding
+KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and how many positions fit
 
 Code = Array  # int64 (n, FIELDS)
 Reals = Array  # float32 (n,): ε, or the scale of scores or embeddings
 Now = Array  # int64 (8,)
+Rows = Array  # int64 (B, 3)
+Caches = Array  # int64 (layers, B, 3)
 
 
 @compile_inline
@@ -191,6 +197,38 @@ def dot_rows_float32(weight: Int, x: Array, size: Int, out: Array) -> None:
 
 
 @compile_cached
+def dot_tile_float32(weight: Int, work: Int, stride: Int, rows: Int, size: Int, out: Array) -> None:
+    """out_br = w_r · x_b for at most four vectors at `work`, each `stride` bytes after the one before.
+
+    There are always four: the last stands in for those that are missing. So the sum for a vector is the same
+    whatever stands beside it. Two rows of weights at once, so that what is loaded is used several times.
+    """
+    count, last = out.shape[1], rows - 1
+    x0, x1 = carray(floats_at(work), (size,)), carray(floats_at(work + min(1, last) * stride), (size,))
+    x2 = carray(floats_at(work + min(2, last) * stride), (size,))
+    x3 = carray(floats_at(work + min(3, last) * stride), (size,))
+    for r in range(0, count, 2):
+        other = min(r + 1, count - 1)
+        w, v = (
+            carray(floats_at(weight + 4 * r * size), (size,)),
+            carray(floats_at(weight + 4 * other * size), (size,)),
+        )
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0.0)
+        for i in range(size):
+            wi, vi = w[i], v[i]
+            a0 += wi * x0[i]
+            a1 += wi * x1[i]
+            a2 += wi * x2[i]
+            a3 += wi * x3[i]
+            b0 += vi * x0[i]
+            b1 += vi * x1[i]
+            b2 += vi * x2[i]
+            b3 += vi * x3[i]
+        out[0, r], out[1, r], out[2, r], out[3, r] = a0, a1, a2, a3
+        out[0, other], out[1, other], out[2, other], out[3, other] = b0, b1, b2, b3
+
+
+@compile_cached
 def dot_rows_int8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array) -> None:
     """out_r = gain · s_r Σ n x"""
     scale = carray(floats_at(scales), (len(out),))
@@ -239,32 +277,46 @@ def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
 @compile_cached
 def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
-    count, out = high - low, np.empty(high - low, np.float32)
-    for row in range(now[ROWS]):
+    tile = 4 if line[KIND] == FLOAT32 and now[TILED] else 1
+    out = np.empty((tile, high - low), np.float32)
+    for row in range(0, now[ROWS], tile):
         base = now[WORK] + 4 * row * now[STRIDE]
-        dot_rows(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], low, out)
-        if line[BIAS]:
-            bias = carray(floats_at(line[BIAS] + 4 * low), (count,))
-            for r in range(count):
-                out[r] = scale * out[r] + bias[r]
-        elif scale != 1.0:
-            for r in range(count):
-                out[r] = scale * out[r]
-        activate(out, line[ACT])
-        y = carray(floats_at(base + 4 * (line[TO] + low)), (count,))
-        if line[MODE] == SET:
-            for r in range(count):
-                y[r] = out[r]
-        elif line[MODE] == ADD:
-            for r in range(count):
-                y[r] += out[r]
+        count = min(tile, now[ROWS] - row)
+        if tile == 4:
+            x, weight = base + 4 * line[FROM], line[WEIGHT] + 4 * low * line[IN]
+            dot_tile_float32(weight, x, 4 * now[STRIDE], count, line[IN], out)
         else:
-            for r in range(count):
-                y[r] *= out[r]
+            dot_rows(line, base, now[SHORTS] + 2 * row * now[SHORT_STRIDE], low, out[0])
+        for b in range(count):
+            put_row(line, scale, base + 4 * b * now[STRIDE], low, out[b])
 
 
 @compile_cached
-def rotate_and_cache(line: Code, now: Now, row: Int, position: Int) -> None:
+def put_row(line: Code, scale: Float, base: Int, low: Int, out: Array) -> None:
+    """y = act(scale · out + b) from entry `low` on, added to what is there, or multiplied with it."""
+    count = len(out)
+    if line[BIAS]:
+        bias = carray(floats_at(line[BIAS] + 4 * low), (count,))
+        for r in range(count):
+            out[r] = scale * out[r] + bias[r]
+    elif scale != 1.0:
+        for r in range(count):
+            out[r] = scale * out[r]
+    activate(out, line[ACT])
+    y = carray(floats_at(base + 4 * (line[TO] + low)), (count,))
+    if line[MODE] == SET:
+        for r in range(count):
+            y[r] = out[r]
+    elif line[MODE] == ADD:
+        for r in range(count):
+            y[r] += out[r]
+    else:
+        for r in range(count):
+            y[r] *= out[r]
+
+
+@compile_cached
+def rotate_and_cache(line: Code, now: Now, row: Int, past: Int, position: Int, cache: Array) -> None:
     """Turn the pairs (x_i, x_{i+K/2}) of q and k by their angles; put k and v into the cache.
 
     A cache of a window has no padding, and its slots are taken again and again.
@@ -281,36 +333,38 @@ def rotate_and_cache(line: Code, now: Now, row: Int, position: Int) -> None:
                 left, right = a[i], b[i]
                 a[i] = left * cos[i] - right * sin[i]
                 b[i] = right * cos[i] + left * sin[i]
-    into = position % line[ROOM] if line[WINDOW] else now[PAST]
+    into = position % cache[ROOM] if line[WINDOW] else past
     for g in range(line[KV_HEADS]):
-        slot = 4 * size * ((row * line[KV_HEADS] + g) * line[ROOM] + into)
-        for source, cache in ((line[KEY], line[KEYS]), (line[VALUE], line[VALUES])):
+        slot = 4 * size * (g * cache[ROOM] + into)
+        for source, where in ((line[KEY], cache[KEYS]), (line[VALUE], cache[VALUES])):
             new = carray(floats_at(base + 4 * (source + g * size)), (size,))
-            held = carray(floats_at(cache + slot), (size,))
+            held = carray(floats_at(where + slot), (size,))
             for i in range(size):
                 held[i] = new[i]
 
 
 @compile_cached
-def attend_head(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int) -> None:
+def attend_head(
+    line: Code, scale: Float, now: Now, row: Int, h: Int, end: Int, first: Int, cache: Array
+) -> None:
     """One head over the cache: y = Σ_j softmax_j(q · k_j scale − m (i − j)) v_j, j from the first seen."""
-    size, base, end = line[SIZE], now[WORK] + 4 * row * now[STRIDE], now[PAST] + 1
+    size, base, room = line[SIZE], now[WORK] + 4 * row * now[STRIDE], cache[ROOM]
     slot = first
     if line[WINDOW]:
         begin, first = first, max(first, end - line[WINDOW])
-        slot = (first - begin) % line[ROOM]
+        slot = (first - begin) % room
     slope = carray(floats_at(line[SLOPES] + 4 * h), (1,))[0] if line[SLOPES] else np.float32(0.0)
-    place = (row * line[KV_HEADS] + h * line[KV_HEADS] // line[HEADS]) * line[ROOM]
+    place = (h * line[KV_HEADS] // line[HEADS]) * room
     q = carray(floats_at(base + 4 * (line[Q] + h * size)), (size,))
     y = carray(floats_at(base + 4 * (line[TO] + h * size)), (size,))
     scores, top = np.empty(end - first, np.float32), np.float32(-3e38)
     at = slot
     for j in range(first, end):
-        s = dot_float32(line[KEYS] + 4 * size * (place + at), q, size) * scale
+        s = dot_float32(cache[KEYS] + 4 * size * (place + at), q, size) * scale
         s -= slope * np.float32(end - 1 - j)
         scores[j - first] = s
         top = max(top, s)
-        at = 0 if at + 1 == line[ROOM] else at + 1
+        at = 0 if at + 1 == room else at + 1
     total = np.float32(0.0)
     for j in range(end - first):
         scores[j] = exp(scores[j] - top)
@@ -319,8 +373,8 @@ def attend_head(line: Code, scale: Float, now: Now, row: Int, h: Int, first: Int
         y[i] = np.float32(0.0)
     at = slot
     for j in range(end - first):
-        v = carray(floats_at(line[VALUES] + 4 * size * (place + at)), (size,))
+        v = carray(floats_at(cache[VALUES] + 4 * size * (place + at)), (size,))
         weight = scores[j] / total
         for i in range(size):
             y[i] += weight * v[i]
-        at = 0 if at + 1 == line[ROOM] else at + 1
+        at = 0 if at + 1 == room else at + 1

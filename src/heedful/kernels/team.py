@@ -15,7 +15,9 @@ from heedful.kernels.cpu_rows import (
     ATTEND,
     CHUNKS,
     EMBED,
+    FIRST,
     HEADS,
+    LAYER,
     LINEAR,
     NORM,
     OP,
@@ -23,9 +25,12 @@ from heedful.kernels.cpu_rows import (
     PAST,
     ROUND,
     ROWS,
+    TOKEN,
+    Caches,
     Code,
     Now,
     Reals,
+    Rows,
     attend_head,
     embed_row,
     linear_rows,
@@ -68,17 +73,18 @@ def spin(spins: Int) -> Int:
 
 
 @compile_cached
-def run_chunk(line: Code, real: Float, now: Now, first: Array, c: Int) -> None:
+def run_chunk(line: Code, real: Float, now: Now, rows: Rows, caches: Caches, c: Int) -> None:
     """One of the pieces that threads share: some rows of a product, or one head."""
     if line[OP] == LINEAR:
         linear_rows(line, real, now, c * line[OUT] // line[CHUNKS], (c + 1) * line[OUT] // line[CHUNKS])
     else:
         row, h = c // line[HEADS], c % line[HEADS]
-        attend_head(line, real, now, row, h, first[row])
+        end, first = rows[row, PAST] + 1, rows[row, FIRST]
+        attend_head(line, real, now, row, h, end, first, caches[line[LAYER], row])
 
 
 @compile_cached
-def assist_step(code: Code, reals: Reals, now: Now, first: Array, shared: Array) -> None:
+def assist_step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array) -> None:
     """What further threads do during a step: take pieces as long as there are some."""
     spins = 0
     while True:
@@ -90,7 +96,7 @@ def assist_step(code: Code, reals: Reals, now: Now, first: Array, shared: Array)
             ticket = atomic_increment(shared, TICKET)
             n = ticket // PHASE
             if n < OVER and ticket % PHASE < chunk_count(code[n], now):
-                run_chunk(code[n], reals[n], now, first, ticket % PHASE)
+                run_chunk(code[n], reals[n], now, rows, caches, ticket % PHASE)
                 atomic_increment(shared, DONE)
             spins = 0
         else:
@@ -98,7 +104,7 @@ def assist_step(code: Code, reals: Reals, now: Now, first: Array, shared: Array)
 
 
 @compile_cached
-def step(code: Code, reals: Reals, now: Now, tokens: Array, first: Array, shared: Array) -> None:
+def step(code: Code, reals: Reals, now: Now, rows: Rows, caches: Caches, shared: Array) -> None:
     """The whole list for one token of every row. Threads that `assist_step` share it; it can do without."""
     for n in range(len(code)):
         line, op = code[n], code[n, OP]
@@ -110,22 +116,23 @@ def step(code: Code, reals: Reals, now: Now, tokens: Array, first: Array, shared
                 c = atomic_increment(shared, TICKET) % PHASE
                 if c >= count:
                     break
-                run_chunk(line, reals[n], now, first, c)
+                run_chunk(line, reals[n], now, rows, caches, c)
                 atomic_increment(shared, DONE)
             spins = 0
             while atomic_load(shared, DONE) < count:
                 spins = spin(spins)
             continue
         for row in range(now[ROWS]):
-            position = now[PAST] - first[row]
+            past = rows[row, PAST]
+            position = past - rows[row, FIRST]
             if op == EMBED:
-                embed_row(line, reals[n], now, row, tokens[row], position)
+                embed_row(line, reals[n], now, row, rows[row, TOKEN], position)
             elif op == NORM:
                 norm_row(line, reals[n], now, row)
             elif op == ROUND:
                 round_row_int16(line, now, row)
             else:
-                rotate_and_cache(line, now, row, position)
+                rotate_and_cache(line, now, row, past, position, caches[line[LAYER], row])
     atomic_store(shared, TICKET, OVER * PHASE)
 
 
@@ -148,9 +155,9 @@ class Team:
             threading.Thread(target=_help, args=(self.jobs,), daemon=True, name="heedful-rows").start()
         weakref.finalize(self, _dismiss, self.jobs, self.helpers)
 
-    def run(self, code: Any, reals: Any, now: Any, tokens: Any, first: Any, shared: Any) -> None:
+    def run(self, code: Any, reals: Any, now: Any, rows: Any, caches: Any, shared: Any) -> None:
         """One step, shared."""
         shared[TICKET] = BEGIN
         for _ in range(self.helpers):
-            self.jobs.put((code, reals, now, first, shared))
-        step(code, reals, now, tokens, first, shared)
+            self.jobs.put((code, reals, now, rows, caches, shared))
+        step(code, reals, now, rows, caches, shared)

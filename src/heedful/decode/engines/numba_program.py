@@ -48,6 +48,7 @@ class Program:
     rotary_tables: dict[int, tuple[int, int]] = field(default_factory=dict)  # a rotary's tables, made once
     size: int = 0  # of a row of the workspace
     slopes: Tensor | None = None  # the distances' weights, a head each
+    layers: int = 0  # attentions so far: each has a cache
     rounded: int = -1  # place of the vector that was rounded last
     logits: int = 0  # their place
 
@@ -168,6 +169,8 @@ class Program:
         for layer, to in ((part.q, q), (part.k, k), (part.v, v)):
             self.linear(layer, source, to)
         fields = {"q": q, "key": k, "value": v, "heads": H, "kv_heads": G, "size": K, "to": y}
+        fields |= {"layer": self.layers}
+        self.layers += 1
         fields |= {"window": part.window or 0, "slopes": self.weigh(part)} | self.turn(part.rotary)
         self.emit(R.TURN, **fields)
         self.emit(R.ATTEND, part.scale, chunks=H, **fields)
@@ -242,42 +245,56 @@ def act_code(act: Activation) -> int:
 
 
 class RowProgram:
-    """A listing at work: the workspace, the words that change with every step, the threads."""
+    """A listing at work: the workspace, what changes with every step, the threads.
 
-    def __init__(self, model: LM, rows: int, capacity: int, team: Team) -> None:
-        self.listing, self.rows, self.team = Program(model, capacity), rows, team
+    It steps up to `rows` rows, each at a position of its own with caches of its own. `tiled` makes the
+    products of a row the same to the bit whatever stands beside it, also where one row alone would be faster.
+    """
+
+    def __init__(self, model: LM, rows: int, capacity: int, team: Team, *, tiled: bool = False) -> None:
+        self.listing, self.limit, self.team = Program(model, capacity), rows, team
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
         self.workspace = torch.zeros(rows, listing.size)
         self.shorts = torch.zeros(rows, -(-listing.widest // 32) * 32, dtype=torch.int16)
         self.now, self.shared = np.zeros(8, np.int64), np.zeros(32, np.int64)
-        self.first, self.tokens = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self.now[[R.ROWS, R.STRIDE, R.WORK]] = rows, listing.size, self.workspace.data_ptr()
+        self.rows = np.zeros((rows, 3), np.int64)
+        self.caches = np.zeros((listing.layers, rows, 3), np.int64)
+        self.now[[R.STRIDE, R.WORK, R.TILED]] = listing.size, self.workspace.data_ptr(), tiled or rows > 1
         self.now[[R.SHORTS, R.SHORT_STRIDE]] = self.shorts.data_ptr(), self.shorts.shape[1]
         self.logits = self.workspace[:, listing.logits : listing.logits + model.config.vocab]
         self.bound_keys: list[Tensor] = []
-        lines = [n for n, line in enumerate(listing.code) if line[R.OP] in (R.TURN, R.ATTEND)]
-        self.attends = list(zip(lines[::2], lines[1::2], strict=True))
+        self.windows = [bool(line[R.WINDOW]) for line in listing.code if line[R.OP] == R.ATTEND]
 
     def bind(self, caches: Sequence[KV | SlidingKV]) -> None:
-        """Read and write these caches; nothing to do while they are the ones of the step before."""
+        """Let row b use row b of these caches; nothing to do while they are those of the step before."""
         if len(self.bound_keys) == len(caches) and all(
             kv.k is k for kv, k in zip(caches, self.bound_keys, strict=True)
         ):
             return
         self.bound_keys = []
-        for kv, lines in zip(caches, self.attends, strict=True):
+        table = self.cache_table(caches)
+        step = [kv.k[0].numel() * 4 for kv in caches if kv.k is not None]  # bytes from one row to the next
+        self.caches[:] = table[:, None]
+        self.caches[..., :2] += np.arange(self.limit)[:, None] * np.array(step)[:, None, None]
+        self.bound_keys = [kv.k for kv in caches if kv.k is not None]
+
+    def cache_table(self, caches: Sequence[KV | SlidingKV]) -> np.ndarray:
+        """Return where the first row of each layer's cache is, (layers, 3); refuse what no kernel reads."""
+        table = np.zeros((len(caches), 3), np.int64)
+        for entry, kv, window in zip(table, caches, self.windows, strict=True):
             assert kv.k is not None
             assert kv.v is not None
             if kv.k.dtype != torch.float32 or not (kv.k.is_contiguous() and kv.v.is_contiguous()):
                 raise UnsupportedPart(f"a cache of {kv.k.dtype}")
-            self.code[lines, R.KEYS], self.code[lines, R.VALUES] = kv.k.data_ptr(), kv.v.data_ptr()
-            self.code[lines, R.ROOM] = kv.k.shape[2]
-            if isinstance(kv, SlidingKV) != bool(self.code[lines[0], R.WINDOW]):
+            if isinstance(kv, SlidingKV) != window:
                 raise UnsupportedPart(f"a {type(kv).__name__} of a layer with another window")
-            self.bound_keys.append(kv.k)
+            entry[:] = kv.k.data_ptr(), kv.v.data_ptr(), kv.k.shape[2]
+        return table
 
-    def step(self, tokens: list[int], past: int, first: list[int]) -> Tensor:
-        self.tokens[:], self.first[:], self.now[R.PAST] = tokens, first, past
-        self.team.run(self.code, self.reals, self.now, self.tokens, self.first, self.shared)
-        return self.logits
+    def step(self, rows: np.ndarray) -> Tensor:
+        """Return the logits of rows (B, 3): a token, the positions before it, the first that counts."""
+        count = len(rows)
+        self.rows[:count], self.now[R.ROWS] = rows, count
+        self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared)
+        return self.logits[:count]

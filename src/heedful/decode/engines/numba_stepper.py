@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,7 +58,7 @@ class NumbaStepper(FastStepper):
         if state.valid is not None:
             state.valid = torch.cat((state.valid, state.valid.new_ones(len(ids), 1)), 1)
         self.model.check_reach(state.past, self.model.embed, state.valid)
-        return self.rows.step(ids, state.past - 1, first)
+        return self.rows.step(np.array([(id, state.past - 1, f) for id, f in zip(ids, first, strict=True)]))
 
     def prepare(self, count: int) -> bool:
         """Make a list of instructions if there is none for so many rows; False if this step must be plain."""
@@ -72,7 +73,7 @@ class NumbaStepper(FastStepper):
             return False
         assert isinstance(self.model, LM)
         try:
-            if self.rows is None or self.rows.rows != count or self.rows.listing.capacity < end:
+            if self.rows is None or self.rows.limit != count or self.rows.listing.capacity < end:
                 self.team = self.team or Team(torch.get_num_threads())
                 room = max(kv.k.shape[2] for kv in held if kv.k is not None)
                 self.rows = RowProgram(self.model, count, room if end <= room else 2 * end, self.team)

@@ -24,7 +24,7 @@ ALLOWED = {
     "text": set(),
     "data": set(),
     "models": {"nn", "weights"},
-    "pooling": {"nn"},
+    "pooling": {"nn", "models", "text"},
     "adapters": {"nn"},
     "loading": {"models", "weights", "text", "nn", "pooling", "adapters"},
     "word2vec": {"weights", "evaluate"},

@@ -20,7 +20,7 @@ _WHERE = {
     "check": "heedful.decode.check",
     "count": "heedful.models.counting",
     "data": "heedful.data",
-    "embed": "heedful.loading",
+    "embed": "heedful.pooling",
     "explain": "heedful.inspect.explain",
     "fast": "heedful.decode.fast",
     "fit": "heedful.train.fit",
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from heedful.decode.quantize import quantize as quantize
     from heedful.inspect.explain import explain as explain
     from heedful.loading import build as build
-    from heedful.loading import embed as embed
     from heedful.loading import load as load
     from heedful.loading import save as save
     from heedful.models.counting import count as count
     from heedful.nn.context import Watch as Watch
+    from heedful.pooling import embed as embed
     from heedful.tasks import Conversation as Conversation
     from heedful.tasks import pipeline as pipeline
     from heedful.text.tokenizer_training import train_tokenizer as train_tokenizer

@@ -17,7 +17,7 @@ from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, Wrong
 from heedful.files import read_json
 from heedful.nn.adapt import LoRA, adapted_modules, matches, swap
 
-SETTINGS, TENSORS = "adapter.json", "adapter.safetensors"
+ADAPTER_FILES = SETTINGS, TENSORS = "adapter.json", "adapter.safetensors"
 KINDS: dict[str, tuple[type, ...]] = {
     "rank": (int,),
     "alpha": (int, float),
@@ -120,12 +120,6 @@ def adapter_base(folder: Path) -> str | None:
     except CorruptFile:
         return None  # a damaged file is reported by whoever reads the adapter
     return base if isinstance(base, str) else None
-
-
-def forget_adapter(folder: Path) -> None:
-    """Remove an adapter that stood beside other weights."""
-    for name in (SETTINGS, TENSORS):
-        (folder / name).unlink(missing_ok=True)
 
 
 @torch.no_grad()

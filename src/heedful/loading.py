@@ -1,21 +1,19 @@
-"""build, load, save, embed: where models, weights and text meet."""
+"""build, load, save: where models, weights and text meet."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from heedful.adapters import (
+    ADAPTER_FILES,
     adapter_base,
     adapter_tensors,
-    forget_adapter,
     has_adapter,
     load_adapter,
     merge,
@@ -31,9 +29,8 @@ from heedful.models.memory import check_memory, parameter_count
 from heedful.nn.head import SentenceHead
 from heedful.nn.init import initialise, outline
 from heedful.nn.quantised import Int8Embedding, quantise_modules
-from heedful.pooling import Pooling, read_pooling, write_pooling
-from heedful.pooling import pool as pool_tokens
-from heedful.text import Tokenizer, load_tokenizer, save_tokenizer
+from heedful.pooling import read_pooling, write_pooling
+from heedful.text import load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.weights.bases import bundled_vectors
 from heedful.weights.checkpoint import Origin, fill_model, published_tensors
@@ -103,29 +100,25 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
     The head follows `architectures` in config.json. `dtype` None keeps the file's.
     """
     where = _resolve(path)
-    if where.is_file():
-        return _load_gguf(where, device, dtype)
-    if (base := adapter_base(where)) is not None:
+    if where.is_dir() and (base := adapter_base(where)) is not None:
         return _load_on_base(where, base, device, dtype)
-    hf_config = read_config(where)
-    family = by_model_type(str(hf_config.get("model_type")))
-    source = open_folder(where)
-    config = config_from(family, hf_config, source.entries)
-    check_sizes(config, family.keys, source.entries)
+    source, family, config, hf_config = _open_checkpoint(where)
     model = _make_outline(family, config)
     if "quantization" in hf_config:
         _fill_quantised(model, source, hf_config, dtype)
     else:
-        model.origin = fill_model(
-            model,
-            source,
-            family.rows(config),
-            prefix=family.prefix,
-            copies=family.copies,
-            drop=family.dropped(config),
-            dtype=dtype,
-        )
+        rows, prefix = family.rows(config), family.prefix
+        if isinstance(source, GGUFFile) and family.gguf_names is not None:
+            rows, prefix = family.gguf_names(config), ""
+        drop = family.dropped(config)
+        origin = fill_model(model, source, rows, prefix=prefix, copies=family.copies, drop=drop, dtype=dtype)
+        model.origin = None if isinstance(source, GGUFFile) else origin
         model.tie()
+    if isinstance(source, GGUFFile):
+        model.tokenizer = from_gguf(source.metadata, str(where))
+        ids = {f"{role}_token_id": getattr(model.tokenizer, role, None) for role in ("bos", "eos", "pad")}
+        model.hf_config = {name: value for name, value in ids.items() if value is not None}
+        return model.to(device).eval()
     model.hf_config, model.pooling = hf_config, read_pooling(where)
     if (where / GENERATION).is_file():
         model.generation = read_config(where, GENERATION)
@@ -246,33 +239,27 @@ def _fill_quantised(
             module.dtype = working
 
 
-def _open_gguf(path: Path) -> tuple[GGUFFile, Family, Config]:
-    if path.suffix != ".gguf":
-        raise NotFound(f"{path} is a file", hint="give the folder of a model, or a .gguf file")
-    source = GGUFFile(path)
+def _open_checkpoint(where: Path) -> tuple[TensorSource, Family, Config, dict[str, Any]]:
+    """Return the tensors of a folder or a .gguf file, not yet read, what they make, and config.json."""
+    if where.is_dir():
+        hf_config = read_config(where)
+        family = by_model_type(str(hf_config.get("model_type")))
+        folder = open_folder(where)
+        config = config_from(family, hf_config, folder.entries)
+        check_sizes(config, family.keys, folder.entries)
+        return folder, family, config, hf_config
+    if where.suffix != ".gguf":
+        raise NotFound(f"{where} is a file", hint="give the folder of a model, or a .gguf file")
+    source = GGUFFile(where)
     known = {f.gguf: f for f in FAMILIES.values() if f.gguf}
     if source.architecture not in known:
         raise NotFound(
-            f"{path} holds a {source.architecture!r}", hint=f"GGUF is read here for {', '.join(known)}"
+            f"{where} holds a {source.architecture!r}", hint=f"GGUF is read here for {', '.join(known)}"
         )
     family = known[source.architecture]
     config = config_from_gguf(family, source)
-    check_sizes(config, family.gguf_keys, source.entries, str(path))
-    return source, family, config
-
-
-def _load_gguf(path: Path, device: str | torch.device, dtype: torch.dtype | None) -> Model:
-    source, family, config = _open_gguf(path)
-    assert family.gguf_names is not None
-    model = _make_outline(family, config)
-    rows = family.gguf_names(config)
-    fill_model(model, source, rows, copies=family.copies, drop=family.dropped(config), dtype=dtype)
-    model.tie()
-    model.tokenizer = from_gguf(source.metadata, str(path))
-    if model.tokenizer is not None:
-        ids = {f"{role}_token_id": getattr(model.tokenizer, role) for role in ("bos", "eos", "pad")}
-        model.hf_config = {name: value for name, value in ids.items() if value is not None}
-    return model.to(device).eval()
+    check_sizes(config, family.gguf_keys, source.entries, str(where))
+    return source, family, config, {}
 
 
 def skeleton(name: str | Path) -> Model:
@@ -285,17 +272,12 @@ def skeleton(name: str | Path) -> Model:
         if "/" not in str(name):
             find_config(str(name))  # says which name is nearest
         raise
-    hf_config: dict[str, Any] = {}
-    if where.is_file():
-        _, family, config = _open_gguf(where)
+    if where.is_file() or any(where.glob("model*.safetensors*")) or any(where.glob("pytorch_model*.bin*")):
+        _, family, config, hf_config = _open_checkpoint(where)
     else:
         hf_config = read_config(where)
         family = by_model_type(str(hf_config.get("model_type")))
-        weights = any(where.glob("model*.safetensors*")) or any(where.glob("pytorch_model*.bin*"))
-        entries = open_folder(where).entries if weights else {}
-        config = config_from(family, hf_config, entries)
-        if weights:
-            check_sizes(config, family.keys, entries)
+        config = config_from(family, hf_config)
     model = _make_outline(family, config)
     model.hf_config = hf_config
     return model
@@ -357,7 +339,11 @@ def save(model: Model, folder: str | Path) -> Path:
     typed = "types" in model.config.known() and getattr(model.config, "types") > 1  # noqa: B009
     save_tokenizer(model.tokenizer, folder, types=typed)
     write_pooling(model.pooling, folder, model.config.dim)
-    save_adapter(model, folder) if adapter else forget_adapter(folder)
+    if adapter:
+        save_adapter(model, folder)
+    else:
+        for name in ADAPTER_FILES:  # of an earlier model in the same folder
+            (folder / name).unlink(missing_ok=True)
     return folder
 
 
@@ -370,65 +356,3 @@ def _working_dtype(model: Model) -> torch.dtype:
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def embed(
-    model: Model, sentences: Sequence[str], *, batch: int = 32, pooling: Pooling | None = None
-) -> Tensor:
-    """One vector per sentence, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
-    if isinstance(sentences, str):
-        raise InputError(
-            "embed takes a list of sentences, got one string", hint="write embed(model, [sentence])"
-        )
-    if model.tokenizer is None:
-        raise InputError(
-            "this model has no tokenizer",
-            hint="load one from a folder that has, or encode ids with model.encode",
-        )
-    if not isinstance(model, LM):
-        raise InputError(
-            "embed needs an encoder or a decoder", hint="an encoder-decoder has model.encode(source)"
-        )
-    how = pooling or model.pooling or Pooling()
-    ids = [_encode_truncated(model.tokenizer, sentence, how.length) for sentence in sentences]
-    order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))  # alike lengths together: less padding
-    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
-    out = torch.zeros(len(ids), model.config.dim)
-
-    def work(rows: list[int]) -> None:
-        out[rows] = _sentence_vectors(model, [ids[i] for i in rows], how)
-
-    threads = torch.get_num_threads()
-    if model.device.type != "cpu" or threads == 1 or len(batches) == 1:
-        for rows in batches:
-            work(rows)
-        return out
-    # One batch to a thread: nobody waits for the others at the end of every product.
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        list(pool.map(work, batches))
-    torch.set_num_threads(threads)  # a part of that setting is shared by all threads
-    return out
-
-
-def _encode_truncated(tokenizer: Tokenizer, text: str, length: int | None) -> list[int]:
-    """The ids of a text, at most `length`: what stands around it stays, the text itself is cut at its end."""
-    ids = tokenizer.encode(text)
-    if length is None or len(ids) <= length:
-        return ids
-    inside = tokenizer.encode(text, special=False)
-    around = range(len(ids) - len(inside) + 1)
-    before = next((n for n in around if ids[n : n + len(inside)] == inside), 0)
-    end = before + len(inside)
-    return ids[: max(0, length - (len(ids) - end))] + ids[end:]
-
-
-@torch.no_grad()
-def _sentence_vectors(model: LM, ids: list[list[int]], pooling: Pooling) -> Tensor:
-    tokens = torch.zeros(len(ids), max(1, max(map(len, ids))), dtype=torch.long)
-    valid = torch.zeros_like(tokens, dtype=torch.bool)
-    for r, row in enumerate(ids):
-        tokens[r, : len(row)] = torch.tensor(row, dtype=torch.long)
-        valid[r, : len(row)] = True
-    tokens, valid = tokens.to(model.device), valid.to(model.device)
-    padded = None if bool(valid.all()) else valid
-    return pool_tokens(model.encode(tokens, valid=padded), valid, pooling).float().cpu()

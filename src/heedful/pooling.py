@@ -1,19 +1,25 @@
-"""From token vectors to one vector for a sentence, as a sentence-transformers checkpoint describes it."""
+"""Sentence vectors: `embed`, and how a sentence-transformers checkpoint pools the vectors of tokens."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.checks import is_integer
-from heedful.errors import ConfigError, CorruptFile
+from heedful.errors import ConfigError, CorruptFile, InputError
 from heedful.files import read_json
+from heedful.models.base import LM, Model
 from heedful.nn.head import pool_tokens
+from heedful.padding import pad_rows, valid_mask
+from heedful.text import Tokenizer
 
 MODES = {
     "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first",
@@ -30,10 +36,66 @@ class Pooling:
     length: int | None = None
 
 
-def pool(hidden: Tensor, valid: Tensor, how: Pooling) -> Tensor:
+def pool(hidden: Tensor, valid: Tensor, pooling: Pooling) -> Tensor:
     """(B, T, D) → (B, D)"""
-    vector = pool_tokens(hidden, valid, how.mode)
-    return F.normalize(vector, dim=-1) if how.normalise else vector
+    vector = pool_tokens(hidden, valid, pooling.mode)
+    return F.normalize(vector, dim=-1) if pooling.normalise else vector
+
+
+def embed(
+    model: Model, sentences: Sequence[str], *, batch: int = 32, pooling: Pooling | None = None
+) -> Tensor:
+    """One vector per sentence, (N, D), pooled as the checkpoint says; by the mean if it is silent."""
+    if isinstance(sentences, str):
+        raise InputError(
+            "embed takes a list of sentences, got one string", hint="write embed(model, [sentence])"
+        )
+    if model.tokenizer is None:
+        raise InputError(
+            "this model has no tokenizer",
+            hint="load one from a folder that has, or encode ids with model.encode",
+        )
+    if not isinstance(model, LM):
+        raise InputError(
+            "embed needs an encoder or a decoder", hint="an encoder-decoder has model.encode(source)"
+        )
+    chosen = pooling or model.pooling or Pooling()
+    ids = [_encode_truncated(model.tokenizer, sentence, chosen.length) for sentence in sentences]
+    order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))  # alike lengths together: less padding
+    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
+    out = torch.zeros(len(ids), model.config.dim)
+
+    @torch.no_grad()
+    def embed_rows(rows: list[int]) -> None:
+        lengths = [len(ids[i]) for i in rows]
+        width = max(1, *lengths)
+        tokens = torch.from_numpy(pad_rows([ids[i] for i in rows], width=width)).to(model.device)
+        valid = torch.from_numpy(valid_mask(lengths, width)).to(model.device)
+        hidden = model.encode(tokens, valid=None if min(lengths) == width else valid)
+        out[rows] = pool(hidden, valid, chosen).float().cpu()
+
+    threads = torch.get_num_threads()
+    if model.device.type != "cpu" or threads == 1 or len(batches) == 1:
+        for rows in batches:
+            embed_rows(rows)
+        return out
+    # One batch to a thread: nobody waits for the others at the end of every product.
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+        list(workers.map(embed_rows, batches))
+    torch.set_num_threads(threads)  # a part of that setting is shared by all threads
+    return out
+
+
+def _encode_truncated(tokenizer: Tokenizer, text: str, length: int | None) -> list[int]:
+    """The ids of a text, at most `length`: what stands around it stays, the text itself is cut at its end."""
+    ids = tokenizer.encode(text)
+    if length is None or len(ids) <= length:
+        return ids
+    inside = tokenizer.encode(text, special=False)
+    around = range(len(ids) - len(inside) + 1)
+    before = next((n for n in around if ids[n : n + len(inside)] == inside), 0)
+    end = before + len(inside)
+    return ids[: max(0, length - (len(ids) - end))] + ids[end:]
 
 
 def read_pooling(folder: Path) -> Pooling | None:

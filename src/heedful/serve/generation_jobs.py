@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from heedful.decode.loop import Piece, stream
-from heedful.loading import embed
 from heedful.models.base import LM
-from heedful.pooling import Pooling, pool
+from heedful.pooling import Pooling, embed, pool
 from heedful.serve.openai_errors import not_a_number, too_long
 from heedful.serve.openai_requests import CompletionRequest
 from heedful.serve.served_model import ServedModel

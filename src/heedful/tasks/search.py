@@ -20,10 +20,10 @@ from torch import Tensor
 
 from heedful.checks import check_integer
 from heedful.errors import CorruptFile, InputError, NotFound
-from heedful.loading import embed
 from heedful.models.base import Model
-from heedful.tasks.common import warn_truncated
+from heedful.pooling import embed
 from heedful.tasks.model_cache import open_model
+from heedful.tasks.model_inputs import warn_truncated
 from heedful.tasks.tokenized import tokenize
 from heedful.text import Tokenizer
 

@@ -28,9 +28,8 @@ from heedful.kernels.gpu_crossentropy import loss_and_slope
 from heedful.loading import build
 from heedful.train import float8 as swapping
 from heedful.train.crossentropy import linear_cross_entropy
-from heedful.train.fit import LossModule
-from heedful.train.fit import kernels as attention_kernels
 from heedful.train.fused import fuse
+from heedful.train.loss import LossModule, attention_kernels
 from heedful.train.objectives import objective
 from train_parts import attempt
 

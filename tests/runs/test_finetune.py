@@ -13,7 +13,8 @@ import torch
 
 import heedful
 from heedful.models.base import LM
-from heedful.runs.finetune.finetune_loop import FinetuneLoop
+from heedful.runs.training_loop import TrainingLoop
+from heedful.train.fit import Step
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
 
@@ -217,13 +218,13 @@ def test_the_card_says_what_was_done(heed: Heed, bases: dict[str, Path], tmp_pat
 def test_an_interrupted_run_leaves_its_last_measured_weights(
     heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = FinetuneLoop.evaluate
+    whole = TrainingLoop.evaluate
 
-    def stop(loop: FinetuneLoop, number: int) -> float:
+    def stop(loop: TrainingLoop, step: Step | None) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        return whole(loop, number)
+        whole(loop, step)
 
-    monkeypatch.setattr(FinetuneLoop, "evaluate", stop)
+    monkeypatch.setattr(TrainingLoop, "evaluate", stop)
     file = toy.classes(tmp_path / "v.csv")
     code, _, err = heed("finetune", bases["encoder"], file, "--out", "made", "--full")
     assert code == 130
@@ -242,7 +243,7 @@ def test_a_run_that_diverges_leaves_nothing(heed: Heed, bases: dict[str, Path], 
 def test_an_interrupted_run_that_was_never_measured_says_so(
     heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FinetuneLoop, "show", lambda loop, step: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(TrainingLoop, "count", lambda loop, step: os.kill(os.getpid(), signal.SIGINT))
     file = toy.classes(tmp_path / "v.csv")
     code, _, err = heed("finetune", bases["encoder"], file, "--out", "made", "--full", "-q")
     assert code == 130
@@ -261,7 +262,7 @@ def test_the_line_works_whatever_the_folder_is_called(
 def test_a_place_that_cannot_be_written_is_told_before_training(
     heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FinetuneLoop, "run", None)
+    monkeypatch.setattr(TrainingLoop, "run", None)
     file = toy.classes(tmp_path / "v.csv")
     code, _, err = heed("finetune", bases["encoder"], file, "--out", "v.csv/made", "-q")
     assert code == 3

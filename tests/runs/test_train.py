@@ -23,7 +23,8 @@ from heedful.runs.datasets import mark_line_ends, split_documents, split_train_v
 from heedful.runs.folder import read_metrics
 from heedful.runs.recipes import RECIPES, Evaluation, Recipe
 from heedful.runs.settings import ResolvedSettings
-from heedful.runs.train import limit_threads, run_training
+from heedful.runs.train import run_training
+from heedful.runs.training_loop import limit_threads
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes
 from heedful.train.fit import Step
@@ -223,7 +224,7 @@ def small(recipe: Recipe, files: dict[str, Path]) -> ResolvedSettings:
 def test_every_recipe_trains(name: str, files: dict[str, Path], tmp_path: Path) -> None:
     result = run_training(small(RECIPES[name], files), tmp_path / "r", quiet=True)
     assert result.steps == 2
-    assert result.valid["loss"] > 0
+    assert result.scores["loss"] > 0
     model = heedful.load(result.checkpoint)
     assert model.family.name == find_config(RECIPES[name].family)[0].name
     assert model.tokenizer is not None
@@ -236,7 +237,7 @@ def test_a_student_learns_from_a_teacher(files: dict[str, Path], tmp_path: Path)
     student = small(replace(RECIPES["distil"], teacher=str(tmp_path / "teacher")), files)  # a run's folder
     result = run_training(student, tmp_path / "student", quiet=True)
     assert heedful.load(result.checkpoint).family.name == "distilbert"
-    assert {"soft", "hard", "cosine"} <= set(result.valid)
+    assert {"soft", "hard", "cosine"} <= set(result.scores)
 
 
 def test_a_run_begins_with_the_model_of_another(files: dict[str, Path], tmp_path: Path) -> None:

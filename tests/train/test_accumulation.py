@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful import data
 from heedful.data import IGNORE, Batch
 from heedful.models.base import Model
-from heedful.train.fit import LossModule
+from heedful.train.loss import LossModule
 from heedful.train.objectives import Objective, counts, distil
 from tests.train import toys
 

@@ -214,7 +214,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_the_first_step(tmp_path: Pa
 
 def test_an_evaluation_of_nothing_is_refused(tmp_path: Path, files: Files) -> None:
     step = next(steps(tmp_path, files))
-    with pytest.raises(InputError, match="most=0"):
+    with pytest.raises(InputError, match="max_batches=0"):
         step.evaluate(toys.batches_of("next_token", files), max_batches=0)
 
 

@@ -128,7 +128,7 @@ def other_settings(settings: Sequence[str], files: list[str], valid: list[str]) 
 
 def reports_error(error: HeedfulError) -> bool:
     """Return whether this process prints an error: one that all processes meet is printed by the first."""
-    from heedful.runs.train import TrainingInterrupted
+    from heedful.runs.training_loop import TrainingInterrupted
     from heedful.train.distributed import OtherProcessFailed
     from heedful.train.fit import DivergedError
 
@@ -188,7 +188,7 @@ def print_result(settings: ResolvedSettings, result: TrainResult, json: bool) ->
         return as_json({
             "name": settings.name, "parameters": result.parameters, "steps": result.steps,
             "tokens": result.tokens, "seconds": round(result.seconds, 2), "train_loss": result.loss,
-            "best_step": result.best_step, **{f"eval_{n}": v for n, v in result.valid.items()},
+            "best_step": result.best_step, **{f"eval_{n}": v for n, v in result.scores.items()},
             "stopped_early": result.stopped, "checkpoint": str(result.checkpoint),
         })  # fmt: skip
     rows = table("run", settings.name)
@@ -197,7 +197,7 @@ def print_result(settings: ResolvedSettings, result: TrainResult, json: bool) ->
     rows.add_row("tokens read", f"{result.tokens:,}")
     rows.add_row("seconds", f"{result.seconds:.1f}")
     rows.add_row("train loss", f"{result.loss:.4f}")
-    for name, value in result.valid.items():
+    for name, value in result.scores.items():
         step = f"  (step {result.best_step})" if name == "loss" else ""
         rows.add_row(f"eval {name}", f"{value:.4f}{step}")
     console().print(rows)

@@ -5,6 +5,7 @@ settings.py   a recipe, a file, the environment and flags resolved into settings
 datasets.py   training and validation batches from files
 prepare.py    a tokenizer, batches, a model and an objective from settings
 train.py      the run itself; `python -m heedful.runs.train` is `heed train`
+training_loop.py  the loop around `fit`, of training and fine-tuning
 folder.py     the folder of a run
 progress.py   progress in a terminal or a log
 rehearsal.py  one batch measured: sizes, memory, time

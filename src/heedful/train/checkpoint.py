@@ -12,6 +12,7 @@ folder/
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -34,6 +35,7 @@ from heedful.weights.names import model_tensors
 from heedful.weights.tensor_files import SafeFile
 
 CHECKSUMS = "checksums.json"
+CHANGEABLE = {"folder", "save_every", "keep", "resume", "compile", "graph"}  # without changing any step
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
 
 
@@ -175,8 +177,14 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda p: int(p.name.removeprefix("step-")))
 
 
-def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, the best and the last; also what a crash left behind."""
+def tidy_checkpoints(folder: Path, keep: int, best: Path | None = None) -> None:
+    """Remove all but the newest `keep` checkpoints, the best (perhaps a new one) and the last.
+
+    What a crash left behind goes too.
+    """
+    if best is not None:
+        which = {"checkpoint": best.name, "step": int(best.name.removeprefix("step-"))}
+        write_text(folder / "best.json", json.dumps(which))
     stay = {
         read_pointer(folder / "best.json"),
         read_pointer(folder / "last.json"),
@@ -225,6 +233,28 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         path = checkpoint / "training.json"
         raise CorruptFile(f"{path} is damaged ({error})", hint=instead(checkpoint)) from None
+
+
+def config_values(config: Any) -> dict[str, Any]:
+    """Return a config as plain values."""
+    plain = lambda v: list(v) if isinstance(v, tuple) else str(v) if isinstance(v, Path) else v
+    return {name: plain(value) for name, value in dataclasses.asdict(config).items()}
+
+
+def check_resumable(path: Path, training: Mapping[str, Any], config: Any, fingerprint: str) -> None:
+    """Raise ConfigError if a resumed run would change a value under way, or go on with other data."""
+    old, new = training["config"], config_values(config)
+    schedule = {"steps"} if old.get("schedule") in ("constant", "inverse_sqrt") else set()
+    for name in sorted(set(old) | set(new)):
+        if old.get(name) != new.get(name) and name not in CHANGEABLE | schedule:
+            raise ConfigError(
+                f"{path} was trained with {name}={old.get(name)!r} and would be resumed with "
+                f"{new.get(name)!r}",
+                hint="set it back, or use a new folder",
+            )
+    if training["data"] != fingerprint:
+        mark = training["data"][:12]
+        raise ConfigError(f"{path} was trained on other data (fingerprint {mark}…)", hint="use a new folder")
 
 
 def instead(checkpoint: Path) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import itertools
-import json
 import math
 import time
 from collections.abc import Iterator
@@ -15,15 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches
-from heedful.errors import ConfigError, HeedfulError, InputError
-from heedful.files import write_text
-from heedful.models.base import Model
+from heedful.errors import ConfigError, HeedfulError
+from heedful.models.base import Model, evaluation_mode
 from heedful.nn.adapt import recompute
 from heedful.train import checkpoint as store
 from heedful.train.config import TrainConfig
@@ -31,27 +26,16 @@ from heedful.train.distributed import Processes
 from heedful.train.float8 import use_float8
 from heedful.train.fused import fuse
 from heedful.train.graph import GraphedStep, StepFunction
-from heedful.train.objectives import Objective, combine_terms, counts, objective
+from heedful.train.loss import LossModule, attention_kernels, autocast, mean_losses
+from heedful.train.objectives import Objective, counts, objective
 from heedful.train.optim import learning_rate, make_optimisers
+from heedful.train.stopping import WeightAverage
 
 
 class DivergedError(HeedfulError):
     """The loss, its gradient or a weight is no finite number; the text names the last good checkpoint."""
 
     exit_code = 5
-
-
-class LossModule(nn.Module):
-    """Model and objective as one module, so that what wraps it (compiler, processes) sees the whole step."""
-
-    def __init__(self, model: Model, purpose: Objective) -> None:
-        super().__init__()
-        self.model, self.purpose = model, purpose
-
-    def forward(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        terms = self.purpose(self.model, batch)
-        shown = {name: term.total.detach() / divide[term.per] for name, term in terms.items()}
-        return combine_terms(terms, divide), shown  # type: ignore[arg-type]
 
 
 class Arriving:
@@ -105,12 +89,19 @@ class Step:
         return self.run.save(self, best=best)
 
     def evaluate(self, batches: Batches, max_batches: int | None = None) -> dict[str, float]:
-        """The loss on other batches, one pass or the first `most`; each term too if there are several."""
-        return self.run.evaluate(batches, max_batches)
+        """Return the mean loss on other batches, all or the first; each term too if there are several."""
+        run = self.run
+        with evaluation_mode(run.model):
+            return mean_losses(
+                run.trained, batches, run.device, dtype=run.config.dtype, max_batches=max_batches,
+                processes=run.processes,
+            )  # fmt: skip
 
     def ema_weights(self) -> contextlib.AbstractContextManager[Model]:
         """The model with its averaged weights while a `with` lasts: to evaluate what `ema` keeps."""
-        return self.run.ema_weights()
+        if self.run.ema is None:
+            raise ConfigError("this run keeps no average of its weights", hint="set ema=0.999 in TrainConfig")
+        return self.run.ema.in_model()
 
 
 def fit(
@@ -165,7 +156,7 @@ class TrainingRun:
         # After wrapping: weights that are shared out are other parameters.
         self.weights = list(model.parameters())
         self.optimisers: list[Optimizer] = make_optimisers(model, config)
-        self.ema = {n: p.detach().clone() for n, p in model.named_parameters()} if config.ema else None
+        self.ema = WeightAverage(model, config.ema) if config.ema else None
         self.saved: int | None = None  # the step of the checkpoint written last
         recorded = config.graph and self.device.type == "cuda" and processes.world == 1
         self.change: StepFunction = GraphedStep(self._change, self._forget) if recorded else self._change
@@ -194,8 +185,9 @@ class TrainingRun:
         """Forward, backward, clip, step: loss, norm of the gradient and terms, before the change."""
         c, losses, shown = self.config, [], []
         for part, by in self.processes.parts(batch, divide, c.accumulate):
-            with kernels(self.device):  # going back too: layers that are recomputed must find the same ones
-                with self.autocast():
+            # going back too: layers that are recomputed must find the same kernels
+            with attention_kernels(self.device):
+                with autocast(self.device, c.dtype):
                     loss, terms = self.trained(part, by)
                 loss.backward()
             losses.append(loss.detach())
@@ -205,7 +197,8 @@ class TrainingRun:
         for optimiser in self.optimisers:
             optimiser.step()
         self._forget()
-        self.update_ema()
+        if self.ema is not None:
+            self.ema.update()
         sums = [torch.stack(losses).sum(), *(torch.stack([s[n] for s in shown]).sum() for n in shown[0])]
         loss, *values = self.processes.mean(torch.stack(sums)).unbind()
         return loss, norm, dict(zip(shown[0], values, strict=True))
@@ -214,57 +207,6 @@ class TrainingRun:
         """Let the gradients go."""
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
-
-    @torch.no_grad()
-    def evaluate(self, batches: Batches, max_batches: int | None = None) -> dict[str, float]:
-        """Σ loss · answers / Σ answers, over one pass."""
-        sums: dict[str, float | Tensor] = {}
-        self.model.eval()
-        for batch, weight in self.processes.turns(itertools.islice(batches.once(), max_batches)):
-            divide = {
-                per: torch.full((), float(max(n, 1)), device=self.device) for per, n in counts(batch).items()
-            }
-            with self.autocast(), kernels(self.device):
-                loss, terms = self.trained(batch.to(self.device), divide)
-            answers = weight * batch.label_count
-            for name, value in {"answers": 1.0, "loss": loss, **(terms if len(terms) > 1 else {})}.items():
-                sums[name] = sums.get(name, 0.0) + value * answers
-        self.model.train()
-        self.processes.settle()
-        if not sums:
-            raise InputError(
-                f"an evaluation of most={max_batches} batches reads nothing", hint="give at least 1, or None"
-            )
-        found = [torch.as_tensor(v, device=self.device).double() for v in sums.values()]
-        answers, *values = self.processes.mean(torch.stack(found)).tolist()
-        return {name: value / answers for name, value in zip(list(sums)[1:], values, strict=True)}
-
-    def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """bfloat16 products where asked for; weights and sums stay float32."""
-        if self.config.dtype == "float32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
-    @torch.no_grad()
-    def update_ema(self) -> None:
-        """ema ← d · ema + (1 − d) · weights   (Polyak and Juditsky 1992)"""
-        if self.ema is not None and self.config.ema is not None:
-            parameters = dict(self.model.named_parameters())
-            now: list[Tensor] = [parameters[n] for n in self.ema]
-            torch._foreach_lerp_(list(self.ema.values()), now, 1 - self.config.ema)
-
-    @contextlib.contextmanager
-    def ema_weights(self) -> Iterator[Model]:
-        """Put the averaged weights in, and the others back afterwards."""
-        if self.ema is None:
-            raise ConfigError("this run keeps no average of its weights", hint="set ema=0.999 in TrainConfig")
-        parameters = dict(self.model.named_parameters())
-        own = {n: p.detach().clone() for n, p in parameters.items()}
-        store.put_values(parameters, self.ema)
-        try:
-            yield self.model
-        finally:
-            store.put_values(parameters, own)
 
     def check(self, step: Step | None) -> None:
         """Stop a run whose loss or gradient is no number, and say where it was still good."""
@@ -298,28 +240,19 @@ class TrainingRun:
                 bool(self.processes.whole_tensor(p.isfinite().all())) for p in self.model.parameters()
             ):
                 self.divergence_error(step, "a weight is no number")
-            training = {
-                "loss": step.loss,
-                "config": config_values(self.config),
-                "data": self.batches.fingerprint,
-            }
+            settings, data = store.config_values(self.config), self.batches.fingerprint
+            training = {"loss": step.loss, "config": settings, "data": data}
             whole = self.processes.whole_tensor
             moments = store.optimiser_tensors(self.model, self.optimisers, whole)
-            ema = None if self.ema is None else {n: whole(t) for n, t in self.ema.items()}
+            ema = None if self.ema is None else {n: whole(t) for n, t in self.ema.values.items()}
+            write = lambda: store.write_checkpoint(folder, step.number, self.model, moments, training, ema)
             with self.processes.gather_weights(self.model):
-                write = lambda: store.write_checkpoint(
-                    folder, step.number, self.model, moments, training, ema
-                )
                 self.processes.run_on_first(write)
             self.saved = step.number
-        self.processes.run_on_first(lambda: self._tidy(folder, path, best))
+        self.processes.run_on_first(
+            lambda: store.tidy_checkpoints(folder, self.config.keep, path if best else None)
+        )
         return path
-
-    def _tidy(self, folder: Path, path: Path, best: bool) -> None:
-        if best:
-            which = {"checkpoint": path.name, "step": self.number}
-            write_text(folder / "best.json", json.dumps(which))
-        store.prune_checkpoints(folder, self.config.keep)
 
     @contextlib.contextmanager
     def locked_folder(self) -> Iterator[None]:
@@ -349,52 +282,15 @@ class TrainingRun:
             )
         self.processes.run_on_first(lambda: store.verify_checksums(path))
         training = store.read_training(path)
-        differs(training["config"], config_values(self.config), path)
-        if training["data"] != self.batches.fingerprint:
-            mark = training["data"][:12]
-            raise ConfigError(
-                f"{path} was trained on other data (fingerprint {mark}…)", hint="use a new folder"
-            )
+        store.check_resumable(path, training, self.config, self.batches.fingerprint)
         like, read = self.processes.like, store.read_tensors
         store.copy_weights(self.model, store.read_model(path), path, like)
         store.restore_optimisers(self.model, self.optimisers, read(path / "optimiser.safetensors"), like)
         if self.ema is not None:
             own = dict(self.model.named_parameters())
-            self.ema = {n: like(t, own[n]).to(self.device) for n, t in read(path / "ema.safetensors").items()}
+            saved = read(path / "ema.safetensors")
+            self.ema.values = {n: like(t, own[n]).to(self.device) for n, t in saved.items()}
         self.number = int(training["step"])
-
-
-def kernels(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """On a GPU, cuDNN's attention before the others: faster where it applies; elsewhere nothing changes."""
-    if device.type != "cuda":
-        return contextlib.nullcontext()
-    kinds = [
-        SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
-    ]  # fmt: skip
-    return sdpa_kernel(kinds, set_priority=True)
-
-
-# What may change without changing the steps taken.
-FREE = {"folder", "save_every", "keep", "resume", "steps", "compile", "graph"}
-
-
-def config_values(config: TrainConfig) -> dict[str, Any]:
-    """A config as plain values."""
-    plain = lambda v: list(v) if isinstance(v, tuple) else str(v) if isinstance(v, Path) else v
-    return {name: plain(value) for name, value in dataclasses.asdict(config).items()}
-
-
-def differs(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:
-    """An error that names the first value a resumed run would change under way."""
-    schedule = {"steps"} if old.get("schedule") in ("constant", "inverse_sqrt") else set()
-    for name in sorted(set(old) | set(new)):
-        if old.get(name) != new.get(name) and name not in (FREE - {"steps"}) | schedule:
-            raise ConfigError(
-                f"{where} was trained with {name}={old.get(name)!r} and would be resumed with "
-                f"{new.get(name)!r}",
-                hint="set it back, or use a new folder",
-            )
 
 
 def seed(value: int, device: torch.device) -> None:

@@ -1,9 +1,10 @@
-"""When to stop, and which weights to keep: early stopping, averages of checkpoints and of runs."""
+"""When to stop, and which weights to keep: early stopping, averages of weights, checkpoints and runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +61,31 @@ class EarlyStopping:
     def stop(self) -> bool:
         """Whether it is time."""
         return self.waited >= self.patience
+
+
+class WeightAverage:
+    """ema ← d · ema + (1 − d) · weights, after every step   (Polyak and Juditsky 1992)"""
+
+    def __init__(self, model: Model, decay: float) -> None:
+        self.model, self.decay = model, decay
+        self.values = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        parameters = dict(self.model.named_parameters())
+        now: list[Tensor] = [parameters[n] for n in self.values]
+        torch._foreach_lerp_(list(self.values.values()), now, 1 - self.decay)
+
+    @contextmanager
+    def in_model(self) -> Iterator[Model]:
+        """Put the averaged weights in, and the others back afterwards."""
+        parameters = dict(self.model.named_parameters())
+        own = {n: p.detach().clone() for n, p in parameters.items()}
+        store.put_values(parameters, self.values)
+        try:
+            yield self.model
+        finally:
+            store.put_values(parameters, own)
 
 
 def average_checkpoints(folder: str | Path, last: int = 5) -> Model:

@@ -7,7 +7,7 @@ sequence_tasks.py    classify, similarity
 token_tasks.py       tag, answer
 generation_tasks.py  translate, summarize, complete
 linear_head.py       few rows: a linear head on frozen sentence vectors
-finetune_loop.py     steps, evaluations, the best weights
+finetune_loop.py     the loop around `fit` with fine-tuning's rules for the best weights
 finetune_result.py   the result: where the checkpoint goes, and its card
 run.py               all of it in order
 """

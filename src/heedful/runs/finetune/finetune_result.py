@@ -18,8 +18,8 @@ from heedful.loading import save, save_on_base
 from heedful.locks import FileLock
 from heedful.models.base import Model
 from heedful.runs.cards import Card, card_text
-from heedful.runs.finetune.finetune_loop import TrainingResult
 from heedful.runs.requests import FinetuneRequest
+from heedful.runs.training_loop import TrainingResult
 from heedful.train.checkpoint import sync, sync_folder
 
 MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head

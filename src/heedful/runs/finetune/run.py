@@ -19,7 +19,7 @@ from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
 from heedful.runs.evaluate import load_trained
 from heedful.runs.finetune.column_roles import check_flags, infer_file_task, list_columns
-from heedful.runs.finetune.finetune_loop import MIN_CHOOSING_ROWS, FinetuneLoop, TrainingResult
+from heedful.runs.finetune.finetune_loop import MIN_CHOOSING_ROWS, finetune_model
 from heedful.runs.finetune.finetune_result import (
     FinetuneResult,
     out_lock,
@@ -41,7 +41,7 @@ from heedful.runs.finetune.token_tasks import Answer, Tag
 from heedful.runs.prepare import check_vocabulary
 from heedful.runs.progress import LineReporter, ProgressReporter, SilentReporter, make_reporter
 from heedful.runs.requests import FinetuneRequest
-from heedful.runs.train import TrainingInterrupted
+from heedful.runs.training_loop import TrainingInterrupted, TrainingResult
 from heedful.train.config import TrainConfig
 from heedful.weights.bases import BASES, bundled_models
 
@@ -115,7 +115,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     setup = prepare_training(request, split, model, reporter)
     bar = make_reporter(setup.config.steps, quiet)
     try:
-        training = FinetuneLoop(
+        training = finetune_model(
             split.task,
             setup.model,
             setup.batches,
@@ -124,7 +124,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
             setup.config,
             bar,
             setup.has_head,
-        ).run()
+        )
     finally:
         bar.close()
     scores = dict(training.scores)
@@ -191,7 +191,7 @@ def finetune_linear_head(
     count, took = sum(p.numel() for p in model.parameters()), time.perf_counter() - began
     result = FinetuneResult(
         task.name, task.pipeline, request.model, out, scores, split.found, len(examples), rows,
-        TrainingResult(0, took, math.nan, None), batches.labels, settings, count, learning, folds,
+        TrainingResult(seconds=took), batches.labels, settings, count, learning, folds,
     )  # fmt: skip
     write_result(model, result, request)
     return result

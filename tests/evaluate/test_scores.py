@@ -25,6 +25,7 @@ from heedful.evaluate.scores import (
     ranks,
     spearman,
 )
+from tests.refusal import refused
 
 
 def test_accuracy_and_f1_of_a_small_table() -> None:
@@ -166,7 +167,7 @@ def test_every_token_is_predicted_once_whatever_the_stride(stride: int) -> None:
 
 
 def test_bad_input_says_what_is_missing() -> None:
-    with pytest.raises(InputError, match="3 answers are expected and 2 were given"):
+    with refused(InputError, "3 answers", "2 were given"):
         accuracy([1, 2, 3], [1, 2])
     with pytest.raises(InputError, match="from left to right"):
         perplexity(heedful.build("bert", vocab=16, dim=8, layers=1, heads=2, context=8), [1, 2, 3])

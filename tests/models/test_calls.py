@@ -13,6 +13,7 @@ from heedful.errors import InputError
 from heedful.models import FAMILIES
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.models.calls import ForwardOptions, WatchOptions
+from tests.refusal import refused
 
 
 @pytest.mark.parametrize(("kind", "keywords"), [(LM, ForwardOptions), (Seq2Seq, WatchOptions)])
@@ -31,7 +32,7 @@ def tiny(family: str) -> Model:
 @pytest.mark.parametrize("family", ["gpt2", "lstm", "t5"])
 @pytest.mark.parametrize("tokens", [[[1, 2]], "hi", None, torch.ones(1, 2, dtype=torch.bool)])
 def test_what_is_no_tensor_of_ids_is_named(family: str, tokens: object) -> None:
-    with pytest.raises(InputError, match=r"must be a \(B, T\) tensor of ids"):
+    with refused(InputError, "(B, T)"):
         tiny(family)(tokens)
 
 
@@ -43,26 +44,26 @@ def test_a_batch_of_no_rows_is_empty() -> None:
 @pytest.mark.parametrize("name", ["types", "documents"])
 @pytest.mark.parametrize("value", [torch.zeros(1, 3, dtype=torch.long), torch.zeros(1, 4), [[0, 0, 0, 0]]])
 def test_what_stands_beside_the_tokens_must_fit_them(name: str, value: object) -> None:
-    with pytest.raises(InputError, match=rf"{name} must be a tensor of whole numbers of shape \(1, 4\)"):
+    with refused(InputError, name, "(1, 4)"):
         tiny("bert")(torch.ones(1, 4, dtype=torch.long), **{name: value})
 
 
 def test_a_type_that_the_model_does_not_know_is_named() -> None:
     tokens = torch.ones(1, 4, dtype=torch.long)
-    with pytest.raises(InputError, match="types has the number 9; this model knows 2"):
+    with refused(InputError, "types", 9, hint="2"):
         tiny("bert")(tokens, types=torch.full((1, 4), 9))
 
 
 @pytest.mark.parametrize("family", ["t5", "rnnsearch", "seq2seq"])
 def test_one_target_is_not_spread_over_many_sources(family: str) -> None:
     tokens = torch.ones(2, 4, dtype=torch.long)
-    with pytest.raises(InputError, match="target has 1 rows and source 2"):
+    with refused(InputError, "target has 1", "source 2"):
         tiny(family)(tokens, tokens[:1])
 
 
 @pytest.mark.parametrize("given", [{"batch": 0}, {"length": -1}, {"length": "5"}])
 def test_what_cannot_be_counted_is_named(given: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=f"{next(iter(given))}=.*at least 1"):
+    with refused(InputError, f"{next(iter(given))}=", "at least 1"):
         heedful.count("gpt2", **given)
 
 

@@ -14,6 +14,7 @@ from heedful.models import FAMILIES
 from heedful.models.base import Config
 from heedful.models.hf_config import config_from, read_rope
 from heedful.nn.rope import YarnScaling
+from tests.refusal import refused
 
 
 def given(config: Config) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def test_a_field_of_the_wrong_kind_or_size_is_named(family: str, value: Any) -> 
 
 
 def test_a_share_of_all_cannot_be_dropped() -> None:
-    with pytest.raises(ConfigError, match="dropout=1.0 would leave nothing"):
+    with refused(ConfigError, "dropout=1.0"):
         heedful.build("gpt2", dropout=1.0)
 
 
@@ -47,18 +48,18 @@ def test_sizes_that_count_begin_at_one(family: str) -> None:
 
 
 def test_a_rotary_head_of_odd_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match="head of 7 entries has no rotary pairs"):
+    with refused(ConfigError, "7 entries", "rotary"):
         heedful.build("llama", dim=28, heads=4, layers=1, vocab=16, hidden=8)
 
 
 def test_a_dictionary_in_the_place_of_a_scaling_is_refused() -> None:
-    with pytest.raises(ConfigError, match="rope_scaling=.*Scaling or None"):
+    with refused(ConfigError, "rope_scaling=", "Scaling or None"):
         heedful.build("llama", device="meta", rope_scaling={"type": "linear", "factor": 2.0})
 
 
 @pytest.mark.parametrize(("buckets", "far"), [(3, 128), (32, 16), (32, 8)])
 def test_buckets_that_cannot_hold_the_distances_are_refused(buckets: int, far: int) -> None:
-    with pytest.raises(ConfigError, match=f"buckets={buckets} for distances up to far={far}"):
+    with refused(ConfigError, f"buckets={buckets}", f"far={far}"):
         heedful.build("t5", device="meta", buckets=buckets, far=far)
 
 

@@ -18,6 +18,7 @@ from tests.parity.cases import Case
 LENGTH = 11
 
 transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from heedful.errors import CorruptFile, InputError
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.text.tokenizer_files import save_tokenizer
+from tests.refusal import refused
 
 
 @pytest.fixture
@@ -45,9 +46,9 @@ def test_a_vocabulary_without_its_unknown_token_is_one_typed_error(folder: Path)
     path = folder / "tokenizer.json"
     model = json.loads(path.read_text())["model"]
     change(path, model=model | {"vocab": {"a": 0}}, added_tokens=[], post_processor=None)
-    with pytest.raises(InputError, match=r"cannot be encoded .*Missing \[UNK\]"):
+    with refused(InputError, "Missing [UNK]"):
         opened(folder).encode("zebra")
-    with pytest.raises(InputError, match=r"cannot be encoded .*Missing \[UNK\]"):
+    with refused(InputError, "Missing [UNK]"):
         opened(folder).encode_all(["zebra"])
 
 
@@ -73,7 +74,9 @@ WRONG = [("extra_ids", 10**9), ("extra_ids", "x"), ("do_lower_case", "false"), (
 @pytest.mark.parametrize(("name", "value"), WRONG)
 def test_a_setting_of_the_wrong_kind_is_named(name: str, value: object, folder: Path) -> None:
     change(folder / "tokenizer_config.json", **{name: value})
-    with pytest.raises(CorruptFile, match=f"tokenizer_config.json has {name}={value!r}; it should be"):
+    with refused(
+        CorruptFile, f"tokenizer_config.json has {name}={value!r}", "should be", hint="fetch it again"
+    ):
         load_tokenizer(folder)
 
 
@@ -87,7 +90,7 @@ def test_a_table_that_is_damaged_is_named(data: bytes, folder: Path) -> None:
 def test_merges_that_the_vocabulary_has_not_are_one_typed_error(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1}')
     (tmp_path / "merges.txt").write_text("a b\n")
-    with pytest.raises(CorruptFile, match="its tokenizer cannot be read"):
+    with refused(CorruptFile, "tokenizer"):
         load_tokenizer(tmp_path)
 
 
@@ -103,5 +106,5 @@ UNFIT = [
 
 @pytest.mark.parametrize("change", UNFIT, ids=str)
 def test_a_vocabulary_in_gguf_that_does_not_fit_is_one_typed_error(change: dict[str, Any]) -> None:
-    with pytest.raises(CorruptFile, match=r"m\.gguf: its vocabulary does not fit together"):
+    with refused(CorruptFile, "m.gguf", "vocabulary"):
         from_gguf(GGUF | {f"tokenizer.ggml.{name}": value for name, value in change.items()}, "m.gguf")

@@ -16,6 +16,7 @@ from heedful import data
 from heedful.errors import InputError, NotFound
 from heedful.text import bpe, load_tokenizer, save_tokenizer
 from heedful.text.tokenizer_training import train_tokenizer
+from tests.refusal import refused
 
 SENTENCES = [
     f"{who} {what} {where}{mark}"
@@ -162,7 +163,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no text"):
         train_tokenizer("bpe", tmp_path / "empty.txt")
     (tmp_path / "latin.txt").write_bytes("good\nschön\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"latin\.txt, line 2: byte 0x.* is no utf-8"):
+    with refused(InputError, "latin.txt, line 2", "byte 0x"):
         train_tokenizer("bpe", tmp_path / "latin.txt")
     assert train_tokenizer("char", tmp_path / "latin.txt", encoding="latin-1").id("ö") is not None
 
@@ -214,7 +215,7 @@ def test_a_vocabulary_that_cannot_be_is_named(kind: str, vocab: object, corpus: 
     if (kind, vocab) in {("word", 5), ("char", 5)}:
         assert len(train_tokenizer(kind, corpus, vocab=5)) == 5
         return
-    with pytest.raises(InputError, match=r"vocab=|no unigram tokenizer of 2 pieces"):
+    with pytest.raises(InputError, match="vocab=|unigram .*2 pieces"):
         train_tokenizer(kind, corpus, vocab=vocab)  # type: ignore[arg-type]
 
 
@@ -227,12 +228,12 @@ def test_a_byte_order_mark_is_no_letter(kind: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_encoding_is_named(corpus: Path) -> None:
-    with pytest.raises(InputError, match="encoding='utf-9' is unknown"):
+    with refused(InputError, "encoding='utf-9'"):
         train_tokenizer("char", corpus, encoding="utf-9")
 
 
 @pytest.mark.parametrize("ids", [[1.5], ["a"], None, "12"])
 def test_ids_that_are_none_are_named(ids: object, corpus: Path) -> None:
     tokenizer = train_tokenizer("char", corpus)
-    with pytest.raises(InputError, match="ids are a list of whole numbers"):
+    with refused(InputError, "ids", "whole numbers"):
         tokenizer.decode(ids)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from heedful.models import FAMILIES
 from heedful.nn.rope import LinearScaling, Llama3Scaling, Scaling, YarnScaling, frequencies
 from heedful.weights.checkpoint import published_tensors
 from heedful.weights.gguf import GGUFFile
+from tests.refusal import refused
 from tests.text.samples import WRITTEN
 
 gguf = pytest.importorskip("gguf", reason="the gguf library writes the files read here")
@@ -146,7 +147,7 @@ def test_positions_rescaled_by_an_unknown_rule_are_refused_rather_than_left_out(
     with pytest.raises(WeightsError, match="'longrope' is not read"):
         heedful.load(write_model(tmp_path / "b.gguf", model, rope__scaling__type="longrope"))
     said = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__attn_factor": 2.0}
-    with pytest.raises(WeightsError, match="'yarn' with attn_factor is not read"):
+    with refused(WeightsError, "'yarn'", "attn_factor"):
         heedful.load(write_model(tmp_path / "c.gguf", model, **said))
 
 
@@ -267,7 +268,7 @@ def test_tensors_in_gguf_that_overlap_or_leave_a_gap_are_refused(place: int, wro
 
 
 def test_metadata_that_are_no_utf_8_are_named(two: Path) -> None:
-    with pytest.raises(CorruptFile, match=r"a value of 'tokenizer\.ggml\.tokens' is no UTF-8"):
+    with refused(CorruptFile, "'tokenizer.ggml.tokens'", "UTF-8"):
         GGUFFile(damaged(two, b"second", b"sec\xff\xfed"))
 
 

@@ -13,6 +13,7 @@ import heedful
 from heedful.errors import ConfigError
 from tests.fuzz.bounds import bounded
 from tests.properties.tiny import tiny
+from tests.refusal import refused
 
 WRONG: list[tuple[str, str, Any, str]] = [
     ("gpt2", "architectures", {"0": "GPT2LMHeadModel"}, "architectures={.* a list of names"),
@@ -67,7 +68,7 @@ def test_a_value_that_is_missing_is_named(tmp_path: Path) -> None:
     folder = heedful.save(tiny("marian"), tmp_path / "m")
     path = folder / "config.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "vocab_size"}))
-    with pytest.raises(ConfigError, match="config.json has no 'vocab_size', which a marian needs"):
+    with refused(ConfigError, "config.json", "'vocab_size'", "marian"):
         heedful.load(folder)
 
 
@@ -90,7 +91,7 @@ def test_how_weights_were_rounded_is_looked_at(told: Any, tmp_path: Path) -> Non
 def test_the_ids_that_rule_generation_are_looked_at(tmp_path: Path) -> None:
     folder = heedful.save(tiny("gpt2"), tmp_path / "m")
     (folder / "generation_config.json").write_text('{"eos_token_id": "</s>"}')
-    with pytest.raises(ConfigError, match="generation_config.json: eos_token_id='</s>' .* a whole number"):
+    with refused(ConfigError, "generation_config.json", "eos_token_id='</s>'"):
         heedful.load(folder)
 
 

@@ -11,6 +11,7 @@ import pytest
 from heedful.errors import ConfigError, CorruptFile, HeedfulError, InputError, NotFound
 from heedful.word2vec import Word2Vec
 from heedful.word2vec.corpus import Corpus
+from tests.refusal import refused
 
 QUICK = {"dim": 4, "min_count": 1, "epochs": 2, "threads": 1, "subsample": 0}
 TEXT = [["the", "cat", "sat"], ["the", "dog", "lay"]] * 4
@@ -24,17 +25,17 @@ def vectors() -> Word2Vec:
 @pytest.mark.parametrize("mode", ["skipgram", "cbow"])
 @pytest.mark.parametrize("loss", ["negative", "hierarchical"])
 def test_a_text_of_one_word_a_line_has_nothing_to_learn_from(mode: str, loss: str) -> None:
-    with pytest.raises(InputError, match="no line of the text has two known words"):
+    with refused(InputError, "two known words"):
         Word2Vec.train([["a"], ["b"], ["c"]], mode=mode, loss=loss, **QUICK)
 
 
 def test_a_text_that_subsampling_emptied_is_told_so_with_the_way_out() -> None:
-    with pytest.raises(InputError, match=r"subsample=1e-09 thinned .* in any of 2 epochs; give subsample=0"):
+    with refused(InputError, "subsample=1e-09", "2 epochs", hint="subsample=0"):
         Word2Vec.train(TEXT, **QUICK | {"subsample": 1e-9})
 
 
 def test_a_run_that_diverges_says_so_and_gives_no_vectors() -> None:
-    with pytest.raises(ConfigError, match="diverged in epoch 1: rate=10 is too large"):
+    with refused(ConfigError, "epoch 1", "rate=10"):
         Word2Vec.train(TEXT * 40, negatives=2000, rate=10, **QUICK)
 
 
@@ -53,18 +54,18 @@ def test_a_setting_of_the_wrong_kind_is_named(name: str, value: object) -> None:
 
 @pytest.mark.parametrize("source", [None, 3])
 def test_what_is_no_corpus_is_named(source: object) -> None:
-    with pytest.raises(InputError, match="is no corpus; pass a path, or a list of sentences"):
+    with refused(InputError, "corpus", hint="a path"):
         Word2Vec.train(source, **QUICK)
 
 
 def test_a_text_in_the_place_of_a_path_is_no_file() -> None:
-    with pytest.raises(NotFound, match="no file or folder the cat sat .* …; "):
+    with refused(NotFound, "the cat sat", "…", hint=""):
         Word2Vec.train("the cat sat " * 200, **QUICK)
 
 
 def test_an_unknown_encoding_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("some words")
-    with pytest.raises(InputError, match="encoding='utf-9' is unknown"):
+    with refused(InputError, "encoding='utf-9'"):
         Word2Vec.train(tmp_path, encoding="utf-9", **QUICK)
 
 
@@ -89,7 +90,7 @@ def test_an_output_that_is_a_folder_is_known_before_training(tmp_path: Path) -> 
 
     folder = tmp_path / "v.bin"
     folder.mkdir()
-    with pytest.raises(InputError, match="is a folder; name a file in it"):
+    with refused(InputError, "is a folder", hint="a file in it"):
         train_vectors([tmp_path / "never-read.txt"], output=folder)
 
 
@@ -106,12 +107,12 @@ def test_at_least_one_word_may_answer(vectors: Word2Vec, first: int) -> None:
 
 @pytest.mark.parametrize("word", [None, 1.5, [1.0] * 6])
 def test_what_is_no_word_is_named(vectors: Word2Vec, word: object) -> None:
-    with pytest.raises(InputError, match="a word is a string or the number of a row"):
+    with refused(InputError, "a string", "a row", type(word).__name__):
         vectors.neighbours(word)  # type: ignore[arg-type]
 
 
 def test_a_vector_of_another_size_is_refused(vectors: Word2Vec) -> None:
-    with pytest.raises(InputError, match=r"6 numbers, not the shape \(3,\)"):
+    with refused(InputError, "6 numbers", "(3,)"):
         vectors.neighbours(np.zeros(3))
 
 
@@ -127,7 +128,7 @@ def test_a_table_is_a_list_an_array_or_a_tensor_of_numbers() -> None:
 def test_a_first_line_that_promises_nothing_is_no_word(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "v.txt"
     path.write_bytes(text)
-    with pytest.raises(CorruptFile, match="first line must be two whole numbers above 0"):
+    with refused(CorruptFile, "first line"):
         Word2Vec.load(path)
 
 

@@ -168,7 +168,9 @@ class Watch:
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.values:
             if not self.values and not self.seen:
-                raise InputError(f"nothing was watched under {name!r}: pass this watch to a model first")
+                raise InputError(
+                    f"nothing was watched under {name!r}", hint="pass this watch to a model first"
+                )
             known = self.values or self.seen
             raise InputError(
                 f"no value {name!r} was recorded (asked for: {', '.join(self.names) or 'none'})",

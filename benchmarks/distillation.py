@@ -1,4 +1,4 @@
-"""Distillation as the notes have it: half the layers, nearly the score, on SST-2.
+"""Distillation: half the layers, nearly the score, on SST-2.
 
     HEED_DATA=… python benchmarks/distillation.py              writes results/distillation.json
     HEED_DATA=… python benchmarks/distillation.py --json       prints the figures, writes nothing

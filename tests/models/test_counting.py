@@ -104,7 +104,7 @@ def test_deepseeks_parts_hold_as_many_parameters_as_published(preset: str, total
     assert total - idle == active
 
 
-def test_gpt3_as_the_notes_count_it() -> None:
+def test_gpt3_as_textbooks_count_it() -> None:
     found = heedful.count("gpt3")
     assert found.notes == 175_181_291_520
     assert found.matrices == 27_938

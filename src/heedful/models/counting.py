@@ -11,7 +11,7 @@ flops_per_token      2 · (weights a token is multiplied with)  +  4 · T · hea
 kv_bytes_per_token   what every further token adds to a decoder's memory (keys and values, latents); in a
                      layer with a window nothing, once T fills it
 state_bytes          what a recurrent layer holds however long the text is, and a window that is full
-notes, matrices      as lecture notes count GPT-3: every head's matrices on their own, the output matrix
+notes, matrices      as textbooks count GPT-3: every head's matrices on their own, the output matrix
                      apart from the table even if they are one; no biases, norms or positions
 """
 
@@ -340,7 +340,7 @@ def _(part: InputFeeding, length: int, probe: Probe) -> dict[str, int]:
     return {"fixed": part.hidden}  # the attentional vector; its layers count for themselves
 
 
-# ── As the notes count ────────────────────────────────────────────────────────────────────────────────────
+# ── As textbooks count ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _matrices(model: Model) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Which models there are, what each has, its vocabulary; the notes' sentences."""
+"""Which models there are, what each has, its vocabulary; the example sentences."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def vocabulary(id: str, studio: Here) -> Response:
 
 @router.get("/api/examples")
 def examples() -> Response:
-    """The notes' own sentences and exercises."""
+    """Return the example sentences and the exercises of `heed explain`."""
     from heedful.inspect.explain import examples, sentences
 
     return Json({

@@ -110,8 +110,8 @@ class TrainingLoop:
                     self.evaluate(step)
                 result.steps = step.number
                 result.stopped = self.stopping.stop and self.validation.choose
-                asked = self.processes.any_process(request.stop)
-                result.interrupted = asked and not result.stopped and step.number < self.config.steps
+                signalled = self.processes.any_process(request.stop)
+                result.interrupted = signalled and not result.stopped and step.number < self.config.steps
                 if result.stopped or result.interrupted:
                     result.saved = None if self.config.folder is None else step.save()
                     break

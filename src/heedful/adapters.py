@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, WrongShape, nearest
-from heedful.files import read_json
-from heedful.nn.adapt import LoRA, adapted_modules, matches, swap
+from heedful.files import read_json, write_text
+from heedful.nn.adapt import LoRA, adapted_modules, swap
 
 ADAPTER_FILES = SETTINGS, TENSORS = "adapter.json", "adapter.safetensors"
 KINDS: dict[str, tuple[type, ...]] = {
@@ -45,7 +45,7 @@ def lora(
     if next(adapted_modules(model), None) is not None:
         raise ConfigError("this model is adapted already", hint="call heedful.merge(model) first")
     alpha = 2.0 * rank if alpha is None else float(alpha)
-    names = swap(model, lambda name, m: LoRA(m, rank, alpha) if _meant(name, m, targets) else None)  # type: ignore[arg-type]
+    names = swap(model, lambda name, m: LoRA(m, rank, alpha) if _is_target(name, m, targets) else None)  # type: ignore[arg-type]
     if not names:
         linear = [n for n, m in model.named_modules() if type(m) is nn.Linear]
         if not linear:
@@ -59,10 +59,11 @@ def lora(
     return names
 
 
-def _meant(name: str, module: nn.Module, targets: Sequence[str] | None) -> bool:
-    if type(module) is not nn.Linear:
-        return False
-    return matches(name, targets) if targets is not None else name.split(".")[0] != "head"
+def _is_target(name: str, module: nn.Module, targets: Sequence[str] | None) -> bool:
+    """Whether a layer is meant: by its last word ("q"), or by its path with * ("blocks.*.attn.q")."""
+    if type(module) is not nn.Linear or targets is None:
+        return type(module) is nn.Linear and name.split(".")[0] != "head"
+    return any(fnmatch.fnmatchcase(word, t) for word in (name, name.rpartition(".")[2]) for t in targets)
 
 
 def merge(model: nn.Module) -> nn.Module:
@@ -102,7 +103,7 @@ def save_adapter(
     settings |= {"layers": list(layers), "whole": list(whole)} | ({"base": base} if base else {})
     held = {name: t.detach().to("cpu", dtype).contiguous() for name, t in {**small, **whole}.items()}
     save_file(held, folder / TENSORS, {"format": "pt"})
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    write_text(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
     return folder
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.checks import is_integer
 from heedful.errors import ConfigError, CorruptFile, InputError
-from heedful.files import read_json
+from heedful.files import read_json, write_text
 from heedful.models.base import LM, Model
 from heedful.nn.head import pool_tokens
 from heedful.padding import pad_rows, valid_mask
@@ -157,10 +157,8 @@ def write_pooling(pooling: Pooling | None, folder: Path, dim: int) -> None:
         }
         for i, kind in enumerate(kinds)
     ]
-    (folder / "modules.json").write_text(json.dumps(modules, indent=2))
-    (folder / "1_Pooling").mkdir(exist_ok=True)
+    write_text(folder / "modules.json", json.dumps(modules, indent=2))
     said = {"word_embedding_dimension": dim} | {key: mode == pooling.mode for key, mode in MODES.items()}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(said, indent=2))
-    (folder / "sentence_bert_config.json").write_text(
-        json.dumps({"max_seq_length": pooling.length, "do_lower_case": False})
-    )
+    write_text(folder / "1_Pooling" / "config.json", json.dumps(said, indent=2))
+    limits = {"max_seq_length": pooling.length, "do_lower_case": False}
+    write_text(folder / "sentence_bert_config.json", json.dumps(limits))

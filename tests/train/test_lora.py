@@ -240,3 +240,20 @@ def test_an_adapted_model_is_merged_before_it_is_quantised() -> None:
     with pytest.raises(ConfigError, match="merge"):
         quantize(model, "int8")
     quantize(merge(model), "int8")  # type: ignore[arg-type]
+
+
+def test_a_disk_that_fills_up_leaves_the_old_settings_of_an_adapter_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = toys.tiny("gpt2")
+    lora(model, rank=2)
+    save_adapter(model, tmp_path)
+    before = (tmp_path / "adapter.json").read_text()
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_adapter(model, tmp_path)
+    assert (tmp_path / "adapter.json").read_text() == before

@@ -17,11 +17,6 @@ def is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value is a real number; True and False are none, infinity is one."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def check_integer(
     name: str, value: Any, minimum: int | None = 1, maximum: int | None = None,
     error: ValueCheckError = InputError,
@@ -38,7 +33,7 @@ def check_number(
     above: float | None = None, error: ValueCheckError = InputError,
 ) -> float:  # fmt: skip
     """Return a finite number between `minimum` and `maximum`, both included, or above `above`."""
-    if not is_number(value):
+    if not isinstance(value, Real) or isinstance(value, bool):
         raise error(f"{name}={value!r:.80} must be a number")
     if not math.isfinite(value):
         raise error(f"{name}={value} must be a finite number")

@@ -23,7 +23,7 @@ from heedful.errors import ConfigError, InputError, NotFound, WrongShape
 from heedful.files import read_json
 from heedful.models import FAMILIES, by_model_type, find_config, presets
 from heedful.models.base import LM, Config, Family, Model
-from heedful.models.hf_config import config_from, config_from_gguf, config_to, missing_fields
+from heedful.models.hf_config import config_from, config_from_gguf, config_to
 from heedful.models.hf_config_checks import TOKEN_IDS, check_kinds, check_sizes, read_quantization
 from heedful.models.memory import check_memory, parameter_count
 from heedful.nn.head import SentenceHead
@@ -327,9 +327,13 @@ def save(model: Model, folder: str | Path) -> Path:
         held = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in held.items()}
     hf_config = config_to(family, model.config, model.hf_config)
     if "quantization" in hf_config:
-        how = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
-        more = missing_fields(family, model.config, hf_config, held)
-        hf_config["quantization"] = how | ({"fields": more} if more else {})
+        stored = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
+        found = vars(
+            config_from(family, hf_config, held)
+        )  # what config.json and the tensors' names give back
+        ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
+        more = {name: value for name, value in ours.items() if value != found[name]}
+        hf_config["quantization"] = stored | ({"fields": more} if more else {})
     hf_config["dtype"] = str(_working_dtype(model)).removeprefix("torch.")
     write_safetensors(folder, held)
     _write_json(folder / "config.json", hf_config)

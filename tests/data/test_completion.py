@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from heedful.data.batch import IGNORE
-from heedful.data.language_modeling import completion, space_completion
+from heedful.data.language_modeling import completion
 from heedful.errors import InputError
 from tests.data.toy import Letters
 
@@ -39,9 +40,10 @@ def test_a_long_prompt_loses_its_beginning_and_says_so(file: Path) -> None:
     assert "1 of 2 rows were cut to 6 tokens" in made.notes[0]
 
 
-def test_a_space_parts_prompt_and_answer_only_where_there_is_none() -> None:
-    assert [space_completion("a:", "b"), space_completion("a: ", "b"), space_completion("a:", "\nb")] == [
-        " b",
-        "b",
-        "\nb",
-    ]
+def test_a_space_parts_prompt_and_answer_only_where_there_is_none(tmp_path: Path) -> None:
+    pairs = [("a.", "b"), ("a. ", "b"), ("a.", "\nb"), ("", "b")]
+    rows = [json.dumps({"prompt": prompt, "completion": answer}) for prompt, answer in pairs]
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    tokenizer, made = Letters(), completion(tmp_path / "t.jsonl", Letters(), batch=1)
+    read = [tokenizer.decode(batch.tokens[0].tolist()) for batch in made.once()]
+    assert read == ["a. b", "a. b", "a.\nb", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 import heedful
 from heedful.errors import ConfigError
+from heedful.loading import assemble
 from heedful.models import FAMILIES
 from heedful.models.base import Config
 from heedful.models.hf_config import config_from, read_rope
@@ -31,6 +33,13 @@ def test_a_field_of_the_wrong_kind_or_size_is_named(family: str, value: Any) -> 
         if not (fraction or text):
             with pytest.raises(ConfigError, match=field.name):
                 type(tiny)(**given(tiny) | {field.name: value})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_whole_model_can_be_kept_with_torch_save(family: str) -> None:
+    config = FAMILIES[family].tiny
+    kept = pickle.loads(pickle.dumps(assemble(FAMILIES[family], config)))
+    assert (kept.family.name, kept.config) == (family, config)
 
 
 def test_a_share_of_all_cannot_be_dropped() -> None:

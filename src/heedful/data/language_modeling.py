@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Unpack
 
 import numpy as np
@@ -88,12 +88,6 @@ def _window_row(windows: TokenWindows, row: int, epoch: int, separate: bool) -> 
     return {"tokens": tokens, "labels": labels, "documents": documents}
 
 
-def space_completion(prompt: str, completion: str) -> str:
-    """Return the completion with a space before it if neither text has white space where they meet."""
-    meet = not prompt or prompt[-1].isspace() or completion[:1].isspace()
-    return completion if meet else f" {completion}"
-
-
 @takes_options(TaskKeywords)
 def completion(
     source: Paths | Table,
@@ -105,14 +99,19 @@ def completion(
 ) -> Batches:
     """labels[t] = tokens[t + 1] where that is part of the completion or its end; the prompt has no loss.
 
-    Each is tokenised by itself, as the prompt will be when the model is used. A row that is too long loses
-    the beginning of its prompt, then the end of its completion.
+    Each is tokenised by itself, as the prompt will be when the model is used, with a space between them where
+    neither has white space. A row that is too long loses the beginning of its prompt, then the end of its
+    completion.
     """
     options, template = BatchOptions(**keywords), find_template(tokenizer, end=True)
     table, length, before = Table.of(source, options.encoding), options.length, template.before
-    pairs = (values for _, values in table.rows(prompt, completion))
-    texts = (text for asked, written in pairs for text in (asked, space_completion(asked, written)))
-    found = encode_texts(texts, tokenizer, name_files(table.files))
+
+    def read_texts() -> Iterator[str]:
+        for _, (asked, written) in table.rows(prompt, completion):
+            parted = not asked or asked[-1].isspace() or written[:1].isspace()
+            yield from (asked, written if parted else f" {written}")
+
+    found = encode_texts(read_texts(), tokenizer, name_files(table.files))
     lengths = found.lengths.reshape(-1, 2).sum(1) + template.single_count - 1
     order = options.bucket(lengths, found.name)
     notes = options.check_lengths(lengths, "rows", found.name)

@@ -90,13 +90,6 @@ class DeepSeekV3Config(DeepSeekV2Config):
     normalise: bool = True
 
 
-def deepseek_attention(c: DeepSeekV2Config, rotary: Rotary) -> LatentAttention:
-    return LatentAttention(
-        c.dim, c.heads, rank=c.rank, q_rank=c.q_rank, head_dim=c.head_dim, rope_dim=c.rope_dim,
-        value_dim=c.value_dim, rotary=rotary, bias=c.bias, scale=c.scale, dropout=c.dropout,
-    )  # fmt: skip
-
-
 def deepseek_mlp(c: DeepSeekV2Config, hidden: int) -> GatedMLP:
     return GatedMLP(c.dim, hidden, activation(c.act), bias=c.ffn_bias)
 
@@ -125,8 +118,12 @@ def deepseek_head(c: DeepSeekV2Config) -> Head:
 def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
     rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
     norm = lambda: RMSNorm(c.dim, c.norm_eps)
+    attn = lambda: LatentAttention(
+        c.dim, c.heads, rank=c.rank, q_rank=c.q_rank, head_dim=c.head_dim, rope_dim=c.rope_dim,
+        value_dim=c.value_dim, rotary=rotary, bias=c.bias, scale=c.scale, dropout=c.dropout,
+    )  # fmt: skip
     ffn = lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router)
-    block = lambda i: Block(norm, attn=deepseek_attention(c, rotary), ffn=ffn(i))
+    block = lambda i: Block(norm, attn=attn(), ffn=ffn(i))
     return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), deepseek_head(c))
 
 

@@ -20,6 +20,7 @@ from heedful.nn.ffn import MLP, activation
 from heedful.nn.head import ClassifyHead, DetectHead, MLMHead, NoHead, Pooler, SpanHead, TagHead, choose_head
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
+from heedful.weights.names import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +80,13 @@ GENERATOR_NAMES = [
     *NAMES,
 ]
 
+
+def electra_names(c: ElectraConfig) -> list[Row]:
+    return GENERATOR_NAMES if c.head == "mlm" else NAMES
+
+
 ELECTRA = Family(
-    "electra", ElectraConfig, electra, lambda c: GENERATOR_NAMES if c.head == "mlm" else NAMES,
+    "electra", ElectraConfig, electra, electra_names,
     {**KEYS, "embedding_size": "table_dim"},
     presets={"electra-small": ElectraConfig()},
     tiny=ElectraConfig(vocab=128, dim=32, table_dim=16, layers=2, heads=4, context=64),

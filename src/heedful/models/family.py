@@ -53,12 +53,10 @@ def is_of_kind(value: Any, kind: str) -> bool:
     return kind in names and (kind == "bool" or not isinstance(value, bool))
 
 
-def describe_kind(kind: str) -> str:
-    """What an annotation asks for, in words."""
-    words = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a name in quotes"}
-    words |= {"tuple[int, ...]": "a list of whole numbers", "tuple[str, ...]": "a list of names"}
-    words |= {"dict": "a table"}
-    return " or ".join(words.get(one, one) for one in kind.split(" | "))
+KIND_WORDS = {
+    "int": "a whole number", "float": "a number", "bool": "True or False", "str": "a name in quotes",
+    "tuple[int, ...]": "a list of whole numbers", "tuple[str, ...]": "a list of names", "dict": "a table",
+}  # fmt: skip
 
 
 def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int = MAX_WHOLE) -> None:
@@ -67,7 +65,8 @@ def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int
     A whole number lies between `minimum` and `maximum`, any other number between 0 and MAX_NUMBER.
     """
     if not is_of_kind(value, kind):
-        raise ConfigError(f"{name}={value!r:.80} is not what it should be: {describe_kind(kind)}")
+        expected = " or ".join(KIND_WORDS.get(one, one) for one in kind.split(" | "))
+        raise ConfigError(f"{name}={value!r:.80} is not what it should be: {expected}")
     for number in value if isinstance(value, tuple | list) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue

@@ -172,15 +172,6 @@ def _quantised_fields(hf_config: dict[str, Any]) -> dict[str, Any]:
     return stated if isinstance(stated, dict) else {}
 
 
-def missing_fields(
-    family: Family, config: Config, hf_config: dict[str, Any], names: Iterable[str]
-) -> dict[str, Any]:
-    """Fields of a config that its published form and the names of its tensors do not give back."""
-    found = config_from(family, hf_config, names)
-    pairs = ((f.name, getattr(config, f.name), getattr(found, f.name)) for f in fields(config))
-    return {name: ours for name, ours, theirs in pairs if ours != theirs}
-
-
 def head_kind(family: Family, hf_config: dict[str, Any]) -> str:
     """The kind of head that `architectures` names; without one the backbone alone."""
     named = hf_config.get("architectures") or []

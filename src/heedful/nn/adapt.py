@@ -5,8 +5,7 @@ A part that reads a matrix itself asks `type(layer) is nn.Linear` first, or take
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -92,11 +91,6 @@ def swap(model: nn.Module, change: Callable[[str, nn.Module], nn.Module | None])
             if (new := made[id(module)]) is not None:
                 parent._modules[child_name] = new
     return [names[i] for i, new in made.items() if new is not None]
-
-
-def matches(name: str, targets: Sequence[str]) -> bool:
-    """Whether a module is meant: by its last word ("q"), or by its path with * ("blocks.*.attn.q")."""
-    return any(fnmatch.fnmatchcase(word, t) for word in (name, name.rpartition(".")[2]) for t in targets)
 
 
 def adapted_modules(model: nn.Module) -> Iterator[tuple[str, LoRA]]:

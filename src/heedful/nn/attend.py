@@ -34,11 +34,6 @@ class Call:
     dropout: float
 
     @property
-    def is_aligned(self) -> bool:
-        """True if queries and keys stand at the same positions, so that causality is a plain triangle."""
-        return self.q.shape[2] == self.k.shape[2]
-
-    @property
     def is_unmasked(self) -> bool:
         """True if every query may look at every key: no rule, or a single newest query under causality."""
         return self.mask.is_causal_only and (
@@ -80,7 +75,7 @@ def sdpa(call: Call, ctx: Context) -> Tensor:
     triangle = (
         call.mask.causal
         and call.mask.is_causal_only
-        and call.is_aligned
+        and call.q.shape[2] == call.k.shape[2]  # at the same positions, so causality is a plain triangle
         and call.bias is None
         and not call.is_unmasked
     )
@@ -135,13 +130,6 @@ def blocked(call: Call, ctx: Context, block: int = 256) -> Tensor:
 BACKENDS: dict[str, Backend] = {"reference": reference, "sdpa": sdpa, "blocked": blocked}
 
 
-def unsupported_reason(name: str, call: Call) -> str | None:
-    """Why backend `name` cannot take this call; None if it can."""
-    if name == "blocked" and call.dropout > 0:
-        return "it never holds the pattern that dropout would thin out"
-    return None
-
-
 def attend(call: Call, ctx: Context) -> Tensor:
     """One call by the backend the context names; `auto` is sdpa, or the reference if a layer is watched."""
     watched = ctx.watches("scores", "pattern")
@@ -152,7 +140,7 @@ def attend(call: Call, ctx: Context) -> Tensor:
         raise InputError(
             f"backend={name!r} shows no pattern", hint="watch with backend='auto' or 'reference'"
         )
-    reason = unsupported_reason(name, call)
-    if reason:
+    if name == "blocked" and call.dropout > 0:
+        reason = "it never holds the pattern that dropout would thin out"
         raise InputError(f"backend={name!r} cannot take this call: {reason}", hint="use backend='auto'")
     return BACKENDS[name](call, ctx)

@@ -24,11 +24,30 @@ class Piece(NamedTuple):
     end: int
 
 
+class SpecialId:
+    """The id of the special token that its owner has for a role, or None."""
+
+    def __set_name__(self, owner: type, role: str) -> None:
+        self.role = role
+
+    def __get__(self, tokenizer: Tokenizer, owner: type | None = None) -> int | None:
+        token = tokenizer.roles.get(self.role)
+        return None if token is None else tokenizer.id(token)
+
+
 class Tokenizer:
     """text ↔ ids. `roles` names the special tokens by what they are for: {"bos": "<s>", …}; others are None.
 
     A tokenizer never cuts or pads: that is the business of whoever makes the batch.
     """
+
+    bos = SpecialId()  # begins a text
+    eos = SpecialId()  # ends a text
+    pad = SpecialId()  # fills up a batch
+    unk = SpecialId()  # stands for what the vocabulary does not have
+    mask = SpecialId()  # hides a word
+    cls = SpecialId()  # its vector stands for the whole text
+    sep = SpecialId()  # stands between two texts
 
     def __init__(
         self,
@@ -149,45 +168,7 @@ class Tokenizer:
             role, found, end = name.partition("_token")
             if role not in ROLES or not found or end not in ("", "_id"):
                 raise AttributeError(f"a Tokenizer has no {name!r}")
-            return self._role(role) if end else self.roles.get(role)
-
-    def _role(self, role: str) -> int | None:
-        return self.id(self.roles[role]) if role in self.roles else None
-
-    @property
-    def bos(self) -> int | None:
-        """The id that begins a text."""
-        return self._role("bos")
-
-    @property
-    def eos(self) -> int | None:
-        """The id that ends a text."""
-        return self._role("eos")
-
-    @property
-    def pad(self) -> int | None:
-        """The id that fills up a batch."""
-        return self._role("pad")
-
-    @property
-    def unk(self) -> int | None:
-        """The id of what the vocabulary does not have."""
-        return self._role("unk")
-
-    @property
-    def mask(self) -> int | None:
-        """The id that hides a word."""
-        return self._role("mask")
-
-    @property
-    def cls(self) -> int | None:
-        """The id whose vector stands for the whole text."""
-        return self._role("cls")
-
-    @property
-    def sep(self) -> int | None:
-        """The id between two texts."""
-        return self._role("sep")
+            return getattr(self, role) if end else self.roles.get(role)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], generation_prompt: bool = True) -> str:
         """Return a conversation as the text its model was trained on; `generation_prompt` opens the answer.

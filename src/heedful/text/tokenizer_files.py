@@ -117,19 +117,20 @@ def _from_lines(folder: Path, settings: Table, hf_config: Table) -> tokenizers.T
     path = folder / "vocab.txt"
     if not path.is_file():
         return None
-    vocab = vocabularies.read_vocabulary(path)
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    vocab = {line.rstrip("\r"): i for i, line in enumerate(lines)}
     # A list without [UNK] (of single letters, say) is no WordPiece vocabulary: nothing tells how to apply it.
     return vocabularies.build_wordpiece(vocab, settings) if "[UNK]" in vocab else None
 
 
 def _from_merges(folder: Path, settings: Table, hf_config: Table) -> tokenizers.Tokenizer | None:
-    for vocab, merges in BPE_FILES:
-        if (folder / vocab).is_file() and (folder / merges).is_file():
-            return vocabularies.build_bpe(
-                vocabularies.read_vocabulary_table(folder / vocab),
-                vocabularies.read_merges(folder / merges),
-                settings,
-            )
+    for vocab_name, merges_name in BPE_FILES:
+        if (folder / vocab_name).is_file() and (folder / merges_name).is_file():
+            vocab = vocabularies.read_vocabulary_table(folder / vocab_name)
+            merges = vocabularies.read_merges(folder / merges_name)
+            if any(token.endswith("</w>") for token in vocab):
+                return vocabularies.build_word_bpe(vocab, merges)
+            return vocabularies.build_byte_level(vocab, merges, settings)
     return None
 
 

@@ -20,12 +20,6 @@ from heedful.files import read_json
 Merges = Sequence[tuple[str, str]]
 
 
-def read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the tokens of a file with one a line; the number of the line is the id."""
-    text = path.read_text(encoding="utf-8")
-    return {line.rstrip("\r"): i for i, line in enumerate(text.removesuffix("\n").split("\n"))}
-
-
 def read_vocabulary_table(path: Path) -> dict[str, int]:
     """Return a JSON table token → id."""
     table: dict[str, int] = read_json(path)
@@ -129,10 +123,3 @@ def build_word_bpe(vocab: Mapping[str, int], merges: Merges) -> Tokenizer:
     backend.decoder = decoders.BPEDecoder(suffix="</w>")
     mark_special(backend, ("<unk>",))
     return backend
-
-
-def build_bpe(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:
-    """Return a byte-level BPE, or a word BPE if tokens end with </w>."""
-    if any(token.endswith("</w>") for token in vocab):
-        return build_word_bpe(vocab, merges)
-    return build_byte_level(vocab, merges, settings)

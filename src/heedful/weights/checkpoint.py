@@ -70,7 +70,7 @@ def fill_model(
         {a: b for a, b in names.items() if a != b}, {n: e.dtype for n, e in source.entries.items()}
     )
     _check_names(names, source, copies or {}, drop, origin, prefix)
-    target = dtype or working_dtype(source.entries[n] for n in names.values())
+    target = dtype or _main_dtype(source.entries[n] for n in names.values())
     for link in links:
         values = [source.read(names[t]) for t in link.theirs]
         shapes = [ours[o].shape for o in link.ours]
@@ -137,7 +137,7 @@ def _load(link: Link, values: list[Tensor], shapes: list[torch.Size]) -> list[Te
     return loaded
 
 
-def working_dtype(entries: Iterable[TensorEntry]) -> torch.dtype:
+def _main_dtype(entries: Iterable[TensorEntry]) -> torch.dtype:
     """The dtype most of the matrices have."""
     sizes: Counter[torch.dtype] = Counter()
     for entry in entries:

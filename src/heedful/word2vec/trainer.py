@@ -85,12 +85,6 @@ class TrainingState:
         examples = int(self.examples.sum())
         return math.fsum(self.losses) / examples if examples else math.nan
 
-    def finish_epoch(self) -> None:
-        """Add the mean loss to the history and begin the next epoch."""
-        self.history.append(self.mean_loss())
-        self.epoch, self.job = self.epoch + 1, 0
-        self.losses, self.examples = np.zeros(0), np.zeros(0, dtype=np.int64)
-
 
 @dataclass(frozen=True)
 class ProgressReport:
@@ -245,7 +239,9 @@ class Trainer:
                 finished=state.job == jobs,
             )
             if report.finished:
-                state.finish_epoch()
+                state.history.append(report.loss)
+                state.epoch, state.job = state.epoch + 1, 0
+                state.losses, state.examples = np.zeros(0), np.zeros(0, dtype=np.int64)
             yield report
 
     def _check_loss(self, report: ProgressReport) -> None:

@@ -140,7 +140,7 @@ class TrainingRun:
         if config.folder is not None and any(map(is_parametrized, model.modules())):
             raise ConfigError(
                 "a table learnt by spelling is no plain model yet and cannot be saved",
-                hint="use TrainConfig(folder=None), and heedful.save after `with spelt(…)`",
+                hint="use TrainConfig(folder=None), and heedful.save after `with spell_embedding(…)`",
             )
         self.model, self.config, self.processes, self.number = model, config, processes, 0
         self.device, self.batches = model.device, processes.share(batches)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
+from heedful.checks import check_choice, check_integer
 from heedful.errors import ConfigError
 from heedful.options import Option, find_options
 from heedful.train.config import TrainConfig
@@ -35,12 +36,9 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         for name in ("length", "batch"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"data.{name} = {getattr(self, name)} must be at least 1")
+            check_integer(f"data.{name}", getattr(self, name), error=ConfigError)
         if not 0 <= self.holdout < 1:
-            raise ConfigError(
-                f"data.holdout = {self.holdout} must be at least 0 and below 1: the part kept for validation"
-            )
+            raise ConfigError(f"data.holdout={self.holdout} must be at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,8 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("batches", 1), ("patience", 1), ("log", 1), ("sample", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"evaluate.{name} = {value} must be at least {least}")
+            if (value := getattr(self, name)) is not None:
+                check_integer(f"evaluate.{name}", value, least, error=ConfigError)
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", asdict(DataSettings()) | dict(self.data))
+        check_choice("parallel", self.parallel, ("ddp", "fsdp"), ConfigError)
 
 
 # The classes that check a setting, by the first part of its path: train.lr is TrainConfig.lr.
@@ -113,9 +111,11 @@ def train_config(count: int, lr: float, **more: Any) -> TrainConfig:
     )
 
 
-def decoder_recipe(family: str, purpose: str, lr: float = 1e-3, **model: Any) -> Recipe:
+def decoder_recipe(
+    family: str, purpose: str, lr: float = 1e-3, sizes: Mapping[str, Any] = SMALL, **model: Any
+) -> Recipe:
     """Return the recipe of a small language model over subwords."""
-    return Recipe(family, purpose, model=SMALL | model, data=LM, train=train_config(5000, lr))
+    return Recipe(family, purpose, model={**sizes, **model}, data=LM, train=train_config(5000, lr))
 
 
 def encoder_recipe(
@@ -138,20 +138,12 @@ def wikitext_recipe(family: str, purpose: str, lr: float, model: dict[str, Any],
     """Return a word-level WikiText-2 recipe: one stream, <eos> at each line's end, as in 2017's tables."""
     data = dict(length=128, batch=64, apart=False, line_end="<eos>", holdout=0.0)
     evaluate = Evaluation(every=500, sample=0)
-    return Recipe(
-        family,
-        purpose,
-        tokenizer=WIKITEXT,
-        model=model,
-        data=data,
-        train=train_config(8000, lr, **train),
-        evaluate=evaluate,
-    )
+    schedule = train_config(8000, lr, **train)
+    return Recipe(family, purpose, "next_token", WIKITEXT, model, data, schedule, evaluate)
 
 
 RECURRENT = dict(dim=512, table_dim=256)
 NANO: dict[str, Any] = dict(weight_decay=0.1, betas=(0.9, 0.99), warmup=100, save_every=None)
-BANDED = dict(SMALL, context=256, window=64)
 EXPERTS = dict(
     dim=256, layers=6, heads=8, rank=64, q_rank=96, head_dim=32, rope_dim=16, value_dim=32, hidden=704,
     dense=1, experts=8, active=2, shared=1, expert_hidden=256, groups=2, groups_kept=1, route_scale=1.0,
@@ -161,93 +153,59 @@ LINEAR = dict(dim=256, layers=6)
 
 RECIPES: dict[str, Recipe] = {
     "char-rnn": Recipe(
-        "rnn",
-        "a recurrent network that writes character by character",
-        tokenizer=CHARS,
-        model=dict(dim=256, layers=1, dropout=0.0),
-        data=dict(length=64, batch=32),
+        "rnn", "a recurrent network that writes character by character", tokenizer=CHARS,
+        model=dict(dim=256, layers=1, dropout=0.0), data=dict(length=64, batch=32),
         train=train_config(3000, 2e-3),
     ),
     "lstm-wikitext2": wikitext_recipe(
-        "lstm",
-        "an LSTM language model on WikiText-2, by words",
-        2e-3,
-        dict(dim=650, layers=2, dropout=0.5, tied=True),
-        weight_decay=0.01,
-        dtype="float32",
+        "lstm", "an LSTM language model on WikiText-2, by words", 2e-3,
+        dict(dim=650, layers=2, dropout=0.5, tied=True), weight_decay=0.01, dtype="float32",
     ),
     "transformer-wikitext2": wikitext_recipe(
-        "gpt2",
-        "a Transformer as large as that LSTM, on the same text",
-        1e-3,
+        "gpt2", "a Transformer as large as that LSTM, on the same text", 1e-3,
         dict(dim=512, layers=4, heads=8, hidden=1664, context=128, dropout=0.4),
-        weight_decay=0.1,
-        dtype="bfloat16",
-        graph=True,
+        weight_decay=0.1, dtype="bfloat16", graph=True,
     ),
     "seq2seq": translator_recipe(
-        "seq2seq",
-        "an LSTM reads a sentence, another writes its translation",
-        1e-3,
-        layers=2,
-        dropout=0.2,
-        **RECURRENT,
+        "seq2seq", "an LSTM reads a sentence, another writes its translation", 1e-3,
+        layers=2, dropout=0.2, **RECURRENT,
     ),
     "rnnsearch": translator_recipe(
-        "rnnsearch",
-        "the first attention: translation that looks back at the source",
-        1e-3,
-        dropout=0.2,
-        **RECURRENT,
+        "rnnsearch", "the first attention: translation that looks back at the source", 1e-3,
+        dropout=0.2, **RECURRENT,
     ),
     "luong": translator_recipe(
         "luong", "attention by a product, at the current step", 1e-3, layers=2, **RECURRENT
     ),
     "transformer-multi30k": translator_recipe(
-        "transformer",
-        "the Transformer with its paper's recipe, on Multi30k",
-        1e-3,
-        dim=256,
-        layers=3,
-        heads=8,
-        dropout=0.2,
+        "transformer", "the Transformer with its paper's recipe, on Multi30k", 1e-3,
+        dim=256, layers=3, heads=8, dropout=0.2,
     ),
     "bert": encoder_recipe(
-        "bert",
-        "masked words and next sentences (one sentence a line, blank lines between documents)",
-        objective="masked_and_next",
-        model=dict(READER, head="pretrain"),
+        "bert", "masked words and next sentences (one sentence a line, blank lines between documents)",
+        objective="masked_and_next", model=dict(READER, head="pretrain"),
     ),
     "roberta": encoder_recipe("roberta", "masked words alone, drawn anew every epoch", ROBERTA, model=READER),
     "electra": encoder_recipe(
-        "electra",
-        "tell replaced words from true ones",
-        objective="replaced",
+        "electra", "tell replaced words from true ones", objective="replaced",
         model=dict(READER, table_dim=128),
     ),
     "deberta": encoder_recipe("deberta", "content and distance attend apart", model=READER),
     "bilstm": encoder_recipe(
-        "bilstm",
-        "masked words by LSTMs in both directions: a baseline beside BERT",
+        "bilstm", "masked words by LSTMs in both directions: a baseline beside BERT",
         model=dict(dim=256, layers=3),
     ),
     "cnn": encoder_recipe(
         "cnn", "masked words by convolutions: a baseline beside BERT", model=dict(dim=256, layers=6)
     ),
     "distil": encoder_recipe(
-        "distilbert",
-        "half the layers, taught by a trained BERT: --set teacher=FOLDER",
-        objective="distil",
-        model=dict(READER, layers=3),
+        "distilbert", "half the layers, taught by a trained BERT: --set teacher=FOLDER",
+        objective="distil", model=dict(READER, layers=3),
     ),
     "gpt": decoder_recipe("gpt", "the first GPT, small: norms after each part", 5e-4, context=256),
     "gpt2": decoder_recipe("gpt2", "GPT-2, small", context=256),
-    "gpt3-small-banded": Recipe(
-        "gpt3",
-        "GPT-3's alternation of full and banded attention, small",
-        model=BANDED,
-        data=LM,
-        train=train_config(5000, 1e-3),
+    "gpt3-small-banded": decoder_recipe(
+        "gpt3", "GPT-3's alternation of full and banded attention, small", context=256, window=64
     ),
     "llama-small": decoder_recipe(
         "llama", "rotary positions, gated MLPs, grouped heads, small", kv_heads=4, context=256, tied=True
@@ -256,62 +214,31 @@ RECIPES: dict[str, Recipe] = {
     "bloom-small": decoder_recipe(
         "bloom", "distances as a penalty on the scores (ALiBi), small", context=256
     ),
-    "deepseek-small": Recipe(
-        "deepseek-v2",
-        "latent attention and experts, small",
-        model=EXPERTS,
-        data=LM,
-        train=train_config(5000, 1e-3),
-    ),
+    "deepseek-small": decoder_recipe("deepseek-v2", "latent attention and experts, small", sizes=EXPERTS),
     "t5": Recipe(
-        "t5",
-        "write the spans that were cut out",
-        "spans",
-        TokenizerOptions("unigram", 8000, sentinels=100),
-        dict(dim=256, layers=4, heads=8),
-        dict(length=256, batch=32),
-        train_config(5000, 1e-3),
+        "t5", "write the spans that were cut out", "spans", TokenizerOptions("unigram", 8000, sentinels=100),
+        dict(dim=256, layers=4, heads=8), LM, train_config(5000, 1e-3),
     ),
     "bart": Recipe(
-        "bart",
-        "write the text again from its noised form",
-        "denoise",
-        ROBERTA,
-        dict(dim=256, layers=3, heads=8, context=256),
-        dict(length=256, batch=32),
-        train_config(5000, 5e-4),
+        "bart", "write the text again from its noised form", "denoise", ROBERTA,
+        dict(dim=256, layers=3, heads=8, context=256), LM, train_config(5000, 5e-4),
     ),
-    "s4": Recipe(
-        "s4", "a long convolution instead of attention", model=LINEAR, data=LM, train=train_config(5000, 1e-3)
-    ),
-    "mamba": Recipe(
-        "mamba",
-        "a state space that chooses what to remember",
-        model=LINEAR,
-        data=LM,
-        train=train_config(5000, 1e-3),
-    ),
+    "s4": decoder_recipe("s4", "a long convolution instead of attention", sizes=LINEAR),
+    "mamba": decoder_recipe("mamba", "a state space that chooses what to remember", sizes=LINEAR),
     "linear": decoder_recipe("linear", "attention without a softmax: a state of fixed size"),
     "gla": decoder_recipe("gla", "linear attention that forgets by gates", heads=4),
     "based": decoder_recipe(
         "based", "linear attention by a Taylor series beside small windows", window=64, key_dim=16
     ),
     "shakespeare-char": Recipe(
-        "gpt2",
-        "Shakespeare by character on a GPU, in seconds",
-        tokenizer=CHARS,
-        model=dict(dim=384, layers=6, heads=6, context=256, dropout=0.2),
-        data=dict(length=256, batch=64),
+        "gpt2", "Shakespeare by character on a GPU, in seconds", tokenizer=CHARS,
+        model=dict(dim=384, layers=6, heads=6, context=256, dropout=0.2), data=dict(length=256, batch=64),
         train=TrainConfig(steps=1500, lr=1.5e-3, dtype="bfloat16", graph=True, **NANO),
         evaluate=Evaluation(every=250, log=50),
     ),
     "shakespeare-char-cpu": Recipe(
-        "gpt2",
-        "Shakespeare by character on a laptop, in minutes",
-        tokenizer=CHARS,
-        model=dict(dim=128, layers=4, heads=4, context=64, dropout=0.0),
-        data=dict(length=64, batch=12),
-        train=TrainConfig(steps=2000, lr=3e-3, **NANO),
-        evaluate=Evaluation(every=250),
+        "gpt2", "Shakespeare by character on a laptop, in minutes", tokenizer=CHARS,
+        model=dict(dim=128, layers=4, heads=4, context=64, dropout=0.0), data=dict(length=64, batch=12),
+        train=TrainConfig(steps=2000, lr=3e-3, **NANO), evaluate=Evaluation(every=250),
     ),
-}
+}  # fmt: skip

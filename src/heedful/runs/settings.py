@@ -21,7 +21,6 @@ from heedful.train.config import TrainConfig
 
 OPEN_SECTIONS = ("model", "data")  # their names are checked by the family and by the builder of the data
 RUN_FIELDS = ("folder", "resume")  # of TrainConfig: which run this is, not what it does
-PARALLEL = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -208,10 +207,6 @@ def build_recipe(values: Mapping[str, Any]) -> Recipe:
             given[name] = fields if name in OPEN_SECTIONS else made
         else:
             given[name] = convert_value(name, value, hint)
-    if given["parallel"] not in PARALLEL:
-        raise ConfigError(
-            f"parallel = {given['parallel']!r} is unknown", hint=f"one of {', '.join(PARALLEL)}"
-        )
     return Recipe(**given)
 
 

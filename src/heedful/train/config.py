@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Annotated
 
-from heedful.errors import ConfigError, nearest
+from heedful.checks import check_choice, check_integer, check_number
+from heedful.errors import ConfigError
 from heedful.options import Option
 
 OPTIMISERS = ("adamw", "muon", "adafactor")
@@ -51,28 +50,17 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("dtype", DTYPES)):
-            value = getattr(self, name)
-            if value not in known:
-                instead = nearest(value, known) or "one of " + ", ".join(known)
-                raise ConfigError(f"{name}={value!r} is unknown", hint=instead)
+            check_choice(name, getattr(self, name), known, ConfigError)
         for name, least in LEAST.items():
-            value = getattr(self, name)
-            if value is None and name in ("save_every", "decay"):
-                continue
-            if not isinstance(value, Integral) or isinstance(value, bool):
-                raise ConfigError(f"{name}={value!r} must be a whole number")
-            if value < least:
-                raise ConfigError(f"{name}={value} must be at least {least}")
+            if getattr(self, name) is not None or name not in ("save_every", "decay"):
+                check_integer(name, getattr(self, name), least, error=ConfigError)
         if self.seed >= 2**63:
             raise ConfigError(f"seed={self.seed} must be below 2**63")
         for name in ("lr", "eps", "clip"):  # a clip of 0 learns nothing, a negative one climbs
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise ConfigError(f"{name}={value!r} must be above 0")
-        if not (isinstance(self.weight_decay, int | float) and 0 <= self.weight_decay < math.inf):
-            raise ConfigError(f"weight_decay={self.weight_decay!r} must be 0 or above")
-        if not (isinstance(self.final, int | float) and 0 <= self.final <= 1):
-            raise ConfigError(f"final={self.final!r} must lie between 0 and 1: a part of the highest rate")
+            if name != "clip" or self.clip is not None:
+                check_number(name, getattr(self, name), above=0, error=ConfigError)
+        check_number("weight_decay", self.weight_decay, 0, error=ConfigError)
+        check_number("final", self.final, 0, 1, error=ConfigError)  # a part of the highest rate
         if not (len(self.betas) == 2 and all(isinstance(b, int | float) and 0 <= b < 1 for b in self.betas)):
             raise ConfigError(f"betas={self.betas!r} must be two numbers, 0 or above and below 1")
         object.__setattr__(self, "betas", tuple(map(float, self.betas)))  # torch takes no whole numbers

@@ -33,15 +33,14 @@ from heedful.decode.request import (
     max_new_tokens,
     prefix_ids,
 )
-from heedful.decode.sampling import check_tokens_left, draw, generator, uniforms
+from heedful.decode.sampling import generator
 from heedful.decode.speculative import speculate
 from heedful.decode.stepper import Stepper, stepper_for
+from heedful.decode.token_choice import UNIFORMS_AT_ONCE, TokenChooser
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
-from heedful.padding import pad_rows
 
 Finish = Literal["end", "stop", "length", "context"]
-UNIFORMS_AT_ONCE = 256  # random numbers drawn at once for a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,20 @@ class GeneratedRow:
         self.text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt, request.stop)
         self.guided = None if request.guide is None else request.guide.start()
         self.random = generator(request.seed, number, sample)
-        self.written = 0
+        self.ids: list[int] = []
         self.finish: Finish | None = None
+        self.uniforms: list[float] = []
+
+    @property
+    def written(self) -> int:
+        return len(self.ids)
+
+    def uniform(self) -> float:
+        """Return the random number of the next token: those that TokenChooser draws for the row."""
+        if self.written % UNIFORMS_AT_ONCE == 0:
+            drawn = torch.rand(UNIFORMS_AT_ONCE, generator=self.random, dtype=torch.float64)
+            self.uniforms = drawn.tolist()
+        return self.uniforms[self.written % UNIFORMS_AT_ONCE]
 
     @property
     def last(self) -> bool:
@@ -94,7 +105,7 @@ class GeneratedRow:
         self, token: int, logprob: float = math.nan, top: Sequence[int] = (), logprobs: Sequence[float] = ()
     ) -> Piece:
         """Append one token and return the piece of text that is certain now."""
-        self.written += 1
+        self.ids.append(token)
         text = "" if token in self.request.eos else self.text.push(token)
         guide = self.request.guide
         if guide is not None:
@@ -110,54 +121,6 @@ class GeneratedRow:
             self.finish = "stop" if self.text.stopped else self.finish
         beside = tuple(zip(top, logprobs, strict=True))
         return Piece(text, token, logprob, self.number, self.sample, self.finish, beside)
-
-
-class TokenChooser:
-    """Chooses one token per row from logits (B, V). A rule that is off keeps no history."""
-
-    def __init__(self, model: Model, request: Request, rows: list[GeneratedRow]) -> None:
-        self.request, self.rows, self.t = request, rows, 0
-        self.u: Tensor | None = None  # (B, UNIFORMS_AT_ONCE), drawn when they are needed
-        self.history: Tensor | None = None
-        if request.sampling.looks_back:
-            history = pad_rows([r.before for r in rows], -1, left=True)  # −1: no token
-            self.history = torch.from_numpy(history).to(model.device)
-
-    def __call__(self, logits: Tensor) -> tuple[Tensor, ...]:
-        """Return tokens (B,), their logprobs (B,) if scored, and the likeliest with theirs if logprobs=N."""
-        raw = logits.float()
-        sampling = self.request.sampling
-        z = sampling.apply_penalties(raw, self.history, self.t) if sampling.changes else raw
-        if self.request.guide is not None:
-            allowed = torch.stack([self.request.guide.allowed_tokens(row.guided) for row in self.rows])
-            z = z.masked_fill(~allowed.to(z.device), -torch.inf)
-        if self.request.guide is not None or sampling.forbids:
-            going = torch.tensor([row.finish is None for row in self.rows], device=z.device)
-            check_tokens_left(z[going], self.t)
-        tokens = z.argmax(-1) if sampling.greedy else draw(sampling.warp(z), self.uniform(z.device))
-        if self.history is not None:
-            self.history = torch.cat((self.history, tokens[:, None]), 1)
-        self.t += 1
-        if not self.request.scored:
-            return (tokens,)
-        logs = raw.log_softmax(-1)
-        logprobs = logs.gather(1, tokens[:, None])[:, 0]
-        if not self.request.logprobs:
-            return tokens, logprobs
-        likeliest = logs.topk(self.request.logprobs)
-        return tokens, logprobs, likeliest.indices, likeliest.values
-
-    def uniform(self, device: torch.device) -> Tensor:
-        """Return this step's random number of each row, (B,)."""
-        if self.u is None or self.t % UNIFORMS_AT_ONCE == 0:
-            self.u = uniforms([row.random for row in self.rows], UNIFORMS_AT_ONCE).to(device)
-        return self.u[:, self.t % UNIFORMS_AT_ONCE]
-
-    def keep(self, rows: list[GeneratedRow], index: Tensor) -> None:
-        """Keep only these rows."""
-        self.rows = rows
-        self.u = None if self.u is None else self.u[index]
-        self.history = None if self.history is None else self.history[index]
 
 
 def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:

@@ -33,13 +33,14 @@ from heedful.kernels.numba_intrinsics import (
 
 EMBED, NORM, ROUND, LINEAR, TURN, ATTEND = range(6)
 # Fields of an instruction. Addresses are of memory; places are offsets into a row of the workspace.
-OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN = range(14)
+OP, CHUNKS, TO, FROM, IN, OUT, WEIGHT, BIAS, SCALE, KIND, MODE, ACT, GROUP, GAIN, HEAD = range(15)
 Q, KEY, VALUE, HEADS, KV_HEADS, SIZE, LAYER, WINDOW, SLOPES, COS, SIN, TURNED = range(3, 15)
 FIELDS = 15
 FLOAT32, INT8, INT4 = range(3)  # KIND of a matrix
 SET, ADD, TIMES = range(3)  # MODE of a product
 NONE, RELU, GELU, GELU_TANH, SILU, TANH, SQUARED_RELU = range(7)  # ACT
-ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED = range(6)  # fields of `now`
+# Fields of `now`: only the first ASKED rows need logits, the HEAD's output.
+ROWS, STRIDE, WORK, SHORTS, SHORT_STRIDE, TILED, ASKED = range(7)
 TOKEN, PAST, FIRST = range(3)  # of a row: what it reads, positions before it, the first that is no padding
 KEYS, VALUES, ROOM = range(3)  # of a row's cache in a layer: two addresses, and how many positions fit
 
@@ -278,10 +279,10 @@ def dot_rows(line: Code, base: Int, shorts: Int, low: Int, out: Array) -> None:
 def linear_rows(line: Code, scale: Float, now: Now, low: Int, high: Int) -> None:
     """Rows low … high of y = act(scale · W x + b), for every row of the batch while the weights are near."""
     tile = 4 if line[KIND] == FLOAT32 and now[TILED] else 1
-    out = np.empty((tile, high - low), np.float32)
-    for row in range(0, now[ROWS], tile):
+    out, rows = np.empty((tile, high - low), np.float32), now[ASKED] if line[HEAD] else now[ROWS]
+    for row in range(0, rows, tile):
         base = now[WORK] + 4 * row * now[STRIDE]
-        count = min(tile, now[ROWS] - row)
+        count = min(tile, rows - row)
         if tile == 4:
             x, weight = base + 4 * line[FROM], line[WEIGHT] + 4 * low * line[IN]
             dot_tile_float32(weight, x, 4 * now[STRIDE], count, line[IN], out)
@@ -358,23 +359,66 @@ def attend_head(
     q = carray(floats_at(base + 4 * (line[Q] + h * size)), (size,))
     y = carray(floats_at(base + 4 * (line[TO] + h * size)), (size,))
     scores, top = np.empty(end - first, np.float32), np.float32(-3e38)
-    at = slot
-    for j in range(first, end):
-        s = dot_float32(cache[KEYS] + 4 * size * (place + at), q, size) * scale
-        s -= slope * np.float32(end - 1 - j)
-        scores[j - first] = s
-        top = max(top, s)
-        at = 0 if at + 1 == room else at + 1
+    j, at = first, slot
+    while j < end:  # up to where the slots begin again
+        count = min(end - j, room - at)
+        dot_keys(cache[KEYS] + 4 * size * (place + at), q, size, scores[j - first : j - first + count])
+        j, at = j + count, 0
+    for j in range(end - first):
+        scores[j] = scores[j] * scale - slope * np.float32(end - 1 - first - j)
+        top = max(top, scores[j])
     total = np.float32(0.0)
     for j in range(end - first):
         scores[j] = exp(scores[j] - top)
         total += scores[j]
     for i in range(size):
         y[i] = np.float32(0.0)
-    at = slot
-    for j in range(end - first):
-        v = carray(floats_at(cache[VALUES] + 4 * size * (place + at)), (size,))
-        weight = scores[j] / total
+    j, at = first, slot
+    while j < end:
+        count = min(end - j, room - at)
+        add_values(cache[VALUES] + 4 * size * (place + at), scores[j - first : j - first + count], size, y)
+        j, at = j + count, 0
+    for i in range(size):
+        y[i] /= total
+
+
+@compile_cached
+def dot_keys(keys: Int, q: Array, size: Int, scores: Array) -> None:
+    """s_j = q · k_j, four keys at a time"""
+    count, j = len(scores), 0
+    while j + 4 <= count:
+        k0 = carray(floats_at(keys + 4 * j * size), (size,))
+        k1 = carray(floats_at(keys + 4 * (j + 1) * size), (size,))
+        k2 = carray(floats_at(keys + 4 * (j + 2) * size), (size,))
+        k3 = carray(floats_at(keys + 4 * (j + 3) * size), (size,))
+        s0 = s1 = s2 = s3 = np.float32(0.0)
         for i in range(size):
-            y[i] += weight * v[i]
-        at = 0 if at + 1 == room else at + 1
+            s0 += q[i] * k0[i]
+            s1 += q[i] * k1[i]
+            s2 += q[i] * k2[i]
+            s3 += q[i] * k3[i]
+        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = s0, s1, s2, s3
+        j += 4
+    while j < count:
+        scores[j] = dot_float32(keys + 4 * j * size, q, size)
+        j += 1
+
+
+@compile_cached
+def add_values(values: Int, weights: Array, size: Int, y: Array) -> None:
+    """y += Σ_j w_j v_j, four values at a time"""
+    count, j = len(weights), 0
+    while j + 4 <= count:
+        v0 = carray(floats_at(values + 4 * j * size), (size,))
+        v1 = carray(floats_at(values + 4 * (j + 1) * size), (size,))
+        v2 = carray(floats_at(values + 4 * (j + 2) * size), (size,))
+        v3 = carray(floats_at(values + 4 * (j + 3) * size), (size,))
+        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for i in range(size):
+            y[i] += w0 * v0[i] + w1 * v1[i] + w2 * v2[i] + w3 * v3[i]
+        j += 4
+    while j < count:
+        v = carray(floats_at(values + 4 * j * size), (size,))
+        for i in range(size):
+            y[i] += weights[j] * v[i]
+        j += 1

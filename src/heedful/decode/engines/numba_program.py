@@ -36,12 +36,16 @@ ACTS: dict[Activation, int] = {
 }  # fmt: skip
 
 
+MANY_ROWS_PIECE_BYTES, MIN_PIECES = 1 << 15, 4  # weights that stay near while many rows are multiplied
+
+
 @dataclass
 class Program:
     """The instructions of one model, and everything they point to."""
 
     model: LM
     capacity: int  # positions that tables reach
+    piece_bytes: int | None = None  # of weights that a thread takes at once, for many rows; None: for a few
     code: list[list[int]] = field(default_factory=list)
     reals: list[float] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)  # what instructions point to
@@ -149,6 +153,8 @@ class Program:
             raise UnsupportedPart(type(part).__name__)
         rows, columns, bias = part.out_features, part.in_features, part.bias
         chunks = max(1, min(rows // 8, 64 if rows < 8192 else 256))
+        if self.piece_bytes is not None:
+            chunks = min(chunks, max(MIN_PIECES, part.weight.nbytes // self.piece_bytes))
         bias_at = 0 if bias is None else self.address(bias)
         fields |= {"in": columns, "out": rows, "from": source, "bias": bias_at}
         self.emit(R.LINEAR, scale, to=to, chunks=chunks, mode=mode, act=act, **fields)
@@ -234,6 +240,7 @@ class Program:
             raise UnsupportedPart(type(head).__name__)
         self.logits = self.reserve(head.out.out_features)
         self.linear(head.out, x, self.logits, scale=head.scale)
+        self.code[-1][R.HEAD] = 1
         if head.shift is not None:
             self.code[-1][R.BIAS] = self.address(head.shift)
 
@@ -252,7 +259,8 @@ class RowProgram:
     """
 
     def __init__(self, model: LM, rows: int, capacity: int, team: Team, *, tiled: bool = False) -> None:
-        self.listing, self.limit, self.team = Program(model, capacity), rows, team
+        self.listing = Program(model, capacity, MANY_ROWS_PIECE_BYTES if tiled else None)
+        self.limit, self.team = rows, team
         listing = self.listing
         self.code, self.reals = np.array(listing.code, np.int64), np.array(listing.reals, np.float32)
         self.workspace = torch.zeros(rows, listing.size)
@@ -292,9 +300,13 @@ class RowProgram:
             entry[:] = kv.k.data_ptr(), kv.v.data_ptr(), kv.k.shape[2]
         return table
 
-    def step(self, rows: np.ndarray) -> Tensor:
-        """Return the logits of rows (B, 3): a token, the positions before it, the first that counts."""
+    def step(self, rows: np.ndarray, asked: int | None = None) -> Tensor:
+        """Step rows (B, 3): a token, the positions before it, the first that counts.
+
+        Return the logits of the first `asked` of them, by default of all.
+        """
         count = len(rows)
-        self.rows[:count], self.now[R.ROWS] = rows, count
+        asked = count if asked is None else asked
+        self.rows[:count], self.now[[R.ROWS, R.ASKED]] = rows, (count, asked)
         self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared)
-        return self.logits[:count]
+        return self.logits[:asked]

@@ -1,0 +1,185 @@
+"""Continuous batching: texts of many requests in one batch that each joins and leaves at any step.
+
+    batch = ContinuousBatch(choose_slots(model, max_rows=64))
+    batch.add(GenerationTask(make_request(model, {"max_tokens": 32}), prompts, on_piece=print))
+    while batch.busy:
+        batch.step()
+
+A step appends one token to every text that is being written, and reads a piece of the prompts that are new,
+so that a long prompt holds nobody up. Who came first is let in first. In float32 a text is what it would be
+alone: its numbers, its random draws and its rules are its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from heedful.decode.engines.fallback import UnsupportedPart
+from heedful.decode.loop import GeneratedRow, Piece
+from heedful.decode.request import Request
+from heedful.decode.slots import EagerSlots, Slot, SlotStepper
+from heedful.decode.token_choice import choose_for_rows, is_number
+from heedful.errors import HeedfulError
+from heedful.models.base import LM, Seq2Seq
+
+PROMPT_TOKENS = 32  # tokens of prompts read in a step in which others are written
+PROMPT_TOKENS_ALONE = 128  # and in a step without those
+
+
+class NotANumber(HeedfulError):
+    """The model computed logits that are no numbers."""
+
+
+@dataclass(eq=False)
+class GenerationTask:
+    """Prompts to continue, n times each, by one request's settings."""
+
+    request: Request
+    prompts: Sequence[list[int]]
+    on_piece: Callable[[Piece | Exception], None] = lambda piece: None  # called in the batch's thread
+    left: int = field(init=False)  # texts that are not finished
+    begun: bool = False
+
+    def __post_init__(self) -> None:
+        self.left = len(self.prompts) * self.request.n
+
+    @property
+    def done(self) -> bool:
+        return self.left == 0
+
+
+@dataclass(eq=False)
+class BatchRow:
+    """One text in the batch."""
+
+    task: GenerationTask
+    row: GeneratedRow
+    slot: Slot
+    pending: list[int]  # tokens that are still to be read; the newest token, once the prompt is
+
+
+class ContinuousBatch:
+    """The texts of one model that are being written, and those that wait for room."""
+
+    def __init__(self, slots: SlotStepper) -> None:
+        self.slots = slots
+        self.rows: list[BatchRow] = []
+        self.waiting: deque[tuple[GenerationTask, int, int]] = (
+            deque()
+        )  # with the numbers of prompt and sample
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.rows or self.waiting)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a text could be let in at once."""
+        return not self.waiting and len(self.rows) < self.slots.max_rows
+
+    def add(self, task: GenerationTask) -> None:
+        """Put a task's texts behind those that wait."""
+        samples = range(task.request.n)
+        self.waiting += [(task, number, sample) for number in range(len(task.prompts)) for sample in samples]
+
+    def remove(self, task: GenerationTask) -> None:
+        """Forget a task's texts; what they held is free at once."""
+        for row in [row for row in self.rows if row.task is task]:
+            self.close(row)
+        if any(waiting[0] is task for waiting in self.waiting):
+            self.waiting = deque(waiting for waiting in self.waiting if waiting[0] is not task)
+        task.left = 0
+
+    def close(self, row: BatchRow) -> None:
+        self.rows.remove(row)
+        self.slots.close(row.slot)
+
+    def step(self) -> None:
+        """Let texts in, append a token to those that are written, and hand on what they say."""
+        self.admit()
+        feeds = list(self.plan())
+        if not feeds:
+            return
+        try:
+            logits = self.slots.forward([(row.slot, ids) for row, ids in feeds])
+        except Exception as error:  # nobody knows how far it came: none of its texts can go on
+            for task in {row.task for row, _ in feeds}:
+                self.fail(task, error)
+            return
+        for row, ids in feeds:
+            del row.pending[: len(ids)]
+        ready = [i for i, (row, _) in enumerate(feeds) if not row.pending]
+        rows = [feeds[i][0] for i in ready]
+        self.take(rows, logits if len(ready) == len(feeds) else logits[ready])
+
+    def admit(self) -> None:
+        """Open the texts that wait, in their order, while there is room; samples share what one has read."""
+        while self.waiting:
+            task, number, sample = self.waiting[0]
+            if sample and any(r.task is task and r.row.number == number and not r.row.ids for r in self.rows):
+                return  # the first sample is still reading the prompt
+            row = GeneratedRow(self.slots.model, task.request, task.prompts[number], number, sample)
+            length = len(row.before) + row.limit
+            if not self.slots.fits(length):
+                return
+            self.waiting.popleft()
+            task.begun = True
+            slot = self.slots.open(row.prompt, length)
+            self.rows.append(BatchRow(task, row, slot, row.prompt[slot.past :]))
+
+    def plan(self) -> Iterator[tuple[BatchRow, list[int]]]:
+        """Yield which tokens each text reads now: its newest one, or a piece of its prompt."""
+        written = [row for row in self.rows if row.row.ids]
+        yield from ((row, row.pending) for row in written)
+        budget = PROMPT_TOKENS if written else PROMPT_TOKENS_ALONE
+        for row in self.rows:
+            if budget > 0 and not row.row.ids:
+                size = self.slots.piece(row.slot, len(row.pending), budget)
+                budget -= size
+                yield row, row.pending[:size]
+
+    def take(self, rows: list[BatchRow], logits: Any) -> None:
+        """Choose a token for each text and hand it on; those that are finished leave."""
+        if not rows:
+            return
+        chosen = choose_for_rows([row.row for row in rows], logits)
+        for row, choice, known in zip(rows, chosen, is_number(logits), strict=True):
+            if row.task.done:  # another of its texts failed
+                continue
+            if not known or isinstance(choice, Exception):
+                self.fail(row.task, choice if isinstance(choice, Exception) else NotANumber("no number"))
+                continue
+            piece = row.row.take(*choice)
+            row.pending = [piece.token]
+            if piece.finish is not None:
+                self.close(row)
+                row.task.left -= 1
+            row.task.on_piece(piece)
+
+    def fail(self, task: GenerationTask, error: Exception) -> None:
+        """End a task by an error."""
+        self.remove(task)
+        task.on_piece(error)
+
+
+def choose_slots(model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> SlotStepper:
+    """Return what continues up to `max_rows` texts of this model at once, on its device."""
+    if model.device.type == "cpu" and importlib.util.find_spec("numba") is not None:
+        from heedful.decode.engines.numba_slots import NumbaSlots
+
+        with contextlib.suppress(UnsupportedPart):
+            return NumbaSlots(model, max_rows, context)
+    return EagerSlots(model, max_rows, context)
+
+
+def run_tasks(batch: ContinuousBatch, tasks: Sequence[GenerationTask]) -> None:
+    """Write the texts of these tasks to their end."""
+    for task in tasks:
+        batch.add(task)
+    while batch.busy:
+        batch.step()

@@ -1,0 +1,205 @@
+"""Texts of one model side by side, each at a position of its own: what continuous batching steps over.
+
+    slots = choose_slots(model, max_rows=64)
+    slot = slots.open(prompt, length)              room for `length` positions; equal beginnings are copied
+    logits = slots.forward([(slot, prompt[slot.past :]), (other, [token])])       (2, V): after their last
+    slots.close(slot)
+
+What a text gets does not depend on its neighbours: `EagerSlots` reads and steps every text alone and is the
+definition; the engines step many in one call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from heedful.decode.request import context_length
+from heedful.decode.stepper import erasable
+from heedful.models.base import LM, Seq2Seq, State, evaluation_mode
+from heedful.nn.context import PartState
+from heedful.nn.state import KV, StateGroup
+
+CHUNK = 64  # prompt tokens read at once, between two steps of the others
+KEPT_SLOTS = 16  # closed texts whose beginning may be used again
+DEFAULT_CONTEXT = 4096  # of a model that states none
+
+
+@dataclass(eq=False)
+class Slot:
+    """One text: its tokens so far, and what the model remembers of them."""
+
+    capacity: int  # positions it may come to hold
+    state: State = field(default_factory=lambda: State(None))
+    ids: list[int] = field(default_factory=list)  # read so far
+    reusable: int = 0  # so many of them may be the beginning of another text
+    reused: int = 0  # so many were copied from another
+
+    @property
+    def past(self) -> int:
+        return len(self.ids)
+
+
+class SlotStepper(Protocol):
+    """A model that continues several texts at once."""
+
+    @property
+    def model(self) -> LM | Seq2Seq:
+        """The model, for its tokenizer and config."""
+
+    @property
+    def max_rows(self) -> int:
+        """How many texts may be open."""
+
+    @property
+    def usage(self) -> float:
+        """How much of the memory for texts is in use, between 0 and 1."""
+
+    def fits(self, length: int) -> bool:
+        """Return whether a text that will hold so many positions can be opened now."""
+
+    def open(self, ids: Sequence[int], length: int) -> Slot:
+        """Begin a text of these tokens; `slot.past` of them need not be read any more."""
+
+    def piece(self, slot: Slot, left: int, budget: int) -> int:
+        """Return how many of the `left` tokens of a prompt to read at once, for a budget of so many."""
+
+    def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
+        """Append tokens to each text; logits (B, V) after each one's last, valid until the next call."""
+
+    def close(self, slot: Slot) -> None:
+        """End a text; its beginning may be used again until its room is needed."""
+
+
+class EagerSlots:
+    """The model's own `start` and `step`, text by text.
+
+    Prompts are read in pieces that begin at multiples of `chunk`, and a beginning is used again in whole
+    pieces only: so every number is computed in the same way, whoever came before.
+    """
+
+    chunk = CHUNK
+
+    def __init__(self, model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> None:
+        self.model, self.max_rows = model, max_rows
+        self.context = context or context_length(model) or DEFAULT_CONTEXT
+        self.live: list[Slot] = []
+        self.kept: deque[Slot] = deque()  # closed, the oldest first
+        with torch.no_grad(), evaluation_mode(model):
+            self.example = model.start(torch.zeros(1, 1, dtype=torch.long, device=model.device))
+        held = sum(t.nbytes for t in state_tensors(self.example.parts))
+        self.positions = cache_positions(held, model.device, max_rows * self.context)
+        self.reuses = isinstance(model, LM) and erasable(self.example.parts) == float("inf")
+
+    @property
+    def usage(self) -> float:
+        return sum(slot.capacity for slot in self.live) / self.positions
+
+    def fits(self, length: int) -> bool:
+        used = sum(slot.capacity for slot in self.live)
+        return len(self.live) < self.max_rows and (not self.live or used + length <= self.positions)
+
+    def open(self, ids: Sequence[int], length: int) -> Slot:
+        slot = Slot(length)
+        source, common = self.find_prefix(ids)
+        self.make_room(length)
+        if isinstance(self.model, LM):
+            slot.state = self.model.new_state(1, length)
+        if source is not None:
+            self.copy_prefix(source, slot, common)
+        self.live.append(slot)
+        return slot
+
+    def make_room(self, length: int) -> None:
+        """Forget the oldest beginnings that are kept, as far as their room is needed."""
+        used = sum(slot.capacity for slot in (*self.live, *self.kept))
+        while self.kept and (used + length > self.positions or len(self.kept) > KEPT_SLOTS):
+            used -= self.kept.popleft().capacity
+
+    def find_prefix(self, ids: Sequence[int]) -> tuple[Slot | None, int]:
+        """Return the text that begins like this one for the longest, and how much of it can be copied."""
+        best: Slot | None = None
+        common = 0
+        if self.reuses:
+            for slot in (*self.live, *reversed(self.kept)):
+                limit = min(slot.reusable, len(ids) - 1)  # the last token is read, for its logits
+                if limit <= common or slot.ids[common] != ids[common]:
+                    continue
+                same = common_prefix(slot.ids, ids, limit)
+                same -= same % self.chunk
+                if same > common:
+                    best, common = slot, same
+        return best, common
+
+    def copy_prefix(self, source: Slot, target: Slot, length: int) -> None:
+        """Let a new text remember the first positions of another."""
+        for old, new in zip(kv_parts(source.state.parts), kv_parts(target.state.parts), strict=True):
+            assert old.k is not None
+            assert old.v is not None
+            new.append(old.k[:, :, :length], old.v[:, :, :length], 0)
+        target.state.past = length
+        target.ids, target.reusable, target.reused = source.ids[:length], length, length
+
+    def piece(self, slot: Slot, left: int, budget: int) -> int:
+        if isinstance(self.model, Seq2Seq):
+            return left
+        return min(left, self.chunk - slot.past % self.chunk)
+
+    def forward(self, feeds: Sequence[tuple[Slot, Sequence[int]]]) -> Tensor:
+        return torch.cat([self.read(slot, ids) for slot, ids in feeds])
+
+    @torch.no_grad()
+    def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
+        """Append tokens to one text and return the logits (1, V) after the last."""
+        tokens = torch.tensor([list(ids)], device=self.model.device)
+        with evaluation_mode(self.model):
+            if slot.past and len(ids) == 1:
+                slot.state.logits = self.model.step(tokens, slot.state)[:, -1]
+            elif isinstance(self.model, LM):
+                self.model.start(tokens, state=slot.state)
+                slot.reusable = slot.past + len(ids)
+            else:
+                slot.state = self.model.start(tokens, length=slot.capacity)
+        slot.ids += ids
+        assert slot.state.logits is not None
+        return slot.state.logits
+
+    def close(self, slot: Slot) -> None:
+        self.live.remove(slot)
+        if self.reuses and slot.reusable >= self.chunk:
+            self.kept.append(slot)
+            self.make_room(0)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
+    """Return how many of the first `limit` tokens agree."""
+    pairs = zip(itertools.islice(a, limit), b, strict=False)
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), limit)
+
+
+def kv_parts(part: PartState | None) -> list[KV]:
+    """Return the keys and values of all layers, in order."""
+    if isinstance(part, StateGroup):
+        return [kv for child in part.parts.values() for kv in kv_parts(child)]
+    return [part] if isinstance(part, KV) else []
+
+
+def state_tensors(part: PartState | None) -> list[Tensor]:
+    """Return the keys and values a state holds for one position."""
+    return [t for kv in kv_parts(part) for t in (kv.k, kv.v) if t is not None]
+
+
+def cache_positions(bytes_each: int, device: torch.device, wanted: int) -> int:
+    """Return how many positions all texts together may hold: those wanted, or what half the memory holds."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(wanted, max(1, free // 2 // max(bytes_each, 1)))

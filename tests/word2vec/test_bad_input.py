@@ -86,12 +86,12 @@ def test_vectors_are_saved_in_a_folder_that_is_made(tmp_path: Path, vectors: Wor
 
 
 def test_an_output_that_is_a_folder_is_known_before_training(tmp_path: Path) -> None:
-    from heedful.commands.word2vec import train_vectors
+    from heedful.commands.word2vec import app
 
     folder = tmp_path / "v.bin"
     folder.mkdir()
     with refused(InputError, "is a folder", hint="a file in it"):
-        train_vectors([tmp_path / "never-read.txt"], output=folder)
+        app(["train", str(tmp_path / "never-read.txt"), "-o", str(folder)], standalone_mode=False)
 
 
 def test_as_many_answer_as_may(vectors: Word2Vec) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json
 from heedful.errors import InputError
+from heedful.word2vec.hyperparameters import Settings
 
 if TYPE_CHECKING:
-    from heedful.word2vec.corpus import Corpus
     from heedful.word2vec.trainer import ProgressReport, Trainer
     from heedful.word2vec.vectors import Ranking
 
@@ -29,10 +30,13 @@ Examples:
 
   heed word2vec eval v.safetensors wordvec/
 """
-SETTINGS = {"help_option_names": ["-h", "--help"]}
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 LINE_SECONDS = 10.0  # between lines of progress where there is no terminal
 
-app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS, help=EXAMPLES, add_completion=False)
+app = typer.Typer(
+    no_args_is_help=True, context_settings=HELP_OPTIONS, help=EXAMPLES, add_completion=False,
+    rich_markup_mode=None,
+)  # fmt: skip
 CorpusFiles = Annotated[
     list[Path],
     typer.Argument(help="Text, one sentence or paragraph a line: files (.txt, .gz, .bz2, .xz) or folders."),
@@ -47,40 +51,14 @@ Method = Annotated[str, typer.Option(help="add (3CosAdd) or mul (3CosMul).")]
 
 
 @app.command("train")
+@options_from(Settings)
 def train_vectors(
     corpus: CorpusFiles,
+    settings: Settings,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where the vectors go; the ending is the format.")
     ] = Path("vectors.safetensors"),
-    dim: Annotated[int, typer.Option(help="Size of a vector.")] = 100,
-    window: Annotated[int, typer.Option(help="Words on each side.")] = 5,
-    mode: Annotated[str, typer.Option(help="skipgram or cbow.")] = "skipgram",
-    loss: Annotated[str, typer.Option(help="negative or hierarchical.")] = "negative",
-    negatives: Annotated[int, typer.Option(help="Noise words drawn per window.")] = 5,
-    min_count: Annotated[int, typer.Option(help="Drop words seen less often.")] = 5,
-    max_vocab: Annotated[int | None, typer.Option(help="Keep only the N most frequent words.")] = None,
-    subsample: Annotated[
-        float | None,
-        typer.Option(
-            help="Thin out words more frequent than this; 0 keeps all. [default: 0.001, or 1 / vocabulary]"
-        ),
-    ] = None,
-    noise_exponent: Annotated[
-        float, typer.Option(help="Noise words are drawn by count to this power.")
-    ] = 0.75,
-    dynamic: Annotated[
-        bool,
-        typer.Option(
-            "--dynamic/--fixed", help="Draw each window's reach from 1 to --window, or always --window."
-        ),
-    ] = True,
-    cbow: Annotated[str, typer.Option(help="CBOW's input: mean or sum of the context.")] = "mean",
-    rate: Annotated[
-        float | None, typer.Option(help="First learning rate. [default: 0.025; cbow mean 0.075]")
-    ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 5,
     threads: Annotated[int | None, typer.Option(help="1 is bit-exact. [default: all cores]")] = None,
-    seed: Annotated[int, typer.Option(help="Of the first vectors and of every draw.")] = 0,
     lowercase: Lowercase = False,
     phrases: Annotated[
         int, typer.Option(min=0, help="Passes of joining bigrams first (1: new_york; 2: up to four words).")
@@ -93,8 +71,9 @@ def train_vectors(
     json: Json = False,
 ) -> None:
     """Train word vectors on text."""
+    from heedful.word2vec.corpus import Corpus
     from heedful.word2vec.formats import format_of
-    from heedful.word2vec.hyperparameters import Settings
+    from heedful.word2vec.phrases import join_phrases
     from heedful.word2vec.storage import file_lock
     from heedful.word2vec.trainer import Trainer
     from heedful.word2vec.vectors import Word2Vec
@@ -104,42 +83,21 @@ def train_vectors(
         if path.is_dir():
             raise InputError(f"{path} is a folder", hint=f"name a file in it, such as {path / output.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
-    settings = Settings(
-        dim=dim, window=window, mode=mode, loss=loss, negatives=negatives, min_count=min_count,
-        max_vocab=max_vocab, subsample=subsample, noise_exponent=noise_exponent, dynamic=dynamic, cbow=cbow,
-        rate=rate, epochs=epochs, seed=seed,
-    )  # fmt: skip
-    if resume and checkpoint is None:
-        raise InputError("--resume needs a run to continue", hint="name it with --checkpoint FILE")
     with file_lock(output):
-        text = _join_phrases(corpus, lowercase, phrases)
-        if resume and checkpoint is not None:
-            trainer = Trainer.resume(text, checkpoint, settings)
-        else:
-            trainer = Trainer.create(text, settings)
+        report = lambda found: typer.echo(f"phrases: {len(found.scores):,} pairs joined", err=True)
+        text = join_phrases(Corpus(corpus, lowercase), phrases, report)
+        trainer = Trainer.begin(text, settings, checkpoint, resume)
         counts = trainer.counts
         typer.echo(f"{counts.total:,} words read, {len(counts):,} in the vocabulary", err=True)
         seconds = _show_progress(trainer, threads, checkpoint, device)
         vectors = Word2Vec.from_trainer(trainer)
         vectors.save(output)
-    words, speed = len(vectors), counts.total * epochs / max(seconds, 1e-9)
-    typer.echo(f"{words:,} words of {dim} dimensions in {seconds:.1f} s, {speed:,.0f} words/s", err=True)
-    result = {"output": str(output), "words": words, "dim": dim, "loss": vectors.history}
+    words, speed = len(vectors), counts.total * settings.epochs / max(seconds, 1e-9)
+    size = f"{words:,} words of {settings.dim} dimensions"
+    typer.echo(f"{size} in {seconds:.1f} s, {speed:,.0f} words/s", err=True)
+    result = {"output": str(output), "words": words, "dim": settings.dim, "loss": vectors.history}
     result |= {"seconds": round(seconds, 3), "words_per_second": round(speed)}
     as_json(result) if json else typer.echo(str(output))
-
-
-def _join_phrases(files: list[Path], lowercase: bool, passes: int) -> Corpus:
-    """Return the corpus with the phrases of so many passes."""
-    from heedful.word2vec.corpus import Corpus
-    from heedful.word2vec.phrases import find_phrases
-
-    text = Corpus(files, lowercase)
-    for _ in range(passes):
-        found = find_phrases(text)
-        typer.echo(f"phrases: {len(found.scores):,} pairs joined", err=True)
-        text = Corpus(files, lowercase, phrases=(*text.phrases, found))
-    return text
 
 
 def _show_progress(trainer: Trainer, threads: int | None, checkpoint: Path | None, device: str) -> float:

@@ -1,12 +1,13 @@
-"""The settings of a training run: one frozen value, checked once and saved beside the vectors."""
+"""The settings of a training run and their options: frozen, checked once, saved beside the vectors."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 from heedful.checks import check_choice, check_integer, check_number
 from heedful.errors import ConfigError, nearest
+from heedful.options import Option
 
 CHOICES = {"mode": ("skipgram", "cbow"), "loss": ("negative", "hierarchical"), "cbow": ("mean", "sum")}
 MINIMUM = {"dim": 1, "window": 1, "negatives": 1, "min_count": 1, "epochs": 1, "seed": 0}
@@ -20,21 +21,30 @@ DEFAULT_RATE, CBOW_MEAN_RATE = 0.025, 0.075
 class Settings:
     """Mikolov et al. 2013a (arXiv 1301.3781), 2013b (arXiv 1310.4546); defaults of the authors' program."""
 
-    dim: int = 100
-    window: int = 5
-    mode: str = "skipgram"  # skipgram: each context word predicts the centre; cbow: their mean or sum does
-    loss: str = "negative"  # negative: against noise words; hierarchical: along the Huffman path
-    negatives: int = 5  # noise words, drawn once per window and shared by its examples
-    min_count: int = 5
-    max_vocab: int | None = None  # keep only this many of the most frequent words
-    subsample: float | None = None  # t: keep a word of frequency f with probability √(t/f) + t/f; 0 keeps all
-    noise_exponent: float = 0.75  # P(w) ∝ count(w)^exponent
-    dynamic: bool = True  # draw the reach of each window evenly from 1..window; False: always window
-    cbow: str = "mean"
-    rate: float | None = None  # the first learning rate; None: DEFAULT_RATE or CBOW_MEAN_RATE
+    dim: Annotated[int, Option("Size of a vector.")] = 100
+    window: Annotated[int, Option("Words on each side.")] = 5
+    # skipgram: each context word predicts the centre; cbow: their mean or sum does
+    mode: Annotated[str, Option("skipgram or cbow.")] = "skipgram"
+    # negative: against noise words, drawn once per window and shared; hierarchical: along the Huffman path
+    loss: Annotated[str, Option("negative or hierarchical.")] = "negative"
+    negatives: Annotated[int, Option("Noise words drawn per window.")] = 5
+    min_count: Annotated[int, Option("Drop words seen less often.")] = 5
+    max_vocab: Annotated[int | None, Option("Keep only the N most frequent words.")] = None
+    # t: keep a word of frequency f with probability √(t/f) + t/f
+    subsample: Annotated[
+        float | None,
+        Option("Thin out words more frequent than this; 0 keeps all. [default: 0.001, or 1 / vocabulary]"),
+    ] = None
+    noise_exponent: Annotated[float, Option("Noise words are drawn by count to this power.")] = 0.75
+    dynamic: Annotated[
+        bool,
+        Option("Draw each window's reach from 1 to --window, or always --window.", ("--dynamic/--fixed",)),
+    ] = True
+    cbow: Annotated[str, Option("CBOW's input: mean or sum of the context.")] = "mean"
+    rate: Annotated[float | None, Option("First learning rate. [default: 0.025; cbow mean 0.075]")] = None
     min_rate: float = 1e-4
-    epochs: int = 5
-    seed: int = 0
+    epochs: Annotated[int, Option("Passes over the text.")] = 5
+    seed: Annotated[int, Option("Of the first vectors and of every draw.")] = 0
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {"dynamic": bool(self.dynamic)}

@@ -9,8 +9,8 @@ and four.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from heedful.checks import check_integer
@@ -61,3 +61,14 @@ def find_phrases(
         if n >= min_count
     }
     return Phrases({pair: score for pair, score in scores.items() if score > threshold}, joiner)
+
+
+def join_phrases(
+    corpus: Corpus, passes: int, report: Callable[[Phrases], None] = lambda found: None
+) -> Corpus:
+    """Return the corpus with the phrases of so many passes joined; `report` is given those of each."""
+    for _ in range(check_integer("phrases", passes, 0, error=ConfigError)):
+        found = find_phrases(corpus)
+        report(found)
+        corpus = replace(corpus, phrases=(*corpus.phrases, found))
+    return corpus

@@ -118,6 +118,17 @@ class Trainer:
         return cls(corpus, settings, counts, Tables.create(len(counts), settings, tree))
 
     @classmethod
+    def begin(
+        cls, corpus: Corpus, settings: Settings, checkpoint: Path | None = None, resume: bool = False
+    ) -> Trainer:
+        """Return a new run, or with `resume` the one that `checkpoint` holds."""
+        if not resume:
+            return cls.create(corpus, settings)
+        if checkpoint is None:
+            raise ConfigError("resume=True needs a run to continue", hint="name its file with checkpoint=")
+        return cls.resume(corpus, checkpoint, settings)
+
+    @classmethod
     def resume(cls, corpus: Corpus, path: Path, settings: Settings | None = None) -> Trainer:
         """Continue the run saved in `path`; `settings`, if given, must be those it began with."""
         if not path.exists():

@@ -16,7 +16,7 @@ from heedful.word2vec.corpus import Corpus, TextSource
 from heedful.word2vec.formats import FORMATS, check_vectors, format_of, read_vectors, write_vectors
 from heedful.word2vec.huffman import HuffmanTree, extend_tree
 from heedful.word2vec.hyperparameters import Settings
-from heedful.word2vec.phrases import Phrases, find_phrases
+from heedful.word2vec.phrases import Phrases, join_phrases
 from heedful.word2vec.storage import load_tensors, pack_tables, save_tensors, unpack_tree, unpack_words
 from heedful.word2vec.trainer import ProgressReport, Tables, Trainer
 from heedful.word2vec.word_counts import WordCounts, check_vocabulary_size, count_words, sort_by_count
@@ -76,15 +76,9 @@ class Word2Vec:
         chosen = {"dim": dim, "window": window, "mode": mode, "loss": loss, "negatives": negatives}
         chosen |= {"min_count": min_count, "subsample": subsample, "epochs": epochs, "seed": seed}
         settings = Settings.from_dict(chosen | more)
-        text = Corpus(corpus, lowercase, encoding)
-        for _ in range(check_integer("phrases", phrases, 0, error=ConfigError)):
-            text = Corpus(corpus, lowercase, encoding, (*text.phrases, find_phrases(text)))
+        text = join_phrases(Corpus(corpus, lowercase, encoding), phrases)
         path = Path(checkpoint) if checkpoint is not None else None
-        if resume and path is None:
-            raise ConfigError(
-                "resume=True needs a checkpoint", hint="give checkpoint=, the file to resume from"
-            )
-        trainer = Trainer.resume(text, path, settings) if resume and path else Trainer.create(text, settings)
+        trainer = Trainer.begin(text, settings, path, resume)
         for progress in trainer.run(threads, path, device):
             if report is not None:
                 report(progress)

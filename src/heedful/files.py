@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -48,6 +49,16 @@ def expand_paths(paths: Paths) -> list[Path]:
     if not found:
         raise InputError("no files were given", hint="pass a path, or a list of paths")
     return found
+
+
+def sha256(paths: Iterable[str | Path]) -> str:
+    """Return the SHA-256 of the bytes of files, one after another."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with Path(path).open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def missing_file(path: Path) -> NotFound:

@@ -28,7 +28,7 @@ from heedful.errors import ConfigError, CorruptFile, MissingPackage, NotFound
 from heedful.files import write_text
 from heedful.runs.settings import (
     ResolvedSettings,
-    first_difference,
+    check_resumable,
     read_settings_file,
     recipe_values,
     settings_yaml,
@@ -36,13 +36,33 @@ from heedful.runs.settings import (
 from heedful.train.checkpoint import newest, run_lock
 
 
-class RunFolder:
+class Files:
+    """Where a run writes what it measures. This one writes nothing: for all processes but the first."""
+
+    def __init__(self, path: Path = Path()) -> None:
+        self.path = path
+
+    def close(self) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def forget_after(self, step: int) -> None: ...
+
+    def metrics(self, values: Mapping[str, float | int]) -> None: ...
+
+    def sample(self, step: int, text: str) -> None: ...
+
+    def log(self, line: str) -> None: ...
+
+
+class RunFolder(Files):
     """The files of one run, except its checkpoints, which `fit` writes."""
 
     def __init__(
         self, path: Path, settings: ResolvedSettings, resume: bool, tensorboard: bool = False
     ) -> None:
-        self.path, self.settings = path, settings
+        super().__init__(path)
+        self.settings = settings
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -71,34 +91,21 @@ class RunFolder:
                 f"{self.path} holds a run already", hint="--resume continues it, --folder names another place"
             )
         if resume and (self.path / "config.yaml").is_file():
-            self._check_same(self.settings)
+            old = read_settings_file(self.path / "config.yaml")[1]
+            check_resumable(self.path, old, recipe_values(self.settings.recipe))
 
     def begin(self) -> None:
         """Write the settings and the environment; a resumed run does so once its first step succeeded."""
         write_text(self.path / "config.yaml", settings_yaml(self.settings))
         write_text(self.path / "env.json", json.dumps(environment(), indent=2) + "\n")
 
-    def _check_same(self, settings: ResolvedSettings) -> None:
-        old = read_settings_file(self.path / "config.yaml")[1]
-        path = first_difference(old, recipe_values(settings.recipe))
-        if path is not None:
-            section, _, name = path.partition(".")
-            value = lambda v: (v.get(section) or {}).get(name) if name else v.get(section)
-            before, now = value(old), value(recipe_values(settings.recipe))
-            raise ConfigError(
-                f"{self.path} was trained with {path} = {before!r} and would be resumed with {now!r}",
-                hint="set it back, or use a new --folder",
-            )
-
     def forget_after(self, step: int) -> None:
         """Drop the lines of steps after the checkpoint that a killed run left: they will be taken again."""
         for name in ("metrics.jsonl", "samples.jsonl"):
             file = self.path / name
             if file.is_file():
-                lines = [
-                    line for line in file.read_text(encoding="utf-8").splitlines() if _step(line) <= step
-                ]
-                write_text(file, "".join(line + "\n" for line in lines))
+                lines = file.read_text(encoding="utf-8").splitlines()
+                write_text(file, "".join(line + "\n" for line in lines if _step(line) <= step))
 
     def metrics(self, values: Mapping[str, float | int]) -> None:
         """Append one line of numbers to metrics.jsonl."""
@@ -120,28 +127,6 @@ class RunFolder:
     def _append(self, name: str, value: Mapping[str, Any]) -> None:
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(value, ensure_ascii=False) + "\n")
-
-
-class NoFolder:
-    """The files of a process that writes none: every one but the first."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def close(self) -> None: ...
-
-    def begin(self) -> None: ...
-
-    def forget_after(self, step: int) -> None: ...
-
-    def metrics(self, values: Mapping[str, float | int]) -> None: ...
-
-    def sample(self, step: int, text: str) -> None: ...
-
-    def log(self, line: str) -> None: ...
-
-
-Files = RunFolder | NoFolder
 
 
 def _step(line: str) -> float:

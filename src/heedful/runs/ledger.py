@@ -17,16 +17,17 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
 import json
 import os
 import platform
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from heedful.errors import CorruptFile
+from heedful.files import sha256 as sha256
 from heedful.files import write_text
 
 KEYS = ("claim", "figure", "published", "source", "command", "seed", "data_sha256", "hardware", "date")
@@ -45,36 +46,16 @@ def hardware() -> str:
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    model = next(
-        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
-    )
-    return f"{os.cpu_count()} cores {model or platform.machine()}"
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).is_file() else []
-
-
-def sha256(files: Iterable[str | Path]) -> str:
-    """Return the SHA-256 of the bytes of files, one after another."""
-    digest = hashlib.sha256()
-    for path in files:
-        with Path(path).open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
+    about = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", about.read_text()) if about.is_file() else None
+    return f"{os.cpu_count()} cores {found[1].strip() if found else platform.machine()}"
 
 
 def row(claim: str, figure: Any, command: str, **more: Any) -> dict[str, Any]:
     """Return one result with the machine and the date; keys that are not given are null."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    values = {
-        "claim": claim,
-        "figure": figure,
-        "command": command,
-        "hardware": hardware(),
-        "date": today,
-    } | more
+    own = {"claim": claim, "figure": figure, "command": command, "hardware": hardware(), "date": today}
+    values = own | more
     unknown = set(values) - {*KEYS, *OPTIONAL}
     if unknown:
         raise ValueError(f"a result has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS + OPTIONAL)}")
@@ -148,16 +129,12 @@ def format_figure(figure: Any) -> str:
     if isinstance(figure, Mapping) and set(figure) == {"mean", "sd"}:
         return f"{format_figure(figure['mean'])} ± {format_figure(figure['sd'])}"
     if isinstance(figure, Mapping):
-        deep = lambda value: (
-            f"({format_figure(value)})"
-            if isinstance(value, Mapping) and "sd" not in value
-            else format_figure(value)
-        )
+        nested = lambda value: isinstance(value, Mapping) and "sd" not in value
+        deep = lambda value: f"({format_figure(value)})" if nested(value) else format_figure(value)
         return ", ".join(f"{name.replace('_', ' ')} {deep(value)}" for name, value in figure.items())
     if isinstance(figure, list):
-        return ("; " if any(isinstance(v, Mapping) for v in figure) else " ").join(
-            format_figure(v) for v in figure
-        )
+        between = "; " if any(isinstance(v, Mapping) for v in figure) else " "
+        return between.join(format_figure(v) for v in figure)
     if isinstance(figure, float):
         return f"{figure:,.4g}" if abs(figure) < 1000 else f"{figure:,.0f}"
     return f"{figure:,}" if isinstance(figure, int) and not isinstance(figure, bool) else str(figure)

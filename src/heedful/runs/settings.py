@@ -306,14 +306,14 @@ def settings_yaml(settings: ResolvedSettings) -> str:
     return yaml.safe_dump(values | files, sort_keys=False, allow_unicode=True, width=110)
 
 
-def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """Return the first setting that differs and that a resumed run may not change."""
-    free = {"name", "what", "device", "parallel"}
+def check_resumable(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raise ConfigError for the first setting of a run that resuming it would change; `fit` checks train.*"""
+    free = ("name", "what", "device", "parallel", "evaluate.", "train.", "files", "valid")
     before, after = flatten(old), flatten(new)
     for path in sorted(set(before) | set(after)):
-        shared = path in free or path.startswith(
-            ("evaluate.", "train.", "files", "valid")
-        )  # `fit` looks at its own
-        if not shared and before.get(path) != after.get(path):
-            return path
-    return None
+        if not path.startswith(free) and before.get(path) != after.get(path):
+            raise ConfigError(
+                f"{folder} was trained with {path} = {before.get(path)!r} and would be resumed with "
+                f"{after.get(path)!r}",
+                hint="set it back, or use a new --folder",
+            )

@@ -13,7 +13,7 @@ import torch
 from heedful.data.batches import Batches
 from heedful.devices import resolve_device
 from heedful.models.base import evaluation_mode
-from heedful.runs.folder import Files, NoFolder, RunFolder
+from heedful.runs.folder import Files, RunFolder
 from heedful.runs.prepare import PreparedRun, can_generate, prepare_run
 from heedful.runs.progress import make_reporter
 from heedful.runs.settings import ResolvedSettings
@@ -47,7 +47,7 @@ def run_training(
     with processes(recipe.parallel, gpu=device.type == "cuda") as by:
         device = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
         open_folder = lambda: RunFolder(folder, settings, resume, tensorboard)
-        files: Files = by.run_on_first(open_folder) or NoFolder(folder)
+        files: Files = by.run_on_first(open_folder) or Files(folder)
         with closing(files):
             # The first process writes the vocabulary and the tokens, which the others then find.
             own = lambda: prepare_run(settings, device, folder)

@@ -22,7 +22,7 @@ from heedful.data.batches import Batches
 from heedful.errors import HeedfulError
 from heedful.models.base import Model
 from heedful.nn.recurrent import Recurrence
-from heedful.runs.folder import Files, NoFolder, read_metrics
+from heedful.runs.folder import Files, read_metrics
 from heedful.runs.progress import ProgressReporter, peak_memory
 from heedful.train.checkpoint import newest, read_training
 from heedful.train.config import TrainConfig
@@ -84,7 +84,7 @@ class TrainingLoop:
     ) -> None:  # fmt: skip
         self.model, self.purpose, self.batches, self.config = model, purpose, batches, config
         self.validation, self.reporter, self.log_every = validation, reporter, log_every
-        self.files, self.processes = files or NoFolder(Path()), processes or Processes()
+        self.files, self.processes = files or Files(), processes or Processes()
         patience = validation.patience or sys.maxsize
         self.stopping = EarlyStopping(patience=patience, highest=validation.highest)
         self.result = TrainingResult(chosen=validation.choose)

@@ -24,14 +24,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from heedful.errors import CorruptFile, HeedfulError, NotFound, nearest
+from heedful.files import sha256
 from heedful.runs import ledger
-
-KNOWN = {"steps", "read", "figure", "tolerance", "data", "device"}
 
 
 class Unavailable(HeedfulError):
@@ -50,11 +49,11 @@ class CommandFailed(HeedfulError):
 class Check:
     """How a row is measured again."""
 
-    steps: tuple[tuple[str, ...], ...]
+    steps: Sequence[Sequence[str]]
     tolerance: float
     read: str = "figure"
     figure: str = ""
-    data: tuple[str, ...] = ()
+    data: Sequence[str] = ()
     device: str = ""
 
 
@@ -88,11 +87,9 @@ def verify_row(folder: Path, name: str) -> Verdict:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         folders = {"{data}": str(data or ""), "{work}": work}
-        output = ""
+        output, root = "", folder.resolve().parent
         for step in check.steps:
-            output = run_command(
-                command_line(step, folders, folder.resolve().parent), folder.resolve().parent
-            )
+            output = run_command(command_line(step, folders, root), root)
     now = read_number(last_object(output, name), check.read, f"the output of row {name!r}")
     return Verdict(name, row["claim"], stored, now, check.tolerance, time.monotonic() - began)
 
@@ -104,24 +101,16 @@ def read_check(row: Mapping[str, Any], name: str) -> Check:
         raise Unavailable(
             f"row {name!r} has no check that runs by itself", hint=f"its figure came from: {row['command']}"
         )
-    if not isinstance(given, Mapping) or set(given) - KNOWN or not {"steps", "tolerance"} <= set(given):
+    known = {f.name for f in fields(Check)}
+    if not isinstance(given, Mapping) or set(given) - known or not {"steps", "tolerance"} <= set(given):
         raise CorruptFile(
-            f"row {name!r}: a check has steps and tolerance, and may have {', '.join(sorted(KNOWN))}"
+            f"row {name!r}: a check has steps and tolerance, and may have {', '.join(sorted(known))}"
         )
     steps = given["steps"]
-    words = isinstance(steps, list) and all(
-        isinstance(step, list) and step and all(isinstance(word, str) for word in step) for step in steps
-    )
-    if not words or not steps:
+    is_command = lambda step: isinstance(step, list) and step and all(isinstance(word, str) for word in step)
+    if not isinstance(steps, list) or not steps or not all(map(is_command, steps)):
         raise CorruptFile(f"row {name!r}: the steps of a check are lists of words, not {str(steps)[:60]!r}")
-    return Check(
-        tuple(tuple(step) for step in steps),
-        float(given["tolerance"]),
-        str(given.get("read") or "figure"),
-        str(given.get("figure") or ""),
-        tuple(given.get("data") or ()),
-        str(given.get("device") or ""),
-    )
+    return Check(**{key: value for key, value in given.items() if value is not None})
 
 
 def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
@@ -133,23 +122,18 @@ def available(row: Mapping[str, Any], check: Check, name: str) -> Path | None:
             raise Unavailable(
                 f"row {name!r} needs a GPU and there is none here", hint=f"run it on {row['hardware']}"
             )
-    if not check.data:
-        return Path(os.environ["HEED_DATA"]) if os.environ.get("HEED_DATA") else None
-    root = os.environ.get("HEED_DATA")
-    if not root:
-        raise Unavailable(f"row {name!r} needs {check.data[0]}", hint="set HEED_DATA to the folder it is in")
-    files = [Path(root) / one for one in check.data]
-    for file in files:
-        if not file.is_file():
-            raise Unavailable(
-                f"row {name!r} needs {file}, which is not there", hint="set HEED_DATA to the folder it is in"
-            )
-    if row["data_sha256"] and ledger.sha256(files) != row["data_sha256"]:
+    root = os.environ.get("HEED_DATA") or None
+    files = [Path(root or "") / one for one in check.data]
+    missing = next((file for file in files if root is None or not file.is_file()), None)
+    if missing is not None:
+        needs = f"row {name!r} needs {missing}" + (", which is not there" if root else "")
+        raise Unavailable(needs, hint="set HEED_DATA to the folder it is in")
+    if files and row["data_sha256"] and sha256(files) != row["data_sha256"]:
         raise Unavailable(
             f"row {name!r}: the data in {root} is not what it was measured on",
             hint="fetch the data whose SHA-256 the row names",
         )
-    return Path(root)
+    return None if root is None else Path(root)
 
 
 def command_line(step: Sequence[str], folders: Mapping[str, str], root: Path) -> list[str]:

@@ -13,7 +13,6 @@ folder/
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from heedful.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
-from heedful.files import read_json, sync, write_text
+from heedful.files import read_json, sha256, sync, write_text
 from heedful.loading import load, save
 from heedful.locks import FileLock
 from heedful.models.base import Model
@@ -100,7 +99,7 @@ def write_checkpoint(
         (part / "training.json").write_text(
             json.dumps({"step": step, **training}, indent=2), encoding="utf-8"
         )
-        sums = {str(path.relative_to(part)): digest(path) for path in part.rglob("*") if path.is_file()}
+        sums = {str(path.relative_to(part)): sha256([path]) for path in part.rglob("*") if path.is_file()}
         (part / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
         sync_folder(part)
         shutil.rmtree(old, ignore_errors=True)
@@ -118,12 +117,6 @@ def write_checkpoint(
         reason = "no space left on the disk" if "No space left" in reason else reason
         raise HeedfulError(f"could not write {final}: {reason}", hint=kept) from None
     return final
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def verify_checksums(checkpoint: Path) -> None:
@@ -145,7 +138,7 @@ def verify_checksums(checkpoint: Path) -> None:
         path = checkpoint / name
         if "\0" in name or not path.is_file():
             raise CorruptFile(f"{table} names {name!r:.80}, which is not there", hint=instead(checkpoint))
-        if digest(path) != expected:
+        if sha256([path]) != expected:
             raise CorruptFile(
                 f"{path} is damaged: its checksum is not the one in {CHECKSUMS}", hint=instead(checkpoint)
             )

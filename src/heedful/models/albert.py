@@ -17,18 +17,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import (
-    ClassifyHead,
-    Head,
-    MLMHead,
-    NextHead,
-    NoHead,
-    Pooler,
-    PretrainHead,
-    SpanHead,
-    TagHead,
-    choose_head,
-)
+from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
@@ -69,10 +58,7 @@ def albert_head(c: AlbertConfig) -> Head:
         c.head,
         pretrain=lambda: PretrainHead(mlm(), NextHead(pool(), c.dim)),
         mlm=mlm,
-        classify=lambda: ClassifyHead(pool(), c.dim, c.labels, dropout=c.dropout),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        span=lambda: SpanHead(c.dim),
-        none=NoHead,
+        **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
 
 

@@ -20,18 +20,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import (
-    ClassifyHead,
-    Head,
-    MLMHead,
-    NextHead,
-    NoHead,
-    Pooler,
-    PretrainHead,
-    SpanHead,
-    TagHead,
-    choose_head,
-)
+from heedful.nn.head import Head, MLMHead, NextHead, Pooler, PretrainHead, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
@@ -110,10 +99,7 @@ def bert(c: BertConfig) -> LM:
         pretrain=lambda: PretrainHead(mlm_head(c), NextHead(pool(), c.dim)),
         mlm=lambda: mlm_head(c),
         next=lambda: NextHead(pool(), c.dim),
-        classify=lambda: ClassifyHead(pool(), c.dim, c.labels, dropout=c.dropout),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        span=lambda: SpanHead(c.dim),
-        none=NoHead,
+        **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
     return bert_encoder(c, head)
 
@@ -123,10 +109,7 @@ def roberta(c: RobertaConfig) -> LM:
     head = choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied, spare=not c.tied),
-        classify=lambda: ClassifyHead(pool(), c.dim, c.labels, dropout=c.dropout),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        span=lambda: SpanHead(c.dim),
-        none=NoHead,
+        **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
     return bert_encoder(c, head)
 
@@ -135,10 +118,7 @@ def distilbert(c: DistilBertConfig) -> LM:
     head = choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), eps=c.norm_eps, tied=c.tied),
-        classify=lambda: ClassifyHead(Pooler(c.dim, F.relu), c.dim, c.labels, dropout=c.dropout),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        span=lambda: SpanHead(c.dim),
-        none=NoHead,
+        **encoder_heads(c.dim, c.labels, lambda: Pooler(c.dim, F.relu), c.dropout),
     )
     return bert_encoder(c, head)
 

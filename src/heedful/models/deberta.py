@@ -21,7 +21,7 @@ from heedful.nn.block import Block, Stack
 from heedful.nn.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, Head, MLMHead, NoHead, Pooler, SpanHead, TagHead, choose_head
+from heedful.nn.head import Head, MLMHead, Pooler, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
@@ -93,10 +93,7 @@ def deberta_head(c: DebertaConfig) -> Head:
     return choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, activation(c.act), **mlm),  # type: ignore[arg-type]
-        classify=lambda: ClassifyHead(pool(), c.dim, c.labels, dropout=c.dropout),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        span=lambda: SpanHead(c.dim),
-        none=NoHead,
+        **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
 
 

@@ -17,7 +17,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, DetectHead, MLMHead, NoHead, Pooler, SpanHead, TagHead, choose_head
+from heedful.nn.head import DetectHead, MLMHead, Pooler, choose_head, encoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.names import Row
@@ -57,10 +57,7 @@ def electra(c: ElectraConfig) -> LM:
         c.head,
         detect=lambda: DetectHead(c.dim, activation(c.act)),
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, table_dim=c.table_dim, eps=c.norm_eps, tied=c.tied),
-        classify=lambda: ClassifyHead(pool(), c.dim, c.labels, dropout=c.dropout),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        span=lambda: SpanHead(c.dim),
-        none=NoHead,
+        **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
     return LM(embed, Stack([block() for _ in range(c.layers)]), head, causal=False)
 

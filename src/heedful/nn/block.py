@@ -15,7 +15,20 @@ from heedful.nn.state import StateGroup, child
 MakeNorm = Callable[[], nn.Module]
 
 
-class Block(Part):
+class NamedParts(Part):
+    """Parts under the names they were given by keyword, each with its state."""
+
+    names: tuple[str, ...]
+
+    def part(self, name: str) -> Part:
+        """The part called `name`."""
+        return cast(Part, getattr(self, name))
+
+    def new_state(self, batch: int, length: int) -> StateGroup:
+        return StateGroup({name: self.part(name).new_state(batch, length) for name in self.names})
+
+
+class Block(NamedParts):
     """x = x + part(norm(x)) for each part in turn (order "pre"), or x = norm(x + part(x)) (order "post")
 
     (Vaswani et al. 2017 §3.1, post; Baevski and Auli 2019, Radford et al. 2019, pre.) The keyword a part
@@ -32,13 +45,6 @@ class Block(Part):
             self.add_module(name, part)
             self.add_module(f"{name}_norm", norm())
 
-    def part(self, name: str) -> Part:
-        """The part called `name`."""
-        return cast(Part, getattr(self, name))
-
-    def new_state(self, batch: int, length: int) -> StateGroup:
-        return StateGroup({name: self.part(name).new_state(batch, length) for name in self.names})
-
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
         for name in self.names:
@@ -54,7 +60,7 @@ class Block(Part):
         return F.dropout(x, self.dropout, self.training)
 
 
-class ParallelBlock(Part):
+class ParallelBlock(NamedParts):
     """x = x + Σ part(n), n = norm(x): all parts read the same norm   (PaLM §2; Wang and Komatsuzaki 2021)"""
 
     def __init__(self, norm: MakeNorm, dropout: float = 0.0, **parts: Part) -> None:
@@ -63,13 +69,6 @@ class ParallelBlock(Part):
         self.norm = norm()
         for name, part in parts.items():
             self.add_module(name, part)
-
-    def part(self, name: str) -> Part:
-        """The part called `name`."""
-        return cast(Part, getattr(self, name))
-
-    def new_state(self, batch: int, length: int) -> StateGroup:
-        return StateGroup({name: self.part(name).new_state(batch, length) for name in self.names})
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)

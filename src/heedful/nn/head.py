@@ -346,6 +346,18 @@ class DetectHead(Head):
         return logits
 
 
+def encoder_heads(
+    dim: int, labels: int, pool: Callable[[], nn.Module], dropout: float
+) -> dict[str, Callable[[], Head]]:
+    """The heads that every encoder has: a class for what `pool` gives, a tag for each token, a span, none."""
+    return {
+        "classify": lambda: ClassifyHead(pool(), dim, labels, dropout=dropout),
+        "tag": lambda: TagHead(dim, labels, dropout=dropout),
+        "span": lambda: SpanHead(dim),
+        "none": NoHead,
+    }
+
+
 def choose_head(kind: str, **makers: Callable[[], Head]) -> Head:
     """The head a config asks for, made now; an error that lists the others if there is none of that kind."""
     if kind not in makers:

@@ -30,16 +30,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
 from bundle import data_folder
 from bundle.plans import base_folder
-from bundle.summarising import learnt, written
+from bundle.summarising import learnt, summariser, written
 
 import heedful
+from heedful.data.batch_options import BatchOptions
 from heedful.data.tables import Table
 from heedful.evaluate.generated import rouge
 from heedful.loading import save_on_base
-from heedful.models.base import Model
 from heedful.runs import ledger
-from heedful.runs.finetune.finetune_task import BatchSettings, Examples
-from heedful.runs.finetune.generation_tasks import Summarize
+from heedful.tasks.examples import Examples
+from heedful.tasks.text2text import Summarization
 from tasks import lead3
 
 ROOT = Path(__file__).parents[1]
@@ -54,19 +54,19 @@ def examples(path: Path, limit: int | None) -> Examples:
     return Examples(rows, [str(i) for i in range(len(rows))])
 
 
-def taught(task: Summarize, model: Model, parts: dict[str, Examples], a: argparse.Namespace) -> float:
+def taught(task: Summarization, parts: dict[str, Examples], a: argparse.Namespace) -> float:
     """The adapter of the epoch with the lowest validation loss is put in place; that loss."""
-    batches, valid = (task.batches(parts[part], model, reading(a)) for part in ("train", "validation"))
+    batches, valid = (task.batches(parts[part], reading(a)) for part in ("train", "validation"))
     steps = a.steps or int(a.epochs * len(batches))
     config = heedful.TrainConfig(
         steps=steps, lr=a.lr, schedule="linear", final=0.0, warmup=steps // 20, weight_decay=0.0,
         betas=(0.9, 0.999), dtype=a.dtype, seed=a.seed,
     )  # fmt: skip
-    return learnt(task, model, batches, valid, config, time.perf_counter() + a.seconds)
+    return learnt(task, batches, valid, config, time.perf_counter() + a.seconds)
 
 
-def reading(a: argparse.Namespace) -> BatchSettings:
-    return BatchSettings(a.length, a.batch, a.seed)
+def reading(a: argparse.Namespace) -> BatchOptions:
+    return BatchOptions(a.length, a.batch, a.seed, truncate=True)
 
 
 def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
@@ -79,17 +79,15 @@ def measured(name: str, a: argparse.Namespace) -> dict[str, Any]:
     kept = place / "written.json"
     if not kept.is_file():
         model = heedful.load(base_folder(BASE, a.base), dtype=torch.float32, device=a.device)
-        task = Summarize()
-        model, _ = task.attach_head(model, a.seed)
+        task = summariser(model)
         torch.manual_seed(a.seed)
         heedful.lora(model, rank=a.rank)
-        loss = taught(task, model, parts, a)
-        task.finish(model)
+        loss = taught(task, parts, a)
         save_on_base(model.eval(), place, BASE)
         heedful.merge(model)
-        plain = model.to(torch.bfloat16) if a.device.startswith("cuda") else model
+        model.to(torch.bfloat16 if a.device.startswith("cuda") else torch.float32).eval()
         rules = dict(beams=a.beams, max_tokens=a.most)
-        texts = written(task, plain.eval(), dialogues, reading(a), a.rows, **rules)
+        texts = written(task, dialogues, reading(a), a.rows, **rules)
         found = dict(zip(dialogues, texts, strict=True))
         kept.write_text(json.dumps({"loss": loss, "written": found}, ensure_ascii=False), encoding="utf-8")
     told = json.loads(kept.read_text(encoding="utf-8"))

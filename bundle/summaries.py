@@ -25,14 +25,14 @@ import heedful
 from bundle import data_folder
 from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
-from bundle.summarising import learnt, written
+from bundle.summarising import learnt, summariser, written
 from bundle.timed import options, parsed, places, seeded, write_sample
+from heedful.data.batch_options import BatchOptions
 from heedful.evaluate.generated import rouge_l, rouge_n, words
 from heedful.loading import save_on_base
-from heedful.models.base import Model
 from heedful.runs import ledger
-from heedful.runs.finetune.finetune_task import BatchSettings, Examples
-from heedful.runs.finetune.generation_tasks import Summarize
+from heedful.tasks.examples import Examples
+from heedful.tasks.text2text import Summarization
 
 BASE = "smollm2-135m-instruct"
 FILES = {part: f"summarisation/scitldr-a/{part}.jsonl.gz" for part in ("train", "dev", "test")}
@@ -87,22 +87,20 @@ def best_rouge(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[
     }
 
 
-def train(
-    task: Summarize, model: Model, parts: dict[str, Examples], a: argparse.Namespace, began: float
-) -> float:
+def train(task: Summarization, parts: dict[str, Examples], a: argparse.Namespace, began: float) -> float:
     """The adapter of the epoch with the lowest loss on dev is put in place; that loss."""
-    batches, dev = (task.batches(parts[part], model, reading(a)) for part in ("train", "dev"))
+    batches, dev = (task.batches(parts[part], reading(a)) for part in ("train", "dev"))
     steps = a.steps or int(a.epochs * len(batches))
     config = heedful.TrainConfig(
         steps=steps, lr=a.lr, schedule="linear", final=0.0, warmup=max(1, steps // 20), weight_decay=0.0,
         betas=(0.9, 0.999), dtype="bfloat16", seed=a.seed,
     )  # fmt: skip
     until = math.inf if a.seconds is None else began + a.seconds
-    return learnt(task, model, batches, dev, config, until, a.checks)
+    return learnt(task, batches, dev, config, until, a.checks)
 
 
-def reading(a: argparse.Namespace) -> BatchSettings:
-    return BatchSettings(a.length, a.batch, a.seed)
+def reading(a: argparse.Namespace) -> BatchOptions:
+    return BatchOptions(a.length, a.batch, a.seed, truncate=True)
 
 
 def record(results: Path, found: dict[str, float], folder: Path, command: str, a: argparse.Namespace) -> None:
@@ -121,23 +119,21 @@ def record(results: Path, found: dict[str, float], folder: Path, command: str, a
     ledger.record_rows(results / "summaries.json", [row])
 
 
-def taught(rows: Parts, a: argparse.Namespace, began: float) -> tuple[Model, Summarize, float]:
-    """The base with a trained adapter, what it was asked, and its loss on dev."""
-    model, task = heedful.load(base_folder(BASE), dtype=torch.float32, device=a.device), Summarize()
-    model, _ = task.attach_head(model, a.seed)
+def taught(rows: Parts, a: argparse.Namespace, began: float) -> tuple[Summarization, float]:
+    """The base with a trained adapter, and its loss on dev."""
+    task = summariser(heedful.load(base_folder(BASE), dtype=torch.float32, device=a.device))
     torch.manual_seed(a.seed)
-    heedful.lora(model, rank=a.rank, targets=TARGETS)
-    loss = train(task, model, {part: pairs(rows[part]) for part in ("train", "dev")}, a, began)
-    task.finish(model)
-    return model.eval(), task, loss
+    heedful.lora(task.model, rank=a.rank, targets=TARGETS)
+    loss = train(task, {part: pairs(rows[part]) for part in ("train", "dev")}, a, began)
+    task.model.eval()
+    return task, loss
 
 
 def untaught(texts: Sequence[str], a: argparse.Namespace) -> list[str]:
     """What the base writes as it is."""
     plain = torch.bfloat16 if a.device.startswith("cuda") else torch.float32
-    model, task = heedful.load(base_folder(BASE), dtype=plain, device=a.device), Summarize()
-    model, _ = task.attach_head(model, a.seed)
-    return written(task, model, texts, reading(a), a.rows, **RULES)
+    task = summariser(heedful.load(base_folder(BASE), dtype=plain, device=a.device))
+    return written(task, texts, reading(a), a.rows, **RULES)
 
 
 def made(a: argparse.Namespace, began: float) -> None:
@@ -145,11 +141,12 @@ def made(a: argparse.Namespace, began: float) -> None:
     folder, (out, results, samples) = data_folder(), places("summaries", a.out)
     rows = {part: abstracts(folder / path, a.limit) for part, path in FILES.items()}
     sources, truths = [" ".join(s) for s, _ in rows["test"]], [t for _, t in rows["test"]]
-    model, task, loss = taught(rows, a, began)
+    task, loss = taught(rows, a, began)
+    model = task.model
     save_on_base(model, out, BASE, torch.bfloat16)
     heedful.merge(model)
     model.to(torch.bfloat16 if a.device.startswith("cuda") else torch.float32)
-    after = written(task, model, [*OTHERS, *sources], reading(a), a.rows, **RULES)
+    after = written(task, [*OTHERS, *sources], reading(a), a.rows, **RULES)
     print(
         f"after: {best_rouge(truths, after[len(OTHERS) :])} {time.perf_counter() - began:.0f} s", flush=True
     )

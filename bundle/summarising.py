@@ -9,22 +9,31 @@ from typing import Any
 import torch
 
 import heedful
+from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.tokenization import find_template
 from heedful.models.base import Model
-from heedful.runs.finetune.finetune_task import BatchSettings, Examples
-from heedful.runs.finetune.generation_tasks import Summarize
+from heedful.tasks.examples import Examples
+from heedful.tasks.pipeline import bind_task
+from heedful.tasks.text2text import Summarization
+
+
+def summariser(model: Model) -> Summarization:
+    """The task bound to a model, with the prompt that it learns by."""
+    task = bind_task(Summarization, Summarization.attach_head(model, Examples([], []), 0)[0])
+    assert isinstance(task, Summarization)
+    return task
 
 
 def learnt(
-    task: Summarize, model: Model, train: Batches, held: Batches, config: heedful.TrainConfig, until: float,
+    task: Summarization, train: Batches, held: Batches, config: heedful.TrainConfig, until: float,
     checks: int | None = None,
 ) -> float:  # fmt: skip
     """The adapter of the epoch with the lowest loss on held-back texts is put in place; that loss.
 
     `until`, a time of perf_counter, ends it early; `checks` is how many held-back batches are looked at.
     """
-    best, kept, began = float("inf"), dict[str, torch.Tensor](), time.perf_counter()
+    model, best, kept, began = task.model, float("inf"), dict[str, torch.Tensor](), time.perf_counter()
     for step in heedful.fit(model, task.objective, train, config):
         now, where = time.perf_counter(), f"step {step.number} of {config.steps}"
         last = step.number == config.steps or now > until
@@ -43,12 +52,12 @@ def learnt(
 
 
 def written(
-    task: Summarize, model: Model, texts: Sequence[str], how: BatchSettings, rows: int, **rules: Any
+    task: Summarization, texts: Sequence[str], how: BatchOptions, rows: int, **rules: Any
 ) -> list[str]:
     """A summary for each, `rows` at once, alike lengths together; `rules` are `generate`'s."""
-    tokenizer: Any = model.tokenizer
+    model, tokenizer = task.model, task.tokenizer
     before = list(find_template(tokenizer).before)
-    prompts = task.prompts(Examples([(text, "") for text in texts], [""] * len(texts)), model, how)
+    prompts = task.prompts(texts, [""] * len(texts), how)
     asked = [before + tokenizer.encode(text, special=False) for text in prompts]
     order, out = sorted(range(len(asked)), key=lambda i: len(asked[i])), [""] * len(asked)
     for at in range(0, len(order), rows):

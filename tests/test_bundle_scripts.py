@@ -20,13 +20,12 @@ import heedful
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, Indices, ShuffledOrder
 from heedful.models.base import LM
-from heedful.runs.finetune.generation_tasks import Summarize
-from heedful.tasks.text2text import Summarization
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
 from bundle import masked, prose, summaries
 from bundle import timed as by_clock
+from bundle.summarising import summariser
 from bundle.timed import planned, timed
 
 TEXT = ["The old dog slept all day long.", "The cat sat on the warm mat.", "A bird sang in the tall tree."]
@@ -129,10 +128,9 @@ def test_the_summariser_is_asked_as_the_pipeline_asks(tokenizer: Any) -> None:
     model = heedful.build("gpt2", vocab=len(tokenizer), dim=16, layers=1, heads=2, context=64, seed=0)
     model.tokenizer = copy.copy(tokenizer)
     model.tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}: {{ m.content }}>{% endfor %}"
-    task = Summarize()
-    task.attach_head(model, 0)
-    said = Summarization.chat_request(object.__new__(Summarization), "Two cats met.")
-    asked = task.prompt.replace("{text}", "Two cats met.")
+    task = summariser(model)
+    said = task.chat_request("Two cats met.")
+    asked = task.prompt_template.replace("{text}", "Two cats met.")
     assert asked == model.tokenizer.chat([{"role": "user", "content": said}]) != said
 
 

@@ -33,7 +33,7 @@ ALLOWED = {
     "commands": {"*"},
     "decode": {"models", "loading", "nn", "kernels", "text"},
     "train": {"models", "loading", "nn", "data", "weights", "kernels"},
-    "inspect": {"models", "loading", "nn"},
+    "inspect": {"models", "loading", "nn", "decode", "data", "text"},
     "evaluate": {"loading", "models", "data"},
     # torchrun starts a run as a module, which is then the command: hence cli
     "runs": {
@@ -53,8 +53,9 @@ ALLOWED = {
     },
     "tasks": {
         *("text", "data", "models", "decode", "evaluate", "loading", "weights", "nn", "pooling", "adapters"),
+        "train",
     },
-    "view": {"inspect", "models", "loading", "nn", "word2vec", "decode", "runs"},
+    "view": {"inspect", "models", "loading", "nn", "word2vec", "decode", "runs", "text"},
     "studio": {"*"},
     "server": set(),
     "serve": {"decode", "loading", "models", "pooling", "text", "server"},

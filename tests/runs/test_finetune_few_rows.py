@@ -14,7 +14,8 @@ import torch
 import heedful
 from heedful.loading import save_on_base
 from heedful.nn.head import SentenceHead
-from heedful.runs.finetune.linear_head import are_few, assign_folds, cross_validate, fit_logistic
+from heedful.runs.finetune.linear_head import assign_folds, cross_validate, fit_logistic
+from heedful.tasks.text_classification import are_few
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
 

@@ -17,9 +17,9 @@ import torch
 import yaml
 
 import heedful
-from heedful.data.readers import texts
+from heedful.data.readers import split_documents, texts
 from heedful.models import FAMILIES, find_config
-from heedful.runs.datasets import mark_line_ends, split_documents, split_train_validation
+from heedful.runs.datasets import mark_line_ends, split_train_validation
 from heedful.runs.folder import read_metrics
 from heedful.runs.recipes import RECIPES, Evaluation, Recipe
 from heedful.runs.settings import ResolvedSettings

@@ -104,3 +104,36 @@ def from_hub(name: str, split: str = "train", column: str = "text", **options: A
         )
     settings = ("hub", name, split, column, getattr(table, "_fingerprint", None))
     return Documents(lambda: ([str(row[column])] for row in table), (), settings, name)
+
+
+def split_documents(documents: Documents, part: float) -> tuple[Documents, Documents]:
+    """Split a text into all but the last `part` of its characters, and that part; a document may be cut."""
+    total = sum(len(text) for document in documents for text in document)
+    cut = int(total * (1 - part))
+
+    def read(low: int, high: int) -> Iterator[Iterator[str]]:
+        at = 0
+
+        def inside(document: Iterable[str]) -> Iterator[str]:
+            nonlocal at
+            for text in document:
+                piece = text[max(low - at, 0) : max(high - at, 0)]
+                at += len(text)
+                if piece:
+                    yield piece
+                if at >= high:
+                    return
+
+        for document in documents:
+            rest = inside(document)
+            yield rest
+            for _ in rest:  # a reader may leave early; the count may not
+                pass
+            if at >= high:
+                return
+
+    settings = lambda which: (*documents.settings, "part", which, cut)
+    first = Documents(lambda: read(0, cut), documents.files, settings("first"), documents.name)
+    return first, Documents(
+        lambda: read(cut, total), documents.files, settings("last"), f"the end of {documents.name}"
+    )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from heedful.errors import InputError
-from heedful.evaluate.scores import bootstrap_interval, f1_of, interval
+from heedful.evaluate.scores import accuracy, bootstrap_interval, f1_of, interval
 
 Entity = tuple[int, int, str]
 
@@ -77,3 +78,11 @@ def entity_f1_interval(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[
     drawn = bootstrap_interval(lambda sample: f1_of(*counts[sample].sum(0).tolist()), len(counts))
     wilson = interval(f1_of(right, references, predictions), trials)
     return min(drawn[0], wilson[0]), max(drawn[1], wilson[1])
+
+
+def tag_scores(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return the F1 of whole entities after its 95 % interval, and the accuracy by word."""
+    flat = lambda rows: [tag for row in rows for tag in row]
+    found, between = entity_f1(truth, guess), list(entity_f1_interval(truth, guess))
+    scores = {"f1_95": between, "f1": found.pop("f1")} | found
+    return scores | {"accuracy": accuracy(flat(truth), flat(guess)), "sentences": len(truth)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from heedful.errors import InputError, MissingPackage
-from heedful.evaluate.scores import f1_of
+from heedful.evaluate.scores import f1_of, interval
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -43,6 +43,15 @@ def answers(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str
     _check_counts(truths, guesses)
     mean = lambda score: 100 * sum(score(t, g) for t, g in zip(truths, guesses, strict=True)) / len(guesses)
     return {"exact_match": mean(exact_match), "f1": mean(answer_f1)}
+
+
+def answer_scores(truths: Sequence[Sequence[str]], guesses: Sequence[str]) -> dict[str, Any]:
+    """Return exact match and F1 of answers to questions, each after its 95 % interval."""
+    found = answers(truths, guesses)
+    # No mean of numbers between 0 and 1 varies more than a proportion does.
+    between = lambda name: [100 * end for end in interval(found[name] / 100, len(truths))]
+    pairs = [{f"{name}_95": between(name), name: found[name]} for name in found]
+    return {**pairs[0], **pairs[1], "questions": len(truths)}
 
 
 def words(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,3 +115,22 @@ def bootstrap_interval(
     samples = np.random.default_rng(seed).integers(count, size=(draws, count))
     low, high = np.quantile([statistic(sample) for sample in samples], [0.025, 0.975])
     return float(low), float(high)
+
+
+def class_scores(
+    truth: Sequence[Hashable], guess: Sequence[Hashable], trials: float | None = None
+) -> dict[str, Any]:
+    """Return the accuracy after its 95 % interval, macro F1 and Matthews' correlation of predicted labels.
+
+    `trials` is how many independent predictions they count as, if not as many as they are.
+    """
+    right = accuracy(truth, guess)
+    scores = {"macro_f1": macro_f1(truth, guess), "matthews": matthews(truth, guess), "rows": len(truth)}
+    return {"accuracy_95": list(interval(right, trials or len(truth))), "accuracy": right, **scores}
+
+
+def correlation_scores(truth: Sequence[float], guess: Sequence[float]) -> dict[str, Any]:
+    """Return Spearman's correlation after its 95 % interval, and Pearson's; both are 0 for equal numbers."""
+    ranked, linear = (0.0 if math.isnan(r) else r for r in (spearman(truth, guess), pearson(truth, guess)))
+    between = list(correlation_interval(ranked, len(truth)))
+    return {"spearman_95": between, "spearman": ranked, "pearson": linear, "rows": len(truth)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, BucketedOrder, Indices, RowSource, ShuffledOrder, seeded_generator
-from heedful.data.readers import Documents
+from heedful.data.readers import Documents, split_documents
 from heedful.data.tables import Table, open_documents, parallel_documents
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.files import expand_paths, split_lines, stem_path
@@ -177,39 +177,6 @@ def mark_line_ends(documents: Documents, mark: str) -> Documents:
             yield (f"{line} {mark}\n" for line in split_lines(document))
 
     return Documents(read, documents.files, (*documents.settings, "line end", mark), documents.name)
-
-
-def split_documents(documents: Documents, part: float) -> tuple[Documents, Documents]:
-    """Split a text into all but the last `part` of its characters, and that part; a document may be cut."""
-    total = sum(len(text) for document in documents for text in document)
-    cut = int(total * (1 - part))
-
-    def read(low: int, high: int) -> Iterator[Iterator[str]]:
-        at = 0
-
-        def inside(document: Iterable[str]) -> Iterator[str]:
-            nonlocal at
-            for text in document:
-                piece = text[max(low - at, 0) : max(high - at, 0)]
-                at += len(text)
-                if piece:
-                    yield piece
-                if at >= high:
-                    return
-
-        for document in documents:
-            rest = inside(document)
-            yield rest
-            for _ in rest:  # a reader may leave early; the count may not
-                pass
-            if at >= high:
-                return
-
-    settings = lambda which: (*documents.settings, "part", which, cut)
-    first = Documents(lambda: read(0, cut), documents.files, settings("first"), documents.name)
-    return first, Documents(
-        lambda: read(cut, total), documents.files, settings("last"), f"the end of {documents.name}"
-    )
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.tasks.common import (
+from heedful.tasks.model_inputs import (
     BATCH_SIZE,
-    Pipeline,
     encode_function,
     forward_batches,
     map_inputs,
     tokenize_inputs,
     truncation_options,
 )
+from heedful.tasks.task import Task
 
 
-class FeatureExtraction(Pipeline):
+class FeatureExtraction(Task):
     """The last hidden states of every token, before any head; of an encoder-decoder its encoder's."""
 
     needs = "any model"

@@ -13,20 +13,20 @@ from torch import Tensor
 from heedful.checks import check_integer
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.common import (
+from heedful.tasks.model_inputs import (
     BATCH_SIZE,
-    Pipeline,
     forward_batches,
     map_inputs,
     tokenize_inputs,
     truncation_options,
 )
+from heedful.tasks.task import Task
 from heedful.tasks.tokenized import TokenizedText
 
 MASK = re.compile(r"\[MASK\]|<mask>", re.IGNORECASE)  # as BERT and RoBERTa write it
 
 
-class FillMask(Pipeline):
+class FillMask(Task):
     """p(w | the rest) = softmax(u) at the position of the mask   (Devlin et al. 2019 §3.1)
 
     Several masks are filled each by itself: their probabilities are not joint ones.

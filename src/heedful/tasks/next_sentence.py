@@ -10,8 +10,9 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.models.base import LM
 from heedful.nn.head import PretrainHead
-from heedful.tasks.common import BATCH_SIZE, Pipeline, forward_batches, map_inputs, tokenize_inputs
+from heedful.tasks.model_inputs import BATCH_SIZE, forward_batches, map_inputs, tokenize_inputs
 from heedful.tasks.sentence_similarity import pair_texts
+from heedful.tasks.task import Task
 
 LABELS = ("isNext", "notNext")
 
@@ -24,7 +25,7 @@ def _parse_pair(example: Any) -> tuple[str, str]:
     raise InputError(f"next-sentence takes two texts, or a list of pairs of them; got {example!r:.60}")
 
 
-class NextSentence(Pipeline):
+class NextSentence(Task):
     """p = softmax(W pool(x) + b) over "follows" and "does not"   (Devlin et al. 2019 §3.1)"""
 
     heads = ("next", "pretrain")

@@ -18,9 +18,9 @@ from typing import Any
 from heedful.checks import check_integer
 from heedful.errors import InputError, NotFound
 from heedful.models.base import Model
-from heedful.tasks.common import Pipeline
 from heedful.tasks.pipeline import pipeline
 from heedful.tasks.search import DEFAULT_MODEL, Search
+from heedful.tasks.task import Task
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst")
 
@@ -110,7 +110,7 @@ class OpenDomain:
         self,
         folder: str | Path,
         *,
-        reader: Pipeline | Model | str | Path | None = None,
+        reader: Task | Model | str | Path | None = None,
         model: str | Path | Model = DEFAULT_MODEL,
         size: int = 800,
         overlap: int = 150,
@@ -118,7 +118,7 @@ class OpenDomain:
     ) -> None:
         self.passages = read_passages(folder, size, overlap)
         self.search = Search([p.text for p in self.passages], model)
-        self.reader = reader if isinstance(reader, Pipeline) else pipeline("question-answering", reader)
+        self.reader = reader if isinstance(reader, Task) else pipeline("question-answering", reader)
         self.min_score = min_score
 
     def answer(self, question: str, *, passages: int = 5, top_k: int = 1, **options: Any) -> Any:

@@ -19,7 +19,7 @@ from heedful.devices import resolve_device
 from heedful.errors import ConfigError, InputError, NotFound, nearest
 from heedful.loading import load
 from heedful.models.base import LM, Model
-from heedful.tasks.common import Pipeline
+from heedful.tasks.task import Task, TrainableTask
 from heedful.tasks.tokenized import with_special_tokens
 from heedful.text import Tokenizer, load_tokenizer
 from heedful.weights.bases import at_hand
@@ -33,6 +33,12 @@ class TaskEntry:
     where: str
     model: str
     aliases: tuple[str, ...] = ()
+
+    def load(self) -> type[Task]:
+        """Import the class."""
+        module, _, name = self.where.partition(":")
+        kind: type[Task] = getattr(importlib.import_module(module), name)
+        return kind
 
 
 TASKS: dict[str, TaskEntry] = {
@@ -85,7 +91,7 @@ def pipeline(
     tokenizer: str | Path | Tokenizer | None = None,
     device: int | str | torch.device | None = None,
     **defaults: Any,
-) -> Pipeline:
+) -> Task:
     """Return a task to call with text: pipeline("sentiment-analysis")("Cats are fickle creatures").
 
     `model` is a folder, a bundled name, a hub id or a model; without a task its head tells what it is for.
@@ -106,8 +112,7 @@ def pipeline(
     if found is None or task is None:
         task = infer_task(loaded)
         found = find_task(task)
-    module, _, name = found.where.partition(":")
-    kind: type[Pipeline] = getattr(importlib.import_module(module), name)
+    kind = found.load()
     if not kind.fits(loaded):
         raise _misfit_error(task, kind, loaded, found)
     return kind(task, loaded, _find_tokenizer(tokenizer, loaded), defaults)
@@ -129,6 +134,20 @@ def find_task(task: str) -> TaskEntry:
         f"no task is called {task!r}",
         hint=f"{nearest(task.lower(), known, 1) or 'there are ' + ', '.join(known)}",
     )
+
+
+def trainable_tasks() -> dict[str, type[TrainableTask]]:
+    """Map the names of `heed finetune` and `heed eval` to the tasks that can be learnt."""
+    kinds = [entry.load() for entry in TASKS.values()]
+    return {kind.command: kind for kind in kinds if issubclass(kind, TrainableTask)}
+
+
+def bind_task(kind: type[TrainableTask], model: Model) -> TrainableTask:
+    """Return the task bound to a model that has its head: its pipeline."""
+    where = f"{kind.__module__}:{kind.__name__}"
+    bound = pipeline(next(name for name, entry in TASKS.items() if entry.where == where), model)
+    assert isinstance(bound, TrainableTask)
+    return bound
 
 
 def infer_task(model: Model) -> str:
@@ -198,7 +217,7 @@ def _find_tokenizer(source: str | Path | Tokenizer | None, model: Model) -> Toke
     return with_special_tokens(tokenizer) if isinstance(model, LM) and not model.causal else tokenizer
 
 
-def _misfit_error(task: str, kind: type[Pipeline], model: Model, entry: TaskEntry) -> InputError:
+def _misfit_error(task: str, kind: type[Task], model: Model, entry: TaskEntry) -> InputError:
     head = model.config.head
     has = "no head" if head == "none" else f"a {head!r} head"
     try:

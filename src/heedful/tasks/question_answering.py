@@ -10,15 +10,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from heedful import data
 from heedful.checks import check_integer
+from heedful.data.answer_spans import Question, locate_answer
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.input_files import InputFile, Row, cell_text, describe_left_out
+from heedful.data.tables import read_json_data
 from heedful.errors import InputError
-from heedful.tasks.common import BATCH_SIZE, Pipeline, Truncated, forward_batches, map_inputs
+from heedful.evaluate.generated import answer_scores
+from heedful.tasks.columns import ANSWER, CONTEXT, QUESTION, ColumnFlags, Role, infer_columns
+from heedful.tasks.examples import Examples, split_by_group
+from heedful.tasks.model_inputs import BATCH_SIZE, Truncated, forward_batches, map_inputs
+from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
 from heedful.text import Tokenizer
 
@@ -41,11 +51,18 @@ class AnswerOptions:
     align_to_words: bool
 
 
-class QuestionAnswering(Pipeline):
+class QuestionAnswering(TrainableTask):
     """{"score", "start", "end", "answer"} with start and end counting characters of the context."""
 
     heads: ClassVar[tuple[str, ...]] = ("span",)
     needs: ClassVar[str] = "a model that marks the first and last token of an answer"
+    command, head, objective, metric = "answer", "span", "span", "f1"
+    file_kinds, unit, cuts_texts = ("table", "squad"), "questions", False
+    training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=3, length=384, steps=300)
+    roles: ClassVar[Mapping[str, Role]] = {
+        "context": Role("--text", CONTEXT), "question": Role("--pair", QUESTION),
+        "answer": Role("--label", ANSWER),
+    }  # fmt: skip
 
     def predict(
         self,
@@ -100,6 +117,129 @@ class QuestionAnswering(Pipeline):
         if limit is not None and check_integer("max_seq_len", max_seq_len) > limit:
             raise InputError(f"max_seq_len={max_seq_len} is more than the {limit} tokens this model reads")
         return max_seq_len
+
+    @classmethod
+    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return `Question`s; `locations` are the articles, which are never torn apart, or the contexts."""
+        columns: dict[str, str] = {}
+        if source.kind == "squad":
+            found, articles = list(data.squad(source.path, source.encoding)), _articles(source)
+        else:
+            columns = infer_columns(source, cls.command, cls.roles, column_flags)
+            found = [_table_question(row, columns) for row in source.rows]
+            articles = [one.context for one in found]
+        reasons = [_unusable_reason(one) for one in found]
+        left_out = {reason: [one.id for one, why in zip(found, reasons, strict=True) if why == reason]
+                    for reason in dict.fromkeys(reasons) if reason}  # fmt: skip
+        if all(reasons):
+            reason, where = max(left_out.items(), key=lambda item: len(item[1]))
+            none = f"{source.path}: none of its {len(found):,} questions can be used"
+            raise InputError(f"{none}: {len(where):,} are {reason}")
+        notes = tuple(describe_left_out(reason, where) for reason, where in left_out.items())
+        usable = [i for i, reason in enumerate(reasons) if not reason]
+        return replace(Examples(found, articles, columns).select(usable), notes=notes)
+
+    @classmethod
+    def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        articles = len(set(examples.locations))
+        if articles < 2:
+            return super().split_validation(examples, seed)
+        train, valid, held = split_by_group(examples, examples.locations, seed)
+        return train, valid, f"{held} of {articles} articles"
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        if not any(one.answers for one in train.items):
+            raise InputError("no question has an answer: there is nothing to learn")
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        return [f"{one.question} {one.context}" for one in examples.items]
+
+    @classmethod
+    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
+        both = (*train.items, *valid.items)
+        articles, none = len({*train.locations, *valid.locations}), sum(not one.answers for one in both)
+        return {"articles": articles, "contexts": len({one.context for one in both})} | (
+            {"unanswerable": none} if none else {}
+        )
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        stride, question = _window_settings(options.length)
+        return data.answer(
+            list(examples.items), self.tokenizer, stride=stride, question=question, **row_keywords(options)
+        )
+
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        return (({"question": one.question, "context": one.context} for one in examples.items),)
+
+    def scoring_options(
+        self, examples: Examples, *, batch: int, length: int | None = None, stride: int | None = None,
+        question: int | None = None, truncate: bool | None = True, **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the windows of training: `length` tokens, `stride` of them shared, `question` of a question.
+
+        "" is an answer only where some question has none.
+        """
+        stride_by_length, question_by_length = (None, None) if length is None else _window_settings(length)
+        windows = {
+            "max_seq_len": length, "doc_stride": stride or stride_by_length,
+            "max_question_len": question or question_by_length, "batch_size": batch, "max_answer_len": 30,
+            "handle_impossible_answer": any(not one.answers for one in examples.items),
+        }  # fmt: skip
+        return {name: value for name, value in windows.items() if value is not None} | options
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        truths = [[text for text, _ in one.answers] for one in examples.items]
+        return answer_scores(truths, [answer["answer"] for answer in answers])
+
+
+def _window_settings(length: int) -> tuple[int, int]:
+    """Return the tokens that two windows of `length` share, and the most of a question."""
+    return max(1, min(128, length // 3)), max(8, min(64, length // 4))
+
+
+def _articles(source: InputFile) -> list[str]:
+    """Return the article of every question, in the order of `squad`."""
+    whole: dict[str, Any] = read_json_data(source.path, source.encoding)
+    return [
+        f"{number}:{article.get('title', '')}"
+        for number, article in enumerate(whole["data"])
+        for paragraph in article["paragraphs"]
+        for _ in paragraph["qas"]
+    ]
+
+
+def _table_question(row: Row, columns: dict[str, str]) -> Question:
+    """Return the question of a row: answers are texts, {"text": …, "answer_start": …}, or a list of such."""
+    context, question = (cell_text(row.values.get(columns[role])) for role in ("context", "question"))
+    found = [pair for one in _as_list(row.values.get(columns["answer"])) for pair in _answers(one, context)]
+    return Question(row.where, question, context, tuple(found))
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _answers(value: Any, context: str) -> list[tuple[str, int]]:
+    """Return answers with their first characters; an unknown one is that of the text's first occurrence."""
+    starts: Sequence[Any] = ()
+    if isinstance(value, dict):
+        value, starts = value.get("text"), _as_list(value.get("answer_start"))
+    texts = [text for text in map(cell_text, _as_list(value)) if text.strip()]
+    return [
+        (text, start if isinstance(start, int) else context.find(text))
+        for text, start in zip(texts, [*starts, *[None] * len(texts)], strict=False)
+    ]
+
+
+def _unusable_reason(one: Question) -> str:
+    """Return what is wrong with a question, or ""."""
+    if not one.question.strip():
+        return "without a question"
+    if not one.context.strip():
+        return "without a text"
+    return "whose answer is not in the text" if one.answers and locate_answer(one) is None else ""
 
 
 def parse_questions(inputs: Sequence[Any], question: Any, context: Any) -> Any:

@@ -23,7 +23,7 @@ from heedful.errors import CorruptFile, InputError, NotFound
 from heedful.models.base import Model
 from heedful.pooling import embed
 from heedful.tasks.model_cache import open_model
-from heedful.tasks.common import warn_truncated
+from heedful.tasks.model_inputs import warn_truncated
 from heedful.tasks.tokenized import tokenize
 from heedful.text import Tokenizer
 

@@ -11,11 +11,23 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from heedful.data.tokenization import find_template
 from heedful.decode.request import context_length
 from heedful.errors import InputError
-from heedful.models.base import Model, Seq2Seq
-from heedful.tasks.common import Truncated, map_inputs, truncates
-from heedful.tasks.generation import GENERATION_BATCH_SIZE, GenerationPipeline, clean_text, wants_ids
+from heedful.evaluate.generated import bleu, rouge
+from heedful.models.base import LM, Model, Seq2Seq
+from heedful.tasks.columns import LONG, SOURCE, SUMMARY, TARGET, Role
+from heedful.tasks.examples import Examples
+from heedful.tasks.generation import (
+    GENERATION_BATCH_SIZE,
+    GenerationTask,
+    TrainableGeneration,
+    clean_text,
+    task_prefix,
+    wants_ids,
+)
+from heedful.tasks.model_inputs import Truncated, map_inputs, truncates
+from heedful.tasks.task import TrainingDefaults
 
 # For every kind of model max_length and min_length count new tokens alone.
 NEW_LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
@@ -24,7 +36,7 @@ SUMMARY_REQUEST = "Summarize the following text in one or two sentences.\n\n{tex
 SUMMARY_PROMPT = "{text}\nTL;DR:"  # of one that continues texts   (Radford et al. 2019 §3.6)
 
 
-class Text2Text(GenerationPipeline):
+class Text2Text(GenerationTask):
     """[{"generated_text"}]"""
 
     needs: ClassVar[str] = "a model that writes"
@@ -109,11 +121,16 @@ class Text2Text(GenerationPipeline):
         return text
 
 
-class Summarization(Text2Text):
+class Summarization(Text2Text, TrainableGeneration):
     """[{"summary_text"}]"""
 
     key = "summary"
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
+    command, writers = "summarize", "an encoder-decoder or a decoder, such as smollm2-135m-instruct"
+    file_kinds = ("table", "lines")
+    training = TrainingDefaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=512, batch=8, steps=200)
+    roles: ClassVar[Mapping[str, Role]] = {"text": Role("--text", LONG), "summary": Role("--label", SUMMARY)}
+    text_scores = staticmethod(rouge)
 
     def chat_request(self, text: str) -> str:
         return SUMMARY_REQUEST.replace("{text}", text)
@@ -121,11 +138,39 @@ class Summarization(Text2Text):
     def plain_prompt(self, text: str) -> str:
         return SUMMARY_PROMPT.replace("{text}", text)
 
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+        """Return the model as it is; config.json keeps the prompt that a decoder learns with."""
+        if isinstance(model, LM):
+            model.hf_config["task_prompt"] = str(model.hf_config.get("task_prompt") or summary_prompt(model))
+        return super().attach_head(model, train, seed)
 
-class Translation(GenerationPipeline):
+    @property
+    def prompt_template(self) -> str:
+        return str(self.model.hf_config["task_prompt"])
+
+
+def summary_prompt(model: Model) -> str:
+    """Return a decoder's prompt for a summary: a message if it converses, else "TL;DR:" as for GPT-2."""
+    tokenizer = model.tokenizer
+    if tokenizer.chat_template is None:
+        return SUMMARY_PROMPT
+    text: str = tokenizer.chat([{"role": "user", "content": SUMMARY_REQUEST}])
+    first = tokenizer.tokens(find_template(tokenizer).before)  # which encoding will put there itself
+    return text.removeprefix("".join(first))
+
+
+class Translation(TrainableGeneration):
     """[{"translation_text"}]: sentence by sentence, white space between them kept."""
 
     needs: ClassVar[str] = "an encoder-decoder that writes"
+    command, objective, writers = "translate", "translate", "an encoder-decoder"
+    file_kinds = ("table", "lines")
+    training = TrainingDefaults(lr=3e-4, lora_lr=1e-3, epochs=8, length=256, steps=300)
+    roles: ClassVar[Mapping[str, Role]] = {
+        "text": Role("--text", SOURCE), "translation": Role("--label", TARGET),
+    }  # fmt: skip
+    text_scores = staticmethod(bleu)
 
     @classmethod
     def fits(cls, model: Model) -> bool:
@@ -182,12 +227,6 @@ class Translation(GenerationPipeline):
                     hint=f"{wanted[0]} to {wanted[1]} needs another: give model=",
                 )
         return ""
-
-
-def task_prefix(model: Model, task: str) -> str:
-    """Return what a model of many tasks, such as T5, reads before the text, as its config.json says."""
-    settings = (model.hf_config.get("task_specific_params") or {}).get(task) or {}
-    return str(settings.get("prefix") or "")
 
 
 def languages(model: Model) -> tuple[str, str] | None:

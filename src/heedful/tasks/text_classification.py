@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from heedful import data
 from heedful.checks import check_choice, check_integer
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.input_files import InputFile
 from heedful.errors import InputError
-from heedful.tasks.common import (
-    BATCH_SIZE,
-    Pipeline,
-    forward_batches,
-    map_inputs,
-    rename_options,
-    tokenize_inputs,
+from heedful.evaluate.scores import class_scores
+from heedful.models.base import LM, Model
+from heedful.tasks.columns import FIRST, LABEL, SECOND, TEXT, ColumnFlags, Role
+from heedful.tasks.examples import (
+    Examples,
+    check_known,
+    check_labels,
+    count_values,
+    is_numeric,
+    split_by_label,
 )
+from heedful.tasks.model_inputs import BATCH_SIZE, forward_batches, map_inputs, tokenize_inputs
+from heedful.tasks.task import TrainableTask, TrainingDefaults, rename_options, row_keywords
+
+MAX_CLASSES = 1000  # so many in a small file are no classes
+MANY_CLASSES = 10  # from which on learning is faster and longer
+MAX_ROWS_PER_CLASS = 32  # in the mean; from more on training all weights does better (docs/finetuning.md)
 
 SCORE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: logits.softmax(-1),
@@ -42,7 +56,7 @@ def parse_text_pair(example: Any) -> str | tuple[str, str]:
     return example["text"] if example.get("text_pair") is None else (example["text"], example["text_pair"])
 
 
-class TextClassification(Pipeline):
+class TextClassification(TrainableTask):
     """p = softmax(u) over the labels, u the logits of the classifying head.
 
     One label, or several that may hold at once (problem_type in config.json), are scored by a sigmoid each;
@@ -51,6 +65,13 @@ class TextClassification(Pipeline):
 
     heads = ("classify",)
     needs = "a head that labels a whole text (classify)"
+    command, head, objective, metric = "classify", "classify", "classify", "accuracy"
+    training = TrainingDefaults(lr=5e-5, lora_lr=1e-3, epochs=4, length=256)
+    roles: ClassVar[Mapping[str, Role]] = {
+        "text": Role("--text", (*TEXT, *FIRST)),
+        "pair": Role("--pair", SECOND, optional=True, beside=FIRST),
+        "label": Role("--label", LABEL),
+    }
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Return [{"label", "score"}]: the best label of a text; with `top_k` the best few (None: all)."""
@@ -104,3 +125,109 @@ class TextClassification(Pipeline):
             return "none"
         sigmoid = problem == "multi_label_classification" or self.model.config.labels == 1
         return "sigmoid" if sigmoid else "softmax"
+
+    @classmethod
+    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return (text, label) or (text, pair, label) of every row, which is of one class."""
+        examples = super().read(source, column_flags)
+        column = examples.columns["label"]
+        for row in source.rows:
+            if isinstance(value := row.values.get(column), list | dict):
+                what = f"{source.path}, {row.where}: {column!r} is {str(value)[:60]}"
+                raise InputError(what, hint="classify learns one class for each row: give a text or a number")
+        return examples
+
+    @classmethod
+    def parse_cells(cls, cells: tuple[str, ...]) -> tuple[str, ...]:
+        return (*cells[:-1], cells[-1].strip())
+
+    @classmethod
+    def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        check_classes(examples)
+        train, valid = split_by_label(examples, [row[-1] for row in examples.items], seed)
+        return train, valid, "drawn at random, every label in proportion"
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        if train.columns.keys() != valid.columns.keys():
+            read = [", ".join(map(repr, part.columns.values())) for part in (train, valid)]
+            raise InputError(
+                f"training has the columns {read[0]}, validation {read[1]}: one has a text more",
+                hint="name the columns with --text, --pair and --label",
+            )
+        check_classes(replace(train, items=[*train.items, *valid.items]))
+        labels = [(row[-1], where) for row, where in zip(valid.items, valid.locations, strict=True)]
+        check_known("label", labels, count_values([row[-1] for row in train.items]))
+
+    @classmethod
+    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
+        return {"labels": count_values([row[-1] for row in (*train.items, *valid.items)])}
+
+    @classmethod
+    def training_defaults(cls, train: Examples) -> TrainingDefaults:
+        classes = len({row[-1] for row in train.items})
+        if classes < MANY_CLASSES:
+            return cls.training
+        # A new head of many is far from settled after so many careful steps.
+        return replace(cls.training, lr=2e-4, steps=max(cls.training.steps, 3 * classes))
+
+    @classmethod
+    def check_model(cls, model: Model) -> None:
+        if cls.head not in model.family.heads:
+            has = f"a {model.family.name} model has no {cls.head!r} head"
+            raise InputError(has, hint="take an encoder, such as all-minilm-l6-v2")
+
+    @classmethod
+    def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
+        trained = cls.has_labels(model, examples) and not model.config.classifier_pooling
+        return isinstance(model, LM) and not trained and are_few([row[-1] for row in examples.items])
+
+    @classmethod
+    def has_labels(cls, model: Model, train: Examples) -> bool:
+        """Return whether the model has a head for the labels of these examples."""
+        return model.config.head == cls.head and set(model.label_names) == set(cls.label_order(train))
+
+    @classmethod
+    def label_order(cls, train: Examples) -> tuple[str, ...]:
+        """Return the labels in order: as numbers if all are numbers, else by name."""
+        names = {str(row[-1]) for row in train.items}
+        return tuple(sorted(names, key=float if all(map(is_numeric, names)) else str))
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+        if cls.has_labels(model, train):
+            return model, f"its own head, of {len(model.label_names)} classes"
+        return super().attach_head(model, train, seed)
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        pair = len(examples.items[0]) == 3
+        return data.classify(
+            examples.table(options.length, 1 + pair), self.tokenizer, text=0, pair=1 if pair else None,
+            label=1 + pair, labels=self.labels, **row_keywords(options),
+        )  # fmt: skip
+
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        one = lambda row: row[0] if len(row) == 2 else {"text": row[0], "text_pair": row[1]}
+        return ([one(row) for row in examples.items],)
+
+    def check_truth(self, examples: Examples) -> None:
+        check_labels(self.model, [(row[-1], examples.locate(i)) for i, row in enumerate(examples.items)])
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        return class_scores([row[-1] for row in examples.items], [answer["label"] for answer in answers])
+
+
+def are_few(labels: Sequence[str]) -> bool:
+    """Return whether a linear head is the better choice for rows of these labels."""
+    return len(labels) <= MAX_ROWS_PER_CLASS * len(set(labels))
+
+
+def check_classes(examples: Examples) -> None:
+    """Raise InputError for labels that are no classes: all the same, or nearly all different."""
+    names = count_values([row[-1] for row in examples.items])
+    if len(names) < 2:
+        only = f"every row has the label {next(iter(names))!r}"
+        raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
+    if len(names) > MAX_CLASSES or len(names) * 2 > len(examples) > 20:
+        many = f"{len(names):,} different labels in {len(examples):,} rows"
+        raise InputError(f"column {examples.columns['label']!r} has {many}", hint="is it the right column?")

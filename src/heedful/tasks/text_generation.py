@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, ClassVar
 from uuid import uuid4
 
+from heedful import data
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.input_files import InputFile
+from heedful.data.readers import Documents, documents, split_documents, texts
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.common import map_inputs, truncates
+from heedful.tasks.columns import COMPLETION, PROMPT, ColumnFlags, Role
+from heedful.tasks.examples import Examples
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
-    GenerationPipeline,
+    GenerationTask,
+    TrainableGeneration,
     clean_text,
     truncate_prompt,
     wants_ids,
 )
+from heedful.tasks.model_inputs import map_inputs, truncates
+from heedful.tasks.task import TrainingDefaults
 
 DEFAULT_GENERATION = {"max_new_tokens": 256}
 
 
-class TextGeneration(GenerationPipeline):
+class TextGeneration(TrainableGeneration):
     """[{"generated_text"}]: for a text the text and what follows it, for messages these and the answer."""
 
     needs: ClassVar[str] = "a decoder that writes"
+    command, metric, file_kinds = "complete", "perplexity", ("table", "text")
+    training = TrainingDefaults(
+        lr=5e-5, lora_lr=5e-4, epochs=3, length=256, batch=8, steps=100, max_epochs=10
+    )
+    roles: ClassVar[Mapping[str, Role]] = {
+        "prompt": Role("--text", PROMPT), "completion": Role("--label", COMPLETION, optional=True),
+    }  # fmt: skip
+    writers = "a decoder, such as smollm2-135m-instruct"
 
     @classmethod
     def fits(cls, model: Model) -> bool:
@@ -113,6 +131,66 @@ class TextGeneration(GenerationPipeline):
         if messages[-1]["role"] == "assistant":
             return [*messages[:-1], messages[-1] | {"content": messages[-1]["content"] + text}]
         return [*messages, {"role": "assistant", "content": text}]
+
+    @classmethod
+    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return `Documents` of running text, or prompts of a table, with or without completions."""
+        if source.kind != "text":
+            return super().read(source, column_flags)
+        whole = documents(source.path, encoding=source.encoding)
+        if not any(text.strip() for document in whole for text in document):
+            raise InputError(f"{source.path} holds white space only")
+        return Examples([whole], [str(source.path)])
+
+    @classmethod
+    def parse_cells(cls, cells: tuple[str, ...]) -> tuple[str, ...]:
+        return cells  # a completion may begin with a space
+
+    @classmethod
+    def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        if not is_running_text(examples):
+            return super().split_validation(examples, seed)
+        parts = split_documents(examples.items[0], 0.1)
+        train, valid = (Examples([part], examples.locations) for part in parts)
+        return train, valid, "the last tenth of the text"
+
+    @classmethod
+    def check_model(cls, model: Model) -> None:
+        if not isinstance(model, LM):
+            raise InputError(f"complete needs {cls.writers}", hint="this model has an encoder too")
+        super().check_model(model)
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        return [] if is_running_text(examples) else [" ".join(row) for row in examples.items]
+
+    @classmethod
+    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
+        if not is_running_text(train):
+            return {}
+        return {
+            "characters": sum(len(t) for part in (train, valid) for d in part.items[:1] for u in d for t in u)
+        }
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        first = examples.items[0]
+        if not isinstance(first, Documents) and len(first) == 2:
+            return super().batches(examples, options)
+        source = first if isinstance(first, Documents) else texts([row[0] for row in examples.items])
+        return data.next_token(
+            source, self.tokenizer, length=options.length, batch=options.batch, seed=options.seed
+        )
+
+    def loss_scores(self, loss: float) -> dict[str, Any]:
+        return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
+
+    def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
+        return {}  # there is one good translation, but many good texts
+
+
+def is_running_text(examples: Examples) -> bool:
+    """Return whether examples are running text, and not rows of a table."""
+    return bool(examples.items) and isinstance(examples.items[0], Documents)
 
 
 def is_chat(messages: Any) -> bool:
@@ -207,7 +285,7 @@ class Conversation(list[dict[str, str]]):
         return [m["content"] for m in self if m["role"] == "assistant"]
 
 
-class Conversational(GenerationPipeline):
+class Conversational(GenerationTask):
     """The conversation with the answer appended: a Conversation itself, a new one for a list of messages."""
 
     needs: ClassVar[str] = "a decoder trained to converse"

@@ -12,24 +12,33 @@ farther from the edge, and only then are tokens joined: an entity is never split
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from heedful import data
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.input_files import InputFile, cell_text, describe_left_out
+from heedful.data.tagging import Sentence, conll, to_bio
 from heedful.errors import InputError, nearest
-from heedful.tasks.common import (
+from heedful.evaluate.entities import tag_scores
+from heedful.tasks.columns import TAGS, WORDS, ColumnFlags, Role, infer_columns
+from heedful.tasks.examples import Examples, check_known, check_labels, count_values
+from heedful.tasks.model_inputs import (
     BATCH_SIZE,
-    Pipeline,
     check_length,
     forward_batches,
     map_inputs,
     truncates,
     warn_truncated,
 )
+from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.tokenized import (
     TokenizedText,
     input_limit,
@@ -59,11 +68,15 @@ class ScoredToken:
     continues: bool = False  # a word that began before
 
 
-class TokenClassification(Pipeline):
+class TokenClassification(TrainableTask):
     """p = softmax(u) over the labels, at every token."""
 
     heads = ("tag",)
     needs = "a head that labels every token (tag)"
+    command, head, objective, metric = "tag", "tag", "tag", "f1"
+    file_kinds, unit, label_unit = ("table", "conll"), "sentences", "tags"
+    training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
+    roles: ClassVar[Mapping[str, Role]] = {"words": Role("--text", WORDS), "tags": Role("--label", TAGS)}
 
     def predict(
         self,
@@ -77,29 +90,31 @@ class TokenClassification(Pipeline):
         grouped_entities: bool = False,
         ignore_subwords: bool = False,
         truncation: bool | str = False,
+        max_length: int | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> Any:
         """Return [{"entity", "score", "index", "word", "start", "end"}]; joined, "entity_group" and no index.
 
         `start` and `end` are characters of the text; `word` is a token as its vocabulary has it, and joined
         what the text says from `start` to `end`: whole words, unless they are joined by "simple". `stride`
-        None is a quarter of a window; truncation=True reads the beginning only. With `is_split_into_words` a
-        text is a list of words, joined by `delimiter` (a space). `ignore_labels` None is "O" alone.
+        None is a quarter of a window of `max_length` tokens; truncation=True reads the first one only. With
+        `is_split_into_words` a text is a list of words, joined by `delimiter` (a space). `ignore_labels` None
+        is "O" alone.
         grouped_entities=True is the older name of "simple", and of "first" together with `ignore_subwords`.
         """
         old = ("first" if ignore_subwords else "simple") if grouped_entities else "none"
         strategy = _parse_strategy(aggregation_strategy or old)
         ignored = ("O",) if ignore_labels is None else ignore_labels
         between = " " if delimiter is None else delimiter
-        limit = input_limit(self.model, self.tokenizer)
-        max_length = limit if truncates(truncation) else None
+        limits = (max_length, input_limit(self.model, self.tokenizer))
+        limit = min((n for n in limits if n is not None), default=None)
 
         def tokenize_one(text: Any, number: int) -> tuple[TokenizedText, str]:
             if is_split_into_words:
                 one, text = tokenize_words(self.tokenizer, text, between)
             else:
                 one = tokenize(self.tokenizer, text)
-            one = one.truncate(max_length)
+            one = one.truncate(limit if truncates(truncation) else None)
             check_length(one, None, number)
             return one, text
 
@@ -136,6 +151,117 @@ class TokenClassification(Pipeline):
             tokens = merge_words(tokens, WORD_STRATEGIES[strategy])
         made = [_entity_row(rows, text) for rows in group_entities([_row(t, names) for t in tokens])]
         return [row for row in made if row["entity_group"] not in ignore]
+
+    @classmethod
+    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return the `Sentence`s of a CoNLL file, or of a table with a list of words and one of tags."""
+        if source.kind == "conll":
+            columns = {
+                flag: _column_number(source, flag, n) for flag, n in column_flags.items() if n is not None
+            }
+            found = list(conll(source.path, columns.get("--text"), columns.get("--label"), source.encoding))
+            if all(one.words == one.tags for one in found):
+                raise InputError(
+                    f"{source.path}: the tag of every word is the word itself",
+                    hint="a line has a word and, after white space, its tag",
+                )
+            return Examples(found, [one.where for one in found])
+        names = infer_columns(source, cls.command, cls.roles, column_flags)
+        good: list[Sentence] = []
+        left_out: dict[str, list[str]] = {}
+        for row in source.rows:
+            words, tags = (_cell_words(row.values.get(names[role])) for role in ("words", "tags"))
+            if words and len(words) == len(tags):
+                good.append(Sentence(tuple(words), tuple(to_bio(tags)), row.where))
+                continue
+            reason = "whose words and tags differ in number" if words and tags else "without words or tags"
+            left_out.setdefault(reason, []).append(row.where)
+        if not good:
+            none = f"{source.path}: no row can be used: each is one {next(iter(left_out))}"
+            raise InputError(none, hint="words and tags are lists, or texts with spaces")
+        notes = tuple(describe_left_out(reason, where) for reason, where in left_out.items())
+        return Examples(good, [one.where for one in good], names, notes)
+
+    @classmethod
+    def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        """Split at random; sentences with a tag that only they have train, or it could not be learnt."""
+        train, valid, method = super().split_validation(examples, seed)
+        known = {tag for one in train.items for tag in one.tags}
+        rare = [i for i, one in enumerate(valid.items) if not set(one.tags) <= known]
+        moved, kept = valid.select(rare), valid.select([i for i in range(len(valid)) if i not in set(rare)])
+        if not len(kept):
+            raise InputError(
+                "the sentences are too few to hold some out: their tags differ too much",
+                hint="give --valid FILE",
+            )
+        train = replace(
+            train, items=[*train.items, *moved.items], locations=[*train.locations, *moved.locations]
+        )
+        return train, kept, method
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        names = count_values([tag for one in train.items for tag in one.tags])
+        if len(names) < 2:
+            only = f"every word has the tag {next(iter(names))!r}"
+            raise InputError(f"{only}: there is nothing to tell apart", hint="is it the right column?")
+        check_known("tag", [(tag, one.where) for one in valid.items for tag in one.tags], names)
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        return [" ".join(one.words) for one in examples.items]
+
+    @classmethod
+    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
+        both = (*train.items, *valid.items)
+        return {
+            "words": sum(len(one.words) for one in both),
+            "labels": count_values([tag for one in both for tag in one.tags]),
+        }
+
+    @classmethod
+    def label_order(cls, train: Examples) -> tuple[str, ...]:
+        """Return O first, as published taggers have it; then by type, B- before I-."""
+        names = {tag for one in train.items for tag in one.tags}
+        return tuple(sorted(names, key=lambda n: (n != "O", n.partition("-")[2], n)))
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        return data.tag(list(examples.items), self.tokenizer, labels=self.labels, **row_keywords(options))
+
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        return (self.texts(examples),)
+
+    def check_truth(self, examples: Examples) -> None:
+        check_labels(self.model, [(tag, one.where) for one in examples.items for tag in one.tags])
+
+    def scoring_options(self, examples: Examples, **settings: Any) -> dict[str, Any]:
+        return super().scoring_options(examples, **settings) | {
+            "aggregation_strategy": "none",
+            "ignore_labels": (),
+        }
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        """Score the label of the first token of each word; a word without a token of its own has none."""
+        truth, guess = [], []
+        for one, rows in zip(examples.items, answers, strict=True):
+            words = np.repeat(np.arange(len(one.words)), [len(word) + 1 for word in one.words])
+            tokens = [row for row in rows if row["end"] > row["start"]]
+            # A token belongs to the word of its last character: the space before may be part of it.
+            labels = {int(words[row["end"] - 1]): row["entity"] for row in reversed(tokens)}
+            truth.append([one.tags[word] for word in sorted(labels)])
+            guess.append([labels[word] for word in sorted(labels)])
+        return tag_scores(truth, guess)
+
+
+def _column_number(source: InputFile, flag: str, name: str) -> int:
+    if not name.lstrip("-").isdigit():
+        what = f"{flag} {name}: columns of {source.path} have no names"
+        raise InputError(what, hint="count them from 0, or from the end with -1")
+    return int(name)
+
+
+def _cell_words(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else cell_text(value).split()
 
 
 def _parse_strategy(name: Any) -> str:

@@ -11,15 +11,9 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks.common import (
-    BATCH_SIZE,
-    Pipeline,
-    forward_batches,
-    map_inputs,
-    tokenize_inputs,
-    truncates,
-)
+from heedful.tasks.model_inputs import BATCH_SIZE, forward_batches, map_inputs, tokenize_inputs, truncates
 from heedful.tasks.sentence_similarity import sentence_vectors
+from heedful.tasks.task import Task
 
 # What sentence encoders multiply cosines with in the softmax they are trained with. On topics, sentiment and
 # emotions it also gives the right label a higher likelihood than 10 or 30 do, or nearly so.
@@ -40,7 +34,7 @@ class Hypotheses:
     batch_size: int
 
 
-class ZeroShot(Pipeline):
+class ZeroShot(Task):
     """Each label becomes a hypothesis and is judged beside the text.
 
     By a classifier of entailment (Yin et al. 2019): p = softmax over the labels of the logit of "entailment"

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
-from heedful.models.base import Model, evaluation_mode
-from heedful.runs.finetune.finetune_task import Examples, FinetuneTask
+from heedful.models.base import evaluation_mode
 from heedful.runs.progress import ProgressReporter
 from heedful.runs.training_loop import TrainingLoop, TrainingResult, Validation
+from heedful.tasks.examples import Examples
+from heedful.tasks.task import TrainableTask
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step
 from heedful.train.loss import LossModule, mean_losses
@@ -23,22 +25,23 @@ MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky
 
 
 def finetune_model(
-    task: FinetuneTask, model: Model, batches: Batches, valid: Batches, examples: Examples,
-    config: TrainConfig, reporter: ProgressReporter, has_head: bool = False,
+    task: TrainableTask, batches: Batches, valid: Examples, options: BatchOptions, config: TrainConfig,
+    reporter: ProgressReporter, has_head: bool = False,
 ) -> TrainingResult:  # fmt: skip
     """Train, and leave the model with the weights that score best on the validation examples.
 
     With few examples the last weights stay. A model that comes with the task's head is scored first, and its
     own weights may stay.
     """
-    kept: dict[str, Tensor] = {}
+    model, kept = task.model, dict[str, Tensor]()
+    valid_batches = task.batches(valid, options) if task.by_loss else None
 
     def score(step: Step | None) -> dict[str, Any]:
+        if valid_batches is None:
+            return task.score(valid, batch=options.batch, length=options.length, truncate=True)
         with evaluation_mode(model):
-            loss = None
-            if task.by_loss:
-                loss = mean_losses(LossModule(model, objective(task.objective)), valid, model.device)["loss"]
-            return task.score(model, examples, valid, loss)
+            module = LossModule(model, objective(task.objective))
+            return task.loss_scores(mean_losses(module, valid_batches, model.device)["loss"])
 
     def keep(step: Step | None) -> None:
         kept.update({n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad})
@@ -46,7 +49,7 @@ def finetune_model(
     validation = Validation(
         score, keep, min(len(batches), MAX_STEPS_BETWEEN_EVALUATIONS), task.metric, task.highest, PATIENCE,
         # Few rows pick a lucky evaluation, or stop the run before their metric has begun to move.
-        choose=has_head or task.by_loss or len(examples) >= MIN_CHOOSING_ROWS,
+        choose=has_head or task.by_loss or len(valid) >= MIN_CHOOSING_ROWS,
         untrained=has_head,
     )  # fmt: skip
     result = TrainingLoop(model, task.objective, batches, config, validation, reporter).run()

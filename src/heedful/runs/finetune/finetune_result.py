@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import torch
 from safetensors import SafetensorError
 
 from heedful.errors import ConfigError, HeedfulError
+from heedful.files import make_folder_atomically, write_text
 from heedful.loading import save, save_on_base
 from heedful.locks import FileLock
 from heedful.models.base import Model
 from heedful.runs.cards import Card, card_text
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingResult
-from heedful.train.checkpoint import sync, sync_folder
 
 MAX_WHOLE = 100_000_000  # parameters of a named model that are written together with a linear head
 
@@ -86,26 +85,17 @@ def write_result(model: Model, result: FinetuneResult, request: FinetuneRequest)
     stands on a folder, with its weights.
     """
     out = result.folder
-    part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        alone = result.settings["lora"] or (result.linear_head and result.parameters > MAX_WHOLE)
-        if alone and not Path(request.model).exists():
-            save_on_base(model, part, request.model, torch.float32)
-        else:
-            save(model, part)
-        (part / "README.md").write_text(card_text(make_card(result, request)), encoding="utf-8")
-        sync_folder(part)
-        if out.is_dir():
-            out.rmdir()
-        part.replace(out)
-        sync(out.parent)
+        with make_folder_atomically(out) as part:
+            alone = result.settings["lora"] or (result.linear_head and result.parameters > MAX_WHOLE)
+            if alone and not Path(request.model).exists():
+                save_on_base(model, part, request.model, torch.float32)
+            else:
+                save(model, part)
+            write_text(part / "README.md", card_text(make_card(result, request)))
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise HeedfulError(f"could not write {out}: {reason}", hint="nothing is left there") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def score_lines(result: FinetuneResult, data: str) -> str:

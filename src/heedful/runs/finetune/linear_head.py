@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heedful.data.batches import Batches, seeded_generator
+from heedful.evaluate.scores import class_scores
 from heedful.loading import with_head
 from heedful.models.base import LM, Model
 from heedful.nn.head import SentenceHead, pool_tokens
-from heedful.runs.evaluate import label_scores
 
-MAX_ROWS_PER_CLASS = 32  # in the mean; from more on training all weights does better (docs/finetuning.md)
 FOLDS = 5
 REPEATS = 4  # cross-validations over other folds, whose mean varies less
 MAX_REPEATED_ROWS = 500
@@ -50,12 +49,7 @@ class CrossValidation:
         independent ones   (Nadeau and Bengio 2003)
         """
         trials = self.rows / (1 + self.folds / (self.folds - 1))
-        return label_scores(self.truth, self.predictions, trials) | {"rows": self.rows}
-
-
-def are_few(labels: Sequence[str]) -> bool:
-    """Whether a linear head is the better choice for rows of these labels."""
-    return len(labels) <= MAX_ROWS_PER_CLASS * len(set(labels))
+        return class_scores(self.truth, self.predictions, trials) | {"rows": self.rows}
 
 
 def put_linear_head(model: Model, labels: Sequence[str]) -> LM:

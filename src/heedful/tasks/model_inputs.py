@@ -1,4 +1,4 @@
-"""What every task shares: Pipeline, inputs as tokens that fit the model, and batches of alike lengths.
+"""From the inputs of a task to the outputs of its model: tokens that fit, batches of alike lengths.
 
 text ── tokenize_inputs ──▶ TokenizedText ── forward_batches ──▶ one tensor per text ── task ──▶ answer
 """
@@ -9,8 +9,7 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch.utils.data import Dataset
 
 from heedful.checks import check_integer
 from heedful.data.tokenization import pad_id
-from heedful.errors import InputError, nearest
+from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.padding import pad_rows, valid_mask
 from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
@@ -30,88 +29,9 @@ TRUNCATIONS = ("longest_first", "only_first", "only_second", "do_not_truncate")
 # Options of transformers that change nothing here.
 IGNORED_OPTIONS = frozenset({"padding", "num_workers"})
 
-# The other names of options in transformers → those used here.
-OPTION_ALIASES = {"topk": "top_k", "multi_class": "multi_label", "X": "data"}
-
 
 class Truncated(UserWarning):
     """The warning that a text was longer than its model reads, and that its end was cut off."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pipeline:
-    """A task done by one model: call it with text. `defaults` are options of every call.
-
-    A task is a subclass with a method `predict(inputs, *, option=…)`, and says which models fit it.
-    """
-
-    task: str
-    model: Model = field(repr=False)
-    tokenizer: Tokenizer = field(repr=False)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    heads: ClassVar[tuple[str, ...]] = ()  # the kinds of head that fit; none named: any
-    needs: ClassVar[str] = "a model"  # the same in words, for the error of one that does not
-
-    def __post_init__(self) -> None:
-        self._check_options(self.defaults)
-
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """Return the predictions, in the shape of the inputs."""
-        self._check_options(options)
-        signature = inspect.signature(self.predict)
-        takes = [n for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        by_position = takes[: len(inputs)]  # an argument wins over a default
-        defaults = {k: v for k, v in rename_options(self.defaults).items() if k not in by_position}
-        merged = {**defaults, **rename_options(options)}
-        merged = {
-            k: v for k, v in merged.items() if k not in IGNORED_OPTIONS and (k, v) != ("batch_size", None)
-        }
-        check_integer("batch_size", merged.get("batch_size", BATCH_SIZE))
-        try:
-            signature.bind(*inputs, **merged)
-        except TypeError as error:
-            raise InputError(
-                f"{self.task} takes {', '.join(takes)}, several texts as a list: {error}"
-            ) from None
-        return self.predict(*inputs, **merged)
-
-    def predict(self, *inputs: Any, **options: Any) -> Any:
-        """Return what the task gives for its inputs."""
-        raise NotImplementedError
-
-    @classmethod
-    def fits(cls, model: Model) -> bool:
-        """Return whether a model can do this task."""
-        return not cls.heads or model.config.head in cls.heads
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of the model's classes in order."""
-        return self.model.label_names
-
-    @property
-    def equation(self) -> str:
-        """How a prediction is computed, in one line."""
-        return (inspect.getdoc(type(self)) or self.needs).splitlines()[0]
-
-    def __repr__(self) -> str:
-        return f"pipeline({self.task!r}, {self.model.family.name}, {self.model.config.head} head)"
-
-    def _check_options(self, options: Mapping[str, Any]) -> None:
-        parameters = inspect.signature(self.predict).parameters
-        if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            return
-        known = [name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL]
-        for name in rename_options(options):
-            if name not in known and name not in IGNORED_OPTIONS:
-                hint = nearest(name, known) or "it has " + ", ".join(known)
-                raise InputError(f"{self.task} has no option {name!r}", hint=hint)
-
-
-def rename_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options under the names used here."""
-    return {OPTION_ALIASES.get(name, name): value for name, value in options.items()}
 
 
 def tokenize_inputs(

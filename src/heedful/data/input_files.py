@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import json
 import re
 from collections import Counter
@@ -16,13 +15,13 @@ from typing import Any, Literal
 from heedful.data.readers import Documents
 from heedful.data.tables import TABLE_KINDS, Column, Table, column_hint, json_text, parse_object, read_objects
 from heedful.errors import ConfigError, InputError, nearest
-from heedful.files import DECOMPRESSION_ERRORS, expand_paths, open_bytes, read_blocks, read_lines, stem_path
+from heedful.files import expand_paths, open_bytes, read_blocks, read_lines, sha256, stem_path
 
 Kind = Literal["table", "conll", "squad", "text"]
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 DELIMITERS = (";", "\t", "|", ",")  # what spreadsheets write, whatever the file is called
-LOOK = 200  # lines that tell a file of words and tags from prose
-NAMED = 3  # rows that a note names
+MAX_PROBED_LINES = 200  # lines that tell a file of words and tags from prose
+MAX_NAMED_ROWS = 3  # rows that a note names
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,7 @@ class InputFile:
     @property
     def sha256(self) -> str:
         """The SHA-256 of the file's bytes."""
-        digest = hashlib.sha256()
-        with self.path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        return digest.hexdigest()
+        return sha256([self.path])
 
 
 @dataclass(frozen=True)
@@ -74,8 +69,8 @@ class MemoryTable(Table):
         return Documents(lambda: ([row[int(name)]] for row in self.held), name=str(self.paths))
 
 
-def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> InputFile:
-    """Open a file and find out its kind, columns and rows."""
+def read_input_file(path: str, *, encoding: str = "utf-8", header: bool = True) -> InputFile:
+    """Read a file and find out its kind, columns and rows."""
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder", hint="give one file")
     try:
@@ -93,7 +88,7 @@ def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Input
     if kind != "table":
         return InputFile(file, kind, encoding)
     table = None if is_json(file) else open_delimited(file, encoding)
-    rows = list(objects_of(file, encoding) if table is None else table_rows(table, header))
+    rows = list(json_rows(file, encoding) if table is None else table_rows(table, header))
     if not rows:
         raise InputError(f"{file} has no rows")
     columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
@@ -104,10 +99,7 @@ def inspect(path: str, *, encoding: str = "utf-8", header: bool = True) -> Input
 def marked_utf16(path: Path) -> bool:
     """Return whether a file begins with the byte order mark of UTF-16, which spreadsheets write."""
     with open_bytes(path) as file:
-        try:
-            return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        except DECOMPRESSION_ERRORS:
-            return False  # which reading it will tell
+        return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def is_json(path: Path) -> bool:
@@ -122,11 +114,11 @@ def file_kind(path: Path, encoding: str) -> Kind:
         return "conll"
     if suffix == ".json":
         start = next(read_blocks(path, encoding), "").lstrip()
-        return "squad" if start.startswith("{") and not one_a_line(path, encoding) else "table"
+        return "squad" if start.startswith("{") and not has_object_lines(path, encoding) else "table"
     if suffix in TABLE_KINDS:
         return "table"
     if suffix in ("", ".txt", ".text", ".md"):
-        return "conll" if looks_tagged(path, encoding) else "text"
+        return "conll" if has_tagged_words(path, encoding) else "text"
     hint = nearest(suffix, [*TABLE_KINDS, *CONLL, ".txt"])
     raise InputError(
         f"cannot tell what {path} is by its name",
@@ -134,7 +126,7 @@ def file_kind(path: Path, encoding: str) -> Kind:
     )
 
 
-def one_a_line(path: Path, encoding: str) -> bool:
+def has_object_lines(path: Path, encoding: str) -> bool:
     """Return whether the first line of a file is a JSON object by itself, and a second one follows."""
     lines = [line for line in islice(filter(str.strip, read_lines(path, encoding)), 2)]
     if len(lines) < 2 or not lines[1].lstrip().startswith("{"):
@@ -145,9 +137,9 @@ def one_a_line(path: Path, encoding: str) -> bool:
         return False
 
 
-def looks_tagged(path: Path, encoding: str) -> bool:
+def has_tagged_words(path: Path, encoding: str) -> bool:
     """Return whether lines are a word and its tags: as many columns each, B-… or I-… or O."""
-    lines = [line.split() for line in islice(read_lines(path, encoding), LOOK)]
+    lines = [line.split() for line in islice(read_lines(path, encoding), MAX_PROBED_LINES)]
     filled = [cells for cells in lines if cells]
     widths = {len(cells) for cells in filled if not cells[0].startswith("-DOCSTART-")}
     tags = {cells[-1] for cells in filled}
@@ -155,9 +147,9 @@ def looks_tagged(path: Path, encoding: str) -> bool:
     return len(widths) == 1 and widths.pop() > 1 and entity
 
 
-def objects_of(path: Path, encoding: str) -> Iterator[Row]:
+def json_rows(path: Path, encoding: str) -> Iterator[Row]:
     """Yield every object of a JSON file, one a line or in a list."""
-    by_line = one_a_line(path, encoding)  # whatever its name says
+    by_line = has_object_lines(path, encoding)  # whatever its name says
     pairs = enumerate(read_lines(path, encoding), 1) if by_line else read_objects(path, encoding)
     for line, text in pairs:
         if not isinstance(text, str) or text.strip():
@@ -183,7 +175,7 @@ def table_rows(table: Table, header: bool) -> Iterator[Row]:
         yield Row(where.removeprefix(f"{path}, "), dict(zip(names, values, strict=True)))
 
 
-def select_columns(source: InputFile, column: str, flag: str) -> str:
+def check_column(source: InputFile, column: str, flag: str) -> str:
     """Return the column if the file has it; raise InputError with the nearest name if not."""
     if column not in source.columns:
         raise InputError(
@@ -192,7 +184,7 @@ def select_columns(source: InputFile, column: str, flag: str) -> str:
     return column
 
 
-def text_of(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """Return a cell as text; "" for a missing one."""
     return "" if value is None else json_text(value)
 
@@ -216,7 +208,7 @@ def select_rows(
     cells, locations = [], []
     out: dict[str, list[str]] = {}
     for row in source.rows:
-        found = tuple(text_of(row.values.get(name)) for name in columns.values())
+        found = tuple(cell_text(row.values.get(name)) for name in columns.values())
         empty = next((role for role, text in zip(columns, found, strict=True) if not text.strip()), None)
         reason = f"without a {empty}" if empty is not None else check(found)
         if reason:
@@ -229,11 +221,11 @@ def select_rows(
         listed = ", ".join(f"{role} = {name!r}" for role, name in columns.items())
         none = f"{source.path}: none of its {len(source.rows):,} rows can be used"
         raise InputError(f"{none}: {len(where):,} are {reason}", hint=f"read as {listed}")
-    return SelectedRows(cells, locations, tuple(left_out(reason, where) for reason, where in out.items()))
+    return SelectedRows(cells, locations, tuple(describe_left_out(reason, where) for reason, where in out.items()))
 
 
-def left_out(reason: str, where: Sequence[str]) -> str:
+def describe_left_out(reason: str, where: Sequence[str]) -> str:
     """2 rows without a label are left out: line 7, line 19"""
     rows = "1 row" if len(where) == 1 else f"{len(where):,} rows"
-    more = f" and {len(where) - NAMED:,} more" if len(where) > NAMED else ""
-    return f"{rows} {reason} {'is' if len(where) == 1 else 'are'} left out: {', '.join(where[:NAMED])}{more}"
+    more = f" and {len(where) - MAX_NAMED_ROWS:,} more" if len(where) > MAX_NAMED_ROWS else ""
+    return f"{rows} {reason} {'is' if len(where) == 1 else 'are'} left out: {', '.join(where[:MAX_NAMED_ROWS])}{more}"

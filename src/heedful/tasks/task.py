@@ -1,0 +1,281 @@
+"""Task: what a task is. Pipelines, `heed finetune` and `heed eval` are views of it.
+
+pipeline    text ── predict ──▶ answer
+finetune    file ── read, split_validation ──▶ Examples ── attach_head, batches, fit, score ──▶ checkpoint
+eval        file ── read ──▶ Examples ── score: predict, compare ──▶ scores
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from heedful.checks import check_integer
+from heedful.data.batch_options import BatchOptions, TaskKeywords
+from heedful.data.batches import Batches
+from heedful.data.input_files import InputFile, select_rows
+from heedful.errors import InputError, nearest
+from heedful.loading import with_head
+from heedful.models.base import LM, Model, evaluation_mode
+from heedful.tasks.columns import ColumnFlags, Role, infer_columns
+from heedful.tasks.examples import Examples, split_randomly
+from heedful.tasks.model_inputs import BATCH_SIZE, IGNORED_OPTIONS, Truncated
+from heedful.text import Tokenizer
+from heedful.train.objectives import Objective
+
+# The other names of options in transformers → those used here.
+OPTION_ALIASES = {"topk": "top_k", "multi_class": "multi_label", "X": "data"}
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A task done by one model: call it with text. `defaults` are options of every call.
+
+    A task is a subclass with a method `predict(inputs, *, option=…)`, and says which models fit it.
+    """
+
+    task: str
+    model: Model = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    heads: ClassVar[tuple[str, ...]] = ()  # the kinds of head that fit; none named: any
+    needs: ClassVar[str] = "a model"  # the same in words, for the error of one that does not
+
+    def __post_init__(self) -> None:
+        self._check_options(self.defaults)
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Return the predictions, in the shape of the inputs."""
+        self._check_options(options)
+        signature = inspect.signature(self.predict)
+        takes = [n for n, p in signature.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        by_position = takes[: len(inputs)]  # an argument wins over a default
+        defaults = {k: v for k, v in rename_options(self.defaults).items() if k not in by_position}
+        merged = {**defaults, **rename_options(options)}
+        merged = {
+            k: v for k, v in merged.items() if k not in IGNORED_OPTIONS and (k, v) != ("batch_size", None)
+        }
+        check_integer("batch_size", merged.get("batch_size", BATCH_SIZE))
+        try:
+            signature.bind(*inputs, **merged)
+        except TypeError as error:
+            raise InputError(
+                f"{self.task} takes {', '.join(takes)}, several texts as a list: {error}"
+            ) from None
+        return self.predict(*inputs, **merged)
+
+    def predict(self, *inputs: Any, **options: Any) -> Any:
+        """Return what the task gives for its inputs."""
+        raise NotImplementedError
+
+    @classmethod
+    def fits(cls, model: Model) -> bool:
+        """Return whether a model can do this task."""
+        return not cls.heads or model.config.head in cls.heads
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the model's classes in order."""
+        return self.model.label_names
+
+    @property
+    def equation(self) -> str:
+        """How a prediction is computed, in one line."""
+        return (inspect.getdoc(type(self)) or self.needs).splitlines()[0]
+
+    def __repr__(self) -> str:
+        return f"pipeline({self.task!r}, {self.model.family.name}, {self.model.config.head} head)"
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        parameters = inspect.signature(self.predict).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            return
+        known = [name for name, p in parameters.items() if p.kind is not p.VAR_POSITIONAL]
+        for name in rename_options(options):
+            if name not in known and name not in IGNORED_OPTIONS:
+                hint = nearest(name, known) or "it has " + ", ".join(known)
+                raise InputError(f"{self.task} has no option {name!r}", hint=hint)
+
+
+def rename_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options under the names used here."""
+    return {OPTION_ALIASES.get(name, name): value for name, value in options.items()}
+
+
+Pipeline = Task  # the name that transformers' users know
+
+
+@dataclass(frozen=True)
+class TrainingDefaults:
+    """Settings of training that give good results without a flag."""
+
+    lr: float
+    lora_lr: float
+    epochs: int
+    length: int
+    batch: int = 32
+    steps: int = 200  # at least so many, so that a small file is read often enough
+    max_epochs: int = 20
+
+
+class TrainableTask(Task):
+    """A task that a model can learn from a file, and be measured on.
+
+    The class methods need no model: they read a file, part its examples and put a head on a model. The
+    others are of a task bound to a model that has the head. `score` compares what `predict` answers.
+    """
+
+    command: ClassVar[str]  # its name in `heed finetune` and `heed eval`
+    file_kinds: ClassVar[tuple[str, ...]] = ("table",)
+    roles: ClassVar[Mapping[str, Role]]  # of the columns of a table
+    head: ClassVar[str]  # the head that is put on a model
+    trained_whole: ClassVar[tuple[str, ...]] = ("head.*",)  # parameters that learn beside an adapter
+    training: ClassVar[TrainingDefaults]
+    metric: ClassVar[str]  # the score that training stops on
+    highest: ClassVar[bool] = True  # whether a high one is good
+    by_loss: ClassVar[bool] = False  # whether training stops on the loss, because `predict` is slow
+    unit: ClassVar[str] = "rows"  # what examples are called
+    cuts_texts: ClassVar[bool] = True  # whether long texts are cut; else they are read in windows
+    label_unit: ClassVar[str] = "classes"  # what labels are called
+
+    @classmethod
+    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return the examples of a file: by default the cells of its columns, in the order of the roles."""
+        columns = infer_columns(source, cls.command, cls.roles, column_flags)
+        found = select_rows(source, columns, cls.check_cells)
+        cells = [cls.parse_cells(row) for row in found.cells]
+        return Examples(cells, found.locations, columns, found.notes, str(source.path))
+
+    @classmethod
+    def parse_cells(cls, cells: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the cells of a row as an example: by default as they are."""
+        return cells
+
+    @classmethod
+    def check_cells(cls, cells: tuple[str, ...]) -> str:
+        """Return why a row cannot be used ("whose score is no number"), or ""."""
+        return ""
+
+    @classmethod
+    def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
+        """Return training and validation examples, and how they were split."""
+        return (*split_randomly(examples, seed), "drawn at random")
+
+    @classmethod
+    def check_examples(cls, train: Examples, valid: Examples) -> None:
+        """Raise InputError if nothing can be learnt from both parts: unknown labels, one class only …"""
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        """Return all text of every example, to measure its length: by default all cells but the last."""
+        return [" ".join(row[:-1]) for row in examples.items]
+
+    @classmethod
+    def facts(cls, train: Examples, valid: Examples) -> dict[str, Any]:
+        """Return facts about the examples beside their number: labels and how often each occurs."""
+        return {}
+
+    @classmethod
+    def training_defaults(cls, train: Examples) -> TrainingDefaults:
+        """Return the settings of training that suit these examples."""
+        return cls.training
+
+    @classmethod
+    def check_model(cls, model: Model) -> None:
+        """Raise InputError for a model that cannot learn this task."""
+        if cls.head not in model.family.heads or not isinstance(model, LM):
+            raise InputError(
+                f"a {model.family.name} model has no {cls.head!r} head, which {cls.command} needs",
+                hint="take an encoder, such as all-minilm-l6-v2",
+            )
+
+    @classmethod
+    def prefers_linear_head(cls, model: Model, examples: Examples) -> bool:
+        """Return whether a linear head on frozen sentence vectors learns these few rows better."""
+        return False
+
+    @classmethod
+    def label_order(cls, train: Examples) -> tuple[str, ...] | None:
+        """Return the labels of a new head in order; None if it has none."""
+        return None
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+        """Return the model with the head that the task needs, and a description of that head.
+
+        A new head takes the place of sentence vectors.
+        """
+        labels = cls.label_order(train)
+        made = with_head(model, cls.head, labels, seed=seed).to(model.device)
+        made.pooling = None
+        return made, "a new head" if labels is None else f"a new head of {len(labels)} {cls.label_unit}"
+
+    @property
+    @abstractmethod
+    def objective(self) -> str | Objective:
+        """The training objective: the name of one, or a function."""
+
+    @abstractmethod
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        """Return the examples as batches to learn from."""
+
+    @abstractmethod
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        """Return the arguments of a call that answers every example."""
+
+    @abstractmethod
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        """Return the scores of the answers that `predict` gave to the examples."""
+
+    def check_truth(self, examples: Examples) -> None:
+        """Raise InputError for examples whose expected answer the model cannot give."""
+
+    def scoring_options(
+        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return settings of batches as options of `predict`; those that it has itself stay."""
+        named = {"batch_size": batch, "max_length": length, "truncation": truncate}
+        return {name: value for name, value in named.items() if value is not None} | options
+
+    def score(
+        self, examples: Examples, *, report: Callable[[int], None] | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """Predict every example as the pipeline does, and compare the answers with the expected ones.
+
+        `settings` are those of batches (batch, length, truncate), or options of `predict`; `report` is told
+        how many examples have been read.
+        """
+        self.check_truth(examples)
+        options = self.scoring_options(examples, **({"batch": BATCH_SIZE} | settings))
+        first, *others = self.inputs(examples)
+        with evaluation_mode(self.model), warnings.catch_warnings():
+            warnings.simplefilter("ignore", Truncated)
+            answers = list(self(first if report is None else _count(first, report), *others, **options))
+        return self.compare(examples, answers)
+
+    def loss_scores(self, loss: float) -> dict[str, Any]:
+        """Return the scores during training of a task that stops on the loss."""
+        return {"loss": loss}
+
+    def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
+        """Return scores of the finished model that would cost too much during training."""
+        return {}
+
+
+def _count(inputs: Iterable[Any], report: Callable[[int], None]) -> Iterator[Any]:
+    for number, one in enumerate(inputs, 1):
+        yield one
+        report(number)
+
+
+def row_keywords(options: BatchOptions) -> TaskKeywords:
+    """Return the keywords of a builder whose rows are whole texts."""
+    return {
+        "length": options.length, "batch": options.batch, "seed": options.seed, "truncate": options.truncate,
+    }  # fmt: skip

@@ -1,9 +1,12 @@
-"""Which stepper writes a text: `fast` gives the fastest there is, `choose_stepper` the one that pays.
+"""Which stepper writes a text: `choose_stepper` is the one policy, `fast` gives the fastest there is.
 
-    heedful.generate(fast(model), "Once upon a time")
+    heedful.generate(model, "Once upon a time")                 the one that pays
+    heedful.generate(model, "Once upon a time", fast=False)     the model's own steps, one by one
 
-On a CPU a step is one call of machine code (engines/numba_stepper.py); on a GPU it is a recorded graph
-(engines/recorded_stepper.py). What they cannot compute, the eager stepper does, with the same logits.
+On a GPU a step is a recorded graph: of the model's own parts, whatever they are (engines/graph_stepper.py),
+or, for decoders all of whose parts it knows, of few kernels (engines/recorded_stepper.py). On a CPU it is one
+call of machine code (engines/numba_stepper.py) for those decoders. What they cannot compute, the eager
+stepper does, with the same logits.
 """
 
 from __future__ import annotations
@@ -11,40 +14,45 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import cast
 
 import torch
 
 from heedful.decode.engines.fallback import find_fallback_reason
+from heedful.decode.engines.graph_stepper import GraphStepper
 from heedful.decode.engines.numba_stepper import MAX_ROWS, NumbaStepper
 from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
 from heedful.errors import InputError
-from heedful.models.base import Model
+from heedful.models.base import LM, Model
 
 # Weights × tokens that make up for getting the machine code ready (docs/generation-speed.md): a quarter of a
 # second to read what an earlier process compiled, some ten to compile it the first time.
 MIN_WORK_CACHED, MIN_WORK_COMPILED = 4e9, 4e10
+MIN_TOKENS_RECORDED = 12  # tokens that make up for recording a step, which costs a few
 NUMBA_KERNELS = "heedful.kernels.team"
 
 
 def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: bool = True) -> Stepper:
     """Return the stepper that writes `rows` texts of `tokens` tokens soonest, or the one that is given.
 
-    On a CPU the fast stepper pays for at most MAX_ROWS texts, if weights × tokens make up for getting its
-    machine code ready. `exact` keeps to logits that are the eager stepper's up to rounding in float32: it
-    rules out a GPU, where `fast` also lays out the weights anew, and weights of fewer than 32 bits.
+    On a GPU a step is recorded unless there is hardly anything to write. A model in training mode keeps its
+    weights where they are: a recorded training step may read them there. On a CPU the fast stepper pays for
+    at most MAX_ROWS texts, if weights × tokens make up for getting its machine code ready; `exact` keeps it
+    to float32, where its logits are the eager stepper's up to rounding.
     """
     if not isinstance(model, Model):
         return stepper_for(model)
-    parameters = list(model.parameters())
-    if exact and not all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters):
-        return EagerStepper(model)
-    if model.device.type == "cpu":
-        work = tokens * sum(p.numel() for p in parameters)
-        pays = rows <= MAX_ROWS and work >= (MIN_WORK_CACHED if is_compiled() else MIN_WORK_COMPILED)
-        numba = importlib.util.find_spec("numba") is not None
-        if not (pays and numba and find_fallback_reason(model) is None):
+    if model.device.type == "cuda":
+        if tokens < MIN_TOKENS_RECORDED:
             return EagerStepper(model)
+        return GraphStepper(model) if model.training else fast(model)
+    parameters = list(model.parameters())
+    if model.device.type != "cpu" or (exact and any(p.dtype != torch.float32 for p in parameters)):
+        return EagerStepper(model)
+    work = tokens * sum(p.numel() for p in parameters)
+    pays = rows <= MAX_ROWS and work >= (MIN_WORK_CACHED if is_compiled() else MIN_WORK_COMPILED)
+    numba = importlib.util.find_spec("numba") is not None
+    if not (pays and numba and find_fallback_reason(model) is None):
+        return EagerStepper(model)
     return fast(model)
 
 
@@ -63,13 +71,19 @@ def fast(model: Model, cache_dtype: torch.dtype | None = None) -> Stepper:
     `cache_dtype` is the type of the keys and values kept on a GPU: torch.float8_e4m3fn, or None for the
     model's own.
     """
-    if model.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        from heedful.decode.engines.recorded_stepper import RecordedStepper
+    if model.device.type == "cuda":
+        known = isinstance(model, LM) and importlib.util.find_spec("triton") is not None
+        if known and (cache_dtype is not None or find_fallback_reason(model) is None):
+            from heedful.decode.engines.recorded_stepper import RecordedStepper
 
-        return cast(Stepper, RecordedStepper(model, cache_dtype=cache_dtype))
+            stepper = RecordedStepper(model, cache_dtype=cache_dtype)
+            if cache_dtype is not None or stepper.fallback_reason is None:
+                return stepper
+        if cache_dtype is None:
+            return GraphStepper(model)
     if cache_dtype is not None:
         raise InputError(
             f"cache_dtype={cache_dtype} is for a GPU with Triton, and this model is on {model.device}",
             hint="leave it out, or move the model to a GPU",
         )
-    return cast(Stepper, NumbaStepper(model) if model.device.type == "cpu" else EagerStepper(model))
+    return NumbaStepper(model) if model.device.type == "cpu" else EagerStepper(model)

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
 import torch
-from torch import Tensor
 
 from heedful.decode.beam import BeamSettings, beam_search
+from heedful.decode.bursts import copy_to_host, decode_bursts
 from heedful.decode.contrastive import search_contrastively
 from heedful.decode.detokenizer import Detokenizer
+from heedful.decode.engines.fallback import FastStepper
 from heedful.decode.fast import choose_stepper
 from heedful.decode.request import (
     GenerationSettings,
@@ -123,22 +124,6 @@ class GeneratedRow:
         return Piece(text, token, logprob, self.number, self.sample, self.finish, beside)
 
 
-def copy_to_host(tensors: tuple[Tensor, ...]) -> Callable[[], list[list[Any]]]:
-    """Start copying to the host and return a call that waits for the copy, not for later launches."""
-    if tensors[0].device.type != "cuda":
-        return lambda: [t.tolist() for t in tensors]
-    pinned = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
-    copies = [p.copy_(t, non_blocking=True) for p, t in zip(pinned, tensors, strict=True)]
-    copied = torch.cuda.Event()
-    copied.record()
-
-    def wait() -> list[list[Any]]:
-        copied.synchronize()
-        return [c.tolist() for c in copies]
-
-    return wait
-
-
 def make_rows(model: Model, prompts: Prompts, request: Request) -> list[GeneratedRow]:
     """Begin the n texts of every prompt."""
     samples = range(request.n)
@@ -154,6 +139,9 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
     length = max(len(row.before) for row in rows) + max(row.limit for row in rows)
     logits = prompts.prefill(stepper, request.n, length)
     choose, ahead = TokenChooser(stepper.model, request, rows), logits.device.type == "cuda"
+    if ahead and isinstance(stepper, FastStepper) and request.only_likeliest:
+        yield from decode_bursts(stepper, rows, logits)
+        return
     while True:
         chosen = choose(logits)
         tokens, ready = chosen[0], copy_to_host(chosen)
@@ -177,16 +165,22 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
 
 
 def stream(
-    model: Model | Stepper, prompt: Prompt, *, n: int = 1, **settings: Unpack[GenerationSettings]
+    model: Model | Stepper,
+    prompt: Prompt,
+    *,
+    n: int = 1,
+    fast: bool = True,
+    **settings: Unpack[GenerationSettings],
 ) -> Iterator[Piece]:
     """Yield a text token by token; `row` and `sample` tell several prompts and samples apart.
 
-    A model is stepped by the fast path where that pays (see decode/fast.py). To choose oneself, give a
-    stepper in its place: EagerStepper(model), fast(model).
+    A model is stepped by the fast path where that pays (see decode/fast.py); `fast=False` steps it plainly.
+    To choose oneself, give a stepper in its place.
     """
     known = stepper_for(model).model
     prompts, request = encode_prompts(known, prompt), make_request(known, settings, n=n)
-    return decode_pieces(choose_stepper(model, len(prompts.ids) * n, request.max_tokens), prompts, request)
+    stepper = choose_stepper(model, len(prompts.ids) * n, request.max_tokens) if fast else stepper_for(model)
+    return decode_pieces(stepper, prompts, request)
 
 
 def decode_pieces(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
@@ -210,6 +204,7 @@ def generate(
     coverage: float = 0.0,
     contrastive: float | None = None,
     details: bool = False,
+    fast: bool = True,
     **settings: Unpack[GenerationSettings],
 ) -> Any:
     """Return a finished text: a string for a string, ids for ids, a list for a list; with n=… a list each.
@@ -227,7 +222,8 @@ def generate(
     searches = check_search(beam_settings, beams, samples, contrastive, settings)
     prompts = encode_prompts(known, prompt)
     request = make_request(known, settings, n=samples, samples=not searches)
-    stepper = choose_stepper(model, len(prompts.ids) * max(samples, beam_settings.width), request.max_tokens)
+    rows = len(prompts.ids) * max(samples, beam_settings.width)
+    stepper = choose_stepper(model, rows, request.max_tokens) if fast else stepper_for(model)
     if searches:
         found = run_search(stepper, prompts, request, beam_settings, contrastive)
     else:

@@ -73,6 +73,12 @@ class Request:
     propose: int
     scored: bool = True  # whether anybody will look at the logprobs
 
+    @property
+    def only_likeliest(self) -> bool:
+        """Whether each token is the likeliest by the model's own logits, and nothing else is asked for."""
+        sampling = self.sampling
+        return sampling.greedy and not sampling.changes and self.guide is None and not self.scored
+
 
 def make_request(model: Model, settings: GenerationSettings, *, n: int = 1, samples: bool = True) -> Request:
     """Check the settings and fill in the defaults; `samples` is False for searches, which never draw."""

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.decode.fast import choose_stepper
 from heedful.decode.request import Request, check_prompt, free_context, prefix_ids, vocab_size
 from heedful.decode.sampling import Sampling, check_tokens_left, draw
-from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
+from heedful.decode.stepper import EagerStepper, Stepper
 from heedful.models.base import State
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def speculate(stepper: Stepper, row: GeneratedRow, request: Request) -> Iterator
         source = LookUp(request.lookup, vocab_size(model), model.device)
     else:
         assert request.draft is not None
-        source = Draft(stepper_for(request.draft), row.prompt, request, row.limit)
+        source = Draft(choose_stepper(request.draft, 1, row.limit), row.prompt, request, row.limit)
     start, prompt = row.before, torch.tensor([row.prompt], device=model.device)
     after = stepper.prefill(prompt, length=len(start) + row.limit).float()  # (1, V)
     rewind, read, out = Rewind(stepper, proposals), list[int](), list[int]()

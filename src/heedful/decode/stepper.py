@@ -24,6 +24,7 @@ from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import FixedState, RecurrentState, SlidingKV, StateGroup
 
+MAX_BURST = 64  # tokens that a row may write before the host looks
 MAX_CAPACITY_AHEAD = 4096  # positions allocated at once; a state that needs more grows
 
 
@@ -109,6 +110,14 @@ class EagerStepper:
     def extend(self, tokens: Tensor) -> Tensor:
         with evaluation_mode(self.model):
             return self.model.step(tokens, self.state)
+
+    @torch.no_grad()
+    def step_greedily(self, tokens: Tensor, count: int) -> Tensor:
+        """Append tokens (B,) and go on with the likeliest for `count` steps; return those, (B, count)."""
+        found = [self.step(tokens).float().argmax(-1)]
+        for _ in range(count - 1):
+            found.append(self.step(found[-1]).float().argmax(-1))
+        return torch.stack(found, 1)
 
     def reorder(self, index: Tensor) -> None:
         self.state.reorder(index)

@@ -1,8 +1,10 @@
-"""When a model must be stepped plainly: a fast stepper computes what it knows of parts, not their `forward`.
+"""When a model must be stepped plainly, and whether it is still the model that a step was recorded from.
 
-So every part must be of a class it knows, exactly, and do what that class was written to do: no subclass, no
-`forward` put in the place of another, no hook. Anything else is computed by the plain stepper, which calls
-the parts themselves.
+A stepper with kernels of its own computes what it knows of parts, not their `forward`. So every part must be
+of a class it knows, exactly, and do what that class was written to do: no subclass, no `forward` put in the
+place of another, no hook (`find_fallback_reason`). A recorded step of the model's own parts is whatever they
+are; only what acts beside them, a hook or a method put in place of another, must run at every step and is not
+recorded (`find_recording_obstacle`). Anything else is computed by the plain stepper.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from heedful.decode.stepper import EagerStepper
-from heedful.models.base import LM, Model
+from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, ParallelBlock, Stack
@@ -63,7 +65,11 @@ class FastStepper(EagerStepper):
     def check_model(self) -> None:
         """Find out whether the fast way computes the model as it is now."""
         self.hooks = RemovableHandle.next_id
-        self.fallback_reason = find_fallback_reason(self.model)
+        self.fallback_reason = self.find_reason()
+
+    def find_reason(self) -> str | None:
+        """Return why the fast way does not compute the model as it is now; None if it does."""
+        return find_fallback_reason(self.model)
 
     def can_step_fast(self, watch: Watch | None) -> bool:
         """Whether the next step need not be plain, as far as the model is concerned."""
@@ -77,12 +83,8 @@ def find_fallback_reason(model: Model) -> str | None:
 
     Costs some microseconds for each module, so that it can be asked before every text.
     """
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
-        return "a forward hook is registered for all modules"
-    if nn.Module.__call__ is not nn.Module._wrapped_call_impl:
-        return "nn.Module.__call__ was replaced"
-    if torch.is_autocast_enabled(model.device.type):
-        return "torch.autocast is on"
+    if (outside := outside_change(model)) is not None:
+        return outside
     kinds, device = set[type](), model.device
     for module in model.modules():
         reason = part_change(module) or tensor_change(module, device)
@@ -91,6 +93,33 @@ def find_fallback_reason(model: Model) -> str | None:
             return f"{name or 'the model'} {reason}"
         kinds.add(type(module))
     return next((reason for kind in kinds if (reason := class_change(kind)) is not None), None)
+
+
+def outside_change(model: Model) -> str | None:
+    """Return what acts on every module's call; None if nothing does."""
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return "a forward hook is registered for all modules"
+    if nn.Module.__call__ is not nn.Module._wrapped_call_impl:
+        return "nn.Module.__call__ was replaced"
+    if torch.is_autocast_enabled(model.device.type):
+        return "torch.autocast is on"
+    return None
+
+
+def find_recording_obstacle(model: Model) -> str | None:
+    """Return why a step of the model's own parts cannot be recorded once and replayed; None if it can."""
+    if (outside := outside_change(model)) is not None:
+        return outside
+    kind = type(model)
+    if kind.step not in (LM.step, Seq2Seq.step) or kind.start not in (LM.start, Seq2Seq.start):  # type: ignore[attr-defined]
+        return f"{kind.__name__} has a step of its own"
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"{name or 'the model'} has a forward hook"
+        replaced = [n for n in module.__dict__ if callable(getattr(type(module), n, None))]
+        if replaced:
+            return f"{name or 'the model'} has another {min(replaced)} than other {type(module).__name__}s"
+    return None
 
 
 def part_change(module: nn.Module) -> str | None:
@@ -143,16 +172,20 @@ def is_original(kind: type, name: str, method: Any) -> bool:
     return method.__globals__ is home and bool(method.__code__.co_qualname == f"{kind.__name__}.{name}")
 
 
-def model_fingerprint(model: LM) -> list[object]:
+def model_fingerprint(model: Model) -> list[object]:
     """Return what a recorded step is written from: the parts, their numbers, and where their tensors are.
 
-    It changes when a part is swapped, a number of one is set, or a tensor is put in the place of another; not
-    when values change where they are, which a recorded step reads.
+    It changes when a part is swapped, a number of one is set, a method of a class is replaced, or a tensor is
+    put in the place of another; not when values change where they are, which a recorded step reads. It does
+    not hold the model itself, so that what was recorded goes when the model does.
     """
     found: list[object] = [model.config]
+    kinds = {base for module in model.modules() for base in type(module).__mro__ if base is not object}
+    for kind in sorted(kinds, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}"):
+        found += [method for method in vars(kind).values() if isinstance(method, FunctionType)]
     for module in model.modules():
-        found.append(module)
         if module is not model:
+            found.append(module)
             values = [v for name, v in module.__dict__.items() if name[0] != "_" and name != "training"]
             found += [value for value in values if isinstance(value, PLAIN_VALUES)]
         for held in (module._parameters, module._buffers):

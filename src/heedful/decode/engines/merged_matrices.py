@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -122,15 +123,13 @@ def merge_layers(*layers: nn.Module) -> MergedMatrix:
     )
 
 
-@dataclass
 class MergedMatrices:
-    """The merged matrices of a model, made once and kept for every number of rows."""
+    """The merged matrices of a model, made once and kept for every number of rows; they do not keep it."""
 
-    model: LM
-    by_part: dict[int, dict[str, MergedMatrix]] = field(default_factory=dict)
-    owners: Counter[int] = field(default_factory=Counter)  # how many layers have each tensor, by its id
-
-    def __post_init__(self) -> None:
+    def __init__(self, model: LM) -> None:
+        self.owner = weakref.ref(model)
+        self.by_part: dict[int, dict[str, MergedMatrix]] = {}
+        self.owners: Counter[int] = Counter()  # how many layers have each tensor, by its id
         for part in self.model.modules():
             if isinstance(part, Attention):
                 self.by_part[id(part)] = {
@@ -146,6 +145,12 @@ class MergedMatrices:
                 self.by_part[id(part)] = {"up": merge_layers(part.up), "down": merge_layers(part.down)}
             elif isinstance(part, LMHead):
                 self.by_part[id(part)] = {"head": merge_layers(part.out)}
+
+    @property
+    def model(self) -> LM:
+        model = self.owner()
+        assert model is not None, "the model is gone"
+        return model
 
     def check_unshared(self, *layers: nn.Module) -> tuple[nn.Module, ...]:
         """The layers, if no other has one of their tensors: merging would leave that one's behind."""

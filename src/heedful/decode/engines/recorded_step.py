@@ -33,6 +33,7 @@ from heedful.decode.engines.merged_matrices import (
 from heedful.kernels import gpu_attend as A
 from heedful.kernels import gpu_int8 as I
 from heedful.kernels import gpu_rows as R
+from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block, ParallelBlock
@@ -56,14 +57,8 @@ class StepKernels:
         self, matrices: MergedMatrices, rows: int, capacity: int, choice: KernelChoice,
         attending: AttentionPlan, cache_dtype: torch.dtype | None = None, only: str = "",
     ) -> None:  # fmt: skip
-        model = matrices.model
-        self.model, self.matrices, self.rows, self.capacity, self.choice = (
-            model,
-            matrices,
-            rows,
-            capacity,
-            choice,
-        )
+        model, self.matrices = matrices.model, matrices
+        self.rows, self.capacity, self.choice = rows, capacity, choice
         self.device, self.dtype = model.device, compute_dtype(model)
         self.cache_dtype, self.attending = cache_dtype or self.dtype, attending
         heads = max((m.kv_heads for m in model.modules() if isinstance(m, Attention)), default=1)
@@ -81,6 +76,15 @@ class StepKernels:
         self.launches: list[Callable[[], Any]] = []
         self.tables: dict[int, tuple[Tensor, Tensor]] = {}
         self.write()
+
+    @property
+    def model(self) -> LM:
+        return self.matrices.model
+
+    @property
+    def nbytes(self) -> int:
+        """What its caches take."""
+        return sum(t.nbytes for cache in self.caches for t in cache)
 
     def write(self) -> None:
         model = self.model

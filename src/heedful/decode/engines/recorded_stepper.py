@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from heedful.decode.engines.fallback import FastStepper, UnsupportedPart, model_fingerprint
+from heedful.decode.engines.graph_stepper import rounded_capacity
 from heedful.decode.engines.merged_matrices import AttentionPlan, KernelChoice, MergedMatrices
 from heedful.decode.engines.numba_stepper import first_positions, kv_caches
 from heedful.decode.engines.recorded_prefill import can_prefill, prefill_prompt
 from heedful.decode.engines.recorded_step import StepKernels
+from heedful.decode.engines.recordings import RecordingPool
 from heedful.decode.engines.tuning import default_kernels, record_graph, tune_attention, tune_products
-from heedful.decode.stepper import Stepper, greedy_logits
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
@@ -58,8 +62,29 @@ def full_kv_caches(state: PartState | None) -> list[KV] | None:
     return None if found is None or any(isinstance(kv, SlidingKV) for kv in found) else cast(list[KV], found)
 
 
+@dataclass
+class MergedRecording:
+    """The kernels of a step over their buffers, and the graphs of them: with and without feeding back."""
+
+    key: object
+    kernels: StepKernels
+    replay: Callable[[], None]
+    replay_fed: Callable[[], None]
+
+    @property
+    def nbytes(self) -> int:
+        return self.kernels.nbytes
+
+
+RECORDINGS: RecordingPool[MergedRecording] = RecordingPool()
+# What was merged of a model: its fingerprint then, the matrices, or why there are none.
+MERGED: weakref.WeakKeyDictionary[Model, tuple[list[object], MergedMatrices | None, str | None]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 class RecordedStepper(FastStepper):
-    """Steps as replays of a graph, recorded once for a number of rows and a length.
+    """Steps as replays of a graph of few kernels, recorded once for a number of rows and a length.
 
     `tuned` measures kernels when it meets a number of rows for the first time (seconds). `kept` is the type
     of the keys and values that are kept: the model's own, or float8_e4m3fn with half of what many long rows
@@ -80,6 +105,7 @@ class RecordedStepper(FastStepper):
         super().__init__(model, chunk)
         self.device = model.device
         self.kernels: StepKernels | None = None
+        self.lease: weakref.finalize[..., object] | None = None
         self.at = -1  # what the device's counter says
         self.tune, self.cache_dtype, self.attending = tune, cache_dtype, attending
         self.choice: KernelChoice = {}
@@ -106,16 +132,17 @@ class RecordedStepper(FastStepper):
     def merge(self) -> str | None:
         """Merge the matrices, unless it was done for the model as it is; return why it cannot be, or None."""
         assert isinstance(self.model, LM)
-        if model_fingerprint(self.model) != self.merged_from:
-            self.kernels, self.refusal, self.rates, self.attention = None, None, {}, {}
-            try:
-                with evaluation_mode(self.model):
-                    self.matrices = MergedMatrices(self.model)
-                self.choice = default_kernels(self.matrices)
-                StepKernels(self.matrices, 1, 8, self.choice, AttentionPlan())
-            except UnsupportedPart as reason:
-                self.refusal = str(reason)
-            self.merged_from = model_fingerprint(self.model)
+        found = model_fingerprint(self.model)
+        if found != self.merged_from:
+            self.kernels, self.rates, self.attention = None, {}, {}
+            known = MERGED.get(self.model)
+            if known is None or known[0] != found:
+                matrices, refusal = try_merging(self.model)
+                found = model_fingerprint(self.model)  # the matrices may have moved
+                known = MERGED[self.model] = (found, matrices, refusal)
+            self.merged_from, matrices, self.refusal = known
+            if matrices is not None:
+                self.matrices, self.choice = matrices, default_kernels(matrices)
         return self.refusal
 
     @torch.no_grad()
@@ -128,19 +155,17 @@ class RecordedStepper(FastStepper):
                 self.matrices, rows, capacity, self.cache_dtype
             )
         how = self.attending or self.attention.get(rows, AttentionPlan())
-        kernels = StepKernels(self.matrices, rows, capacity, self.choice, how, self.cache_dtype)
-        self.kernels = kernels
-        self.replay = record_graph(kernels.run, kernels.device)
-
-        def feed() -> None:
-            """A step that writes the likeliest token itself, and reads it in the next."""
-            kernels.run()
-            torch.argmax(kernels.logits, -1, out=kernels.tokens)
-            kernels.written.index_copy_(1, kernels.past.long(), kernels.tokens[:, None])
-
-        self.replay_fed = record_graph(feed, kernels.device)
+        key = (rows, capacity, tuple(sorted(self.choice.items())), how, self.cache_dtype, self.merged_from)
+        if self.lease is not None:
+            self.lease()  # the old caches may be taken, or go
+        found = RECORDINGS.take(self.model, key)
+        if found is None:
+            kernels = StepKernels(self.matrices, rows, capacity, self.choice, how, self.cache_dtype)
+            found = record_kernels(key, kernels)
+        self.lease = RECORDINGS.lend(found, self, self.model)
+        self.kernels, self.replay, self.replay_fed = found.kernels, found.replay, found.replay_fed
         self.at = -1
-        return kernels
+        return found.kernels
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
@@ -151,7 +176,7 @@ class RecordedStepper(FastStepper):
         rows, need, kernels = len(prompt), max(length, prompt.shape[1] + 1), self.kernels
         if kernels is None or kernels.rows != rows or kernels.capacity < need:
             self.kernels = kernels = None  # the old caches go first
-            kernels = self.make(rows, -(-need // 64) * 64)
+            kernels = self.make(rows, rounded_capacity(need))
         with evaluation_mode(self.model):
             state = self.model.new_state(rows, need)
             state.parts = full_length_state(state.parts, self.cache_dtype)
@@ -188,6 +213,18 @@ class RecordedStepper(FastStepper):
         self.count(1)
         return self.kernels.logits
 
+    @torch.no_grad()
+    def step_greedily(self, tokens: Tensor, count: int) -> Tensor:
+        if not self.can_step_fast(None) or not self.prepare(len(tokens), count):
+            return super().step_greedily(tokens, count)
+        assert self.kernels is not None
+        begin = self.state.past
+        self.kernels.tokens.copy_(tokens)
+        for _ in range(count):
+            self.replay_fed()
+        self.count(count)
+        return self.kernels.written[:, begin + 1 : begin + 1 + count].clone()
+
     def reorder(self, index: Tensor) -> None:
         super().reorder(index)
         self.at = -1
@@ -203,16 +240,19 @@ class RecordedStepper(FastStepper):
         if state.valid is not None:
             state.valid = torch.cat((state.valid, state.valid.new_ones(len(state.valid), steps)), 1)
 
-    def prepare(self, rows: int) -> bool:
-        """Bring the device's counters and caches to where the state is; False if this step must be plain."""
+    def prepare(self, rows: int, count: int = 1) -> bool:
+        """Bring the device's counters and caches to where the state is, with room for `count` more.
+
+        False if this step must be plain.
+        """
         assert isinstance(self.model, LM)
         state, kernels = self.state, self.kernels
         held = full_kv_caches(state.parts)
         if held is None:
             return False
-        self.model.check_reach(state.past + 1, self.model.embed, state.valid)
-        if kernels is None or kernels.rows != rows or kernels.capacity <= state.past:
-            kernels = self.make(rows, max(2 * state.past, 64))
+        self.model.check_reach(state.past + count, self.model.embed, state.valid)
+        if kernels is None or kernels.rows != rows or kernels.capacity < state.past + count:
+            kernels = self.make(rows, rounded_capacity(2 * (state.past + count)))
         for kv, (k, v) in zip(held, kernels.caches, strict=True):
             if kv.k is not k and kv.k is not None and kv.v is not None:
                 k[:, :, : state.past], v[:, :, : state.past] = (
@@ -232,14 +272,30 @@ class RecordedStepper(FastStepper):
     @torch.no_grad()
     def greedy(self, prompt: Tensor, count: int, valid: Tensor | None = None) -> Tensor:
         """Return the likeliest tokens (B, count). Each is fed back on the device: the host never waits."""
-        steps = greedy_logits(cast(Stepper, self), prompt, count, valid)
-        first = next(steps).argmax(-1)
-        if not self.can_step_fast(None) or not self.prepare(len(prompt)):
-            return torch.stack([first, *(logits.argmax(-1) for logits in steps)], 1)
-        assert self.kernels is not None
-        begin = self.state.past
-        self.kernels.tokens.copy_(first)
-        for _ in range(count - 1):
-            self.replay_fed()
-        self.count(count - 1)
-        return torch.cat((first[:, None], self.kernels.written[:, begin + 1 : begin + count]), 1)
+        first = self.prefill(prompt, valid, prompt.shape[1] + count).argmax(-1)
+        if count == 1:
+            return first[:, None]
+        return torch.cat((first[:, None], self.step_greedily(first, count - 1)), 1)
+
+
+def try_merging(model: LM) -> tuple[MergedMatrices | None, str | None]:
+    """Merge the matrices of a model and see whether its step can be written; else return why not."""
+    try:
+        with evaluation_mode(model):
+            matrices = MergedMatrices(model)
+        StepKernels(matrices, 1, 8, default_kernels(matrices), AttentionPlan())
+    except UnsupportedPart as reason:
+        return None, str(reason)
+    return matrices, None
+
+
+def record_kernels(key: object, kernels: StepKernels) -> MergedRecording:
+    """Record the step, alone and with the likeliest token written and read in the next."""
+
+    def feed() -> None:
+        kernels.run()
+        torch.argmax(kernels.logits, -1, out=kernels.tokens)
+        kernels.written.index_copy_(1, kernels.past.long(), kernels.tokens[:, None])
+
+    replay = record_graph(kernels.run, kernels.device)
+    return MergedRecording(key, kernels, replay, record_graph(feed, kernels.device))

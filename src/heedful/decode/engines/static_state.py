@@ -76,9 +76,10 @@ class StaticState:
             if length > self.memory_capacity:
                 raise InputError(f"a source of {length} tokens does not fit into {self.memory_capacity}")
             known = None if state.memory_mask is None else state.memory_mask.valid
+            valid_rows = True if known is None else known[rows]  # before it is overwritten: it may be ours
             self.memory[slots, :length] = state.memory[rows]
             self.memory_valid[slots] = False
-            self.memory_valid[slots, :length] = True if known is None else known[rows]
+            self.memory_valid[slots, :length] = valid_rows
 
     def release(self, slot: int) -> None:
         """Let a slot stand still at its beginning: a step computes it, and nobody looks."""

@@ -1,0 +1,285 @@
+"""The stepper for every family on a GPU: a step of the model's own parts over static state, recorded once.
+
+    embed → blocks → head, as one CUDA graph for a number of rows and a capacity
+
+No part is written a second time: whatever the model is made of is recorded as it is. Prompts are read by the
+plain pass and copied into the static state; steps, a few tokens at once (speculation), beams and rows that
+end are done there. On a CPU the same step runs without a graph, as the definition of what is recorded.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from heedful.decode.engines.fallback import FastStepper, find_recording_obstacle, model_fingerprint
+from heedful.decode.engines.recordings import RecordingPool
+from heedful.decode.engines.static_state import StaticState
+from heedful.decode.stepper import MAX_BURST, erasable
+from heedful.devices import capture_graph
+from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
+from heedful.nn.context import PartState, Watch
+from heedful.nn.state import SlidingKV, StateGroup
+
+MIN_CAPACITY, MIN_MEMORY = 64, 16
+CAPACITY_STEP = 1024  # beyond it, capacities are multiples of this; below, powers of two
+MAX_TOKENS_RECORDED = 16  # tokens at once that are recorded, if they come often
+USES_BEFORE_RECORDING = 3  # of a number of tokens at once
+
+
+def rounded_capacity(need: int, least: int = MIN_CAPACITY) -> int:
+    """Return a size of which there are few: a power of two, then multiples of CAPACITY_STEP."""
+    need = max(need, least)
+    return -(-need // CAPACITY_STEP) * CAPACITY_STEP if need > CAPACITY_STEP else 1 << (need - 1).bit_length()
+
+
+class Recording:
+    """A static state and the graphs of steps over it. It holds nothing of the model but addresses."""
+
+    def __init__(self, key: object, static: StaticState) -> None:
+        self.key, self.static = key, static
+        device, rows = static.past.device, static.rows
+        self.tokens: dict[int, Tensor] = {}  # what is read, by the number of tokens at once
+        self.logits: dict[tuple[int, bool], Tensor] = {}  # what comes out, by that and whether it is fed back
+        self.replays: dict[tuple[int, bool], Callable[[], None]] = {}
+        self.written = torch.zeros(rows, MAX_BURST, dtype=torch.long, device=device)
+        self.cursor = torch.zeros(1, dtype=torch.long, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.static.nbytes
+
+    def buffer(self, count: int) -> Tensor:
+        """Where the `count` tokens at once of every row are read from."""
+        if count not in self.tokens:
+            self.tokens[count] = torch.zeros(
+                self.static.rows, count, dtype=torch.long, device=self.static.past.device
+            )
+        return self.tokens[count]
+
+    def run(self, model: LM | Seq2Seq, count: int = 1, feed: bool = False) -> Tensor:
+        """Take one step and return the logits (rows, count, V), a buffer that the next step overwrites.
+
+        With `feed` the likeliest token is written at the cursor and is what the next step reads.
+        """
+        self.ready(model, count, feed)
+        if self.cursor.device.type == "cuda":
+            self.replays[count, feed]()
+        else:
+            self.launch(model, count, feed)
+        return self.logits[count, feed]
+
+    def ready(self, model: LM | Seq2Seq, count: int = 1, feed: bool = False) -> None:
+        """Record a step, unless it is or there is no device to record on."""
+        if self.cursor.device.type == "cuda" and (count, feed) not in self.replays:
+            self.replays[count, feed] = self.record(model, count, feed)
+
+    def launch(self, model: LM | Seq2Seq, count: int, feed: bool) -> None:
+        logits = self.static.step(model, self.buffer(count))
+        self.logits[count, feed] = logits
+        if feed:
+            best = logits[:, -1:].argmax(-1)
+            self.written.index_copy_(1, self.cursor, best)
+            self.buffer(1).copy_(best)
+            self.cursor.add_(1).remainder_(MAX_BURST)
+
+    def record(self, model: LM | Seq2Seq, count: int, feed: bool) -> Callable[[], None]:
+        """Take the step once, to compile and allocate what it needs; put back what it changed; record it."""
+        changed = [self.buffer(count), self.cursor, *self.static.changed_by_step()]
+        before = [t.clone() for t in changed]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(side):
+                self.launch(model, count, feed)
+        finally:
+            torch.cuda.current_stream().wait_stream(side)
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
+        graph = torch.cuda.CUDAGraph()
+        with capture_graph(graph):
+            self.launch(model, count, feed)
+        return graph.replay
+
+
+RECORDINGS: RecordingPool[Recording] = RecordingPool()
+# Models whose step could not be recorded: what they were then, and why.
+REFUSED: weakref.WeakKeyDictionary[Model, tuple[list[object], str]] = weakref.WeakKeyDictionary()
+
+
+class GraphStepper(FastStepper):
+    """Steps as replays of one recorded step of the model's own parts.
+
+    `fallback_reason` says why steps are plain; None if they are not. What somebody watches, or a state that
+    somebody asks for, is computed plainly for that call and goes on from there.
+    """
+
+    def __init__(self, model: Model, chunk: int | None = None) -> None:
+        self._state, self.is_static = State(None), False
+        super().__init__(model, chunk)
+        self.recording: Recording | None = None
+        self.lease: weakref.finalize[..., object] | None = None
+        self.rows = self.length = self.longest = 0
+        self.uses: dict[int, int] = {}
+        self.check_model()
+
+    def find_reason(self) -> str | None:
+        refused = REFUSED.get(self.model)
+        if refused is not None and refused[0] == model_fingerprint(self.model):
+            return refused[1]
+        return find_recording_obstacle(self.model)
+
+    @property
+    def state(self) -> State:
+        """The ordinary state; asked for while decoding, it shares the static state's memory."""
+        if self.is_static:
+            assert self.recording is not None
+            self._state, self.is_static = self.recording.static.to_state(), False
+            if self.rows < self.recording.static.rows:
+                self._state.reorder(torch.arange(self.rows, device=self.model.device))
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state, self.is_static = state, False
+
+    @property
+    def past(self) -> int:
+        return self._state.past
+
+    def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
+        self.check_model()
+        start = prompt.shape[1] if isinstance(self.model, LM) else 1
+        self.length = min(length, start + CAPACITY_STEP)
+        return super().prefill(prompt, valid, length)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
+        if not self.can_step_fast(watch) or not self.prepare(len(tokens), 1):
+            return super().step(tokens, watch)
+        return self.run(tokens[:, None])[:, -1]
+
+    @torch.no_grad()
+    def extend(self, tokens: Tensor) -> Tensor:
+        count = tokens.shape[1]
+        self.uses[count] = self.uses.get(count, 0) + 1
+        often = self.uses[count] > USES_BEFORE_RECORDING or self.model.device.type != "cuda"
+        few = count <= min(MAX_TOKENS_RECORDED, most_at_once(self._state.parts))
+        if few and often and self.can_step_fast(None) and self.prepare(len(tokens), count):
+            return self.run(tokens)
+        return super().extend(tokens)
+
+    @torch.no_grad()
+    def step_greedily(self, tokens: Tensor, count: int) -> Tensor:
+        """Append tokens (B,) and go on with the likeliest, `count` steps on the device; those (B, count)."""
+        if not self.can_step_fast(None) or not self.prepare(len(tokens), count, feed=True):
+            return super().step_greedily(tokens, count)
+        assert self.recording is not None
+        recording = self.recording
+        recording.buffer(1)[: self.rows].copy_(tokens[:, None])
+        recording.cursor.zero_()
+        with evaluation_mode(self.model):
+            for _ in range(count):
+                recording.run(self.model, feed=True)
+        self.count(count)
+        return recording.written[: self.rows, :count].clone()
+
+    def run(self, tokens: Tensor) -> Tensor:
+        """Read tokens (B, T) by a recorded step; logits (B, T, V)."""
+        assert self.recording is not None
+        self.recording.buffer(tokens.shape[1])[: self.rows].copy_(tokens)
+        with evaluation_mode(self.model):
+            logits = self.recording.run(self.model, tokens.shape[1])
+        self.count(tokens.shape[1])
+        return logits[: self.rows]
+
+    def count(self, steps: int) -> None:
+        """Count positions that were written on the device."""
+        self._state.past += steps
+        self.longest += steps
+
+    def prepare(self, rows: int, count: int, feed: bool = False) -> bool:
+        """Have a recorded step over static state with room for `count` more; False if there is none."""
+        embed = self.model.embed if isinstance(self.model, LM) else self.model.decoder_embed
+        at_once = 1 if feed else count
+        if self.is_static and rows == self.rows:
+            assert self.recording is not None
+            if self.longest + count <= self.recording.static.capacity:
+                self.model.check_reach(self.longest + count, embed, None)
+                return self.is_recorded(at_once, feed)
+            self.length = 2 * self.longest
+        state = self.state
+        end = state.past + count
+        self.model.check_reach(end, embed, state.valid)
+        memory = 0 if state.memory is None else rounded_capacity(state.memory.shape[1], MIN_MEMORY)
+        try:
+            self.take(rows, rounded_capacity(max(self.length, end)), memory)
+        except TypeError as reason:  # a state of another kind than ours
+            return self.refuse(str(reason))
+        return self.is_recorded(at_once, feed)
+
+    def take(self, rows: int, capacity: int, memory: int) -> None:
+        """Copy the state into a recording of this size: the present one, one that waits, or a new one."""
+        state, key = self.state, (rows, capacity, memory, model_fingerprint(self.model))
+        with torch.inference_mode(False), torch.no_grad():
+            found = self.recording
+            if found is None or found.key != key:
+                found = RECORDINGS.take(self.model, key) or Recording(
+                    key, StaticState(state, rows, capacity, memory)
+                )
+            found.static.write(state)
+        if found is not self.recording:
+            if self.lease is not None:
+                self.lease()
+            self.recording, self.lease = found, RECORDINGS.lend(found, self, self.model)
+        self._state, self.is_static = State(found.static.parts, state.past), True
+        self.rows, self.longest = rows, int(found.static.past.max())
+
+    def is_recorded(self, count: int, feed: bool) -> bool:
+        """Record the step unless it is; False if it cannot be, and the model is then stepped plainly."""
+        assert self.recording is not None
+        try:
+            with evaluation_mode(self.model):
+                self.recording.ready(self.model, count, feed)
+        except Exception as error:
+            return self.refuse(f"its step cannot be recorded: {str(error).splitlines()[0]}")
+        return True
+
+    def refuse(self, reason: str) -> bool:
+        """Step plainly from now on, until the model is another."""
+        self.fallback_reason = reason
+        REFUSED[self.model] = (model_fingerprint(self.model), reason)
+        return False
+
+    def reorder(self, index: Tensor) -> None:
+        if not self.is_static or len(index) > self.rows:
+            return self.state.reorder(index)
+        assert self.recording is not None
+        static, self.rows = self.recording.static, len(index)
+        rest = torch.arange(len(index), static.rows, device=index.device)
+        static.reorder(torch.cat((index, rest)))
+        static.past[len(index) :] = 0
+        static.active[len(index) :] = 0
+        if len(rest):
+            self.longest = int(static.past.max())  # the longest row may have left
+        return None
+
+    def crop(self, length: int) -> None:
+        newest = self.past - length
+        if not self.is_static or newest > erasable(self._state.parts):
+            self.state.crop(length)
+        elif newest > 0:
+            assert self.recording is not None
+            self.recording.static.past.sub_(self.recording.static.active, alpha=newest)
+            self.count(-newest)
+
+
+def most_at_once(part: PartState | None) -> float:
+    """Return how many tokens a static state reads at once: as many as the spare slots of a window."""
+    if isinstance(part, StateGroup):
+        return min(map(most_at_once, part.parts.values()), default=math.inf)
+    return part.spare if isinstance(part, SlidingKV) else math.inf

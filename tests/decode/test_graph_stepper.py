@@ -1,0 +1,245 @@
+"""The stepper over static state writes what the plain one writes, for every family, whatever is done to it.
+
+Without a GPU the step is not recorded but run: the same code in all else.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heedful
+from heedful.decode.bursts import decode_bursts
+from heedful.decode.engines.graph_stepper import RECORDINGS, GraphStepper, rounded_capacity
+from heedful.decode.loop import make_rows
+from heedful.decode.request import GenerationSettings, encode_prompts, make_request
+from heedful.decode.stepper import EagerStepper
+from heedful.errors import InputError
+from heedful.models.base import Model, Seq2Seq
+from heedful.nn.context import Watch
+from tests.properties.tiny import DECODERS, GENERATORS, ids, source_ids, tiny
+
+DEVICE = os.environ.get("HEED_TEST_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"beams": 3, "n": 2},
+    "samples": {"temperature": 1.0, "n": 3, "seed": 5},
+    "lookup": {"lookup": 1, "propose": 3},
+}
+
+
+def on_device(family: str) -> Model:
+    return tiny(family).to(DEVICE)
+
+
+def given(model: Model) -> list[list[int]]:
+    """Prompts of different lengths, so that rows are padded."""
+    rows: list[list[int]] = ((source_ids if isinstance(model, Seq2Seq) else ids)(model, 3, 9)).tolist()
+    return [rows[0], rows[1][:5], rows[2][:7]]
+
+
+def prompt(model: Model, rows: int = 2, length: int = 6) -> Tensor:
+    return (source_ids if isinstance(model, Seq2Seq) else ids)(model, rows, length).to(DEVICE)
+
+
+def tokens_of(model: Model, rows: int = 2, length: int = 1) -> Tensor:
+    return ids(model, rows, length).to(DEVICE)
+
+
+def near(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).abs().max() <= 1e-4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", GENERATORS)
+def test_texts_are_those_of_the_plain_stepper(family: str, way: str) -> None:
+    model = on_device(family)
+    settings = {"max_tokens": 8, "eos": [7], "details": True, **WAYS[way]}
+    stepper = GraphStepper(model)
+    got, want = (heedful.generate(s, given(model), **settings) for s in (stepper, EagerStepper(model)))
+    assert stepper.fallback_reason is None
+    flat = lambda found: [g for row in found for g in (row if isinstance(row, list) else [row])]
+    assert [g.ids for g in flat(got)] == [g.ids for g in flat(want)]
+    assert [g.score for g in flat(got)] == pytest.approx([g.score for g in flat(want)], abs=1e-3)
+
+
+@pytest.mark.parametrize("family", GENERATORS)
+def test_tokens_fed_back_on_the_device_are_those_of_a_loop(family: str) -> None:
+    model = on_device(family)
+    steppers = GraphStepper(model), EagerStepper(model)
+    got, want = (s.prefill(prompt(model)) for s in steppers)
+    assert near(got, want)
+    first = want.argmax(-1)
+    found = [torch.cat([s.step_greedily(first, 3), s.step_greedily(first, 4)], 1) for s in steppers]
+    assert torch.equal(*found)
+    assert steppers[0].past == steppers[1].past
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "deepseek-v2", "t5", "mamba", "lstm", "rnnsearch"])
+def test_a_watched_step_is_plain_and_the_next_one_goes_on_from_it(family: str) -> None:
+    model = on_device(family)
+    steppers = GraphStepper(model), EagerStepper(model)
+    valid = torch.arange(6) >= torch.tensor([[2], [0]])
+    for s in steppers:
+        s.prefill(prompt(model), valid.to(DEVICE))
+    token = tokens_of(model)[:, 0]
+    for watch in (None, Watch("*"), None, None):
+        got, want = (s.step(token, watch) for s in steppers)
+        assert near(got, want)
+    assert steppers[0].fallback_reason is None
+    assert steppers[0].is_static
+
+
+@pytest.mark.parametrize("family", GENERATORS)
+def test_rows_leave_and_are_copied(family: str) -> None:
+    model = on_device(family)
+    steppers = GraphStepper(model), EagerStepper(model)
+    for s in steppers:
+        s.prefill(prompt(model, 3))
+    token = tokens_of(model, 4)[:, 0]
+    for index in ([2, 0, 1], [1, 2], [0], [0, 0, 0, 0]):
+        for s in steppers:
+            s.reorder(torch.tensor(index, device=DEVICE))
+        for _ in range(2):
+            got, want = (s.step(token[: len(index)]) for s in steppers)
+            assert near(got, want)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "deepseek-v3", "t5"])
+def test_guesses_are_taken_back(family: str) -> None:
+    model = on_device(family)
+    steppers = GraphStepper(model), EagerStepper(model)
+    for s in steppers:
+        s.prefill(prompt(model))
+        s.step(tokens_of(model)[:, 0])
+    for _ in range(5):
+        got, want = (s.extend(tokens_of(model, 2, 3)) for s in steppers)
+        assert near(got, want)
+        for s in steppers:
+            s.crop(s.past - 2)
+    got, want = (s.step(tokens_of(model)[:, 0]) for s in steppers)
+    assert near(got, want)
+
+
+def test_a_text_longer_than_its_room_gets_more() -> None:
+    model = on_device("llama")
+    steppers = GraphStepper(model), EagerStepper(model)
+    first = steppers[1].prefill(prompt(model)).argmax(-1)
+    steppers[0].prefill(prompt(model))
+    assert torch.equal(*(torch.cat([s.step_greedily(first, 50) for _ in range(2)], 1) for s in steppers))
+    assert steppers[0].recording is not None
+    assert steppers[0].recording.static.capacity == 128
+
+
+def test_learned_positions_end_where_the_plain_stepper_ends() -> None:
+    model = on_device("gpt2")
+    context = model.config.context  # type: ignore[attr-defined]
+    for stepper in (GraphStepper(model), EagerStepper(model)):
+        stepper.prefill(prompt(model, 1, context - 1))
+        stepper.step(tokens_of(model, 1)[:, 0])
+        with pytest.raises(InputError, match="learned positions"):
+            stepper.step(tokens_of(model, 1)[:, 0])
+
+
+def test_the_next_call_takes_over_what_the_last_recorded_and_two_at_once_do_not_share() -> None:
+    model = on_device("t5")
+    first = GraphStepper(model)
+    first.step(first.prefill(prompt(model)).argmax(-1))
+    second = GraphStepper(model)
+    second.step(second.prefill(prompt(model)).argmax(-1))
+    assert first.recording is not second.recording
+    known = first.recording
+    del first
+    third = GraphStepper(model)
+    third.step(third.prefill(prompt(model)).argmax(-1))
+    assert third.recording is known
+
+
+def test_what_is_recorded_goes_with_the_model() -> None:
+    model = on_device("gpt2")
+    heedful.generate(GraphStepper(model), [5, 6, 7], max_tokens=4, eos=[])
+    before = len(RECORDINGS.idle)
+    assert model in RECORDINGS.idle
+    copy.deepcopy(model)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        del model
+        assert len(RECORDINGS.idle) == before - 1  # at once, not when garbage is collected
+    finally:
+        if collecting:
+            gc.enable()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mamba", "t5"])
+def test_a_hook_is_called_at_every_step(family: str) -> None:
+    model = on_device(family)
+    stepper = GraphStepper(model)
+    token = stepper.prefill(prompt(model)).argmax(-1)
+    stepper.step(token)
+    seen: list[int] = []
+    handle = model.head.register_forward_hook(lambda *_: seen.append(1))  # type: ignore[union-attr]
+    for _ in range(3):
+        stepper.step(token)
+    assert len(seen) == 3
+    assert stepper.fallback_reason == "head has a forward hook"
+    handle.remove()
+    stepper.prefill(prompt(model))
+    assert stepper.fallback_reason is None
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_weights_that_are_replaced_are_used(family: str) -> None:
+    model = on_device(family)
+    stepper = GraphStepper(model)
+    stepper.step(stepper.prefill(prompt(model)).argmax(-1))
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            if number % 2:
+                parameter.mul_(1.1)
+            else:
+                parameter.data = parameter.data * 1.1
+    token = stepper.prefill(prompt(model)).argmax(-1)
+    plain = EagerStepper(model)
+    plain.prefill(prompt(model))
+    assert near(stepper.step(token), plain.step(token))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5", "lstm"])
+def test_bursts_write_what_steps_write_when_rows_end_at_different_times(family: str) -> None:
+    model = on_device(family)
+    settings: dict[str, Any] = {"max_tokens": 23, "eos": [7, 11, 30]}
+    request = replace(make_request(model, GenerationSettings(**settings)), scored=False)
+    stepper, prompts = GraphStepper(model), encode_prompts(model, given(model))
+    rows = make_rows(model, prompts, request)
+    pieces = list(decode_bursts(stepper, rows, prompts.prefill(stepper, 1, 32)))
+    found = [[p.token for p in pieces if p.row == number] for number in range(3)]
+    want = heedful.generate(EagerStepper(model), given(model), details=True, **settings)
+    assert [ids[: len(w.ids)] for ids, w in zip(found, want, strict=True)] == [w.ids for w in want]
+    assert [row.finish for row in rows] == [w.finish for w in want]
+
+
+def test_a_burst_ends_where_a_row_reaches_its_context() -> None:
+    model = on_device("gpt2")
+    context = model.config.context  # type: ignore[attr-defined]
+    texts = [ids(model, 1, context - 3)[0].tolist(), ids(model, 1, 4)[0].tolist()]
+    request = replace(make_request(model, GenerationSettings(max_tokens=12, eos=[])), scored=False)
+    stepper, prompts = GraphStepper(model), encode_prompts(model, texts)
+    pieces = list(
+        decode_bursts(stepper, make_rows(model, prompts, request), prompts.prefill(stepper, 1, context))
+    )
+    found = [[p.token for p in pieces if p.row == number] for number in range(2)]
+    assert found == heedful.generate(EagerStepper(model), texts, max_tokens=12, eos=[])
+
+
+def test_capacities_are_few() -> None:
+    assert [rounded_capacity(n) for n in (1, 64, 65, 600, 1024, 1025, 3000)] == [
+        64, 64, 128, 1024, 1024, 2048, 3072,
+    ]  # fmt: skip

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ import torch
 from fastapi.testclient import TestClient
 
 import heedful
+from heedful.inspect.inputs import Input
 from heedful.inspect.lens import loss_by_position
+from tests.browser.conftest import Server
 from tests.studio.conftest import SEQUENCES, TEXT, get
 
 
@@ -73,3 +78,36 @@ def test_speed_is_measured_at_lengths_that_the_model_reads(client: TestClient, k
     assert (found["write"] is None) == (kind == "encoder")
     names: dict[str, Any] = {}
     exec(compile(found["python"], "snippet", "exec"), names)
+
+
+@pytest.mark.parametrize("route", ["losses", "speed"])
+def test_a_client_that_leaves_lets_go_of_the_model(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    """Every pass takes a third of a second, and a dozen of them are to be made."""
+    server = Server(models, tmp_path).start()
+    runs, run = [], Input.run
+
+    def slow(self: Input, *args: Any, **more: Any) -> Any:
+        runs.append(time.perf_counter())
+        time.sleep(0.3)
+        return run(self, *args, **more)
+
+    held = server.app.state.studio.registry.get("decoder")
+    monkeypatch.setattr(Input, "run", slow)
+    body = json.dumps({"model": "decoder", "text": " ".join([TEXT] * 12), "window": 6}).encode()
+    head = f"Host: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n"
+    request = {
+        "losses": f"POST /api/losses HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body,
+        "speed": f"GET /api/models/decoder/speed HTTP/1.1\r\n{head}\r\n".encode(),
+    }[route]
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(request)
+        while len(runs) < 2:
+            time.sleep(0.02)
+    left = time.perf_counter()
+    while held.worker.waiting and time.perf_counter() < left + 10:
+        time.sleep(0.02)
+    server.stop()
+    assert not held.worker.waiting
+    assert runs[-1] < left + 1.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 
+from heedful.server.json_response import json_bytes
 from heedful.studio.snippets import VIEWS
 from tests.studio.conftest import KINDS, SEQUENCES, TEXT, get, tensor, traced
 
@@ -90,3 +92,13 @@ def test_the_lines_of_a_task_print_its_result(client: TestClient) -> None:
     assert ran(client.post("/api/compare", json=body).json()["python"])[0]
     body = {"model": "encoder", "word": "cat", "sentences": ["the cat"]}
     assert ran(client.post("/api/space/contextual", json=body).json()["python"])[0]
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+@pytest.mark.parametrize(
+    "path", ["surprisal", "reach", "neighbours?count=3&name=embed.output", "attribution?method=gradient"]
+)
+def test_the_snippet_is_the_call_that_gave_the_answer(client: TestClient, kind: str, path: str) -> None:
+    answer = get(client, f"/api/trace/{traced(client, kind)['id']}/{path}")
+    _, names = ran(answer.pop("python"))
+    assert json.loads(json_bytes(names["seen"].to_dict())) == answer

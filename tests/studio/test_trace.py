@@ -305,7 +305,7 @@ def test_a_head_at_its_mean_is_that_of_the_library(
     assert found["change"]["kl"] == pytest.approx(want.change.tolist(), abs=1e-7)
     names: dict[str, Any] = {}
     exec(compile(found["python"], "snippet", "exec"), names)
-    assert names["changed"].change.tolist() == pytest.approx(want.change.tolist(), abs=1e-6)
+    assert names["seen"].change.tolist() == pytest.approx(want.change.tolist(), abs=1e-6)
     group = plain["groups"][-1]["name"]
     effects = effects_of(client, plain, group, mean=True)
     assert effects[layer][0] == pytest.approx(

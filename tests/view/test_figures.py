@@ -16,9 +16,9 @@ import heedful
 from heedful import view
 from heedful.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.inspect.attention import attention as attended
+from heedful.view.charts import ticks
 from heedful.view.figure import Figure
 from heedful.view.html_export import for_script, pack, unpack
-from heedful.view.layout import ticks
 from heedful.view.token_labels import brief, percent, spell_token, visible_text
 from tests.properties.tiny import ALL, tiny
 

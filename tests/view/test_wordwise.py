@@ -15,8 +15,15 @@ from heedful import view
 from heedful.errors import InputError
 from heedful.inspect.inputs import reading
 from heedful.models.base import Model
-from heedful.view.table import pick_heads
-from heedful.view.word_grouping import by_words, group_words, join_pieces, marks, side, word_names
+from heedful.view.pattern_selection import (
+    by_words,
+    group_words,
+    join_pieces,
+    marks,
+    select_pattern,
+    side,
+    word_names,
+)
 from tests.properties.tiny import tiny
 
 PIECES = [
@@ -138,7 +145,7 @@ def test_keys_outside_a_window_are_hatched_too() -> None:
     model = tiny("mistral")
     figure = view.attention(model, [5, 9, 2, 7, 11, 3, 8, 4])
     window = model.config.window
-    masked = pick_heads(figure.data).masked
+    masked = select_pattern(figure.data).masked
     for t in range(8):
         for s in range(8):
             assert masked[t, s] == (s > t or t - s >= window), (t, s)

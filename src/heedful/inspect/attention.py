@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from heedful.errors import InputError, nearest
 from heedful.inspect.inputs import Input, Text, floats, part_at, reading
+from heedful.inspect.prediction import special_ids
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import LM, Model
 from heedful.nn.context import Watch
@@ -117,15 +119,17 @@ def _pattern(model: Model, name: str, value: Tensor, names: dict[Side, tuple[str
 
 @dataclass(frozen=True)
 class HeadScore:
-    """What one head does, in five numbers. Those of order are None where the keys are another sequence's."""
+    """What one head does, in a few numbers. Those of order are None where the keys are another sequence's."""
 
     name: str
     head: int
     entropy: float  # in bits, the mean over queries
-    distance: float | None  # Σ_j p_ij |i − j|, the mean over queries
-    previous: float | None  # mean p(i, i−1)
-    first: float | None  # mean p(i, 0), i > 0: where heads look that look nowhere
+    distance: float | None = None  # Σ_j p_ij |i − j|, the mean over queries
+    previous: float | None = None  # mean p(i, i−1)
+    first: float | None = None  # mean p(i, 0), i > 0: where heads look that look nowhere
     induction: float | None = None  # mean p(i, j), j what followed the last token like i (Olsson et al. 2022)
+    diagonal: float | None = None  # mean p(i, i)
+    special: float | None = None  # the mean share of tokens that stand for no text: [CLS], </s> …
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -146,25 +150,39 @@ def head_scores(
     """
     seen = attention(model, text, target)
     repeated = _induction(model, induction, seed) if induction and isinstance(model, LM) else {}
-    out = []
+    ids, special = {"tokens": seen.input.ids, "target": seen.input.target}, special_ids(model)
+    out: list[HeadScore] = []
     for name, pattern in seen.patterns.items():
-        p = shares(pattern.values)
-        entropy = torch.special.entr(p).sum(-1).mean(-1) / math.log(2)
-        distance, previous, first = (None, None, None) if pattern.cross else _order(p)
-        for head in range(pattern.heads):
-            at = lambda scores, h=head: None if scores is None else float(scores[h])
-            order = [at(scores) for scores in (distance, previous, first, repeated.get(name))]
-            out.append(HeadScore(name, head, float(entropy[head]), *order))
+        path = name.removesuffix(".pattern")
+        side = key_side(path, part_at(model, path), has_target=seen.input.target is not None)
+        marks = torch.tensor([token in special for token in cast(Tensor, ids[side])[0].tolist()])
+        found = pattern_scores(name, pattern.values, ordered=not pattern.cross, marks=marks)
+        more = repeated.get(name)
+        out += [
+            score if more is None else replace(score, induction=float(more[score.head])) for score in found
+        ]
     return out
 
 
-def _order(p: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Mean distance, share of the previous token, share of the first; (H,) each."""
-    where = torch.arange(p.shape[-1], device=p.device)
-    distance = (p * (where[:, None] - where).abs()).sum(-1).mean(-1)
-    if p.shape[-1] < 2:
-        return distance, None, None
-    return distance, p.diagonal(-1, -2, -1).mean(-1), p[:, 1:, 0].mean(-1)
+def pattern_scores(
+    name: str, pattern: Tensor, *, ordered: bool, marks: Tensor | None = None
+) -> list[HeadScore]:
+    """Scores of the heads of one pattern (H, T, S) from its weights alone.
+
+    `ordered` says that rows and columns are the same tokens in one order, `marks` which keys are special.
+    """
+    p = shares(pattern).cpu()
+    T, S = p.shape[-2:]
+    found: dict[str, Tensor] = {"entropy": torch.special.entr(p).sum(-1).mean(-1) / math.log(2)}
+    if ordered:
+        found["distance"] = (p * (torch.arange(T)[:, None] - torch.arange(S)).abs()).sum(-1).mean(-1)
+        found["diagonal"] = p.diagonal(0, -2, -1).mean(-1)
+    if ordered and S > 1:
+        found |= {"previous": p.diagonal(-1, -2, -1).mean(-1), "first": p[:, 1:, 0].mean(-1)}
+    if marks is not None:
+        found["special"] = p[..., marks].sum(-1).mean(-1)
+    values = {score: tensor.tolist() for score, tensor in found.items()}
+    return [HeadScore(name, h, **{score: row[h] for score, row in values.items()}) for h in range(len(p))]
 
 
 def _induction(model: LM, length: int, seed: int) -> dict[str, Tensor]:
@@ -177,6 +195,36 @@ def _induction(model: LM, length: int, seed: int) -> dict[str, Tensor]:
         name: shares(p.values).diagonal(1 - length, -2, -1)[:, 1:].mean(-1)
         for name, p in seen.patterns.items()
     }
+
+
+def pool_pattern(pattern: Tensor, size: int) -> Tensor:
+    """(H, T, S) → (H, ≤ size, ≤ size): the largest entry of each tile; of signed ones the largest by size."""
+    values = pattern.detach().float()
+    T, S = values.shape[-2:]
+    if size >= max(T, S):
+        return values
+    shape = (min(T, size), min(S, size))
+    high = F.adaptive_max_pool2d(values, shape)
+    if not bool((values < 0).any()):
+        return high
+    low = -F.adaptive_max_pool2d(-values, shape)
+    return torch.where(high >= -low, high, low)
+
+
+def value_effects(model: Model, path: str, pattern: Tensor, v: Tensor) -> Tensor:
+    """(H, T, S): ‖a_ij v_j W_O‖, the size of what key j adds to query i through a head of the part at `path`
+
+    (Kobayashi et al. 2020, eq. 5.) A weight says how much is taken, this how much there was to take.
+    `pattern` is (H, T, S), `v` are the values (H or fewer, S, K).
+    """
+    pattern, v = pattern.float(), v.float()
+    if v.shape[0] != pattern.shape[0]:  # several query heads share one value head
+        v = v.repeat_interleave(pattern.shape[0] // v.shape[0], 0)
+    out = part_at(model, path)._modules.get("o")
+    if isinstance(out, nn.Linear) and out.weight.shape[1] == v.shape[0] * v.shape[2]:
+        matrix = out.weight.detach().float().unflatten(1, (v.shape[0], v.shape[2]))  # (D, H, K)
+        v = torch.einsum("hsk,dhk->hsd", v, matrix)
+    return pattern.abs() * v.norm(dim=-1)[:, None, :]
 
 
 def rollout(model: Model, text: Text | Input, target: Text | None = None, *, side: str = "") -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heedful.errors import InputError
 from heedful.inspect.inputs import Input, Text, answer_id, choices, floats, part_at, reading, stack_of
+from heedful.inspect.prediction import divergence
 from heedful.models.base import Model
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention, CrossAttention
@@ -105,8 +106,7 @@ class Ablation:
     @property
     def change(self) -> Tensor:
         """KL(plain ‖ changed) of each prediction, in nats."""
-        p, q = (t.double().log_softmax(-1) for t in (self.plain, self.logits))
-        return (p.exp() * (p - q)).sum(-1)[0]
+        return divergence(self.plain, self.logits)[0]
 
     def to_dict(self) -> dict[str, Any]:
         return {name: floats(getattr(self, name)) for name in ("logits", "plain", "change")}

@@ -11,6 +11,7 @@ from torch import Tensor
 from heedful.inspect.attention import attention
 from heedful.inspect.change import means
 from heedful.inspect.inputs import Input, Text, reading
+from heedful.inspect.prediction import divergence
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 
@@ -73,16 +74,8 @@ def each_head_effect(
     for start in range(0, len(every), rows):
         batch = every[start : start + rows]
         changed = inputs.run(model, _AblatedHeads(batch, usual, checkpoint), repeat=len(batch))
-        for (path, head), change in zip(batch, _changes(plain, changed), strict=True):
-            yield HeadEffect(path, head, change)
-
-
-def _changes(baseline: Tensor, ablated_logits: Tensor) -> list[float]:
-    """KL(plain ‖ changed) of each row, the mean over its positions."""
-    p, out = baseline[0].double().log_softmax(-1), []
-    for row in ablated_logits:
-        out.append(float((p.exp() * (p - row.double().log_softmax(-1))).sum(-1).mean()))
-    return out
+        for (path, head), row in zip(batch, changed, strict=True):
+            yield HeadEffect(path, head, float(divergence(plain[0], row).mean()))
 
 
 def head_effects(

@@ -82,6 +82,15 @@ def reading(model: Model, text: Text | Input, target: Text | None = None, *, wri
     return Input(ids, names_of(model, ids), written, names_of(model, written))
 
 
+def probe_input(model: Model) -> Input:
+    """Return two or three tokens that any model reads, to see what comes out."""
+    vocab = min(table.vocab for table in model.tables.values())
+    ids = torch.tensor([[min(i, vocab - 1) for i in (5, 6, 7)]], device=model.device)
+    if isinstance(model, Seq2Seq):
+        return Input(ids, names_of(model, ids), ids[:, :2], names_of(model, ids[:, :2]))
+    return Input(ids, names_of(model, ids))
+
+
 def is_pair(text: Any) -> bool:
     """Whether two texts are given."""
     return isinstance(text, tuple) and len(text) == 2 and all(isinstance(t, str) for t in text)

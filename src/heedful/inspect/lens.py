@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -26,10 +27,15 @@ class Lens:
     tokens: tuple[str, ...]
     logits: Tensor
 
+    @cached_property
+    def log_probabilities(self) -> Tensor:
+        """log p (L, T, V)."""
+        return self.logits.float().log_softmax(-1)
+
     def top(self, count: int = 5) -> list[list[list[tuple[str, float]]]]:
         """The likeliest tokens and their probabilities, by layer and position."""
-        best = self.logits.float().softmax(-1).topk(min(count, self.logits.shape[-1]), -1)
-        values, indices = best.values.tolist(), best.indices.tolist()
+        best = self.log_probabilities.topk(min(count, self.logits.shape[-1]), -1)
+        values, indices = best.values.exp().tolist(), best.indices.tolist()
         return [
             [list(zip(names_of(self.model, i), p, strict=True)) for i, p in zip(ids, probs, strict=True)]
             for ids, probs in zip(indices, values, strict=True)
@@ -38,6 +44,20 @@ class Lens:
     def ranks(self, token: int) -> Tensor:
         """The rank of a token at every layer and position, 0 the likeliest: (L, T)."""
         return (self.logits > self.logits[..., token, None]).sum(-1)
+
+    def final_ranks(self) -> Tensor:
+        """The rank that each layer gives to what the last one finds likeliest: (L, T)."""
+        final = self.logits[-1].argmax(-1).expand(len(self.logits), -1)[..., None]
+        return (self.logits > self.logits.gather(-1, final)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """The entropy of each layer's prediction in bits: (L, T)."""
+        return torch.special.entr(self.log_probabilities.exp()).sum(-1) / math.log(2)
+
+    def surprisal(self, ids: Tensor) -> Tensor:
+        """−log₂ p of the token that follows each position, of the ids (T,) that were read: (L, T−1)."""
+        follows = ids[1:].expand(len(self.logits), -1)[..., None]
+        return self.log_probabilities[:, :-1].gather(-1, follows)[..., 0] / -math.log(2)
 
     def to_dict(self, count: int = 5) -> dict[str, Any]:
         return {"layers": list(self.layers), "tokens": list(self.tokens), "top": self.top(count)}
@@ -85,16 +105,19 @@ class Surprisal:
 
 @torch.no_grad()
 def surprisal(
-    model: Model, text: Text | Input, target: Text | None = None, *, mask: int | None = None
-) -> Surprisal:
+    model: Model, text: Text | Input, target: Text | None = None, *, mask: int | None = None,
+    checkpoint: Callable[[], None] = lambda: None,
+) -> Surprisal:  # fmt: skip
     """−log₂ p(x_t | x_<t); of an encoder −log₂ p(x_t | all others), each token masked in turn.
 
     (The second: Salazar et al. 2020.) `mask` is the id that hides a token, where no tokenizer says it.
+    `checkpoint` is called before each pass and may raise to stop.
     """
     given = reading(model, text, target)
     word_head(model)  # an error where the head predicts no words
     if isinstance(model, LM) and not model.causal:
-        return _mask_positions(model, given, mask)
+        return _mask_positions(model, given, mask, checkpoint)
+    checkpoint()
     logp = F.log_softmax(given.run(model).float(), -1)[0]
     said = logp[:-1].gather(-1, given.read[0, 1:, None])[:, 0] / -math.log(2)
     return Surprisal(given.names, (None, *said.tolist()))
@@ -111,7 +134,9 @@ class Losses:
         return {"loss": list(self.loss), "count": list(self.count)}
 
 
-def loss_by_position(model: Model, texts: Sequence[Text | Input]) -> Losses:
+def loss_by_position(
+    model: Model, texts: Sequence[Text | Input], *, checkpoint: Callable[[], None] = lambda: None
+) -> Losses:
     """What a model gains from what came before: the mean over texts of −log p(x_t | x_<t), for each place t
 
     (Kaplan et al. 2020 §4.) A model that uses its context gets surer with t; one that forgets stays as it is.
@@ -119,7 +144,7 @@ def loss_by_position(model: Model, texts: Sequence[Text | Input]) -> Losses:
     sums: dict[int, list[float]] = {}
     longest = 0
     for text in texts:
-        bits = surprisal(model, text).bits
+        bits = surprisal(model, text, checkpoint=checkpoint).bits
         longest = max(longest, len(bits))
         for t, value in enumerate(bits):
             if value is not None:
@@ -128,7 +153,7 @@ def loss_by_position(model: Model, texts: Sequence[Text | Input]) -> Losses:
     return Losses(tuple(map(mean, range(longest))), tuple(len(sums.get(t, ())) for t in range(longest)))
 
 
-def _mask_positions(model: LM, inputs: Input, mask: int | None) -> Surprisal:
+def _mask_positions(model: LM, inputs: Input, mask: int | None, checkpoint: Callable[[], None]) -> Surprisal:
     hide = getattr(model.tokenizer, "mask", None) if mask is None else mask
     if hide is None:
         raise InputError("an encoder is asked with each token hidden in turn: give mask=, the id that hides")
@@ -139,6 +164,7 @@ def _mask_positions(model: LM, inputs: Input, mask: int | None) -> Surprisal:
         if token in special:
             bits.append(None)
             continue
+        checkpoint()
         hidden = ids.clone()
         hidden[t] = hide
         logits = replace(inputs, ids=hidden[None]).run(model).float()

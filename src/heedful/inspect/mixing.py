@@ -6,8 +6,10 @@ Captions of figures and pages come from here; no model is known by name.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import Decoding
@@ -83,6 +85,50 @@ def mixers_of(model: Model) -> list[dict[str, Any]]:
         if by is not None:
             rows.setdefault((path.partition(".")[0], by, window_of(part)), []).append(path)
     return [{"stack": s, "by": by, "window": w, "paths": paths} for (s, by, w), paths in rows.items()]
+
+
+@dataclass(frozen=True)
+class AttentionGroup:
+    """Layers that attend alike, such as decoder.cross: one row of thumbnails each."""
+
+    name: str
+    stack: str
+    layers: tuple[str, ...]
+    kind: str
+    causal: bool
+    cross: bool
+    queries: Side  # whose tokens label the rows: those read, or the words written
+    keys: Side
+    windows: tuple[int | None, ...] = ()  # of each layer: how many tokens it sees at most
+    leaves_out: str = ""  # what the layer does beside its pattern
+
+    @property
+    def title(self) -> str:
+        side = {"encoder": "source", "decoder": "target"}.get(self.stack, "")
+        return f"{side} over source" if self.cross else f"{side} over itself".strip() if side else "self"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"title": self.title}
+
+
+def attention_groups(model: Model) -> list[AttentionGroup]:
+    """Return every part that has a pattern, by its stack and its word in the block."""
+    found: dict[tuple[str, str], list[tuple[str, Part]]] = {}
+    for path, part in parts_of(model):
+        if part.pattern_kind is not None:
+            stack, _, *rest = path.split(".")
+            found.setdefault((stack, ".".join(rest) or "look"), []).append((path, part))
+    out = []
+    for (stack, word), parts in found.items():
+        path, part = parts[0]
+        cross, has_target = attends_to_source(part), isinstance(model, Seq2Seq)
+        out.append(AttentionGroup(
+            f"{stack}.{word}", stack, tuple(path for path, _ in parts), part.pattern_kind or "effective",
+            not cross and (stack == "decoder" or (isinstance(model, LM) and model.causal)), cross,
+            row_side(path, part, has_target=has_target), key_side(path, part, has_target=has_target),
+            tuple(window_of(part) for _, part in parts), part.pattern_leaves_out,
+        ))  # fmt: skip
+    return out
 
 
 def position_type(model: Model) -> str:

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Request
+from starlette.responses import Response
 
+from heedful.server.json_response import Json
+from heedful.studio import snippets
 from heedful.studio.model_registry import LoadedModel, ModelRegistry
 from heedful.studio.traces import Trace, Traces
 from heedful.studio.workers import Clients
@@ -26,7 +29,9 @@ class Studio:
     traces: Traces = field(default_factory=Traces)
     clients: Clients = field(default_factory=Clients)
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    listening: threading.Lock = field(default_factory=threading.Lock)  # for warnings: see playing.play
+    listening: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # for warnings: see task_runner.run_task
     stopping: Callable[[], bool] = lambda: False  # whether the server is going down: streams end then
 
     def look_at_trace(self, id: str) -> Look:
@@ -51,6 +56,15 @@ class Look:
         held = self.held
         return held.run(lambda: function(held))
 
+    def call(self, function: Callable[..., T], **options: Any) -> T:
+        """Call `function(model, input, …)` on what the trace read, in the model's thread."""
+        return self.run(lambda held: function(held.sequence, self.trace.given, **options))
+
+    def answer(self, function: Callable[..., Any], shown: str = "", **options: Any) -> Response:
+        """Answer with what such a call gives, and with the lines that make the same call."""
+        found = self.call(function, **options).to_dict()
+        return Json(found | {"python": snippets.of_call(self.trace, function, shown, **options)})
+
 
 def studio_of(request: Request) -> Studio:
     found: Studio = request.app.state.studio
@@ -58,6 +72,7 @@ def studio_of(request: Request) -> Studio:
 
 
 def look_at(id: str, request: Request) -> Look:
+    """The trace that a path names."""
     return studio_of(request).look_at_trace(id)
 
 

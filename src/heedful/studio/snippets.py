@@ -1,84 +1,61 @@
-"""The Python behind a figure: lines that run as they stand and give the same numbers."""
+"""The Python behind a number: the call that computed it, in lines that run as they stand."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import heedful
+from heedful import view
+from heedful.inspect.attention import attention, head_scores, rollout
+from heedful.inspect.change import ablate
+from heedful.inspect.effects import head_effects
+from heedful.inspect.gradients import attribution, gradient_by_distance
+from heedful.inspect.lens import logit_lens, neighbours, surprisal
+from heedful.inspect.states import states
 from heedful.studio.model_registry import Entry
 
 if TYPE_CHECKING:
     from heedful.studio.traces import Trace
 
-# What each view adds: its imports, and its last lines. {given} is text and target, {options} what was chosen.
-VIEWS: dict[str, tuple[str, str]] = {
-    "attention": (
-        "from heedful.inspect.attention import attention",
-        "seen = attention(model, {given})\nprint(seen[{name!r}].values[{head}])  # (queries, keys)",
-    ),
-    "words": (
-        "import heedful.view",
-        "print(heedful.view.attention(model, {given}, {options}).to_csv())",
-    ),
-    "heads": (
-        "from heedful.inspect.attention import head_scores",
-        "for score in head_scores(model, {given}):\n    print(score)",
-    ),
-    "rollout": (
-        "from heedful.inspect.attention import rollout",
-        "print(rollout(model, {given}, side={side!r}))",
-    ),
-    "effects": (
-        "from heedful.inspect.effects import head_effects",
-        "print(head_effects(model, {given}{mean}))",
-    ),
-    "tensor": (
-        "from heedful.inspect.inputs import reading",
-        "watch = heedful.Watch({name!r})\nreading(model, {given}).run(model, watch)\nprint(watch[{name!r}])",
-    ),
-    "states": (
-        "from heedful.inspect.inputs import reading",
-        'watch = heedful.Watch("*")\nreading(model, {given}).run(model, watch)\n'
-        "for name in watch:\n    print(name, tuple(watch[name].shape))",
-    ),
-    "lens": (
-        "from heedful.inspect.lens import logit_lens",
-        "lens = logit_lens(model, {given})\nfor layer, top in zip(lens.layers, lens.top(5)):\n"
-        "    print(layer, top[-1])",
-    ),
-    "surprisal": ("from heedful.inspect.lens import surprisal", "print(surprisal(model, {given}))"),
-    "neighbours": (
-        "from heedful.inspect.lens import neighbours",
-        "print(neighbours(model, {given}, name={name!r}, count={count}))",
-    ),
-    "reach": (
-        "from heedful.inspect.gradients import gradient_by_distance",
-        "print(gradient_by_distance(model, {text}).relative)",
-    ),
-    "attribution": (
-        "from heedful.inspect.gradients import attribution",
-        "print(attribution(model, {given}, answer={answer!r}, position={position}, method={method!r}))",
-    ),
-    "steps": ("", "print(heedful.explain(model, {given}, {options}))"),
-    "next_token": (
-        "from heedful.inspect.inputs import reading",
-        "logits = reading(model, {given}).run(model)[0, {position}]\n"
-        "best = logits.float().softmax(-1).topk(10)\n"
-        "print(list(zip(model.tokenizer.tokens(best.indices.tolist()), best.values.tolist())))",
-    ),
-    "output": (
-        "from heedful.inspect.inputs import reading",
-        "print(reading(model, {given}).run(model))",
-    ),
-    "ablate": (
-        "from heedful.inspect.change import ablate",
-        "changed = ablate(model, {given}, {options}{mean})\nprint(changed.change)  # nats, at each position",
-    ),
-}  # fmt: skip
+# What each view calls, and what it shows of the result.
+CALLS: dict[str, tuple[Callable[..., Any], str]] = {
+    "attention": (attention, "[{name!r}].values[{head}]"),
+    "words": (view.attention, ".to_csv()"),
+    "heads": (head_scores, ""),
+    "rollout": (rollout, ""),
+    "effects": (head_effects, ""),
+    "states": (states, ""),
+    "lens": (logit_lens, ".top(5)"),
+    "surprisal": (surprisal, ""),
+    "neighbours": (neighbours, ""),
+    "reach": (gradient_by_distance, ".relative"),
+    "attribution": (attribution, ""),
+    "steps": (heedful.explain, ""),
+    "ablate": (ablate, ".change"),
+}
+# What each view prints of the pass itself: `logits`, and what was watched under a name.
+PASSES = {
+    "tensor": "print(watch[{name!r}])",
+    "output": "print(logits)",
+    "next_token": "best = logits[0, {position}].float().softmax(-1).topk(10)\n"
+    "print(list(zip(model.tokenizer.tokens(best.indices.tolist()), best.values.tolist())))",
+}
+VIEWS = (*CALLS, *PASSES)
+
+
+class Code(str):
+    """A piece of Python that stands in a snippet as it is, and not as a string."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def loading(entry: Entry) -> str:
-    """The line that gives `model`, or `vectors`."""
+    """Return the line that gives `model`, or `vectors`."""
     if entry.vectors:
         return f"vectors = heedful.Word2Vec.load({str(entry.path)!r})"
     loaded_model = f"heedful.load({entry.name!r})"
@@ -86,59 +63,96 @@ def loading(entry: Entry) -> str:
 
 
 def script(entry: Entry, lines: str, imports: str = "") -> str:
-    head = ["import heedful"] + ([imports] if imports else [])
-    return "\n".join([*head, "", loading(entry), lines])
+    """Return lines behind those that load the model."""
+    return "\n".join(["import heedful", *([imports] if imports else []), "", loading(entry), lines])
 
 
-def of_trace(trace: Trace, view: str, **options: Any) -> str:
-    """A view of what a trace read; ids stand in place of the text where the text alone would not do."""
-    text, first, needs = repr(trace.text), "", ""
-    if trace.text is None:
-        text = repr(trace.given.ids[0].tolist())
+def call_text(function: Callable[..., Any], *arguments: Any, **options: Any) -> tuple[str, str]:
+    """Return the line that imports a function, and its call; options that are None are left out."""
+    said = [repr(a) for a in arguments] + [f"{k}={v!r}" for k, v in options.items() if v is not None]
+    name = function.__name__
+    if getattr(heedful, name, None) is function:
+        imports, name = "", f"heedful.{name}"
+    elif getattr(view, name, None) is function:
+        imports, name = "import heedful.view", f"heedful.view.{name}"
+    else:
+        imports = f"from {function.__module__} import {name}"
+    return imports, f"{name}({', '.join(said)})"
+
+
+def of_model(entry: Entry, function: Callable[..., Any], *arguments: Any, **options: Any) -> str:
+    """Return the lines that print `function(model, …)`."""
+    imports, call = call_text(function, Code("model"), *arguments, **options)
+    return script(entry, f"print({call})", imports)
+
+
+def of_trace(trace: Trace, view_name: str, **options: Any) -> str:
+    """Return the lines of a view of what a trace read; a function takes those options that it knows."""
+    if trace.edits.any and view_name in ("attention", "words"):
+        name = str(options.get("name") or options.get("layer")).removesuffix(".pattern") + ".pattern"
+        return of_pass(trace, "tensor", name=name)
+    if view_name in PASSES:
+        return of_pass(trace, view_name, **options)
+    function, shown = CALLS[view_name]
+    return of_call(trace, function, shown.format(**{"name": "", "head": 0} | options), **options)
+
+
+def of_call(trace: Trace, function: Callable[..., Any], shown: str = "", **options: Any) -> str:
+    """Return the lines that call `function(model, text, …)` on what a trace read, and print what is shown."""
+    known = inspect.signature(function).parameters
+    given, first, needs = input_code(trace)
+    if options.pop("mean", None):
+        options["mean"], more = mean_code(trace)
+        needs += more
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        kept = options
+    else:
+        kept = {name: value for name, value in options.items() if name in known}
+    arguments = given if "target" in known else given[:1]
+    imports, call = call_text(function, Code("model"), *arguments, **kept)
+    return script(trace.entry, f"{first}seen = {call}\nprint(seen{shown})", (needs + imports).strip())
+
+
+def of_pass(
+    trace: Trace, view_name: str = "output", lines: str = "", imports: str = "", **options: Any
+) -> str:
+    """Return the lines that run the model as the trace did, which gives `logits`, and then other lines."""
+    given, first, needs = input_code(trace)
+    edits, names = trace.edits, [options["name"]] if view_name == "tensor" else []
+    needs += "from heedful.inspect.inputs import reading\n"
+    watch = f"watch = heedful.Watch({', '.join(map(repr, names))})\n" if names else ""
+    if edits.any:
+        usual, more = mean_code(trace) if edits.mean is not None else (None, "")
+        needs += "from heedful.inspect.change import without\n" + more
+        options_said = {"heads": dict(edits.heads), "layers": list(edits.layers)} | (
+            {"mean": usual} if usual is not None else {}
+        )
+        said = ", ".join(f"{k}={v!r}" for k, v in options_said.items())
+        watch = f"watch = without(model, {said})\n" + (f"watch.names = {tuple(names)!r}\n" if names else "")
+    run = f"logits = reading(model, {', '.join(map(repr, given))}).run(model{', watch' if watch else ''})\n"
+    last = lines or PASSES[view_name].format(**{"position": -1, "name": ""} | options)
+    return script(trace.entry, first + watch + run + last, (needs + imports).strip())
+
+
+def input_code(trace: Trace) -> tuple[list[Any], str, str]:
+    """Return what a trace read as arguments, the lines before, and imports; ids if the text would not do."""
+    text: Any = trace.text
+    first = needs = ""
+    if text is None:
+        text = trace.given.ids[0].tolist()
         if trace.given.types is not None:  # ids alone do not say which of two texts a token is of
             types = trace.given.types.tolist()
-            first, needs = f"given = Input(torch.tensor([{text}]), (), types=torch.tensor({types}))\n", _TYPED
-            text = "given"
-    given = text if trace.given.target is None else f"{text}, {trace.given.target[0].tolist()!r}"
-    if trace.edits.any and view == "words":
-        view, options = "attention", {"name": options["layer"], "head": options["head"]}
-    if trace.edits.any and view in ("attention", "tensor", "next_token", "output"):
-        return script(trace.entry, first + _edit_lines(trace, view, (given, text), options), needs + _EDITED)
-    imports, lines = VIEWS[view]
-    spread = ", ".join(f"{k}={v!r}" for k, v in options.items() if v is not None and k != "mean")
-    defaults: Mapping[str, Any] = {"name": "", "head": 0, "side": "", "count": 5, "position": -1}
-    values = dict(defaults) | {"answer": None, "method": "integrated"} | options
-    values["mean"] = _mean(trace, text) if options.get("mean") else ""
-    needs += "from heedful.inspect.inputs import reading\n" * values["mean"].startswith(", mean=reading")
-    lines = first + lines.format(given=given, text=text, options=spread, **values)
-    return script(trace.entry, lines, needs + imports)
-
-
-def edits_of(trace: Trace) -> dict[str, Any]:
-    """What was switched off, as keywords."""
-    edits = trace.edits
-    return {"heads": dict(edits.heads), "layers": list(edits.layers), "mean": edits.mean is not None}
-
-
-def _mean(trace: Trace, text: str) -> str:
-    """The keyword that puts a mean in the place of what is off: over a reference, or over what was read."""
-    if trace.edits.reference is not None:
-        return f", mean={trace.edits.reference!r}"
+            first = f"given = Input(torch.tensor([{text}]), (), types=torch.tensor({types}))\n"
+            text, needs = Code("given"), "import torch\nfrom heedful.inspect.inputs import Input\n"
     target = trace.given.target
-    return f", mean={text}" if target is None else f", mean=reading(model, {text}, {target[0].tolist()!r})"
+    return [text] if target is None else [text, target[0].tolist()], first, needs
 
 
-_TYPED = "import torch\nfrom heedful.inspect.inputs import Input\n"
-_EDITED = "from heedful.inspect.change import without\nfrom heedful.inspect.inputs import reading"
-
-
-def _edit_lines(trace: Trace, view: str, read: tuple[str, str], options: Mapping[str, Any]) -> str:
-    given, text = read
-    heads, layers = dict(trace.edits.heads), list(trace.edits.layers)
-    usual = _mean(trace, text) if trace.edits.mean is not None else ""
-    watch = f"watch = without(model, heads={heads!r}, layers={layers!r}{usual})"
-    run = f"logits = reading(model, {given}).run(model, watch)"
-    if view in ("next_token", "output"):
-        return f"{watch}\n{run}\nprint(logits[0, {options.get('position', -1)}])"
-    name = str(options.get("name", "")).removesuffix(".pattern") + ".pattern" * (view == "attention")
-    return f"{watch}\nwatch.names = ({name!r},)\n{run}\nprint(watch[{name!r}])"
+def mean_code(trace: Trace) -> tuple[Any, str]:
+    """Return what takes the place of what is off, a reference or what was read, and what it must import."""
+    if trace.edits.reference is not None:
+        return trace.edits.reference, ""
+    given, _, _ = input_code(trace)
+    if len(given) == 1:
+        return given[0], ""
+    return Code(f"reading(model, {given[0]!r}, {given[1]!r})"), "from heedful.inspect.inputs import reading\n"

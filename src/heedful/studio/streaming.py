@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import to_thread
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from heedful.server.json_response import Json
@@ -14,6 +16,10 @@ from heedful.studio.error_responses import error_response
 from heedful.studio.model_registry import LoadedModel
 from heedful.studio.workers import Ticket
 
+if TYPE_CHECKING:
+    from heedful.studio.shared_state import Studio
+
+T = TypeVar("T")
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 LISTEN_SECONDS = 0.5  # how often a silent stream writes a comment, which keeps it open
 
@@ -30,6 +36,21 @@ def stream_job(
     return StreamingResponse(
         events(loaded_model, function, ticket), media_type="text/event-stream", headers=HEADERS
     )
+
+
+async def run_while_connected(
+    request: Request, studio: Studio, id: str, function: Callable[[LoadedModel, Ticket], T]
+) -> T:
+    """Return what `function` gives in the thread of a model. When the client leaves, the ticket is cancelled:
+    `function` checks it between steps.
+    """
+    loaded_model, ticket = await to_thread.run_sync(studio.registry.get, id), Ticket()
+    work = lambda: function(loaded_model, ticket)
+    job = asyncio.wrap_future(loaded_model.worker.submit(work, ticket))
+    while not (await asyncio.wait({job}, timeout=LISTEN_SECONDS))[0]:
+        if await request.is_disconnected():
+            ticket.cancel()
+    return job.result()
 
 
 async def events(

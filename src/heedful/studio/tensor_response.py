@@ -1,4 +1,4 @@
-"""How answers are written: JSON with every number a number, and tensors as bytes."""
+"""Tensors as answers: a part of one, as bytes with their shape and scale."""
 
 from __future__ import annotations
 
@@ -8,6 +8,47 @@ import numpy as np
 import torch
 from starlette.responses import Response
 from torch import Tensor
+
+from heedful.errors import InputError
+
+
+def parse_range(text: str | None, size: int) -> slice:
+    """Return "a:b" as a slice of an axis."""
+    if not text:
+        return slice(0, size)
+    first, colon, last = text.partition(":")
+    try:
+        low, high = int(first or 0), int(last) if last else size
+    except ValueError:
+        raise InputError(f"{text!r} is no range", hint="write 0:64") from None
+    if not colon or not 0 <= low < high:
+        raise InputError(f"{text!r} is no range", hint="write 0:64")
+    return slice(low, min(high, size))
+
+
+def cut_tensor(value: Tensor, head: int | None, rows: str | None, cols: str | None, over: str) -> Tensor:
+    """Cut one head of (H, T, S), or join all of them; then some rows and columns. `over` "norm" is the
+    length of the vectors along the last axis: of a state (T, F, N) one number for each channel.
+    """
+    if over == "norm":
+        if value.dim() < 2 or head is not None:
+            raise InputError(
+                f"this value has the shape {tuple(value.shape)} and no vectors", hint="leave over out"
+            )
+        value, over = value.float().norm(dim=-1), "none"
+    if head is not None or over != "none":
+        if value.dim() < 3:
+            raise InputError(
+                f"this value has the shape {tuple(value.shape)} and no heads", hint="leave head and over out"
+            )
+        if head is not None and not 0 <= head < len(value):
+            raise InputError(f"there are heads 0 … {len(value) - 1}", hint=f"there is no head {head}")
+        value = value.float()
+        value = value[head] if head is not None else value.mean(0) if over == "mean" else value.amax(0)
+    if value.dim() == 1:
+        return value[parse_range(rows, len(value))]
+    value = value[..., parse_range(rows, value.shape[-2]), :]
+    return value[..., parse_range(cols, value.shape[-1])]
 
 
 def encode_tensor(values: Tensor, dtype: str, *, share: bool = False) -> tuple[bytes, float, float]:

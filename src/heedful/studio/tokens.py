@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from heedful.errors import InputError
+from heedful.inspect.inputs import names_of
+from heedful.inspect.prediction import special_ids
 from heedful.models.base import Model
 from heedful.text import Tokenizer
 from heedful.text.bpe import BPE, MergeStep, is_byte_level, merge_pair, token_bytes
@@ -74,17 +76,8 @@ def visible_token(model: Model, token: str) -> str:
     return speller(model)(token)
 
 
-def special_ids(model: Model) -> set[int]:
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        return set()
-    return {i for role in tokenizer.roles if (i := getattr(tokenizer, role)) is not None}
-
-
 def token_name(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Tokens that come from no text: written by the model, or given as ids."""
-    from heedful.inspect.inputs import names_of
-
     special, spelled = special_ids(model), speller(model)
     return [
         {"id": int(i), "text": name, "shown": spelled(name), "start": None, "end": None,

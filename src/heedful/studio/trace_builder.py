@@ -16,15 +16,17 @@ from heedful.decode.loop import stream
 from heedful.errors import InputError
 from heedful.inspect.change import Ablation
 from heedful.inspect.inputs import Input, names_of, reading, token_id
+from heedful.inspect.mixing import attention_groups
+from heedful.inspect.prediction import default_position
 from heedful.inspect.row_labels import OPEN, written_ids
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.studio import predictions, snippets, tokens
-from heedful.studio.capabilities import context, describe_model, groups_of, heads_of
+from heedful.studio.capabilities import context, describe_group, heads_of
 from heedful.studio.model_registry import LoadedModel
 from heedful.studio.traces import Edits, Trace, TraceRecorder
 from heedful.studio.workers import Ticket
+from heedful.view.pattern_selection import group_words, marks_of
 from heedful.view.token_labels import readable
-from heedful.view.word_grouping import group_words, marks_of
 from heedful.word2vec import Word2Vec
 
 MOST = 1024  # tokens that are traced
@@ -82,7 +84,7 @@ class TraceBuilder:
 
     def trace(self, id: str) -> Trace:
         model, asked = self.model, self.asked
-        groups, heads = groups_of(model), self.heads()
+        groups, heads = attention_groups(model), self.heads()
         source = self.source(heads)
         plain = [t["id"] for t in source]
         exact = self.cut == 0 and asked.get("ids") is None and plain == self.alone()
@@ -283,7 +285,7 @@ class TraceBuilder:
         with torch.no_grad():
             before = replace(inputs, ids=inputs.ids.new_tensor([baseline])).run(self.model)[0]
         moved = Ablation(output[None], before[None]).change.reshape(-1)
-        last = predictions.default_position(self.model, inputs)
+        last = default_position(self.model, inputs)
         at, token = predictions.telling_position(self.model, inputs, moved, output)
         return {
             "kl": moved.tolist(), "kl_last": float(moved[last if len(moved) > 1 else 0]),
@@ -292,23 +294,28 @@ class TraceBuilder:
         }  # fmt: skip
 
     def answer(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
-        model, output = self.model, trace.output
+        model, output, edits = self.model, trace.output, trace.edits
         assert output is not None
         groups = []
         for group in trace.groups:
             shape = trace.shapes[f"{group.layers[0]}.pattern"]
-            groups.append(describe_model(group, dict(heads)) | {"shape": list(shape)})
-        at = predictions.default_position(model, trace.given)
+            groups.append(describe_group(group, heads) | {"shape": list(shape)})
+        at = default_position(model, trace.given)
         note = "" if groups else f"{model.family.name} attends to nothing: look at its states"
-        view, more = ("ablate", snippets.edits_of(trace))
-        if not trace.edits.any:
-            view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})
+        view, more = ("attention", {"name": groups[0]["layers"][0]}) if groups else ("states", {})
+        if edits.any:  # what was switched off, as keywords
+            options = {
+                "heads": dict(edits.heads),
+                "layers": list(edits.layers),
+                "mean": edits.mean is not None,
+            }
+            view, more = "ablate", options
         return {
             "id": trace.id, "model": self.held.id, "tokens": trace.tokens, "target": trace.target,
             "written": trace.written, "second": trace.given.second,
             "prompt": prompt, "warnings": self.warnings, "cut": self.cut, "groups": groups,
             "shapes": {name: list(shape) for name, shape in trace.shapes.items()}, "note": note,
-            "prediction": predictions.at(model, output, at, 10), "generated": self.generated,
+            "prediction": predictions.prediction_at(model, output, at, 10), "generated": self.generated,
             "causal": isinstance(model, LM) and model.causal,
             "python": snippets.of_trace(trace, view, **more),
         }  # fmt: skip

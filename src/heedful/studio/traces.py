@@ -20,9 +20,9 @@ from torch import Tensor
 from heedful.errors import InputError, nearest
 from heedful.inspect.change import without
 from heedful.inspect.inputs import Input
+from heedful.inspect.mixing import AttentionGroup
 from heedful.models.base import Model
 from heedful.nn.context import Watch
-from heedful.studio.capabilities import Group
 from heedful.studio.error_responses import trace_gone_error
 from heedful.studio.model_registry import Entry, LoadedModel
 from heedful.studio.workers import Ticket
@@ -102,7 +102,7 @@ class Trace:
     tokens: list[dict[str, Any]]
     target: list[dict[str, Any]] | None
     written: list[dict[str, Any]] | None  # the word that each position of the target writes
-    groups: list[Group]
+    groups: list[AttentionGroup]
     shapes: dict[str, tuple[int, ...]]
     values: dict[str, Tensor]
     output: Tensor | None  # the logits as the head gives them, without the batch axis; None of word vectors
@@ -114,7 +114,7 @@ class Trace:
     def bytes(self) -> int:
         return sum(map(size, self.values.values())) + (0 if self.output is None else size(self.output))
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> AttentionGroup:
         for group in self.groups:
             if group.name == name:
                 return group
@@ -132,12 +132,12 @@ class Trace:
         if name not in self.shapes:
             close = nearest(name, self.shapes) or "GET /api/trace/{id} lists them under shapes"
             raise InputError(f"no value {name[:80]!r} in this trace", hint=close)
-        value = loaded_model.run(lambda: self.again(loaded_model.sequence, name))
+        value = loaded_model.run(lambda: self.in_thread(loaded_model.sequence, name))
         self.values[name] = value
         return value
 
     @torch.no_grad()
-    def some(
+    def recompute(
         self, model: Model, names: Sequence[str], shrink: Callable[[Tensor], Tensor] = lambda x: x
     ) -> dict[str, Tensor]:
         """Values that were not kept, by one more pass; in the model's own thread."""
@@ -145,8 +145,9 @@ class Trace:
         self.given.run(model, watch)
         return watch.values
 
-    def again(self, model: Model, name: str) -> Tensor:
-        return self.some(model, [name])[name]
+    def in_thread(self, model: Model, name: str) -> Tensor:
+        """Return a value by its name, computed again if it was not kept; in the model's own thread."""
+        return self.values[name] if name in self.values else self.recompute(model, [name])[name]
 
 
 class Traces:

@@ -16,10 +16,10 @@ from torch import nn
 from heedful.decode.request import context_length
 from heedful.errors import InputError, NotFound
 from heedful.inspect.inputs import reading, word_head
+from heedful.inspect.mixing import stacks_of
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.studio import tokens
-from heedful.studio.capabilities import stacks_of
 from heedful.studio.model_registry import LoadedModel
 from heedful.view.projections import methods, pca, project
 from heedful.word2vec import Word2Vec

@@ -11,15 +11,16 @@ import torch
 
 from heedful.errors import InputError, nearest
 from heedful.inspect.attention import attention as attended
-from heedful.inspect.attention import head_scores
+from heedful.inspect.attention import head_scores, pattern_scores
 from heedful.inspect.inputs import Input, ids_of, is_pair, part_at, reading
 from heedful.inspect.mixing import window_of
 from heedful.models.base import Model
 from heedful.view import from_huggingface
 from heedful.view.color_scale import PALETTES, SCALES
 from heedful.view.figure import Figure
+from heedful.view.panels import matrix
+from heedful.view.pattern_selection import SIDES, marks_of, side
 from heedful.view.token_labels import cut_label, labels, readable
-from heedful.view.word_grouping import SIDES, marks_of, side
 
 LONGEST = 4096  # tokens whose patterns are drawn at all
 WEIGHTS = 1 << 27  # and how many weights together
@@ -151,7 +152,7 @@ def _collect_patterns(
         if pattern is None or tokens is None or model is not None:
             raise InputError("weights you have take both tokens= and pattern=, and no model")
         found = given_patterns(tokens, keys, pattern, second)
-        return CollectedPatterns("", "", found, scores=_head_scores(found) if with_scores else [])
+        return CollectedPatterns("", "", found, scores=_scores_alone(found) if with_scores else [])
     if model is None or text is None:
         raise InputError(
             "give a model and a text: view.attention(model, 'The cat sat')", hint="or tokens= and pattern="
@@ -159,11 +160,19 @@ def _collect_patterns(
     if isinstance(model, Model):
         return _ours(model, text, target, only, with_scores)
     found = from_huggingface.attention_patterns(model, text, target, tokenizer)
-    said = _captions(text, found[0]["keys"])
+    said, scores = _captions(text, found[0]["keys"]), _scores_alone(found) if with_scores else []
     pair = text if is_pair(text) else None
-    return CollectedPatterns(
-        type(model).__name__, said, found, scores=_head_scores(found) if with_scores else [], pair=pair
+    return CollectedPatterns(type(model).__name__, said, found, scores=scores, pair=pair)
+
+
+def _scores_alone(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Scores of heads from their patterns alone; induction needs the model."""
+    each = lambda p: pattern_scores(
+        p["name"],
+        torch.from_numpy(p["values"]),
+        ordered=not p["cross"] and p["values"].shape[1] == p["values"].shape[2],
     )
+    return [score.to_dict() for pattern in patterns for score in each(pattern)]
 
 
 def _captions(text: Text, tokens: Sequence[str]) -> str:
@@ -219,7 +228,7 @@ def _ours(
             kind=pattern.kind, mark=mark, second=given.second,
         )  # fmt: skip
         found.append(entry | {"leaves_out": pattern.leaves_out})
-    states = {k: _flat(v) for k, v in seen.states.items()}
+    states = {name: state.detach().float().cpu().flatten(1).numpy() for name, state in seen.states.items()}
     scores: list[dict[str, Any]] = []
     if with_scores and found:
         names = {p["name"] for p in found}
@@ -231,10 +240,6 @@ def _ours(
     pair, read = text if is_pair(text) else None, labels(model, given.read)
     note = " ".join(filter(None, (note, seen.note)))
     return CollectedPatterns(model.family.name, said, found, states, read, note, scores, pair)
-
-
-def _flat(state: torch.Tensor) -> np.ndarray:
-    return state.detach().float().cpu().reshape(len(state), -1).numpy()
 
 
 def check_pattern(model: Model, text: Text, target: Text = None) -> Input:
@@ -257,36 +262,9 @@ def states_of(inputs: CollectedPatterns) -> Figure:
     """What a model without attention has instead: its states, units down, tokens across."""
     panels = []
     for name, state in sorted(inputs.states.items(), key=lambda item: item[0].startswith("embed")):
-        T, D = state.shape
-        columns = inputs.tokens if len(inputs.tokens) == T else [str(t) for t in range(T)]
-        panels.append({
-            "title": name, "note": "", "as": "heat", "rows": [str(d) for d in range(D)],
-            "columns": list(columns), "rowTitle": "unit", "columnTitle": "token",
-            "values": np.ascontiguousarray(state.T),
-            "signed": bool(state.min(initial=0.0) < 0),
-        })  # fmt: skip
+        columns = inputs.tokens if len(inputs.tokens) == len(state) else None
+        panels.append(matrix(name, state.T, columns=columns, axes=("unit", "token")))
     about = {"model": inputs.name, "text": inputs.text}
     note = f"{inputs.name} attends to nothing, so there is no pattern to draw; these are its states."
     call = f"heedful.view.attention(model, {inputs.text!r})"
     return Figure("states", f"States of {inputs.name}", about, {"panels": panels}, note, call)
-
-
-def _head_scores(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Scores of heads from their patterns alone, by the sizes of the entries; induction needs the model."""
-    out = []
-    for pattern in patterns:
-        size = np.abs(pattern["values"].astype(np.float64))
-        p = size / np.maximum(size.sum(-1, keepdims=True), 1e-30)
-        entropy = -(p * np.log2(np.where(p > 0, p, 1.0))).sum(-1).mean(-1)
-        T, S = p.shape[1:]
-        ordered = not pattern["cross"] and T == S
-        far = np.abs(np.arange(T)[:, None] - np.arange(S))
-        for h, head in enumerate(p):
-            order = ordered and S > 1
-            out.append({
-                "name": pattern["name"], "head": h, "entropy": float(entropy[h]),
-                "distance": float((head * far).sum(-1).mean()) if ordered else None,
-                "previous": float(np.diagonal(head, -1).mean()) if order else None,
-                "first": float(head[1:, 0].mean()) if order else None, "induction": None,
-            })  # fmt: skip
-    return out

@@ -6,7 +6,7 @@ import csv
 import html
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -15,22 +15,12 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import ConfigError, MissingPackage
-from heedful.view import html_export, layout, table, tree_layout
+from heedful.view import html_export
 from heedful.view.canvas import Scene, png, svg, theme_of
+from heedful.view.charts import titled_scene
+from heedful.view.kinds import KINDS, PANELS
 
 FORMATS = (".html", ".svg", ".png", ".csv", ".json")
-# A kind of figure → how it is drawn, and its numbers as rows of a table.
-KINDS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[list[str], table.Rows]]]] = {
-    "attention": (layout.attention, table.attention),
-    "heads": (layout.heads, table.heads),
-    "states": (layout.panels, table.panels),
-    "positions": (layout.panels, table.panels),
-    "steps": (layout.steps, table.steps),
-    "next_token": (layout.next_token, table.next_token),
-    "beams": (tree_layout.shapes, table.beams),
-    "embeddings": (layout.embeddings, table.embeddings),
-    "training": (layout.training, table.training),
-}
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -84,7 +74,7 @@ class Figure:
 
     def to_csv(self) -> str:
         """The numbers that are shown, one row each."""
-        head, listed = KINDS[self.kind][1](self.data)
+        head, listed = KINDS.get(self.kind, PANELS)[1](self.data)
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(head)
@@ -96,7 +86,7 @@ class Figure:
         return svg(self._scene(), self.title, self._description(), theme)
 
     def _scene(self) -> Scene:
-        return layout.scene(self.title, KINDS[self.kind][0](self.data))
+        return titled_scene(self.title, KINDS.get(self.kind, PANELS)[0](self.data))
 
     def _description(self) -> str:
         said = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))

@@ -15,8 +15,8 @@ import torch
 from heedful.errors import InputError
 from heedful.inspect.inputs import is_pair
 from heedful.inspect.row_labels import OPEN
+from heedful.view.pattern_selection import group_words, marks
 from heedful.view.token_labels import spell_token
-from heedful.view.word_grouping import group_words, marks
 
 WRITE = 24  # tokens an encoder-decoder writes where no target is given
 

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import nn
 
 from heedful.errors import InputError
 from heedful.inspect.mixing import order_note
+from heedful.inspect.positions import position_parts
 from heedful.models.base import Model
 from heedful.nn.context import Context, Mask
 from heedful.nn.disentangled import Distances
 from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
 from heedful.view.figure import Figure
+from heedful.view.panels import Panel, lines, matrix
 
-MOST = 2048  # positions; a map of all pairs has four million cells then
-
-
-def panel(
-    title: str, values: Tensor, rows: list[Any], columns: list[Any], row: str, column: str, *, note: str = "",
-    drawing: str = "heat",
-) -> dict[str, Any]:  # fmt: skip
-    """One heat map (or its rows as lines) with its labels."""
-    array = values.detach().float().cpu().numpy()
-    return {
-        "title": title, "note": note, "as": drawing, "rows": [str(r) for r in rows],
-        "columns": [str(c) for c in columns], "rowTitle": row, "columnTitle": column,
-        "values": np.ascontiguousarray(array), "signed": bool(array.min(initial=0.0) < 0),
-    }  # fmt: skip
+MAX_POSITIONS = 2048  # a map of all pairs has four million cells then
 
 
 @torch.no_grad()
@@ -43,119 +30,59 @@ def positions(model: Model, length: int = 64) -> Figure:
     """
     if not isinstance(model, Model):
         raise InputError(f"positions are a model's; got a {type(model).__name__}")
-    if not 2 <= length <= MOST:
-        raise InputError(f"length={length}: 2 to {MOST} positions can be drawn")
-    panels = [
-        p
-        for found in (
-            _added_positions(model, length),
-            _rotary_positions(model, length),
-            _position_bias(model, length),
-        )
-        for p in found
-    ]
-    name = model.family.name
+    if not 2 <= length <= MAX_POSITIONS:
+        raise InputError(f"length={length}: 2 to {MAX_POSITIONS} positions can be drawn")
+    name, parts = model.family.name, position_parts(model)
+    panels = [panel for where, part in parts.items() for panel in part_panels(model, where, part, length)]
     if not panels:
         raise InputError(
             f"{name} has no positions: {order_note(model)}",
             hint="view.attention(model, text) shows what it carries along",
         )
-    title = f"Positions of {name}: {panels[0]['title']}"
-    learned = [t.position.context for t in model.tables.values() if isinstance(t.position, Learned)]
-    drawn = min([length, *learned])
+    drawn = min([length, *(part.context for part in parts.values() if isinstance(part, Learned))])
     return Figure(
-        "positions", title, {"model": name, "positions": drawn}, {"panels": panels}, "",
-        f"heedful.view.positions(model, length={length})",
+        "positions", f"Positions of {name}: {panels[0]['title']}", {"model": name, "positions": drawn},
+        {"panels": panels}, "", f"heedful.view.positions(model, length={length})",
     )  # fmt: skip
 
 
-def _added_positions(model: Model, length: int) -> Iterator[dict[str, Any]]:
-    """Vectors added to the embedding."""
-    tables = model.tables
-    seen: set[tuple[Any, ...]] = set()
-    for side, embed in tables.items():
-        place = embed.position
-        if not isinstance(place, Sinusoidal | Learned):
-            continue
-        if isinstance(place, Sinusoidal):
-            if (place.dim, place.base, place.layout) in seen:
-                continue  # both sides of an encoder-decoder have the same one
-            seen.add((place.dim, place.base, place.layout))
-        T = min(length, place.context or length)
-        vectors = place(torch.arange(T, device=model.device)).float()
-        kind = "sinusoidal" if isinstance(place, Sinusoidal) else "learned"
-        where = f" ({side})" if len(tables) > 1 else ""
-        note = (
-            f"p(t, 2i) = sin(t / {place.base:g}^(2i/D))"
-            if isinstance(place, Sinusoidal)
-            else "a row of a table"
-        )
-        at, dims = list(range(T)), list(range(vectors.shape[1]))
-        yield panel(f"{kind}{where}", vectors, at, dims, "position", "dimension", note=note)
-        unit = F.normalize(vectors, dim=-1)
-        yield panel(f"cosine between positions{where}", unit @ unit.T, at, at, "position", "position")
-
-
-def _rotary_positions(model: Model, length: int) -> Iterator[dict[str, Any]]:
-    """Rotations of queries and keys; layers that turn alike are drawn once."""
-    seen: set[tuple[Any, ...]] = set()
-    for module in model.modules():
-        if not isinstance(module, Rotary) or (module.dim, module.base, module.scaling) in seen:
-            continue
-        seen.add((module.dim, module.base, module.scaling))
-        pos = torch.arange(length, device=model.device)[None]
-        cos, _ = module.table(pos, torch.tensor([[length]], device=model.device))
-        cos = cos[0, 0]  # (T, K/2)
-        at, pairs = list(range(length)), list(range(cos.shape[1]))
-        how = f"f_i = {module.base:g}^(−2i/{module.dim})"
-        how += "" if module.scaling is None else f", changed by {type(module.scaling).__name__}"
-        note = f"the pair (i, i + {module.dim // 2}) of q and k is turned by t · f_i, {how}"
-        yield panel("rotary: cos of the angle", cos, at, pairs, "position", "pair", note=note)
-        mean = cos.mean(1)[None]
-        said = "mean over pairs of cos(d · f_i): what is left of q·k for q = k"
-        yield panel(
-            "rotary: by distance", mean, ["mean cos"], at, "mean cos", "distance", note=said, drawing="lines"
-        )
-
-
-def _position_bias(model: Model, length: int) -> Iterator[dict[str, Any]]:
-    """What is added to the scores, by head and distance."""
-    for name, module in model.named_modules():
-        if isinstance(module, ALiBi):
-            slopes = module.slopes(model.device)
-            far = torch.arange(length, device=model.device)
-            said = "slopes " + " ".join(f"{m:.4g}" for m in slopes.tolist())
-            heads = list(range(len(slopes)))
-            yield panel(
-                "ALiBi: −m_h · distance",
-                -slopes[:, None] * far,
-                heads,
-                far.tolist(),
-                "head",
-                "distance",
-                note=said,
+def part_panels(model: Model, where: str, part: nn.Module, length: int) -> Iterator[Panel]:
+    """Yield the panels of one part that tells positions."""
+    at = torch.arange(length, device=model.device)
+    match part:
+        case Sinusoidal() | Learned():
+            vectors = part(at[: part.context or length]).float()
+            side = f" ({where})" if len(model.tables) > 1 else ""
+            kind, note = "learned", "a row of a table"
+            if isinstance(part, Sinusoidal):
+                kind, note = "sinusoidal", f"p(t, 2i) = sin(t / {part.base:g}^(2i/D))"
+            unit = F.normalize(vectors, dim=-1)
+            yield matrix(f"{kind}{side}", vectors, axes=("position", "dimension"), note=note)
+            yield matrix(f"cosine between positions{side}", unit @ unit.T, axes=("position", "position"))
+        case Rotary():
+            cos = part.table(at[None], torch.tensor([[length]], device=model.device))[0][0, 0]  # (T, K/2)
+            formula = f"f_i = {part.base:g}^(−2i/{part.dim})"
+            formula += "" if part.scaling is None else f", changed by {type(part.scaling).__name__}"
+            note = f"the pair (i, i + {part.dim // 2}) of q and k is turned by t · f_i, {formula}"
+            yield matrix("rotary: cos of the angle", cos, axes=("position", "pair"), note=note)
+            note = "mean over pairs of cos(d · f_i): what is left of q·k for q = k"
+            axes = ("mean cos", "distance")
+            yield lines("rotary: by distance", cos.mean(1)[None], ["mean cos"], axes=axes, note=note)
+        case ALiBi():
+            slopes = part.slopes(model.device)
+            note = "slopes " + " ".join(f"{m:.4g}" for m in slopes.tolist())
+            yield matrix(
+                "ALiBi: −m_h · distance", -slopes[:, None] * at, axes=("head", "distance"), note=note
             )
-        elif isinstance(module, BucketBias):
-            far = torch.arange(1 - length, 1 if module.causal else length, device=model.device)
-            bias = module.table(module.bucket(far)).T  # (H, distances)
-            said = f"b_h(i, j) = table[bucket(j − i)], {module.buckets} buckets up to distance {module.far}"
-            yield panel(
-                f"bias of {name}",
-                bias,
-                list(range(len(bias))),
-                far.tolist(),
-                "head",
-                "key − query",
-                note=said,
-            )
-        elif isinstance(module, Distances):
-            pos = torch.arange(length, device=model.device)[None]
-            vectors, rows = module(Context(pos, pos, Mask()))
-            table, rows = vectors[0], rows.reshape(length, -1)
-            apart = list(range(1 - length, length))
+        case BucketBias():
+            far = torch.arange(1 - length, 1 if part.causal else length, device=model.device)
+            note = f"b_h(i, j) = table[bucket(j − i)], {part.buckets} buckets up to distance {part.far}"
+            bias, axes = part.table(part.bucket(far)).T, ("head", "key − query")  # (H, distances)
+            yield matrix(f"bias of {where}", bias, columns=far.tolist(), axes=axes, note=note)
+        case Distances():
+            vectors, rows = part(Context(at[None], at[None], Mask()))
+            rows = rows.reshape(length, -1)
             which = torch.cat((rows[0, 1:].flip(0), rows[:, 0]))
-            said = "the vector that stands for each distance query − key; all layers share them"
-            dims = list(range(table.shape[1]))
-            yield panel(
-                "vectors of distances", table[which], apart, dims, "query − key", "dimension", note=said
-            )
+            apart, axes = list(range(1 - length, length)), ("query − key", "dimension")
+            note = "the vector that stands for each distance query − key; all layers share them"
+            yield matrix("vectors of distances", vectors[0][which], apart, axes=axes, note=note)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from heedful.inspect.inputs import names_of
 from heedful.models.base import Model
+from heedful.text.bpe import bytes_of_letters, is_byte_level
 
 WIDE = "ABCDEFGHIJKLMNOPQRSTUVWXYZmw@%"
 CONTROL = re.compile(
@@ -19,17 +19,9 @@ CONTROL = re.compile(
 )
 
 
-@functools.cache
-def byte_letters() -> dict[str, int]:
-    """The letter that stands for each byte in a byte-level vocabulary (Radford et al. 2019) → the byte."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = [b for b in range(256) if b not in plain]
-    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
-
-
 def spell_token(token: str) -> str:
     """A byte-level token as text; bytes that are no whole letter as <E4 B8>."""
-    letters = byte_letters()
+    letters = bytes_of_letters()
     if any(c not in letters for c in token):
         return token
     data = bytes(letters[c] for c in token)
@@ -46,10 +38,8 @@ def labels(model: Model, ids: Tensor | Sequence[int]) -> list[str]:
 
 def readable(model: Model, names: Sequence[str]) -> list[str]:
     """Names of tokens as a reader wants them."""
-    backend = getattr(model.tokenizer, "backend", None)
-    if type(getattr(backend, "decoder", None)).__name__ != "ByteLevel":
-        return list(names)
-    return [spell_token(name) for name in names]
+    spelled = model.tokenizer is not None and is_byte_level(model.tokenizer)
+    return [spell_token(name) if spelled else name for name in names]
 
 
 def visible_text(token: str) -> str:

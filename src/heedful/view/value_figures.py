@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.decode import sampling as rules
+from heedful.decode.sampling import Sampling, generator, uniforms
 from heedful.errors import InputError
 from heedful.inspect.explain import explain
 from heedful.inspect.inputs import Input, position_of, token_id, word_head
+from heedful.inspect.prediction import default_position, draw_token, is_causal
 from heedful.inspect.render import Style
 from heedful.inspect.worked import Derivation
-from heedful.models.base import LM, Model, Seq2Seq
+from heedful.models.base import Model, Seq2Seq
 from heedful.view.attention_figures import Text, check_pattern
 from heedful.view.figure import Figure
 from heedful.view.projections import project
@@ -81,71 +81,47 @@ def next_token(
     The rules and the random number are those of `heedful.generate`. Of an encoder it is the word at
     `position`, by default the first masked one; of an encoder-decoder without a target the first word.
     """
-    asked = rules.Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     word_head(model)
     if isinstance(model, Seq2Seq) and target is None:
         target = [model.start_token]
     given = check_pattern(model, text, target)
     at = _position(model, given, position)
-    logits = given.run(model)[0, at].float().cpu()[None]  # (1, V)
-    u = rules.uniforms([rules.generator(seed)], 1)[:, 0]
-    chain = _chain(logits, asked)
-    drawn = int(logits.argmax()) if asked.greedy else int(rules.draw(asked.warp(logits), u))
-    names = labels(model, range(logits.shape[1]))
-    shown = logits[0].topk(min(count, len(names))).indices.tolist()
-    shown += [drawn] * (drawn not in shown)
-    final = chain["final"]
-    entropy = float(torch.special.entr(final).sum() / math.log(2))
+    logits = given.run(model)[0, at].float().cpu()
+    drawn = draw_token(logits, sampling, seed=seed)
+    names = labels(model, range(len(logits)))
+    shown = logits.topk(min(count, len(names))).indices.tolist()
+    shown += [drawn.token] * (drawn.token not in shown)
+    stages = zip(("p", "heated", "top_k", "top_p", "final"), ("p", "temperature", "top_k", "top_p", "final"))
+    chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     data = {
-        "names": names, "logits": logits[0].numpy(), "shown": shown, "drawn": drawn, "u": float(u),
-        "seed": seed, "chain": {k: v[shown].numpy() for k, v in chain.items()}, "count": count,
-        "entropy": entropy,
-        "kept": int((final > 0).sum()),
-        "sampling": {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
+        "names": names, "logits": logits.numpy(), "shown": shown, "drawn": drawn.token, "count": count,
+        "u": float(uniforms([generator(seed)], 1)[0, 0]), "seed": seed,
+        "chain": {name: drawn.chances[rule][shown].numpy() for name, rule in stages},
+        "entropy": drawn.entropy(), "kept": drawn.kept(), "sampling": chosen,
     }  # fmt: skip
     place = labels(model, given.read)[at]
-    said = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, given.ids)))
-    after = f"after “{place}”" if isinstance(model, Seq2Seq) or _causal(model) else f"at “{place}”"
-    set_ = {k: v for k, v in data["sampling"].items() if v is not None} | {"seed": seed}  # type: ignore[attr-defined]
+    said = cut_label(text if isinstance(text, str) else " ".join(labels(model, given.ids)))
+    after = f"{'after' if is_causal(model) else 'at'} “{place}”"
+    set_ = {name: value for name, value in chosen.items() if value is not None} | {"seed": seed}
     title = f"Next token of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
     call = f"heedful.view.next_token(model, {said!r}, {', '.join(f'{k}={v}' for k, v in set_.items())})"
     about = {"model": model.family.name, "text": said, "position": at, **set_}
-    note = f"{data['kept']:,} of {len(names):,} tokens may be drawn; the entropy is {entropy:.2f} bits."
+    note = (
+        f"{drawn.kept():,} of {len(names):,} tokens may be drawn; the entropy is {drawn.entropy():.2f} bits."
+    )
     return Figure("next_token", title, about, data, note, call)
 
 
-def _causal(model: Model) -> bool:
-    return isinstance(model, LM) and model.causal
-
-
 def _position(model: Model, inputs: Input, position: int | str | None) -> int:
-    """The position that predicts: the last, or the first masked one of an encoder."""
+    """Return the position that predicts: the last, or the first masked one of an encoder."""
     if position is not None:
         return position_of(inputs.names, position)
-    if isinstance(model, Seq2Seq) or _causal(model):
-        return inputs.read.shape[1] - 1
     mask = getattr(model.tokenizer, "mask", None)
-    found = [i for i, t in enumerate(inputs.read[0].tolist()) if t == mask]
-    if not found:
-        name = (model.tokenizer.tokens([mask])[0]) if mask is not None else "the mask"
+    if not is_causal(model) and (mask is None or mask not in inputs.read[0].tolist()):
+        name = "the mask" if mask is None else model.tokenizer.tokens([mask])[0]
         raise InputError(f"an encoder predicts hidden words: write {name} in the text, or give position=")
-    return found[0]
-
-
-def _chain(logits: Tensor, options: rules.Sampling) -> dict[str, Tensor]:
-    """Probabilities (V,) after each rule, in float64."""
-    chances = lambda z: z.double().softmax(-1)[0]
-    if options.greedy:
-        one = F.one_hot(logits.argmax(-1), logits.shape[1]).double()[0]
-        return {"p": chances(logits), "heated": one, "top_k": one, "top_p": one, "final": one}
-    z = rules.apply_temperature(logits, options.temperature)
-    out = {"p": chances(logits), "heated": chances(z)}
-    z = z if options.top_k is None else rules.top_k(z, options.top_k)
-    out["top_k"] = chances(z)
-    z = rules.top_p(z, options.top_p) if options.top_p is not None and options.top_p < 1 else z
-    out["top_p"] = chances(z)
-    z = rules.min_p(z, options.min_p) if options.min_p else z
-    return out | {"final": chances(z)}
+    return default_position(model, inputs)
 
 
 @torch.no_grad()

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from heedful.errors import InputError
 from heedful.inspect.change import Ablation
+from heedful.inspect.inputs import reading
+from heedful.inspect.lens import loss_by_position
+from heedful.inspect.measurements import measure_speeds, text_windows
+from heedful.inspect.prediction import is_causal, predicts
+from heedful.models.base import Seq2Seq
 from heedful.server.json_response import Json
-from heedful.studio import measurements, predictions, snippets
+from heedful.studio import predictions, snippets
+from heedful.studio.model_registry import LoadedModel
 from heedful.studio.routes.trace import Edit, Run, run_trace
 from heedful.studio.shared_state import Client, Here, Studio
+from heedful.studio.streaming import run_while_connected
+from heedful.studio.tokens import tidy
 from heedful.studio.traces import Trace
 from heedful.studio.workers import Ticket
 
@@ -41,7 +50,7 @@ def compare(body: Both, studio: Here, client: Client = None) -> Response:
     runs = []
     for side in (body.a, body.b):
         kind = studio.registry.get(side.model)
-        target = body.target if not kind.entry.vectors and _writes(kind.sequence) else None
+        target = body.target if not kind.entry.vectors and isinstance(kind.sequence, Seq2Seq) else None
         runs.append(
             run_trace(studio, Run(model=side.model, text=body.text, target=target, edit=side.edit), ticket)
         )
@@ -59,21 +68,42 @@ class Text(BaseModel):
 
 
 @router.post("/api/losses")
-def losses(body: Text, studio: Here) -> Response:
+async def losses(body: Text, request: Request, studio: Here) -> Response:
     """Mean −log p by place in a window of the text."""
-    held = studio.registry.get(body.model)
-    return Json(held.run(lambda: measurements.losses(held, body.text, body.target, body.window)))
+    return Json(await run_while_connected(request, studio, body.model, lambda *at: _losses(body, *at)))
+
+
+def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
+    """Mean −log p by place, in nats, over the windows of a text; of an encoder-decoder over its target."""
+    model, text = loaded_model.sequence, tidy(body.text)[0]
+    imports = "from heedful.inspect.lens import loss_by_position\n"
+    if not isinstance(model, Seq2Seq):
+        cut, source = text_windows(model, text, body.window), f"text_windows(model, {text!r}, {body.window})"
+        imports += "from heedful.inspect.measurements import text_windows"
+    elif body.target:
+        cut, source = [reading(model, text, body.target)], f"[reading(model, {text!r}, {body.target!r})]"
+        imports += "from heedful.inspect.inputs import reading"
+    else:
+        raise InputError("an encoder-decoder is sure of a target", hint="give one")
+    found = loss_by_position(model, cut, checkpoint=ticket.check)
+    places = [t for t, v in enumerate(found.loss) if v is not None]
+    return {
+        "model": loaded_model.id, "position": places, "loss": [found.loss[t] for t in places],
+        "count": [found.count[t] for t in places], "windows": len(cut), "length": cut[0].read.shape[1],
+        "hidden": not is_causal(model),
+        "python": snippets.script(loaded_model.entry, f"print(loss_by_position(model, {source}))", imports),
+    }  # fmt: skip
 
 
 @router.get("/api/models/{id}/speed")
-def speed(id: str, studio: Here) -> Response:
+async def speed(id: str, request: Request, studio: Here) -> Response:
     """Tokens a second by length, measured now; nothing is remembered."""
-    held, ticket = studio.registry.get(id), Ticket()
-    return Json(held.run(lambda: measurements.speeds(held, ticket)))
 
+    def measure(loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
+        found = measure_speeds(loaded_model.sequence, checkpoint=ticket.check).to_dict()
+        return {"model": id} | found | {"python": snippets.of_model(loaded_model.entry, measure_speeds)}
 
-def _writes(model: Any) -> bool:
-    return len(model.tables) > 1
+    return Json(await run_while_connected(request, studio, id, measure))
 
 
 def _names(trace: Trace) -> dict[str, list[str]]:
@@ -102,7 +132,7 @@ def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
     if a.output is None or b.output is None:
         return out
     model, other = (studio.registry.get(t.entry.id).sequence for t in (a, b))
-    comparable = predictions.predicts(model) == predictions.predicts(other) == "words"
+    comparable = predicts(model) == predicts(other) == "words"
     if not comparable or not same or a.output.shape != b.output.shape:
         return out
     moved = Ablation(b.output[None].float(), a.output[None].float()).change
@@ -110,12 +140,12 @@ def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
     out |= {"kl": moved.tolist(), "position": at, "token": token}
     p, q = (t.output[at].float().softmax(-1) for t in (a, b))  # type: ignore[index]
     best = list(dict.fromkeys([*p.topk(10).indices.tolist(), *q.topk(10).indices.tolist()]))
-    out["shared_top"] = [predictions.entry(model, i) | {"a": float(p[i]), "b": float(q[i])} for i in best]
+    rows = predictions.entries(model, best)
+    out["shared_top"] = [row | {"a": float(p[row["id"]]), "b": float(q[row["id"]])} for row in rows]
     return out
 
 
 def _python(a: Trace, b: Trace) -> str:
-    view = lambda t: "output" if t.output is not None else "tensor"
     if a.output is None or b.output is None:
         return "\n\n".join(t.answer["python"] for t in (a, b))
-    return "\n\n".join(snippets.of_trace(t, view(t)) for t in (a, b))
+    return "\n\n".join(snippets.of_pass(t) for t in (a, b))

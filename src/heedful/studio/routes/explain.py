@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from heedful.errors import InputError
 from heedful.inspect.explain import explain, explain_values
-from heedful.inspect.from_model import explain_model
 from heedful.inspect.render import FORMATS, Style
 from heedful.inspect.worked import Derivation, Line, Operation, Tree, Value
 from heedful.server.json_response import Json
@@ -89,7 +88,7 @@ def explain_part(
     options: dict[str, Any] = {"topic": topic, "part": part, "head": head, "token": at}
     if temperature is not None:
         options["temperature"] = temperature
-    worked = look.run(lambda held: explain_model(held.sequence, look.trace.given, **options))
+    worked = look.run(lambda held: explain(held.sequence, look.trace.given, **options))
     return derivation_response(worked, wide, digits, snippets.of_trace(look.trace, "steps", **options))
 
 

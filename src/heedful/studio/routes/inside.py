@@ -6,27 +6,24 @@ import math
 from itertools import pairwise
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from fastapi import APIRouter
 from starlette.responses import Response
-from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.inspect.gradients import attribution, gradient_by_distance
+from heedful.inspect.inputs import stack_of
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
-from heedful.inspect.mixing import state_note
-from heedful.models.base import LM, Model, Seq2Seq
+from heedful.inspect.order import shuffle_test
+from heedful.inspect.states import summarise_states, top_neurons
+from heedful.models.base import Model
 from heedful.server.json_response import Json
 from heedful.studio import predictions, snippets, tokens
-from heedful.studio.capabilities import recurrent_of
-from heedful.studio.model_registry import LoadedModel
 from heedful.studio.shared_state import Look, Seen
-from heedful.studio.shuffling import shuffle_test
 from heedful.studio.traces import Trace
 
 router = APIRouter()
-LENS = 400 * 2**20  # bytes of the logits of every layer and position
+MAX_LENS_BYTES = 400 * 2**20  # of the logits of every layer and position
 
 
 @router.get("/api/trace/{id}/lens")
@@ -37,128 +34,46 @@ def lens(look: Seen, count: int = 5) -> Response:
 
 
 def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
-    T, layers = trace.given.read.shape[1], len(predictions_layers(trace))
-    if 4 * T * layers * model.config.vocab > LENS:
+    T, layers = trace.given.read.shape[1], len(stack_of(model)[1])
+    if 4 * T * layers * model.config.vocab > MAX_LENS_BYTES:
         raise InputError(
             f"the lens over {T} tokens and {layers} layers needs too much memory", hint="take a shorter text"
         )
     seen = logit_lens(model, trace.given)
-    logp = seen.logits.float().log_softmax(-1)  # (L, T, V)
-    best = logp.topk(min(count, logp.shape[-1]), -1)
-    final = logp[-1].argmax(-1)  # (T,)
-    at_final = logp.gather(-1, final.expand(len(logp), -1)[..., None])
-    follows = trace.given.read[0, 1:].expand(len(logp), -1)
-    bits = logp[:, :-1].gather(-1, follows[..., None])[..., 0] / -math.log(2)
+    best = seen.log_probabilities.topk(min(count, seen.logits.shape[-1]), -1)
     entries = {t["id"]: t for t in predictions.entries(model, best.indices.unique().tolist())}
     said = lambda ids, ps: [entries[i] | {"p": math.exp(p)} for i, p in zip(ids, ps, strict=True)]
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    # The norm of each vector on its way up, and its cosine with the layer before.
+    kept = [trace.in_thread(model, f"{name}.output").float() for name in seen.layers]
+    cosine: list[Any] = [[None] * len(kept[0])]
+    cosine += [F.cosine_similarity(a, b, dim=-1).tolist() for a, b in pairwise(kept)]
     names = list(seen.tokens)
     return {
         "layers": list(seen.layers), "tokens": names, "shown": list(map(tokens.speller(model), names)),
         "top": [[said(i, p) for i, p in zip(ids, ps, strict=True)] for ids, ps in rows],
-        "entropy": torch.special.entr(logp.exp()).sum(-1) / math.log(2), "rank": (logp > at_final).sum(-1),
-        "surprisal": [[*row, None] for row in bits.tolist()], **_residual(model, trace, seen.layers),
+        "entropy": seen.entropy(), "rank": seen.final_ranks(),
+        "surprisal": [[*row, None] for row in seen.surprisal(trace.given.read[0]).tolist()],
+        "norms": [x.norm(dim=-1).tolist() for x in kept], "cosine": cosine,
     }  # fmt: skip
-
-
-def predictions_layers(trace: Trace) -> list[str]:
-    """The layers of the stack that predicts, and what they read."""
-    side = "decoder" if trace.given.target is not None else "blocks"
-    return [
-        n for n in trace.shapes if n.startswith(f"{side}.") and n.count(".") == 2 and n.endswith(".output")
-    ]
-
-
-def _residual(model: Model, trace: Trace, layers: tuple[str, ...]) -> dict[str, Any]:
-    """The norm of each vector on its way up, and its cosine with the layer before."""
-    kept = [_check_part(trace, model, f"{name}.output").float() for name in layers]
-    cosine: list[Any] = [[None] * len(kept[0])]
-    cosine += [F.cosine_similarity(a, b, dim=-1).tolist() for a, b in pairwise(kept)]
-    return {"norms": [x.norm(dim=-1).tolist() for x in kept], "cosine": cosine}
-
-
-def _check_part(trace: Trace, model: Model, name: str) -> Tensor:
-    """A value inside the model's own thread."""
-    return trace.values[name] if name in trace.values else trace.again(model, name)
 
 
 @router.get("/api/trace/{id}/surprisal")
 def surprise(look: Seen) -> Response:
-    found = look.run(lambda held: surprisal(held.sequence, look.trace.given).to_dict())
-    return Json(found | {"python": snippets.of_trace(look.trace, "surprisal")})
+    return look.answer(surprisal)
 
 
 @router.get("/api/trace/{id}/states")
 def states(look: Seen) -> Response:
-    """Gates and states of recurrent cells over time; norms of layers; neurons; what a cache would hold."""
+    """Gates and states of recurrent parts, norms by layer, neurons, and what is kept while writing."""
     trace = look.trace
     if trace.output is None:
         raise InputError(
             "word vectors have no states: one vector for each word", hint="choose a model that reads"
         )
-    return Json(look.run(lambda held: _states(held, trace)) | {"python": snippets.of_trace(trace, "states")})
-
-
-def _states(loaded_model: LoadedModel, trace: Trace) -> dict[str, Any]:
-    model = loaded_model.sequence
-    parts = []
-    for cell in recurrent_of(model):
-        names = {
-            word: f"{cell['path']}.{word}"
-            for word in cell["words"]
-            if f"{cell['path']}.{word}" in trace.shapes
-        }
-        if not names:
-            continue
-        # A state space has a few numbers for each channel: (T, F, N).
-        values = {word: _check_part(trace, model, name).float().flatten(1) for word, name in names.items()}
-        side = "target" if cell["side"] == "target" else "tokens"
-        parts.append({
-            "path": cell["path"], "cell": cell["cell"], "side": side, "reverse": cell["reverse"],
-            "words": list(names), "names": names,
-            "norm": {w: values[w].norm(dim=-1).tolist() for w in cell["states"] if w in values},
-            "saturation": {w: saturation(values[w]) for w in cell["gates"] if w in values},
-            "mean": {w: values[w].mean(-1).tolist() for w in names},
-        })  # fmt: skip
-    norms = _norms(trace, model)
-    neurons = [{"name": n, "shape": list(s)} for n, s in trace.shapes.items() if n.endswith(".hidden")]
-    note = "" if parts else state_note(model)
-    return {"parts": parts, "norms": norms, "neurons": neurons, "cache": _cache(trace, model), "note": note}
-
-
-def saturation(gate: Tensor) -> dict[str, float]:
-    """Shares of values near their ends; a tanh is near both of its."""
-    signed = bool((gate < 0).any())
-    high = (gate.abs() > 0.9) if signed else (gate > 0.9)
-    low = 0.0 if signed else float((gate < 0.1).float().mean())
-    return {"low": low, "high": float(high.float().mean())}
-
-
-def _norms(trace: Trace, model: Model) -> list[dict[str, Any]]:
-    """The length of each vector at each layer; the end of a stack only where it is not its last layer's."""
-    out: list[dict[str, Any]] = []
-    for name in (n for n in trace.shapes if n.endswith(".output") and len(trace.shapes[n]) == 2):
-        values = _check_part(trace, model, name).float().norm(dim=-1).tolist()
-        if not out or values != out[-1]["values"]:
-            out.append({"name": name, "values": values})
-    return out
-
-
-def _cache(trace: Trace, model: Model) -> dict[str, int] | None:
-    """What is kept while writing: keys and values of the tokens so far, and of a source, which stay as many.
-
-    An encoder writes nothing; a recurrence and what attends without a softmax keep a state of one size.
-    """
-    if not isinstance(model, Seq2Seq) and not (isinstance(model, LM) and model.causal):
-        return None
-    size = lambda n: 4 * math.prod(trace.shapes[n])
-    each = whole = 0
-    for group in (g for g in trace.groups if g.kind == "softmax" and g.stack != "encoder"):
-        names = [f"{layer}.{word}" for layer in group.layers for word in "kv"]
-        kept = [n for n in names if n in trace.shapes]
-        whole += sum(map(size, kept))
-        each += 0 if group.cross else sum(size(n) // trace.shapes[n][-2] for n in kept)
-    return {"bytes_per_token": each, "bytes": whole} if each else None
+    value = lambda model: lambda name: trace.in_thread(model, name)
+    found = look.run(lambda held: summarise_states(held.sequence, trace.shapes, value(held.sequence)))
+    return Json(found | {"python": snippets.of_trace(trace, "states")})
 
 
 @router.get("/api/trace/{id}/neurons")
@@ -167,30 +82,21 @@ def neurons(look: Seen, name: str, count: int = 10) -> Response:
     value = look.trace.value(look.held, name).float()
     if value.dim() != 2:
         raise InputError(f"{name} has the shape {tuple(value.shape)}", hint="neurons are (tokens, neurons)")
-    best = value.amax(0).topk(min(max(1, count), value.shape[1]))
-    out = []
-    for index, high in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-        order = value[:, index].topk(min(5, len(value)))
-        pairs = [[t, v] for t, v in zip(order.indices.tolist(), order.values.tolist(), strict=True)]
-        out.append({"index": index, "max": high, "tokens": pairs})
-    return Json({"name": name, "neurons": out, "python": snippets.of_trace(look.trace, "tensor", name=name)})
+    imports = "from heedful.inspect.states import top_neurons"
+    lines = f"print(top_neurons(watch[{name!r}][0], {count}))"
+    python = snippets.of_pass(look.trace, "tensor", lines, imports, name=name)
+    return Json({"name": name, "neurons": top_neurons(value, count), "python": python})
 
 
 @router.get("/api/trace/{id}/reach")
 def gradient_reach(look: Seen) -> Response:
     """How large the gradient is that the last state sends back, by distance."""
-    found = look.run(lambda held: gradient_by_distance(held.sequence, look.trace.given).to_dict())
-    return Json(found | {"python": snippets.of_trace(look.trace, "reach")})
+    return look.answer(gradient_by_distance, ".relative")
 
 
 @router.get("/api/trace/{id}/neighbours")
 def nearest_tokens(look: Seen, name: str = "", count: int = 5) -> Response:
-    found = look.run(
-        lambda held: neighbours(held.sequence, look.trace.given, name=name, count=max(1, min(count, 50)))
-    )
-    return Json(found.to_dict() | {
-        "python": snippets.of_trace(look.trace, "neighbours", name=name, count=count)
-    })  # fmt: skip
+    return look.answer(neighbours, name=name, count=max(1, min(count, 50)))
 
 
 @router.get("/api/trace/{id}/attribution")
@@ -200,20 +106,26 @@ def attribute_prediction(
 ) -> Response:  # fmt: skip
     """What each token adds to the logit of an answer; a number names a token by its id."""
     chosen = int(answer) if answer is not None and answer.isdigit() else answer or None
-    options: dict[str, Any] = {"answer": chosen, "position": position, "method": method}
-    found = look.run(lambda held: attribution(held.sequence, look.trace.given, **options))
-    return Json(found.to_dict() | {"python": snippets.of_trace(look.trace, "attribution", **options)})
+    return look.answer(attribution, answer=chosen, position=position, method=method)
 
 
 @router.get("/api/trace/{id}/order")
 def order(look: Seen, seed: int = 0) -> Response:
     """The same tokens in another order: does the model notice?"""
-    if look.trace.output is None:
-        return Json(_unordered(look))
-    return Json(look.run(lambda held: shuffle_test(held.sequence, look.trace, seed)))
+    trace = look.trace
+    if trace.output is None:
+        return Json(_order_of_words(look))
+    model, found = look.held.sequence, look.call(shuffle_test, seed=seed)
+    at, token = predictions.telling_position(model, found.shuffled, found.change, found.before)
+    return Json({
+        "shuffled": list(found.shuffled.tokens), "over": found.over, "positions": len(found.change),
+        "position": at, "token": token, "kl": float(found.change.mean()) if found.over else None,
+        "cosine": found.cosine, **predictions.matching_position(model, found.before, found.after, at, 10),
+        "python": snippets.of_call(trace, shuffle_test, ".change", seed=seed),
+    })  # fmt: skip
 
 
-def _unordered(look: Look) -> dict[str, Any]:
+def _order_of_words(look: Look) -> dict[str, Any]:
     words = [t["text"] for t in look.trace.tokens]
     lines = f"words = {words!r}\nprint(vectors.sentence(words) - vectors.sentence(words[::-1]))"
     return {

@@ -9,17 +9,14 @@ from starlette.responses import Response
 
 from heedful.errors import InputError, nearest
 from heedful.inspect.mixing import NOTES
+from heedful.inspect.positions import describe_positions, position_tensors
 from heedful.server.json_response import Json
-from heedful.studio import position_tables, snippets
+from heedful.studio import snippets
 from heedful.studio.shared_state import Here
 from heedful.studio.tensor_response import tensor_response
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()
-LINES = {
-    "sinusoidal": "print(list(model.tables.values())[-1].position(torch.arange({length})[None])[0])",
-    "learned": "print(list(model.tables.values())[-1].position(torch.arange({length})[None])[0])",
-}
 
 
 @router.get("/api/models/{id}/positions")
@@ -31,12 +28,8 @@ def positions(id: str, studio: Here, length: int = 64) -> Response:
             "base": None, "note": NOTES["none"], "formula": "",
         }  # fmt: skip
         return Json(found | {"python": snippets.script(held.entry, "print(vectors.dim)")})
-    found = held.run(lambda: position_tables.describe_positions(held.sequence, length))
-    lines = LINES.get(
-        found["type"], "for name, part in model.named_modules():\n    print(name, type(part).__name__)"
-    )
-    python = snippets.script(held.entry, lines.format(length=found["length"]), "import torch")
-    return Json(found | {"python": python})
+    found = held.run(lambda: describe_positions(held.sequence, length))
+    return Json(found | {"python": snippets.of_model(held.entry, position_tensors, found["length"])})
 
 
 @router.get("/api/models/{id}/positions/tensor")
@@ -44,7 +37,7 @@ def tensor(
     id: str, name: str, studio: Here, length: int = 64, dtype: Literal["f32", "f16", "u8"] = "f32"
 ) -> Response:
     held = studio.registry.get(id)
-    found = held.run(lambda: position_tables.tensors(held.sequence, length))
+    found = held.run(lambda: position_tensors(held.sequence, length))
     if name not in found:
         said = nearest(name, found) or f"there are {', '.join(found) or 'none'}"
         raise InputError(f"{id} has no table {name!r} of positions", hint=said)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import torch
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
-from torch import Tensor
 
-from heedful.decode import sampling as rules
-from heedful.decode.sampling import Sampling, draw, generator, uniforms
+from heedful.decode.sampling import Sampling, generator, uniforms
 from heedful.errors import InputError
-from heedful.models.base import Model
+from heedful.inspect.prediction import draw_token, words_at
 from heedful.server.json_response import Json
 from heedful.studio import predictions, snippets
 from heedful.studio.shared_state import Here
+from heedful.studio.traces import Trace
 
 router = APIRouter()
 
@@ -43,16 +38,12 @@ class Choice(BaseModel):
         )  # fmt: skip
 
 
-def numbers_drawn(seed: int, count: int) -> Tensor:
-    """The numbers that the first row of `generate(…, seed=seed)` draws, one for each token."""
-    return uniforms([generator(seed)], count)[0]
-
-
 @router.get("/api/draw")
-def drawn_tokens(seed: int = 0, count: int = 16) -> Response:
+def drawn_numbers(seed: int = 0, count: int = 16) -> Response:
+    """The numbers that the first row of `generate(…, seed=seed)` draws, one for each token."""
     if seed < 0 or not 1 <= count <= 4096:
         raise InputError("a seed is 0 or above, and 1 to 4096 numbers are drawn")
-    return Json({"seed": seed, "u": numbers_drawn(seed, count).tolist()})
+    return Json({"seed": seed, "u": uniforms([generator(seed)], count)[0].tolist()})
 
 
 @router.post("/api/predict")
@@ -62,74 +53,37 @@ def predict(body: Choice, studio: Here) -> Response:
         raise InputError(
             f"{look.trace.entry.id} is a table of vectors and predicts no words", hint="choose a model"
         )
-    model = look.held.sequence
-    logits = predictions.words_at(model, look.trace.output, body.position)
-    found = choose_token(model, logits, body)
-    options: dict[str, Any] = {"position": body.position}
-    return Json(found | {"python": _python(snippets.of_trace(look.trace, "next_token", **options), body)})
-
-
-def stages(logits: Tensor, sampling: Sampling) -> dict[str, Tensor]:
-    """Logits after each rule, in the order of decode/sampling; a rule not asked for changes nothing."""
-    z = logits[None]
-    out = {"p": z}
-    heat = sampling.temperature not in (0, 1)
-    out["temperature"] = z = rules.apply_temperature(z, sampling.temperature) if heat else z
-    out["top_k"] = z = rules.top_k(z, sampling.top_k) if sampling.top_k is not None else z
-    out["top_p"] = z = (
-        rules.top_p(z, sampling.top_p) if sampling.top_p is not None and sampling.top_p < 1 else z
-    )
-    out["min_p"] = z = rules.min_p(z, sampling.min_p) if sampling.min_p else z
-    out["final"] = (
-        rules.typical(z, sampling.typical) if sampling.typical is not None and sampling.typical < 1 else z
-    )
-    return out
-
-
-def choose_token(model: Model, logits: Tensor, body: Choice) -> dict[str, Any]:
-    """The token, the number that chose it, and the table of the likeliest."""
-    how = body.sampling()
-    after = stages(logits, how)
-    chances = {name: z[0].softmax(-1) for name, z in after.items()}
-    if how.greedy:
-        u, token = None, int(logits.argmax())
-        chances = {name: p if name == "p" else torch.zeros_like(p) for name, p in chances.items()}
-        for name in chances.keys() - {"p"}:
-            chances[name][token] = 1.0
-    else:
-        u = float(numbers_drawn(body.seed, body.step + 1)[-1])
-        token = int(draw(how.warp(logits[None]), torch.tensor([u], dtype=torch.float64))[0])
-    below = chances["final"].double().cumsum(-1)
+    model, sampling = look.held.sequence, body.sampling()
+    logits = words_at(model, look.trace.output, body.position)
+    drawn = draw_token(logits, sampling, seed=body.seed, step=body.step)
+    below = drawn.chances["final"].cumsum(-1)
     below = below / below[-1]
-    rows = list(dict.fromkeys([*logits.topk(min(body.count, len(logits))).indices.tolist(), token]))
-    left = lambda name: int((chances[name] > 0).sum())
-    entropy = lambda p: float(torch.special.entr(p.double()).sum() / math.log(2))  # in bits
-    return {
-        "token": predictions.entry(model, token), "u": u, "greedy": how.greedy,
-        "kept": left("final"),
-        "counts": {"all": len(logits)} | {n: left(n) for n in ("top_k", "top_p", "min_p", "final")},
-        "entropy": {"plain": entropy(chances["p"]), "temperature": entropy(chances["temperature"]),
-                    "final": entropy(chances["final"])},
-        "table": [
-            predictions.entry(model, i) | {"logit": float(logits[i])}
-            | {name: float(p[i]) for name, p in chances.items()}
-            | {"low": float(below[i - 1]) if i else 0.0, "high": float(below[i])}
-            for i in rows
-        ],
-    }  # fmt: skip
+    ids = list(dict.fromkeys([*logits.topk(min(body.count, len(logits))).indices.tolist(), drawn.token]))
+    table = [
+        row | {"logit": float(logits[i])} | {name: float(p[i]) for name, p in drawn.chances.items()}
+        | {"low": float(below[i - 1]) if i else 0.0, "high": float(below[i])}
+        for i, row in zip(ids, predictions.entries(model, ids), strict=True)
+    ]  # fmt: skip
+    return Json({
+        "token": predictions.entries(model, [drawn.token])[0], "u": drawn.u, "greedy": sampling.greedy,
+        "kept": drawn.kept(), "table": table,
+        "counts": {"all": len(logits)} | {n: drawn.kept(n) for n in ("top_k", "top_p", "min_p", "final")},
+        "entropy": {"plain": drawn.entropy("p"), "temperature": drawn.entropy("temperature"),
+                    "final": drawn.entropy()},
+        "python": _python(look.trace, body),
+    })  # fmt: skip
 
 
-def _python(start: str, body: Choice) -> str:
-    """The lines that choose, behind those that give the logits."""
-    imports, _, rest = start.partition("\n\n")
-    rest = "\n".join(rest.split("\n")[:-2])  # without the table of the likeliest
+def _python(trace: Trace, body: Choice) -> str:
+    """Return the lines that run the model and draw the token."""
     options = {n: getattr(body, n) for n in ("temperature", "top_k", "top_p", "min_p", "typical")}
     said = ", ".join(f"{n}={v!r}" for n, v in options.items() if v is not None)
+    where = f"seed={body.seed}, step={body.step}"
     lines = [
-        imports, "from heedful.decode.sampling import Sampling, draw, generator, uniforms", "", rest,
-        "logits = logits.float()[None]", f"sampling = Sampling({said})",
-        f"u = uniforms([generator({body.seed})], {body.step + 1})[:, -1]",
-        "token = logits.argmax(-1) if sampling.greedy else draw(sampling.warp(logits), u)",
-        "print(model.tokenizer.tokens(token.tolist()))",
-    ]  # fmt: skip
-    return "\n".join(lines)
+        f"drawn = draw_token(logits[0, {body.position}], Sampling({said}), {where})",
+        "print(model.tokenizer.tokens([drawn.token]))",
+    ]
+    imports = (
+        "from heedful.decode.sampling import Sampling\nfrom heedful.inspect.prediction import draw_token"
+    )
+    return snippets.of_pass(trace, lines="\n".join(lines), imports=imports)

@@ -12,15 +12,16 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.inspect.attention import attention, head_scores, rollout, shares
+from heedful.inspect.attention import head_scores, pool_pattern, rollout, value_effects
 from heedful.inspect.effects import each_head_effect
+from heedful.inspect.mixing import AttentionGroup
+from heedful.inspect.prediction import words_at
 from heedful.server.json_response import Json
-from heedful.studio import matrix_slices, predictions, snippets
-from heedful.studio.capabilities import Group
+from heedful.studio import predictions, snippets
 from heedful.studio.model_registry import LoadedModel
 from heedful.studio.shared_state import Client, Here, Look, Seen, Studio
 from heedful.studio.streaming import Report, stream_job
-from heedful.studio.tensor_response import tensor_response
+from heedful.studio.tensor_response import cut_tensor, tensor_response
 from heedful.studio.trace_builder import build_trace
 from heedful.studio.traces import Trace
 from heedful.studio.workers import Ticket
@@ -98,24 +99,23 @@ def tensor(
     """Numbers as bytes: all heads of a value, or one, or some rows."""
     value = _value(look, name)
     look.studio.traces.fit()
-    share = name.endswith(".pattern") and _kind(look.trace, name) == "softmax"
-    cut = matrix_slices.cut(value, head, rows, cols, over)
+    softmax = {layer for group in look.trace.groups if group.kind == "softmax" for layer in group.layers}
+    share = name.endswith(".pattern") and name.removesuffix(".pattern") in softmax
+    cut = cut_tensor(value, head, rows, cols, over)
     tag = f"{look.trace.id}|{name}|{head}|{rows}|{cols}|{dtype}|{over}"
     return tensor_response(cut, dtype, share=share, full=tuple(value.shape), tag=tag)
 
 
 def _value(look: Look, name: str) -> Tensor:
-    if name.endswith(".effect"):
-        return matrix_slices.effect(look, name.removesuffix(".effect"))
-    trace = look.trace
-    if name in trace.values:
-        return trace.values[name]
-    return trace.value(look.held, name)
-
-
-def _kind(trace: Trace, name: str) -> str:
-    path = name.removesuffix(".pattern")
-    return next((g.kind for g in trace.groups if path in g.layers), "effective")
+    """Return a value by its name; PATH.effect is the size of what each key adds."""
+    trace, path = look.trace, name.removesuffix(".effect")
+    if path == name:
+        return trace.values[name] if name in trace.values else trace.value(look.held, name)
+    if path not in {layer for group in trace.groups for layer in group.layers}:
+        raise InputError(f"{path[:80]!r} attends to nothing", hint="take a layer of a group")
+    held = look.held
+    pattern, v = trace.value(held, f"{path}.pattern"), trace.value(held, f"{path}.v")
+    return value_effects(held.sequence, path, pattern, v)
 
 
 @router.get("/api/trace/{id}/thumbs")
@@ -125,13 +125,10 @@ def thumbs(look: Seen, group: str, size: int = 64) -> Response:
         raise InputError(f"size={size} must lie between 4 and 128")
     chosen = look.trace.group(group)
     trace, names = look.trace, [f"{layer}.pattern" for layer in chosen.layers]
-    small = {
-        name: matrix_slices.pool_matrix(trace.values[name], size) for name in names if name in trace.values
-    }
+    small = {name: pool_pattern(trace.values[name], size) for name in names if name in trace.values}
     if missing := [name for name in names if name not in small]:  # too large to be kept: pooled in passing
-        small |= look.run(
-            lambda held: trace.some(held.sequence, missing, lambda p: matrix_slices.pool_matrix(p, size))
-        )
+        pool = lambda pattern: pool_pattern(pattern, size)
+        small |= look.run(lambda held: trace.recompute(held.sequence, missing, pool))
     every = [small[name] for name in names]
     most = max(len(p) for p in every)
     filled = torch.stack([torch.nn.functional.pad(p, (0, 0, 0, 0, 0, most - len(p))) for p in every])
@@ -144,29 +141,13 @@ def scores(look: Seen) -> Response:
     """What each head does on this text, in a few numbers; of the model as it is, without edits."""
     trace = look.trace
     if trace.scores is None:
-        trace.scores = look.run(lambda held: _scores(held, trace))
+        trace.scores = [score.to_dict() for score in look.call(head_scores)]
     return Json({"scores": trace.scores, "python": snippets.of_trace(trace, "heads")})
-
-
-def _scores(loaded_model: LoadedModel, trace: Trace) -> list[dict[str, Any]]:
-    model, out = loaded_model.sequence, []
-    special = {"tokens": trace.tokens, "target": trace.target or []}
-    patterns = attention(model, trace.given).patterns
-    for score in head_scores(model, trace.given):
-        group = next(g for g in trace.groups if score.name.removesuffix(".pattern") in g.layers)
-        p = shares(patterns[score.name].values)
-        marks = torch.tensor([bool(t["special"]) for t in special[group.keys]])
-        square = not group.cross
-        out.append(score.to_dict() | {
-            "diagonal": float(p[score.head].diagonal().mean()) if square else None,
-            "special": float(p[score.head][:, marks].sum(-1).mean()),
-        })  # fmt: skip
-    return out
 
 
 @router.get("/api/trace/{id}/rollout")
 def attention_rollout(look: Seen, side: str = "") -> Response:
-    value = look.run(lambda held: rollout(held.sequence, look.trace.given, side=side))
+    value = look.call(rollout, side=side)
     return tensor_response(value, tag=f"{look.trace.id}|rollout|{side}")
 
 
@@ -181,7 +162,7 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
 
 
 def _effects(
-    loaded_model: LoadedModel, trace: Trace, group: Group, mean: bool, ticket: Ticket, report: Report
+    loaded_model: LoadedModel, trace: Trace, group: AttentionGroup, mean: bool, ticket: Ticket, report: Report
 ) -> dict[str, Any]:
     key = (group.name, mean)
     if key not in trace.effects:
@@ -202,7 +183,7 @@ def _effects(
 @router.get("/api/trace/{id}/logits")
 def logits(look: Seen, position: int = -1) -> Response:
     """The whole vocabulary's logits at a position, in float32."""
-    value = predictions.words_at(look.held.sequence, _output(look), position)
+    value = words_at(look.held.sequence, _output(look), position)
     return tensor_response(value, tag=f"{look.trace.id}|logits|{position}")
 
 
@@ -211,9 +192,9 @@ def top_tokens(look: Seen, position: int = -1, count: int = 10) -> Response:
     model, output = look.held.sequence, _output(look)
     if not -len(output) <= position < len(output):
         raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
-    found = predictions.at(model, output, position, max(1, min(count, 1000)))
+    found = predictions.prediction_at(model, output, position, max(1, min(count, 1000)))
     view = "next_token" if found["kind"] == "words" else "output"
-    return Json(found | {"python": snippets.of_trace(look.trace, view, position=position)})
+    return Json(found | {"python": snippets.of_pass(look.trace, view, position=position)})
 
 
 def _output(look: Look) -> Tensor:

@@ -34,12 +34,12 @@ TOUCH_SECONDS, STALE_SECONDS = 30, 600
 class FileLock:
     """A lock file, held from `acquire` to `release` or for a `with`.
 
-    What this process holds already it may acquire again; the first holder releases. `what` names in errors
-    what is locked, and `hint` says what to do if another process has it.
+    What this process holds already it may acquire again; the first holder releases. `name` is what is
+    locked, for errors, and `hint` says what to do if another process has it.
     """
 
-    def __init__(self, path: Path, what: str, hint: str) -> None:
-        self.path, self.what, self.hint = path.absolute(), what, hint
+    def __init__(self, path: Path, name: str, hint: str) -> None:
+        self.path, self.name, self.hint = path.absolute(), name, hint
         self._released: threading.Event | None = None
 
     def acquire(self) -> None:
@@ -57,7 +57,7 @@ class FileLock:
                 partial.replace(self.path)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise HeedfulError(f"{self.what} cannot be locked: {self.path}: {reason}") from None
+            raise HeedfulError(f"{self.name} cannot be locked: {self.path}: {reason}") from None
         self._released = threading.Event()
         threading.Thread(target=self._touch, args=(self._released,), daemon=True).start()
 
@@ -101,7 +101,7 @@ class FileLock:
     def _refusal(self, owner: dict[str, Any]) -> ConfigError:
         pid, host = owner["pid"], owner["host"]
         where = "" if host == socket.gethostname() else f" on {host}, as {self.path} says"
-        return ConfigError(f"{self.what} is in use by process {pid}{where}", hint=self.hint)
+        return ConfigError(f"{self.name} is in use by process {pid}{where}", hint=self.hint)
 
     def _touch(self, released: threading.Event) -> None:
         while not released.wait(TOUCH_SECONDS):

@@ -131,20 +131,22 @@ def json_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def parse_json(text: str, where: str) -> Any:
-    """Return the value of a JSON text; an error begins with `where`."""
+def parse_json(text: str, path: Path, line: int | None = None) -> Any:
+    """Return the value of a JSON text: one line of a file, or with `line` None all of it."""
     try:
         return json.loads(text)
     except RecursionError:
-        raise InputError(f"{where}: no JSON (lists or objects stand too deep in each other)") from None
-    except ValueError as error:  # also of a number with thousands of digits
-        raise InputError(f"{where}: no JSON ({getattr(error, 'msg', error)})") from None
+        reason = "lists or objects stand too deep in each other"
+    except ValueError as error:  # also of a number with thousands of digits, which has no line
+        reason, line = getattr(error, "msg", str(error)), line or getattr(error, "lineno", None)
+    where = path if line is None else f"{path}, line {line}"
+    raise InputError(f"{where}: no JSON ({reason})")
 
 
 def parse_object(path: Path, line: int, text: Any) -> dict[Any, Any]:
     """Return one row of a JSON file."""
     where = f"{path}, line {line}"
-    row = parse_json(text, where) if isinstance(text, str) else text
+    row = parse_json(text, path, line) if isinstance(text, str) else text
     if not isinstance(row, dict):
         raise InputError(f"{where}: a row is an object {{…}}, not {row!r:.40}")
     return row
@@ -171,12 +173,7 @@ def read_json_data(path: Path, encoding: str = "utf-8") -> Any:
     text = "".join(read_blocks(path, encoding))
     if not text.strip():
         raise InputError(f"{path} is empty")
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a list too deep
-        raise InputError(f"{path}: no JSON ({error})") from None
+    return parse_json(text, path)
 
 
 def table_delimiter(path: Path) -> str:

@@ -143,9 +143,9 @@ class LayerByLayer(Bridge):
     `joined` is for a decoder that keeps all its layers in one part.
     """
 
-    def __init__(self, concatenated: bool = False) -> None:
+    def __init__(self, joined: bool = False) -> None:
         super().__init__()
-        self.joined = concatenated
+        self.joined = joined
 
     def forward(self, encoder: PartState | None) -> StateGroup:
         assert isinstance(encoder, StateGroup)

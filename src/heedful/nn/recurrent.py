@@ -97,21 +97,6 @@ def initial_carry(state: PartState | None, x: Tensor, sizes: Mapping[str, int]) 
     return {n: held[n] if n in held else x.new_zeros(len(x), size) for n, size in sizes.items()}
 
 
-def reading_order(valid: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """(B, T) positions of the valid tokens as they are read, then of padding; (B) how many are valid."""
-    seen = valid.flip(1) if reverse else valid
-    order = seen.int().argsort(dim=1, descending=True, stable=True)
-    return (valid.shape[1] - 1 - order if reverse else order), valid.sum(1)
-
-
-def one_piece(weights: list[Tensor]) -> list[Tensor]:
-    """The same weights, on a GPU side by side in memory: cuDNN would copy them itself, with a warning."""
-    if not weights[0].is_cuda:
-        return weights
-    pieces = torch.cat([w.reshape(-1) for w in weights]).split([w.numel() for w in weights])
-    return [piece.view_as(w) for piece, w in zip(pieces, weights, strict=True)]
-
-
 def orthogonal(weight: Tensor) -> None:
     """Make it a random rotation, found in float32: no half precision has a QR decomposition."""
     weight.copy_(nn.init.orthogonal_(torch.empty_like(weight, dtype=torch.float32)))
@@ -185,7 +170,10 @@ class Recurrence(Part):
         if ctx.valid_new is None:
             out, last = self._kernel((x.flip(1) if self.reverse else x,), first, batch_first=True)
             return (out.flip(1) if self.reverse else out), last
-        order, lengths = reading_order(ctx.valid_new, self.reverse)
+        # (B, T) positions of the valid tokens as they are read, then of padding
+        seen, lengths = ctx.valid_new.flip(1) if self.reverse else ctx.valid_new, ctx.valid_new.sum(1)
+        order = seen.int().argsort(dim=1, descending=True, stable=True)
+        order = x.shape[1] - 1 - order if self.reverse else order
         read = x.gather(1, order[..., None].expand_as(x))
         # A row of padding alone is read as one token, and what that gives is thrown away.
         pack = pack_padded_sequence(read, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
@@ -200,12 +188,15 @@ class Recurrence(Part):
         weights = [self.x.weight, self.h.weight]
         if self.x.bias is not None and self.h.bias is not None:
             weights += [self.x.bias, self.h.bias]
+        if self.x.weight.is_cuda:  # side by side: cuDNN would copy them itself, with a warning
+            pieces = torch.cat([w.reshape(-1) for w in weights]).split([w.numel() for w in weights])
+            weights = [piece.view_as(w) for piece, w in zip(pieces, weights, strict=True)]
         hx = tuple(first[name][None].contiguous() for name in self.carried)  # (1, B, H)
         # cuDNN keeps what a gradient needs only if told that it trains, whatever the module's mode.
         options = dict(has_biases=len(weights) == 4, num_layers=1, dropout=0.0, train=torch.is_grad_enabled())
         assert self.fused is not None
         out, *last = self.fused(
-            *inputs, hx if len(hx) > 1 else hx[0], one_piece(weights), **options, bidirectional=False, **more
+            *inputs, hx if len(hx) > 1 else hx[0], weights, **options, bidirectional=False, **more
         )
         return out, {name: value[0] for name, value in zip(self.carried, last, strict=True)}
 

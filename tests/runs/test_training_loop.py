@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heedful.runs.progress import SilentReporter
+from heedful.runs.progress import ProgressReporter
 from heedful.runs.training_loop import TrainingLoop, TrainingResult, Validation
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step
@@ -27,7 +27,7 @@ class Run:
         )
         self.loop = TrainingLoop(
             toys.tiny("gpt2"), "next_token", toys.batches_of("next_token", files), TrainConfig(steps=6),
-            validation, SilentReporter(),
+            validation, ProgressReporter(),
         )  # fmt: skip
 
     def score(self, step: Step | None) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def test_checkpoints_are_sorted_by_number_not_by_letters(tmp_path: Path) -> None
     ]
 
 
-CRASHES = ["optimiser_tensors", "sync_folder", "write_text", "save_file"]
+CRASHES = [f"heedful.train.checkpoint.{name}" for name in ("optimiser_tensors", "write_text", "save_file")]
+CRASHES += ["heedful.files.sync", "shutil.rmtree"]
 
 
 @pytest.mark.parametrize("where", CRASHES)
@@ -86,7 +87,7 @@ def test_a_crash_between_files_leaves_the_old_checkpoint_usable(
     with monkeypatch.context() as patch:
         taken = steps(tmp_path / "crash", files)
         next(taken), next(taken)  # step 1 is written, step 2 taken
-        patch.setattr(store, where, crash)
+        patch.setattr(where, crash)
         with pytest.raises(KeyboardInterrupt):
             next(taken)
         taken.close()  # type: ignore[attr-defined]

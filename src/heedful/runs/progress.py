@@ -6,15 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 LINE_SECONDS = 10.0  # seconds between lines where there is no terminal
 
 
-class ProgressReporter(Protocol):
-    """Where a run reports how far it is."""
+class ProgressReporter:
+    """Where a run reports how far it is. This one shows nothing: for -q, and for all processes but one."""
 
     def step(self, values: Mapping[str, Any]) -> None: ...
 
@@ -23,17 +23,7 @@ class ProgressReporter(Protocol):
     def close(self) -> None: ...
 
 
-class SilentReporter:
-    """Report nothing: for the other processes of a run, and for -q."""
-
-    def step(self, values: Mapping[str, Any]) -> None: ...
-
-    def report(self, line: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class LineReporter:
+class LineReporter(ProgressReporter):
     """Print a line now and then, for logs and pipes."""
 
     def __init__(self) -> None:
@@ -43,21 +33,14 @@ class LineReporter:
         now = time.monotonic()
         if now - self.last >= LINE_SECONDS or values["step"] == values["steps"]:
             self.last = now
-            self.report(
-                " ".join(
-                    f"{name}={format_value(name, value)}"
-                    for name, value in values.items()
-                    if value is not None
-                )
-            )
+            known = {name: value for name, value in values.items() if value is not None}
+            self.report(" ".join(f"{name}={format_value(name, value)}" for name, value in known.items()))
 
     def report(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    def close(self) -> None: ...
 
-
-class BarReporter:
+class BarReporter(ProgressReporter):
     """Show a progress bar in a terminal, with other lines scrolling above it."""
 
     def __init__(self, steps: int) -> None:
@@ -73,22 +56,14 @@ class BarReporter:
             *columns, *texts, console=Console(stderr=True, highlight=False), refresh_per_second=4
         )
         self.task = self.rich.add_task("", total=steps, shown="")
-        self.free_width = (
-            self.rich.console.width - 2 * len(str(steps)) - 26
-        )  # beside the step, the bar and the percentage
+        # beside the step, the bar and the percentage
+        self.free_width = self.rich.console.width - 2 * len(str(steps)) - 26
         self.rich.start()
 
     def step(self, values: Mapping[str, Any]) -> None:
-        parts = {
-            n: self.part(n, v) for n, v in values.items() if n not in ("step", "steps") and v is not None
-        }
-        for name in (
-            "grad",
-            "memory",
-            "lr",
-            "ema",
-            "val",
-        ):  # left out in this order where the terminal is narrow
+        shown = {n: v for n, v in values.items() if n not in ("step", "steps") and v is not None}
+        parts = {n: self.part(n, v) for n, v in shown.items()}
+        for name in ("grad", "memory", "lr", "ema", "val"):  # left out in this order in a narrow terminal
             if len("  ".join(parts.values())) > self.free_width:
                 parts.pop(name, None)
         self.rich.update(self.task, completed=values["step"], shown="  ".join(parts.values()))
@@ -110,7 +85,7 @@ class BarReporter:
 def make_reporter(steps: int, quiet: bool = False) -> ProgressReporter:
     """Return the reporter that suits stderr: a bar in a terminal, lines elsewhere."""
     if quiet:
-        return SilentReporter()
+        return ProgressReporter()
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return BarReporter(steps)
     return LineReporter()

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from heedful.errors import ConfigError, CorruptFile, HeedfulError, NotFound, WrongShape
-from heedful.files import read_json, sha256, sync, write_text
+from heedful.files import make_folder_atomically, read_json, sha256, write_text
 from heedful.loading import load, save
 from heedful.locks import FileLock
 from heedful.models.base import Model
@@ -36,12 +36,6 @@ from heedful.weights.tensor_files import SafeFile
 CHECKSUMS = "checksums.json"
 CHANGEABLE = {"folder", "save_every", "keep", "resume", "compile", "graph"}  # without changing any step
 Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over processes as another one is
-
-
-def sync_folder(folder: Path) -> None:
-    """Ask the disk to keep a folder and its files, so that a crash cannot leave half of them."""
-    for path in [*folder.rglob("*"), folder]:
-        sync(path)
 
 
 def optimiser_tensors(
@@ -89,28 +83,17 @@ def write_checkpoint(
 ) -> Path:
     """Write a checkpoint beside the old ones, then call it the last. A full disk costs nothing old."""
     final = checkpoint_path(folder, step)
-    part, old = final.with_name(final.name + ".part"), final.with_name(final.name + ".old")
-    shutil.rmtree(part, ignore_errors=True)
     try:
-        save(model, part)
-        save_file(dict(moments), part / "optimiser.safetensors")
-        if ema is not None:
-            save_file({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
-        (part / "training.json").write_text(
-            json.dumps({"step": step, **training}, indent=2), encoding="utf-8"
-        )
-        sums = {str(path.relative_to(part)): sha256([path]) for path in part.rglob("*") if path.is_file()}
-        (part / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
-        sync_folder(part)
-        shutil.rmtree(old, ignore_errors=True)
-        if final.exists():  # of an earlier attempt at the same step
-            final.replace(old)
-        part.replace(final)
-        sync(final.parent)
+        with make_folder_atomically(final) as part:
+            save(model, part)
+            save_file(dict(moments), part / "optimiser.safetensors")
+            if ema is not None:
+                save_file({n: t.contiguous() for n, t in ema.items()}, part / "ema.safetensors")
+            write_text(part / "training.json", json.dumps({"step": step, **training}, indent=2))
+            sums = {str(path.relative_to(part)): sha256([path]) for path in part.rglob("*") if path.is_file()}
+            write_text(part / CHECKSUMS, json.dumps(sums, indent=2) + "\n")
         write_text(folder / "last.json", json.dumps({"checkpoint": final.name, "step": step}))
-        shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
-        shutil.rmtree(part, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error)
         last = newest(folder)
         kept = f"the last good checkpoint is {last}" if last else "there is no earlier checkpoint"

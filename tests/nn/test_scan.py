@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.nn.scan import fast_selective, selective
+from heedful.nn.scan import selective
+from heedful.nn.selective import fast_selective
 
 
 def coefficients() -> tuple[Tensor, ...]:

@@ -10,15 +10,8 @@ import torch
 from torch import Tensor
 
 from heedful.nn.context import Context, Mask, Watch
-from heedful.nn.scan import (
-    BLOCK,
-    doubling_scan,
-    fast_selective,
-    scan,
-    selective,
-    selective_pattern,
-    selective_states,
-)
+from heedful.nn.scan import BLOCK, doubling_scan, scan, selective
+from heedful.nn.selective import fast_selective, selective_pattern, selective_states
 from heedful.nn.ssm import S4, Mamba
 
 LENGTH = 2 * BLOCK + 5

@@ -8,14 +8,16 @@ difference of two is taken, which is never positive: nothing overflows. Sums are
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 16  # positions that the fast forms read at a time
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None, Tensor]
+BLOCK = 16  # positions that the fast forms of state spaces read at a time
+CHUNK = 128  # positions inside which linear attention is quadratic; half of it on a CPU
+SMALL_CHUNK = 8  # positions inside which decays are written out pair by pair; twice as many on a GPU
+CHUNKS = 64  # chunks whose states are found by one product
+ALIGN = 8  # what the sizes of products should be multiples of
 
 
 def to_float32(x: Tensor) -> Tensor:
@@ -98,15 +100,6 @@ def shown_scan(a: Tensor, b: Tensor, h: Tensor, see: Callable[[Tensor], Tensor])
     return seen
 
 
-def scan_into(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    """`fast_scan` without a gradient of its own, so that it may write over b."""
-    if a.device.type != "cpu":
-        return doubling_scan(a, b, h)
-    for a_t, b_t in zip(a.unbind(0), b.unbind(0)):
-        h = b_t.addcmul_(a_t, h)
-    return b
-
-
 def selective(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, keep: Tensor | None, h: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -125,103 +118,6 @@ def selective(
     return torch.stack(out, 1), h
 
 
-def fast_selective(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, keep: Tensor | None, h: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`selective`, block by block: h is never held for more than a block, and made again for the gradient."""
-    with uncast(u):
-        if torch.compiler.is_compiling():  # which derives the gradient by itself
-            states = selective_states(u, delta, A, B, keep, h)
-            return _read_block(states, C), states[:, -1]
-        major = [x.transpose(0, 1) for x in (u, delta, B, C)]
-        held = None if keep is None else keep.transpose(0, 1)
-        y, last = Selective.apply(major[0], major[1], A, major[2], major[3], held, h)
-        return y.transpose(0, 1), last
-
-
-class Selective(torch.autograd.Function):
-    """`selective` with time first, and its gradient.
-
-    With G_t = ∂/∂h_t = dy_t C_t + a_{t+1} G_{t+1}, the same recurrence read backwards:
-    ∂a_t = G_t h_{t−1},  ∂b_t = G_t,  ∂C_t = Σ_d dy_t h_t.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, keep: Tensor | None, h: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        starts, out = [], []
-        for s in _blocks(len(u)):
-            a, b = _coefficients(u[s], delta[s], A, B[s], None if keep is None else keep[s])
-            starts.append(h.clone())
-            states = scan_into(a, b, h)  # (c, B, D, N)
-            h = states[-1]
-            out.append(_read_block(states, C[s]))
-        ctx.save_for_backward(u, delta, A, B, C, *([] if keep is None else [keep]), *starts)
-        ctx.forgets = keep is not None
-        return torch.cat(out), h.clone()  # not a view of the block, which would keep it alive
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor, carry: Tensor) -> Gradients:
-        with uncast(dy):
-            return Selective.gradients(ctx, dy, carry)
-
-    @staticmethod
-    def gradients(ctx: Any, dy: Tensor, carry: Tensor) -> Gradients:
-        """What `backward` gives, in the precision of what `forward` was given."""
-        u, delta, A, B, C, *rest = ctx.saved_tensors
-        keep, starts = (rest[0], rest[1:]) if ctx.forgets else (None, rest)
-        grads: list[tuple[Tensor, ...]] = []
-        dA = torch.zeros_like(A)
-        for s, start in zip(reversed(_blocks(len(u))), reversed(starts)):
-            a, b = _coefficients(u[s], delta[s], A, B[s], None if keep is None else keep[s])
-            states = scan_into(a, b, start)
-            # Backwards, position t is decayed by a_{t+1}; the last one's decay is already in `carry`.
-            decay = torch.cat((a[1:], torch.ones_like(a[:1]))).flip(0)
-            G = scan_into(decay, (dy[s][..., None] * C[s][:, :, None]).flip(0), carry).flip(0)
-            carry = G[0] * a[0]
-            dlog = G * torch.cat((start[None], states[:-1])) * a
-            dA += (dlog * delta[s][..., None]).sum((0, 1))
-            inner = (G @ B[s][..., None])[..., 0]  # (c, B, D), the gradient of Δ u
-            grads.append((
-                inner * delta[s],
-                inner * u[s] + (dlog * A).sum(-1),
-                ((delta[s] * u[s])[..., None, :] @ G)[..., 0, :],
-                (dy[s][..., None, :] @ states)[..., 0, :],
-            ))  # fmt: skip
-        du, ddelta, dB, dC = (torch.cat(parts) for parts in zip(*reversed(grads)))
-        return du, ddelta, dA, dB, dC, None, carry
-
-
-def _blocks(length: int) -> list[slice]:
-    return [slice(i, min(i + BLOCK, length)) for i in range(0, length, BLOCK)]
-
-
-def _coefficients(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, keep: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    a = torch.exp(delta[..., None] * A)
-    if keep is not None:
-        a = a * keep[..., None, None]
-    return a, (delta * u)[..., None] * B[:, :, None]
-
-
-def _read_block(states: Tensor, C: Tensor) -> Tensor:
-    return (states @ C[..., None])[..., 0]
-
-
-def selective_states(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, keep: Tensor | None, h: Tensor,
-    see: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:  # fmt: skip
-    """Every h_t of `selective`, (B, T, D, N): for those who look, and through `see` replace them."""
-    major = [x.transpose(0, 1) for x in (u, delta, B)]
-    a, b = _coefficients(major[0], major[1], A, major[2], None if keep is None else keep.transpose(0, 1))
-    if see is None:
-        return fast_scan(a, b, h).transpose(0, 1)
-    return shown_scan(a, b, h, lambda states: see(states.transpose(0, 1)).transpose(0, 1)).transpose(0, 1)
-
-
 def same_document(fresh: Tensor | None, length: int, device: torch.device) -> Tensor:
     """(B or 1, T, T): s ≤ t, and no document starts after s up to t."""
     causal = torch.ones(length, length, dtype=torch.bool, device=device).tril()[None]
@@ -229,17 +125,6 @@ def same_document(fresh: Tensor | None, length: int, device: torch.device) -> Te
         return causal
     document = fresh.int().cumsum(1)
     return causal & (document[:, :, None] == document[:, None])
-
-
-def selective_pattern(delta: Tensor, A: Tensor, B: Tensor, C: Tensor, fresh: Tensor | None) -> Tensor:
-    """P_dts = Σ_n C_tn exp(A_dn Σ_{s<r≤t} Δ_rd) B_sn Δ_sd, so that y = P u: quadratic (B, D, T, T)"""
-    keep = same_document(fresh, delta.shape[1], delta.device)[:, None]
-    total = delta.cumsum(1).transpose(1, 2)  # (B, D, T)
-    between = (total[..., :, None] - total[..., None, :]).masked_fill(~keep, 0.0)
-    out = torch.zeros_like(between)
-    for n in range(A.shape[1]):
-        out = out + torch.exp(between * A[:, n, None, None]) * (C[:, :, None, n] * B[:, None, :, n])[:, None]
-    return (out * delta.transpose(1, 2)[:, :, None]).masked_fill(~keep, 0.0)
 
 
 def linear_scan(
@@ -265,37 +150,121 @@ def linear_scan(
 def fast_linear(
     q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, fresh: Tensor | None, S: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`linear` in blocks: quadratic inside a block, S from block to block, matrix products throughout
+    """`linear_scan` in chunks: quadratic inside a chunk, S from chunk to chunk, matrix products throughout
 
-    (Hua et al. 2022 §3.2; with decays Yang et al. 2024 §4.1.)
+    (Hua et al. 2022 §3.2; with decays Yang et al. 2024 §4.)
     """
+    T, K, V = q.shape[2], q.shape[3], v.shape[3]
+    if q.is_cuda and (K % ALIGN or V % ALIGN):
+        q, k = (F.pad(x, (0, -K % ALIGN)) for x in (q, k))
+        v, S = F.pad(v, (0, -V % ALIGN)), F.pad(S, (0, -V % ALIGN, 0, -K % ALIGN))
+        log_a = None if log_a is None else F.pad(log_a, (0, -K % ALIGN))
+    out = []
+    for i in range(0, T, CHUNKS * CHUNK):  # once, unless there are many thousand positions
+        part = slice(i, i + CHUNKS * CHUNK)
+        decay = None if log_a is None else log_a[:, :, part]
+        new = None if fresh is None else fresh[:, part]
+        y, S = _linear_chunks(q[:, :, part], k[:, :, part], v[:, :, part], decay, new, S)
+        out.append(y)
+    y = out[0] if len(out) == 1 else torch.cat(out, 2)
+    return y[..., :V], S[..., :K, :V]
+
+
+def _linear_chunks(
+    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, fresh: Tensor | None, S: Tensor
+) -> tuple[Tensor, Tensor]:
+    """At most CHUNKS chunks at once. Only the decay from an earlier to a later position is exponentiated."""
     T = q.shape[2]
-    size = min(T, BLOCK // 2 if log_a is not None else 4 * BLOCK)  # pairs of decays are many
-    n = -(-T // size)
-    given = (q, k, v) if log_a is None else (q, k, v, log_a)
-    q, k, v, *decay = (_cut(x, n, size) for x in given)  # (B·n, H, c, ·)
-    new = None if fresh is None else F.pad(fresh, (0, n * size - T)).unflatten(1, (n, size)).flatten(0, 1)
-    y = linear_pattern(q, k, decay[0] if decay else None, new) @ v
-    last = q.new_ones(len(q), 1, 1, 1)  # what is left of S after the block
-    if decay:
-        log = decay[0].cumsum(2)
-        q, k, last = q * log.exp(), k * (log[:, :, -1:] - log).exp(), log[:, :, -1, :, None].exp()
-    if new is not None:
-        document = new.int().cumsum(1)
-        q = q * (document == 0)[:, None, :, None]
-        k = k * (document == document[:, -1:])[:, None, :, None]
-        last = last * (document[:, -1] == 0)[:, None, None, None]
-    by_block = lambda x: x.unflatten(0, (-1, n)).transpose(0, 1)  # (n, B, …)
-    states = scan(by_block(last), by_block(k.transpose(-1, -2) @ v), S)
-    starts = torch.cat((S[None], states[:-1])).transpose(0, 1).flatten(0, 1)  # (B·n, H, K, K′)
-    y = (y + q @ starts).unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)  # (B, H, n·c, K′)
-    return y[:, :, :T], states[-1]
+    wide = q.is_cuda
+    size = small = 2 * SMALL_CHUNK if wide else SMALL_CHUNK
+    while size < min(T, CHUNK if wide else CHUNK // 2):
+        size *= 2
+    cut = lambda x: F.pad(x, (0, 0, 0, -T % size)).unflatten(2, (-1, size))  # (B, H, n, c, ·)
+    q, k, v = cut(q), cut(k), cut(v)
+    log = None if log_a is None else cut(log_a).cumsum(3)
+    document = None if fresh is None else cut(fresh[:, None, :, None].int())[..., 0].cumsum(3)  # (B, 1, n, c)
+    y = _inside_chunks(q, k, v, log, document, small)
+    end = None
+    if log is not None:
+        end = log[:, :, :, -1]  # (B, H, n, K)
+        q, k = q * log.exp(), k * (end[..., None, :] - log).exp()
+    if document is not None:
+        q = q * (document == 0)[..., None]
+        k = k * (document == document[..., -1:])[..., None]
+    resets = None if document is None else document[..., -1] > 0  # (B, 1, n)
+    states = between_chunks(end, resets, to_float32(k.mT @ v), S)  # (B, H, n + 1, K, K′)
+    y = y + to_float32(q @ states[:, :, :-1].to(q.dtype))
+    return y.flatten(2, 3)[:, :, :T], states[:, :, -1]
 
 
-def _cut(x: Tensor, n: int, size: int) -> Tensor:
-    """(B, H, T, ·) → (B·n, H, size, ·), with zeros at the end"""
-    padded = F.pad(x, (0, 0, 0, n * size - x.shape[2]))
-    return padded.unflatten(2, (n, size)).transpose(1, 2).flatten(0, 1)
+def _inside_chunks(
+    q: Tensor, k: Tensor, v: Tensor, log: Tensor | None, document: Tensor | None, small: int
+) -> Tensor:
+    """Σ_{s≤t} of one chunk, (B, H, n, c, K′).
+
+    Without decays by one pattern. With them exp(log_t − log_s) is a factor of t times one of s, neither
+    above 1, at any position between them: so the right half of every 2·small, 4·small, … positions reads the
+    left half across their border, and what is nearer than `small` is written out pair by pair.
+    """
+    size = q.shape[3]
+    if log is None:
+        keep = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
+        if document is not None:
+            keep = keep & (document[..., :, None] == document[..., None, :])
+        return to_float32((q @ k.mT).masked_fill(~keep, 0.0) @ v)
+    halves = lambda x, width: x.unflatten(3, (-1, width))  # (B, H, n, c / width, width, ·)
+    new = None if document is None else halves(document[..., None], small)[..., 0]
+    near = _decayed_pattern(halves(q, small), halves(k, small), halves(log, small), new)
+    y = to_float32(near @ halves(v, small)).flatten(3, 4)
+    width = small
+    while width < size:
+        left, right = [], []
+        for x in (q, k, v, log):
+            pair = x.unflatten(3, (-1, 2, width))
+            left.append(pair[..., 0, :, :])
+            right.append(pair[..., 1, :, :])
+        border = left[3][..., -1:, :]
+        scores = (right[0] * (right[3] - border).exp()) @ (left[1] * (border - left[3]).exp()).mT
+        if document is not None:
+            pair = document.unflatten(3, (-1, 2, width))
+            same = pair[..., 1, :, None] == pair[..., 0, None, :]
+            scores = scores.masked_fill(~same, 0.0)
+        far = F.pad(to_float32(scores @ left[2])[..., None, :, :], (0, 0, 0, 0, 1, 0))  # 0 for the left half
+        y = y + far.flatten(3, 5)
+        width *= 2
+    return y
+
+
+def _decayed_pattern(q: Tensor, k: Tensor, log: Tensor, document: Tensor | None) -> Tensor:
+    """Σ_k q_tk k_sk exp(log_tk − log_sk) for s ≤ t of one document, (…, c, c), every exponent by itself."""
+    size = q.shape[-2]
+    keep = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
+    if document is not None:
+        keep = keep & (document[..., :, None] == document[..., None, :])
+    between = (log[..., :, None, :] - log[..., None, :, :]).masked_fill(~keep[..., None], -torch.inf)
+    return (q[..., :, None, :] * (between.exp() * k[..., None, :, :])).sum(-1)
+
+
+def between_chunks(log: Tensor | None, resets: Tensor | None, ends: Tensor, S: Tensor) -> Tensor:
+    """S_0 = S,  S_{i+1} = exp(log_i) S_i + end_i, 0 where chunk i resets: all of them, (B, H, n + 1, K, K′)
+
+    As one product, S_i = Σ_{j≤i} W_ij x_j of x = (S, end_0, end_1, …) and W_ij = exp(Σ_{j≤r<i} log_r), and so
+    for few chunks at a time; in float32, since here sums grow long.
+    """
+    n = ends.shape[2]
+    with uncast(S):
+        x = torch.cat((to_float32(S)[:, :, None], ends), 2)
+        keep = torch.ones(n + 1, n + 1, dtype=torch.bool, device=S.device).tril()
+        if resets is not None:
+            count = F.pad(resets.int().cumsum(2), (1, 0))  # (B, 1, n + 1)
+            keep = keep & (count[..., :, None] == count[..., None, :])
+        if log is None:
+            out: Tensor = (keep.to(x.dtype) @ x.flatten(3)).unflatten(3, x.shape[3:])
+            return out
+        total = F.pad(log.cumsum(2), (0, 0, 1, 0)).mT  # (B, H, K, n + 1)
+        hidden = ~keep if resets is None else ~keep[:, :, None]
+        weights = (total[..., :, None] - total[..., None, :]).masked_fill(hidden, -torch.inf)
+        return torch.einsum("bhkij,bhjkv->bhikv", weights.exp(), x)
 
 
 def linear_pattern(q: Tensor, k: Tensor, log_a: Tensor | None, fresh: Tensor | None) -> Tensor:

@@ -19,18 +19,16 @@ from heedful.nn.norm import RMSNorm
 from heedful.nn.scan import (
     BLOCK,
     fast_scan,
-    fast_selective,
     gather_valid,
     last_positions,
     same_document,
     scan,
     scatter_valid,
     selective,
-    selective_pattern,
-    selective_states,
     shown_scan,
     to_float32,
 )
+from heedful.nn.selective import fast_selective, selective_pattern, selective_states
 from heedful.nn.state import RecurrentState
 
 
@@ -82,6 +80,7 @@ class ShortConv(nn.Module):
                 near = last_positions(document, valid, W - 1)
                 window = window * (near == near[:, -1:])[..., None]
             state.update(window=window)
+        y = y.to(x.dtype)  # under autocast the weights are wider than x
         return y if valid is None else scatter_valid(y, valid)
 
     def _documents(self, ctx: Context) -> Tensor | None:
@@ -168,7 +167,8 @@ class Mamba(Part):
         delta = F.softplus(to_float32(self.delta(self.low(u))))
         if ctx.valid_new is not None:
             u, delta = (t.masked_fill(~ctx.valid_new[..., None], 0.0) for t in (u, delta))
-        v = ctx.see("v", to_float32(u).transpose(1, 2)[..., None])  # (B, F, T, 1)
+        narrow = torch.is_autocast_enabled(u.device.type)  # what is read may be, what is remembered not
+        v = ctx.see("v", (u if narrow else to_float32(u)).transpose(1, 2)[..., None])  # (B, F, T, 1)
         delta, B, C = (
             ctx.see("delta", delta),
             ctx.see("B", to_float32(self.B(u))),
@@ -188,9 +188,9 @@ class Mamba(Part):
     def _states(
         self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, ctx: Context, state: PartState | None
     ) -> Tensor:
-        A, keep = self._A(), None if ctx.fresh is None else (~ctx.fresh).to(u.dtype)
+        A, keep = self._A(), None if ctx.fresh is None else (~ctx.fresh).to(delta.dtype)
         held = state.get("h") if isinstance(state, RecurrentState) else None
-        h = u.new_zeros(len(u), *A.shape) if held is None else held
+        h = A.new_zeros(len(u), *A.shape) if held is None else held
         if ctx.watches("h"):
             see = lambda states: ctx.see("h", states, positions=-3)  # (B, T, F, N)
             states = selective_states(u, delta, A, B, keep, h, see)

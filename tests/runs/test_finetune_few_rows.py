@@ -115,6 +115,15 @@ def test_whoever_says_how_to_train_gets_the_model_trained(
     assert not isinstance(heedful.load("made").head, SentenceHead)
 
 
+def test_the_learning_rate_of_heed_train_says_nothing_about_fine_tuning(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEED_LR", "0.25")
+    told = taught(heed, bases["encoder"], verbs(tmp_path / "few.csv", FEW))
+    assert told["steps"] == 0
+    assert "lr" not in told["settings"]
+
+
 def test_a_run_on_few_rows_neither_stops_early_nor_chooses_by_them(
     heed: Heed, bases: dict[str, Path], tmp_path: Path
 ) -> None:

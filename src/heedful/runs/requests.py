@@ -32,7 +32,7 @@ class FinetuneRequest:
     ] = None
     out: Annotated[str | None, Option("The folder to write. [default: FILE-MODEL]", ("--out", "-o"))] = None
     epochs: Annotated[float | None, Option("Passes over the file.", minimum=0.0)] = None
-    lr: Annotated[float | None, Option("The highest learning rate.", variable="HEED_LR")] = None
+    lr: Annotated[float | None, Option("The highest learning rate.")] = None  # HEED_LR is of heed train
     batch: Annotated[int | None, Option("Rows in a step.", minimum=1, variable="HEED_BATCH")] = None
     length: Annotated[
         int | None, Option("Cut texts after this many tokens.", minimum=8, variable="HEED_LENGTH")

@@ -179,6 +179,14 @@ def test_a_file_with_nothing_to_learn_is_one_clear_line(
     assert said in refused(heed, bases["encoder"], name)
 
 
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz"])
+def test_a_damaged_compressed_file_is_one_clear_line(
+    suffix: str, heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / f"rows.csv.{suffix}").write_text("text,label\nno such format,1\n")
+    assert "is damaged or not what its name says" in refused(heed, bases["encoder"], f"rows.csv.{suffix}")
+
+
 def test_a_label_that_only_validation_has_is_named(
     heed: Heed, bases: dict[str, Path], tmp_path: Path
 ) -> None:

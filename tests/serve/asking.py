@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from heedful.decode.stepper import EagerStepper
+from heedful.decode.slots import EagerSlots, Slot
 
 T = TypeVar("T")
 LOOP_THREAD = "event-loop"
@@ -50,28 +50,22 @@ def said(text: str, index: int = 0) -> str:
     return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
 
 
-class Scripted(EagerStepper):
+class Scripted(EagerSlots):
     """Writes these tokens, whatever was asked."""
 
-    def __init__(self, model: Any, ids: list[int]) -> None:
-        super().__init__(model)
-        self.script, self.at = ids, 0
+    def __init__(self, model: Any, ids: list[int], max_rows: int = 8) -> None:
+        super().__init__(model, max_rows)
+        self.script, self.at = ids, {}  # type: ignore[var-annotated]
 
-    def _logits(self, rows: int) -> Tensor:
-        logits = torch.zeros(rows, self.model.config.vocab)
-        logits[:, self.script[min(self.at, len(self.script) - 1)]] = 50.0
+    def logits(self, at: int) -> Tensor:
+        logits = torch.zeros(1, self.model.config.vocab)
+        logits[:, self.script[min(at, len(self.script) - 1)]] = 50.0
         return logits
 
-    def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        self.at = 0
-        return self._logits(len(prompt))
-
-    def step(self, tokens: Tensor, watch: Any = None) -> Tensor:
-        self.at += 1
-        return self._logits(len(tokens))
-
-    def reorder(self, index: Tensor) -> None:
-        pass
+    def read(self, slot: Slot, ids: Sequence[int]) -> Tensor:
+        self.at[slot] = self.at.get(slot, -1) + 1
+        slot.ids += ids
+        return self.logits(self.at[slot])
 
 
 class Caller:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import threading
 import time
@@ -14,43 +13,55 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.loop import Piece
-from heedful.serve import generation_jobs as work
-from heedful.serve import streams
+from heedful.decode.slots import Slot
+from heedful.serve import served_model, streams
 from heedful.serve.engine import Engine
 from heedful.serve.openai_app import Limits, Server, create_openai_app
-from heedful.serve.openai_errors import OpenAIError
 from heedful.server.json_response import Json
-from tests.serve.asking import LOOP_THREAD, Caller, events, run_async, said, until
+from tests.serve.asking import LOOP_THREAD, Caller, Scripted, events, run_async, said, until
 from tests.serve.conftest import Models
 
 BODY = {"model": "decoder", "prompt": "the cat", "max_tokens": 50}
 
 
 class Slow:
-    """In place of heedful.stream: a token every few milliseconds, for ever, and how many there were."""
+    """In place of a model: a token every few milliseconds, and how many there were. One text at a time."""
 
-    def __init__(self, pause: float = 0.003) -> None:
+    def __init__(self, pause: float = 0.01) -> None:
         self.pause, self.tokens, self.begun = pause, 0, 0
         self.fails: Exception | None = None
         self.held = threading.Event()
         self.held.set()
 
-    def __call__(self, *given: Any, **settings: Any) -> Iterator[Piece]:
-        self.begun += 1
-        for _ in itertools.count():
-            assert self.held.wait(20)
-            time.sleep(self.pause)
-            if self.fails is not None:
-                raise self.fails
-            self.tokens += 1
-            yield Piece("x", 5, -1.0)
+    def slots(self, model: Any, max_rows: int, context: int | None = None) -> Scripted:
+        slow = self
+
+        class SlowSlots(Scripted):
+            def open(self, ids: Any, length: int) -> Slot:
+                slow.begun += 1
+                return super().open(ids, length)
+
+            def read(self, slot: Slot, ids: Any) -> torch.Tensor:
+                assert slow.held.wait(20)
+                time.sleep(slow.pause)
+                if slow.fails is not None:
+                    raise slow.fails
+                slow.tokens += 1
+                return super().read(slot, ids)
+
+        return SlowSlots(model, [5], 1)
+
+    def take_over(self, server: Server) -> None:
+        """Stand in for the models of a server that is there already."""
+        for served in server.models.values():
+            if served.batch is not None:
+                served.batch.slots = self.slots(served.model, 1)
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     made = Slow()
-    monkeypatch.setattr(work, "stream", made)
+    monkeypatch.setattr(served_model, "choose_slots", made.slots)
     return made
 
 
@@ -147,10 +158,10 @@ def test_first_come_first_served(made: Any) -> None:
             order.append(number)
             yield number
 
-        jobs = [engine.submit(lambda number=number: job(number)) for number in range(5)]
+        jobs = [engine.submit(work=job(number)) for number in range(5)]
         gate.set()
         for task in jobs:
-            assert [item async for item in task]
+            assert await task.collect()
         engine.close()
         return order
 
@@ -227,7 +238,7 @@ def test_a_failure_is_told_and_the_engine_goes_on(
 
 
 def test_a_silent_stream_is_pinged(slow: Slow, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PING", 0.02)
+    monkeypatch.setattr(streams, "PING_SECONDS", 0.02)
 
     async def scene() -> None:
         app, _ = made()
@@ -247,7 +258,7 @@ def test_a_silent_stream_is_pinged(slow: Slow, made: Any, monkeypatch: pytest.Mo
 def test_a_client_that_stops_reading_is_given_up(
     slow: Slow, made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "STALLED", 0.05)
+    monkeypatch.setattr(streams, "STALLED_SECONDS", 0.05)
 
     async def scene() -> None:
         app, server = made()
@@ -302,18 +313,21 @@ def test_a_server_that_ends_refuses_what_is_new_and_tells_who_waits(slow: Slow, 
     run_async(scene())
 
 
-def test_a_reader_far_behind_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heedful.serve.engine.UNREAD", 10)
+def test_a_reader_far_behind_is_given_up(made: Any, slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heedful.serve.engine.MAX_UNREAD_ITEMS", 10)
+    slow.pause = 0.001
 
     async def scene() -> None:
-        engine = Engine(1)
-        job = engine.submit(lambda: iter(range(10**9)))
-        time.sleep(0.05)  # the event loop itself is held up: nobody reads
-        read = [await job.next() for _ in range(11)]
-        assert read == list(range(11))
-        with pytest.raises(OpenAIError, match="not read as fast"):
-            await job.next()
-        engine.close()
+        app, server = made()
+        caller = Caller(app, "/v1/completions", BODY | {"stream": True})
+        asking = asyncio.create_task(caller())
+        await until(lambda: len(caller.sent) > 2)
+        caller.reading.clear()  # it reads nothing more, while tokens come
+        await until(lambda: server.engine.is_idle)
+        assert slow.tokens < 40
+        caller.reading.set()
+        await asking
+        assert events(caller.text)[-1]["error"]["code"] == "slow_reader"
 
     run_async(scene())
 

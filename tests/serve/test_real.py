@@ -22,7 +22,7 @@ import openai
 import pytest
 
 import heedful
-from heedful.serve import generation_jobs as work
+from heedful.serve import served_model
 from heedful.serve.draining import Draining, run_until_signal
 from heedful.serve.openai_app import Server, create_openai_app
 from heedful.server.guard import AccessRules
@@ -137,12 +137,10 @@ def test_errors_are_those_the_client_knows(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_connection_that_is_cut_frees_the_engine(
-    running: Running, monkeypatch: pytest.MonkeyPatch, streamed: bool
-) -> None:
+def test_a_connection_that_is_cut_frees_the_engine(running: Running, streamed: bool) -> None:
     slow = Slow()
-    monkeypatch.setattr(work, "stream", slow)
-    body = json.dumps({"model": "decoder", "prompt": "a", "stream": streamed})
+    slow.take_over(running.server)
+    body = json.dumps({"model": "decoder", "prompt": "a", "stream": streamed, "max_tokens": 60})
     with closing(http.client.HTTPConnection("127.0.0.1", running.port)) as wire:
         wire.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {KEY}"})
         wait(lambda: slow.tokens > 3)
@@ -152,12 +150,10 @@ def test_a_connection_that_is_cut_frees_the_engine(
     assert slow.tokens == seen
 
 
-def test_a_full_line_is_told_to_the_client(
-    running: Running, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_line_is_told_to_the_client(running: Running, client: openai.OpenAI) -> None:
     slow = Slow()
-    monkeypatch.setattr(work, "stream", slow)
-    asked: Any = {"model": "decoder", "prompt": "a", "stream": True}
+    slow.take_over(running.server)
+    asked: Any = {"model": "decoder", "prompt": "a", "stream": True, "max_tokens": 60}
     with client.completions.create(**asked) as first:
         next(iter(first))
         waiting = socket.create_connection(("127.0.0.1", running.port))
@@ -182,11 +178,9 @@ def test_half_a_body_holds_nobody_up(running: Running, client: openai.OpenAI) ->
     assert client.models.list().data
 
 
-def test_a_failure_in_the_middle_reaches_the_client(
-    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_in_the_middle_reaches_the_client(running: Running, client: openai.OpenAI) -> None:
     slow = Slow()
-    monkeypatch.setattr(work, "stream", slow)
+    slow.take_over(running.server)
     stream = client.chat.completions.create(model="decoder", messages=HELLO, stream=True)
     for number, _ in enumerate(stream):
         if number == 3:
@@ -198,8 +192,8 @@ def test_a_failure_in_the_middle_reaches_the_client(
 
 
 def test_a_first_signal_lets_the_last_answer_out(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Slow()
-    monkeypatch.setattr(work, "stream", slow)
+    slow = Slow(0.1)
+    monkeypatch.setattr(served_model, "choose_slots", slow.slots)
     app, server = create_openai_app(models.all())
     sock, found = bind_socket(0), []
     port = sock.getsockname()[1]

@@ -10,6 +10,7 @@ import torch
 from fastapi.testclient import TestClient
 
 import heedful
+from heedful.decode.continuous import ContinuousBatch
 from heedful.serve.openai_app import create_openai_app
 from heedful.serve.served_model import ServedModel, make_served_model
 from tests.serve.asking import Scripted, events, said
@@ -36,7 +37,9 @@ def scripted(models: Models) -> Iterator[TestClient]:
     """A server whose model writes one German sentence with a face in it."""
     tokenizer = models.decoder.tokenizer
     ids = [*tokenizer.encode("Käse 😀 für 5 € ende . aus", special=False), tokenizer.eos]
-    app, shared = create_openai_app([ServedModel("told", models.decoder, Scripted(models.decoder, ids), 64)])
+    app, shared = create_openai_app(
+        [ServedModel("told", models.decoder, ContinuousBatch(Scripted(models.decoder, ids)), 64)]
+    )
     with TestClient(app, base_url="http://127.0.0.1") as client:
         yield client
     shared.engine.close()
@@ -229,10 +232,11 @@ def test_a_template_of_ones_own_takes_the_place_of_the_models(models: Models) ->
 
 def test_a_probability_that_is_no_number_is_said(models: Models) -> None:
     class Broken(Scripted):
-        def _logits(self, rows: int) -> torch.Tensor:
-            return super()._logits(rows) * math.nan
+        def logits(self, at: int) -> torch.Tensor:
+            return super().logits(at) * math.nan
 
-    app, shared = create_openai_app([ServedModel("broken", models.decoder, Broken(models.decoder, [1]), 64)])
+    batch = ContinuousBatch(Broken(models.decoder, [1]))
+    app, shared = create_openai_app([ServedModel("broken", models.decoder, batch, 64)])
     with TestClient(app, base_url="http://127.0.0.1") as client:
         answer = client.post("/v1/completions", json={"model": "broken", "prompt": "the"})
     shared.engine.close()

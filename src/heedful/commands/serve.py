@@ -27,7 +27,9 @@ def serve_command(
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve other hosts without a key.")] = False,
     max_queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; further ones get 429.")] = 64,
-    max_batch: Annotated[int, typer.Option(min=1, help="Texts that one request may ask for.")] = 64,
+    max_batch: Annotated[
+        int, typer.Option(min=1, help="Texts of a model written at once; so many may one request ask for.")
+    ] = 64,
     ctx: Annotated[
         int | None, typer.Option(min=2, help="Limit prompt and answer together to N tokens.")
     ] = None,
@@ -79,7 +81,7 @@ def serve_command(
     )
     template = None if chat_template is None else read_file(chat_template)
     with bind_socket(port, host) as sock:
-        served = [load_served_model(name, device, dtype, ctx, template) for name in models]
+        served = [load_served_model(name, device, dtype, ctx, template, max_batch) for name in models]
         if len({one.id for one in served}) < len(served):
             raise InputError(
                 f"two models have the same name: {', '.join(one.id for one in served)}", hint="rename one"
@@ -96,7 +98,7 @@ def serve_command(
 
 
 def load_served_model(
-    name: str, device: str, dtype: str | None, ctx: int | None, template: str | None
+    name: str, device: str, dtype: str | None, ctx: int | None, template: str | None, max_rows: int
 ) -> ServedModel:
     """Load a model under the name that clients use: a folder's own name, or the name as given."""
     from heedful.commands.generate import load_model
@@ -104,14 +106,16 @@ def load_served_model(
 
     path = Path(name).expanduser()
     id = path.resolve().name.removesuffix(".gguf") if path.exists() else name
-    return make_served_model(id, load_model(name, device, dtype), ctx=ctx, template=template)
+    return make_served_model(
+        id, load_model(name, device, dtype), ctx=ctx, template=template, max_rows=max_rows
+    )
 
 
 def announcement(one: ServedModel) -> str:
     """Return one line about what a model can do."""
     line = f"{one.id}: {one.kind}, {one.context:,} tokens, {' '.join(one.can) or 'no endpoint'}"
-    if one.stepper is not None and one.chat == "plain":
+    if one.batch is not None and one.chat == "plain":
         line += "; no chat template: a conversation is read as plain lines of “role: text”"
-    if one.stepper is not None and one.chat == "last message":
+    if one.batch is not None and one.chat == "last message":
         line += "; only the last message of a conversation is read"
     return line

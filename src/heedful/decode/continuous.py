@@ -31,8 +31,11 @@ PROMPT_TOKENS = 32  # tokens of prompts read in a step in which others are writt
 PROMPT_TOKENS_ALONE = 128  # and in a step without those
 
 
+NO_NUMBER = "the model computed a probability that is no number; its weights or its precision are at fault"
+
+
 class NotANumber(HeedfulError):
-    """The model computed logits that are no numbers."""
+    """The model computed something that is no number."""
 
 
 @dataclass(eq=False)
@@ -80,7 +83,7 @@ class ContinuousBatch:
     @property
     def has_room(self) -> bool:
         """Whether a text could be let in at once."""
-        return not self.waiting and len(self.rows) < self.slots.max_rows
+        return len(self.rows) + len(self.waiting) < self.slots.max_rows
 
     def add(self, task: GenerationTask) -> None:
         """Put a task's texts behind those that wait."""
@@ -124,6 +127,7 @@ class ContinuousBatch:
             if sample and any(r.task is task and r.row.number == number and not r.row.ids for r in self.rows):
                 return  # the first sample is still reading the prompt
             row = GeneratedRow(self.slots.model, task.request, task.prompts[number], number, sample)
+            row.limit = min(row.limit, self.slots.context + 1 - len(row.before))
             length = len(row.before) + row.limit
             if not self.slots.fits(length):
                 return
@@ -152,7 +156,7 @@ class ContinuousBatch:
             if row.task.done:  # another of its texts failed
                 continue
             if not known or isinstance(choice, Exception):
-                self.fail(row.task, choice if isinstance(choice, Exception) else NotANumber("no number"))
+                self.fail(row.task, choice if isinstance(choice, Exception) else NotANumber(NO_NUMBER))
                 continue
             piece = row.row.take(*choice)
             row.pending = [piece.token]

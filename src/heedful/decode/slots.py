@@ -59,6 +59,10 @@ class SlotStepper(Protocol):
         """How many texts may be open."""
 
     @property
+    def context(self) -> int:
+        """How many positions a text may have."""
+
+    @property
     def usage(self) -> float:
         """How much of the memory for texts is in use, between 0 and 1."""
 

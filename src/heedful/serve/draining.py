@@ -9,7 +9,7 @@ from types import FrameType
 
 import uvicorn
 
-from heedful.serve.openai_app import Server
+from heedful.serve.openai_server import Server
 from heedful.server.guard import Guard
 
 

@@ -1,7 +1,9 @@
-"""One thread that owns the models, and a bounded line before it: first come, first served.
+"""One thread that owns the models, and a bounded queue before it: first come, first served.
 
-Work is an iterator; between two of its items the thread looks whether somebody still waits. Items go to the
-event loop, which never waits for the thread, nor the thread for a client.
+All texts of a model are written in one batch (`decode/continuous.py`); a request's texts join it as soon as
+there is room and leave it at any step. Other work (embeddings, scores of a prompt) is an iterator, of which
+the thread computes one item between two steps. Before each step it looks whether somebody still waits. What
+a step gave goes to the event loop in one call; neither waits for the other.
 """
 
 from __future__ import annotations
@@ -9,149 +11,245 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from heedful.decode.continuous import ContinuousBatch, GenerationTask
+from heedful.decode.loop import Piece
 from heedful.errors import HeedfulError
+from heedful.serve.metrics import Metrics
 from heedful.serve.openai_errors import as_openai_error, queue_full, shutting_down, slow_reader
 
-T = TypeVar("T")
-UNREAD = 16_384  # items that may wait for a client before its work is given up
+MAX_UNREAD_ITEMS = 16_384  # that may wait for a client before its work is given up
 log = logging.getLogger("heedful.serve")
 
 
 class Mark(Enum):
-    """What comes out of a line beside items."""
+    """What a job's queue carries besides its items."""
 
     END = "end"
-    QUIET = "quiet"  # nothing for a while
 
 
-class EngineJob(Generic[T]):
-    """One request's work. Everything that ends it comes through one line of items: the last of them, a
-    failure, a client that left, a time that is up.
+class EngineJob:
+    """One request's work: an iterator, texts to generate, or first the one and then the other.
+
+    Everything that ends it comes through one queue of items: the last of them, a failure, a client that left,
+    a time that is up.
     """
 
-    def __init__(self, function: Callable[[], Iterator[T]], label: str, leave: Callable[[Any], None]) -> None:
-        self.function, self.label, self._leave = function, label, leave
-        self.off = threading.Event()
-        self._loop = asyncio.get_running_loop()
-        self._items: asyncio.Queue[T | Exception | Mark] = asyncio.Queue()
-        self._told = self._taken = 0  # the first is counted by the thread, the second by the loop
+    def __init__(
+        self, engine: Engine, label: str, work: Iterator[Any] | None, batch: ContinuousBatch | None,
+        task: GenerationTask | None,
+    ) -> None:  # fmt: skip
+        self.engine, self.label, self.work, self.batch, self.task = engine, label, work, batch, task
+        self.cancelled = threading.Event()
+        self.submitted = time.perf_counter()
+        self.last_token: float | None = None
+        self.loop = asyncio.get_running_loop()
+        self.items: deque[Any] = deque()  # filled and emptied in the event loop
+        self.ready = asyncio.Event()
+        if task is not None:
+            task.on_piece = self.put_piece
 
-    def run(self) -> None:
-        """In the engine's thread."""
-        try:
-            for item in self.function():
-                if self.off.is_set():
-                    return
-                if self._told - self._taken > UNREAD:
-                    raise slow_reader()
-                self._notify(item)
-            self._notify(Mark.END)
-        except Exception as error:  # whatever it is, the next request must not suffer from it
-            if not isinstance(error, HeedfulError):
-                log.exception("%s failed", self.label)
-            self._notify(as_openai_error(error))
+    def put_piece(self, piece: Piece | Exception) -> None:
+        """Hand on a token, or the failure of the texts. In the engine's thread."""
+        assert self.task is not None
+        if isinstance(piece, Exception):
+            self.engine.finish(self, piece)
+            return
+        self.last_token = self.engine.metrics.count_token(self.submitted, self.last_token)
+        self.engine.outbox[self].append(piece)
+        if len(self.items) > MAX_UNREAD_ITEMS:
+            assert self.batch is not None
+            self.batch.fail(self.task, slow_reader())
+        elif self.task.done:
+            self.engine.finish(self)
 
-    def _notify(self, item: T | Exception | Mark) -> None:
-        self._told += 1
-        try:
-            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
-        except RuntimeError:  # the loop was closed: nobody waits any more
-            self.off.set()
+    def deliver(self, items: Sequence[Any]) -> None:
+        """Give items to whoever waits. In the event loop."""
+        self.items += items
+        self.ready.set()
 
     def end(self, error: Exception | None = None) -> None:
         """Nobody waits any more, or only for this error. In the event loop."""
-        self.off.set()
-        self._leave(self)
+        self.engine.cancel(self)
         if error is not None:
-            self._items.put_nowait(error)
+            self.deliver([error])
 
-    async def next(self, seconds: float | None = None) -> T | Mark:
-        """The next item, END behind the last, QUIET if there is none for that long; failures are raised."""
-        try:
-            async with asyncio.timeout(seconds):
-                found = await self._items.get()
-        except TimeoutError:
-            return Mark.QUIET
-        self._taken += 1
-        if isinstance(found, Exception):
-            raise found
+    async def next(self, seconds: float | None = None) -> list[Any]:
+        """The items there are now, END behind the last; none if there is none for that long.
+
+        A failure is raised when all before it were taken.
+        """
+        if not self.items:
+            self.ready.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.ready.wait()
+            except TimeoutError:
+                return []
+        if isinstance(self.items[0], Exception):
+            raise self.items.popleft()
+        found = []
+        while self.items and not isinstance(self.items[0], Exception):
+            found.append(self.items.popleft())
         return found
 
-    async def __aiter__(self) -> AsyncIterator[T]:
-        while (item := await self.next()) is not Mark.END:
-            if item is not Mark.QUIET:
-                yield item
+    async def collect(self) -> list[Any]:
+        """All items to the end."""
+        found: list[Any] = []
+        while not found or found[-1] is not Mark.END:
+            found += await self.next()
+        return found[:-1]
 
 
 class Engine:
-    """The thread and its line."""
+    """The thread, the queue before it, and what runs."""
 
-    def __init__(self, max_queue: int = 64) -> None:
-        self.most = max_queue
+    def __init__(self, max_queue: int = 64, metrics: Metrics | None = None) -> None:
+        self.max_queue, self.metrics = max_queue, metrics or Metrics()
         self.draining = False
-        self.running: EngineJob[Any] | None = None
-        self._line: deque[EngineJob[Any]] = deque()
+        self.running: list[EngineJob] = []
+        self.queue: deque[EngineJob] = deque()
+        self.outbox: dict[EngineJob, list[Any]] = defaultdict(list)  # of the engine's thread, until a flush
         self._turn = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run_jobs, name="heed-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heed-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, function: Callable[[], Iterator[T]], label: str = "request") -> EngineJob[T]:
-        """Put work into the line, in the event loop; refused if it is full or the server ends."""
-        job = EngineJob(function, label, self._forget)
+    def submit(
+        self, label: str = "request", *, work: Iterator[Any] | None = None,
+        batch: ContinuousBatch | None = None, task: GenerationTask | None = None,
+    ) -> EngineJob:  # fmt: skip
+        """Put a job into the queue, in the event loop; refused if it is full or the server ends."""
+        job = EngineJob(self, label, work, batch, task)
         with self._turn:
             if self.draining:
                 raise shutting_down()
-            if len(self._line) >= self.most:
-                raise queue_full(len(self._line))
-            self._line.append(job)
+            free = 0 if batch is None else max(0, batch.slots.max_rows - len(batch.rows) - len(batch.waiting))
+            if len(self.queue) >= self.max_queue + free:
+                raise queue_full(len(self.queue))
+            self.queue.append(job)
             self._turn.notify_all()
         return job
 
-    def _forget(self, job: EngineJob[Any]) -> None:
+    def cancel(self, job: EngineJob) -> None:
+        """Take a job out of the queue, or let the thread drop it before its next step."""
         with self._turn:
-            if job in self._line:
-                self._line.remove(job)
+            if job in self.queue:
+                self.queue.remove(job)
+                self.metrics.aborted.add()
+            job.cancelled.set()
 
-    def _run_jobs(self) -> None:
+    def _run(self) -> None:
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: self._line or self._closed)
+                self._turn.wait_for(lambda: self.queue or self.running or self._closed)
                 if self._closed:
                     return
-                job = self.running = self._line.popleft()
+                for job in list(self.queue):
+                    if self.can_begin(job):
+                        self.queue.remove(job)
+                        self.begin(job)
+            for job in [job for job in self.running if job.cancelled.is_set()]:
+                self.drop(job)
+            for batch in {job.batch: None for job in self.running if job.task is not None and not job.work}:
+                assert batch is not None
+                batch.step()
+            self.work_item()
+            self.flush()
+
+    def can_begin(self, job: EngineJob) -> bool:
+        """Whether there is room for a job; those that came before it have begun, or want another model."""
+        if job.work is not None:
+            return not any(other.work for other in self.running)
+        assert job.batch is not None
+        before = next((j for j in self.queue if j.batch is job.batch and j.work is None), job)
+        return before is job and job.batch.has_room
+
+    def begin(self, job: EngineJob) -> None:
+        self.running.append(job)
+        self.metrics.queue_time.observe(time.perf_counter() - job.submitted)
+        if job.work is None:
+            self.generate(job)
+
+    def generate(self, job: EngineJob) -> None:
+        assert job.batch is not None
+        assert job.task is not None
+        job.batch.add(job.task)
+
+    def drop(self, job: EngineJob) -> None:
+        """Free what a cancelled job holds."""
+        if job.batch is not None and job.task is not None:
+            job.batch.remove(job.task)
+        self.running.remove(job)
+        self.outbox.pop(job, None)
+        self.metrics.aborted.add()
+
+    def work_item(self) -> None:
+        """Compute one item of the iterator that is at work, if there is one."""
+        job = next((job for job in self.running if job.work is not None), None)
+        if job is None:
+            return
+        assert job.work is not None
+        try:
+            item = next(job.work)
+            self.outbox[job].append(item)
+        except StopIteration:
+            job.work = None
+            if job.task is None:
+                self.finish(job)
+            else:
+                self.generate(job)
+        except Exception as error:  # whatever it is, the next request must not suffer from it
+            self.finish(job, error)
+
+    def finish(self, job: EngineJob, error: Exception | None = None) -> None:
+        """Hand on a job's end, or its failure. In the engine's thread."""
+        if error is not None and not isinstance(error, HeedfulError):
+            log.error("%s failed", job.label, exc_info=error)
+        self.outbox[job].append(Mark.END if error is None else as_openai_error(error))
+        if job in self.running:
+            self.running.remove(job)
+
+    def flush(self) -> None:
+        """Give the event loops what came out since the last time, in one call each."""
+        out, self.outbox = self.outbox, defaultdict(list)
+        for loop in {job.loop for job in out}:
+            mine = [(job, items) for job, items in out.items() if job.loop is loop]
             try:
-                job.run()
-            finally:
-                with self._turn:
-                    self.running = None
+                loop.call_soon_threadsafe(deliver_all, mine)
+            except RuntimeError:  # the loop was closed: nobody waits any more
+                for job, _ in mine:
+                    job.cancelled.set()
 
     @property
     def waiting(self) -> int:
-        return len(self._line)
+        return len(self.queue)
 
     @property
     def is_idle(self) -> bool:
         with self._turn:
-            return self.running is None and not self._line
+            return not self.running and not self.queue
 
     def abandon(self) -> None:
         """End what runs and what waits, and say so to those who wait. In the event loop."""
         with self._turn:
-            left = [*([self.running] if self.running is not None else []), *self._line]
+            left = [*self.running, *self.queue]
         for job in left:
             job.end(shutting_down())
 
     def close(self, seconds: float = 5.0) -> None:
-        """Stop after the token that is being computed."""
+        """Stop after the step that is being computed."""
         with self._turn:
             self._closed = self.draining = True
-            if self.running is not None:
-                self.running.off.set()
             self._turn.notify_all()
         self._thread.join(seconds)
+
+
+def deliver_all(out: list[tuple[EngineJob, list[Any]]]) -> None:
+    for job, items in out:
+        job.deliver(items)

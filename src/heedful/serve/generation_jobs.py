@@ -1,22 +1,24 @@
-"""What the engine does for a request: an iterator each, so that it can be left between two tokens."""
+"""What the engine does for a request: texts for a model's batch, or an iterator that it can leave."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from heedful.decode.loop import Piece, stream
+from heedful.decode.continuous import NO_NUMBER, GenerationTask, NotANumber
+from heedful.decode.request import make_request
+from heedful.errors import MissingPackage
 from heedful.models.base import LM
 from heedful.pooling import Pooling, embed, pool
-from heedful.serve.openai_errors import not_a_number, too_long
+from heedful.serve.openai_errors import too_long, unsupported_parameter
 from heedful.serve.openai_requests import CompletionRequest
 from heedful.serve.served_model import ServedModel
 
-TOGETHER = 32  # texts embedded between two looks at whether somebody still waits
+TEXTS_AT_ONCE = 32  # embedded between two steps of the engine
 
 
 @dataclass(frozen=True)
@@ -38,38 +40,41 @@ class TokenResult:
 
 @dataclass(frozen=True)
 class GenerationJob:
-    """Prompts to go on with."""
+    """Prompts to continue, checked; `limit` is how many tokens each may get."""
 
     served: ServedModel
     prompts: list[list[int]]
     asked: CompletionRequest
     limit: int
     echo: bool = False
+    task: GenerationTask | None = None  # for the model's batch; None if no token was asked for
 
     @property
     def read(self) -> int:
         return sum(map(len, self.prompts))
 
 
-def generate_tokens(task: GenerationJob) -> Iterator[Piece | TokenResult]:
-    """The prompts if they are to be sent back, then every token of every row as it is chosen."""
-    served, asked = task.served, task.asked
-    if task.echo:
-        assert isinstance(served.model, LM)
-        for row, ids in enumerate(task.prompts):
-            yield TokenResult(
-                row, [] if asked.logprobs is None else token_scores(served.model, ids, asked.logprobs)
-            )
-    if not task.limit:
-        return
-    pieces = stream(
-        served.writer(), task.prompts, n=asked.n, max_tokens=task.limit, logprobs=asked.logprobs or 0,
-        **asked.settings,
-    )  # fmt: skip
-    for piece in pieces:
-        if math.isnan(piece.logprob):
-            raise not_a_number(served.id)
-        yield piece
+def make_generation_job(
+    served: ServedModel, prompts: list[list[int]], asked: CompletionRequest, limit: int, echo: bool = False
+) -> GenerationJob:
+    """Check the settings, compile the constraint if there is one, and return the work."""
+    if not limit:
+        return GenerationJob(served, prompts, asked, limit, echo)
+    settings: dict[str, Any] = {"max_tokens": limit, "logprobs": asked.logprobs or 0, **asked.settings}
+    try:
+        request = make_request(served.model, settings, n=asked.n)  # type: ignore[arg-type]
+    except MissingPackage as error:
+        raise unsupported_parameter("response_format", str(error)) from None
+    task = GenerationTask(replace(request, scored=asked.logprobs is not None), prompts)
+    return GenerationJob(served, prompts, asked, limit, echo, task)
+
+
+def score_prompts(job: GenerationJob) -> Iterator[TokenResult]:
+    """Yield the prompts that are sent back, with their scores if those were asked for."""
+    assert isinstance(job.served.model, LM)
+    top = job.asked.logprobs
+    for row, ids in enumerate(job.prompts):
+        yield TokenResult(row, [] if top is None else token_scores(job.served.model, ids, top))
 
 
 @torch.no_grad()
@@ -111,12 +116,12 @@ def compute_embeddings(task: EmbeddingJob) -> Iterator[Tensor]:
     """(N, D) for a few inputs at a time, in order."""
     model = task.served.model
     assert isinstance(model, LM)
-    for start in range(0, len(task.inputs), TOGETHER):
-        some = task.inputs[start : start + TOGETHER]
+    for start in range(0, len(task.inputs), TEXTS_AT_ONCE):
+        some = task.inputs[start : start + TEXTS_AT_ONCE]
         texts = [i for i in some if isinstance(i, str)]
         found = embed(model, texts) if texts else torch.stack([of_ids(model, i) for i in some if i])
         if not bool(found.isfinite().all()):
-            raise not_a_number(task.served.id)
+            raise NotANumber(NO_NUMBER)
         yield found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from heedful.decode.continuous import NotANumber
 from heedful.errors import HeedfulError, is_out_of_memory
 from heedful.server.refusals import RequestRefused
 
@@ -78,11 +79,6 @@ def timeout(seconds: float) -> OpenAIError:
     return OpenAIError(504, "timeout", said, type="server_error", headers=FINAL)
 
 
-def not_a_number(id: str) -> OpenAIError:
-    said = f"{id} computed a probability that is no number; its weights or its precision are at fault"
-    return OpenAIError(500, "numerical_error", said, type="server_error", headers=FINAL)
-
-
 def slow_reader() -> OpenAIError:
     return OpenAIError(408, "slow_reader", "the answer was not read as fast as it was written", headers=FINAL)
 
@@ -95,6 +91,8 @@ def as_openai_error(error: Exception) -> OpenAIError:
         kind = "authentication_error" if error.status == 401 else INVALID
         return OpenAIError(error.status, error.code, str(error), type=kind, headers=error.headers)
     text = " ".join(str(error).split())
+    if isinstance(error, NotANumber):
+        return OpenAIError(500, "numerical_error", text, type="server_error", headers=FINAL)
     if isinstance(error, HeedfulError):
         return invalid(None, text)
     name = type(error).__name__

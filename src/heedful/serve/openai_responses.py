@@ -159,6 +159,11 @@ class ResponseBuilder:
         read = self.task.read
         return {"prompt_tokens": read, "completion_tokens": self.tokens, "total_tokens": read + self.tokens}
 
+    @property
+    def finish_reason(self) -> str:
+        """How the answer ended, for the metrics: that of its first choice."""
+        return self.choices[0].finish
+
     def parts(self, item: Piece | TokenResult) -> list[ChoiceDelta]:
         """What one token, or a prompt that is sent back, adds to the choices."""
         n = self.task.asked.n
@@ -180,14 +185,25 @@ class ResponseBuilder:
             choice.scores += part.scores
             choice.finish = part.finish or choice.finish
 
+    def merge(self, items: Iterable[Piece | TokenResult]) -> Iterable[ChoiceDelta]:
+        """Join what several tokens add to a choice: a client that is behind gets them in one event."""
+        joined: dict[int, ChoiceDelta] = {}
+        for part in (part for item in items for part in self.parts(item)):
+            one = joined.get(part.index)
+            if one is not None:
+                part = ChoiceDelta(part.index, one.text + part.text, one.scores + part.scores, part.finish)
+            joined[part.index] = part
+        return joined.values()
+
     def opening(self) -> Iterable[dict[str, Any]]:
         for index in range(len(self.choices)):
             if (first := self.form.opening(index)) is not None:
                 yield self._chunk([first])
 
-    def chunks(self, item: Piece | TokenResult) -> Iterable[dict[str, Any]]:
-        for part in self.parts(item):
+    def chunks(self, items: Iterable[Piece | TokenResult]) -> Iterable[dict[str, Any]]:
+        for part in self.merge(items):
             choice = self.choices[part.index]
+            choice.finish = part.finish or choice.finish
             said = self._logprobs(part.scores, choice.length) if part.scores else None
             choice.length += sum(text_offset(self.task.served, s) for s in part.scores)
             for piece in self.form.pieces(part, said):

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from heedful.decode.fast import choose_stepper
+from heedful.decode.continuous import ContinuousBatch, choose_slots
 from heedful.decode.request import check_prompt, context_length, encode_prompt
-from heedful.decode.stepper import Stepper
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.serve.openai_errors import invalid, model_cannot, too_long
@@ -19,16 +18,15 @@ from heedful.text.bpe import is_byte_level, token_bytes
 from heedful.text.tokenizer import render_chat
 
 FAR = 4096  # tokens of prompt and answer, for a model that states no context
-LIFETIME = 10_000  # tokens that a server will surely write: machine code is got ready if that pays
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model under the name clients ask for. Without a stepper it cannot write."""
+    """A model under the name clients ask for, and the batch of its texts; without one it cannot write."""
 
     id: str
     model: LM | Seq2Seq
-    stepper: Stepper | None
+    batch: ContinuousBatch | None
     context: int
     template: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -53,24 +51,23 @@ class ServedModel:
 
     @property
     def can(self) -> list[str]:
-        writes = ["/v1/completions", "/v1/chat/completions"] if self.stepper is not None else []
+        writes = ["/v1/completions", "/v1/chat/completions"] if self.batch is not None else []
         return writes + ["/v1/embeddings"] * self.embeds
 
     @property
     def description(self) -> dict[str, Any]:
         """Its entry in /v1/models."""
         about = {"kind": self.kind, "endpoints": self.can} | (
-            {"chat": self.chat} if self.stepper is not None else {}
+            {"chat": self.chat} if self.batch is not None else {}
         )
         return {
             "id": self.id, "object": "model", "created": self.created, "owned_by": "heedful",
             "max_model_len": self.context, "heedful": about,
         }  # fmt: skip
 
-    def writer(self) -> Stepper:
-        if self.stepper is None:
+    def check_generates(self) -> None:
+        if self.batch is None:
             raise model_cannot(self.id, f"({self.kind}) writes no text", self.can)
-        return self.stepper
 
     def prompt(self, prompt: str | list[int], *, scoring: bool = False) -> list[int]:
         """The ids of a prompt that leaves room for an answer; `scoring` needs none. Never cut."""
@@ -147,9 +144,9 @@ def spell(tokenizer: Any, token: int) -> tuple[str, list[int] | None]:
 
 
 def make_served_model(
-    id: str, model: Model, *, ctx: int | None = None, template: str | None = None
+    id: str, model: Model, *, ctx: int | None = None, template: str | None = None, max_rows: int = 64
 ) -> ServedModel:
-    """A loaded model, made ready to be asked."""
+    """A loaded model, made ready to be asked; it writes up to `max_rows` texts at once."""
     if not isinstance(model, LM | Seq2Seq):
         raise InputError(
             f"{id} is no sequence model", hint="serve a decoder, an encoder-decoder or an encoder"
@@ -159,5 +156,5 @@ def make_served_model(
     stated = [far for far in (reach, source, ctx) if far is not None] or [FAR]
     own = None if model.tokenizer is None else model.tokenizer.chat_template
     writes = model.config.head == "lm" and (isinstance(model, Seq2Seq) or model.causal)
-    stepper = choose_stepper(model, 1, LIFETIME, exact=False) if writes else None
-    return ServedModel(id, model, stepper, min(stated), template or own)
+    batch = ContinuousBatch(choose_slots(model, max_rows, min(stated))) if writes else None
+    return ServedModel(id, model, batch, min(stated), template or own)

@@ -1,0 +1,227 @@
+"""Many clients at one server: throughput, first token, time between tokens, and whether each text is right.
+
+    python benchmarks/serve_load.py                                  the bundled GPT, 1 and 64 streams, in turns
+    python benchmarks/serve_load.py --model smollm2-135m-instruct --streams 1,8 --max-tokens 64
+    python benchmarks/serve_load.py --peer                           beside `transformers serve`, same folder
+
+It starts `heed serve` (and the peer) on free ports of 127.0.0.1, asks each in turns of --seconds, checks every
+text against the one that its prompt gets alone, and stops what it started. Clients and servers share the
+machine. Rates count tokens (the usage that servers report) of answers, times are in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BUNDLED = Path(__file__).parents[1] / "src/heedful/bundled/prose"
+PROMPTS = ("The old man", "In the garden", "She said that", "Once upon a time", "Why", "A letter from",
+           "The ship was", "He had never", "It was late", "My dear", "When the king", "On the road",
+           "The house stood", "Nobody knew", "At last", "The child")  # fmt: skip
+
+
+@dataclass
+class Tally:
+    """What the clients of one turn saw."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    answers: int = 0
+    wrong: int = 0
+    errors: list[str] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)  # seconds to the first text of each answer
+    between: list[float] = field(default_factory=list)  # seconds between two events with text
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+    def row(self, name: str) -> str:
+        """Return one line of the table."""
+        times = [f"{1000 * quantile(t, q):8.1f}" for t in (self.first, self.between) for q in (0.5, 0.95)]
+        counts = f"{self.answers:7d} {self.wrong:6d} {len(self.errors):7d}"
+        return f"{name:24s} {self.rate:9.1f} {counts} {' '.join(times)}"
+
+
+HEADING = f"{'':24s} {'tokens/s':>9s} answers  wrong  errors first p50      p95 next p50      p95"
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))] if values else float("nan")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that was started: where it listens, what it calls its model."""
+
+    name: str
+    port: int
+    model: str
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+async def stream_answer(target: Target, prompt: str, max_tokens: int, tally: Tally, chat: bool) -> str:
+    """Ask for one streamed answer over a connection of its own; return its text."""
+    body: dict[str, Any] = {"model": target.model, "temperature": 0, "max_tokens": max_tokens, "stream": True,
+                            "stream_options": {"include_usage": True}}  # fmt: skip
+    body |= {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+    path, data = "/v1/chat/completions" if chat else "/v1/completions", json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{target.port}\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+    texts: list[str] = []
+    last = begun = time.perf_counter()
+    try:
+        writer.write(head.encode() + data)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            raise RuntimeError((status + await reader.read())[-300:].decode(errors="replace"))
+        async for line in reader:  # the sizes of HTTP's chunks are lines that begin otherwise
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(str(event["error"]))
+            if event.get("usage"):
+                tally.tokens += event["usage"]["completion_tokens"]
+            for choice in event["choices"]:
+                text = choice["delta"].get("content") if chat else choice["text"]
+                if text:
+                    now = time.perf_counter()
+                    (tally.between if texts else tally.first).append(now - (last if texts else begun))
+                    last = now
+                    texts.append(text)
+    finally:
+        writer.close()
+    return "".join(texts)
+
+
+async def run_clients(target: Target, streams: int, seconds: float, max_tokens: int, chat: bool,
+                      alone: dict[str, str]) -> Tally:  # fmt: skip
+    """Keep `streams` clients busy for that long; each waits for its answer before it asks again."""
+    tally, begun = Tally(), time.perf_counter()
+
+    async def client(number: int) -> None:
+        at = number
+        while time.perf_counter() - begun < seconds:
+            prompt = PROMPTS[at % len(PROMPTS)]
+            at += 1
+            try:
+                text = await stream_answer(target, prompt, max_tokens, tally, chat)
+            except (OSError, RuntimeError, asyncio.IncompleteReadError) as error:
+                tally.errors.append(repr(error))
+                continue
+            tally.answers += 1
+            tally.wrong += text != alone.setdefault(prompt, text)
+
+    await asyncio.gather(*(client(number) for number in range(streams)))
+    tally.seconds = time.perf_counter() - begun
+    return tally
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_ready(port: int, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    """Return when the server answers /health."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise SystemExit("the server did not start")
+
+
+def start_heed(model: str) -> Target:
+    port = free_port()
+    command = [sys.executable, "-m", "heedful.cli", "serve", model, "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    wait_ready(port, process)
+    name = Path(model).resolve().name.removesuffix(".gguf") if Path(model).exists() else model
+    return Target("heed serve", port, name, process)
+
+
+def start_peer(model: str) -> Target:
+    """`transformers serve` with continuous batching; the folder must be one that it can load."""
+    port = free_port()
+    command = [str(Path(sys.executable).parent / "transformers"), "serve", "--continuous-batching",
+               "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
+    process = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    wait_ready(port, process)
+    return Target("transformers serve", port, str(Path(model).resolve()), process)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default=str(BUNDLED))
+    parser.add_argument("--streams", default="1,64", help="numbers of clients, each measured in turn")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--chat", action="store_true", help="ask for chat answers")
+    parser.add_argument("--peer", action="store_true", help="measure transformers serve in the same run")
+    parser.add_argument("--peer-model", help="the folder that the peer loads, if it is another")
+    asked = parser.parse_args()
+    targets = [start_heed(asked.model)]
+    try:
+        if asked.peer:
+            targets.append(start_peer(asked.peer_model or asked.model))
+        measure(targets, [int(n) for n in asked.streams.split(",")], asked)
+    finally:
+        for target in targets:
+            target.stop()
+
+
+def measure(targets: list[Target], counts: list[int], asked: argparse.Namespace) -> None:
+    """Print a row for every turn, then the median ratios."""
+    alone: dict[str, dict[str, str]] = {target.name: {} for target in targets}
+    rates: dict[tuple[str, int], list[float]] = {}
+    for target in targets:  # every prompt once, one after the other: what a text is alone
+        asyncio.run(run_clients(target, 1, 0, asked.max_tokens, asked.chat, {}))
+        for prompt in PROMPTS:
+            text = asyncio.run(stream_answer(target, prompt, asked.max_tokens, Tally(), asked.chat))
+            alone[target.name][prompt] = text
+    print(HEADING)
+    for turn in range(asked.turns):
+        for target in targets:
+            for streams in counts:
+                tally = asyncio.run(
+                    run_clients(target, streams, asked.seconds, asked.max_tokens, asked.chat, alone[target.name])
+                )
+                rates.setdefault((target.name, streams), []).append(tally.rate)
+                print(tally.row(f"{target.name} {streams:3d} · {turn + 1}"), flush=True)
+                for error in tally.errors[:3]:
+                    print("   ", error[:200])
+    base = rates[targets[0].name, counts[0]]
+    for (name, streams), found in rates.items():
+        ratio = statistics.median(a / b for a, b in zip(found, base, strict=True))
+        print(f"{name} {streams}: {ratio:.2f} × {targets[0].name} {counts[0]}")
+
+
+if __name__ == "__main__":
+    main()

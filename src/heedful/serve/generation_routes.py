@@ -1,0 +1,113 @@
+"""/v1/completions and /v1/chat/completions: text, whole or as it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heedful.models.base import Seq2Seq
+from heedful.serve.generation_jobs import GenerationJob, make_generation_job, score_prompts
+from heedful.serve.openai_errors import invalid, unsupported_parameter
+from heedful.serve.openai_requests import (
+    TOP,
+    CompletionRequest,
+    RequestFields,
+    read_inputs,
+    read_messages,
+    read_sampling,
+)
+from heedful.serve.openai_responses import Chat, Completion, ResponseBuilder, ResponseShape
+from heedful.serve.openai_server import Server, parse_request
+from heedful.serve.streams import Events, following
+from heedful.server.json_response import Json
+
+
+async def completions(server: Server, request: Request) -> Response:
+    return await generate_response(server, request, read_completion, Completion())
+
+
+async def chat(server: Server, request: Request) -> Response:
+    return await generate_response(server, request, read_chat, Chat())
+
+
+def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
+    """A request for completions as work: prompts tokenised, everything checked."""
+    served = server.find(fields)
+    served.check_generates()
+    asked = read_sampling(fields, server.limits.rows)
+    vocab = served.model.config.vocab
+    asked = replace(
+        asked,
+        max_tokens=fields.integer("max_tokens", 0),
+        logprobs=fields.integer("logprobs", 0, min(TOP, vocab)),
+    )
+    echo = fields.boolean("echo")
+    if echo and isinstance(served.model, Seq2Seq):
+        raise unsupported_parameter(
+            "echo", f"{served.id} reads the prompt apart from what it writes; leave echo out"
+        )
+    given = read_inputs(fields, "prompt", server.limits.rows)
+    check_rows(len(given), asked, server.limits.rows)
+    scoring = echo and asked.max_tokens == 0
+    prompts = [served.prompt(one, scoring=scoring) for one in given]
+    limit = served.max_new_tokens(prompts, asked, 16, server.limits.strict)
+    return make_generation_job(served, prompts, asked, limit, echo)
+
+
+def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
+    """A conversation as work. Its answer may be as long as the context, unless said otherwise."""
+    served = server.find(fields)
+    served.check_generates()
+    asked = read_sampling(fields, server.limits.rows)
+    newer, older = fields.integer("max_completion_tokens", 1), fields.integer("max_tokens", 1)
+    wanted, top = fields.boolean("logprobs"), fields.integer("top_logprobs", 0, TOP)
+    if top is not None and not wanted:
+        raise invalid("top_logprobs", "top_logprobs goes with logprobs=true only")
+    asked = replace(
+        asked, max_tokens=older if newer is None else newer,
+        logprobs=min(top or 0, served.model.config.vocab) if wanted else None,
+    )  # fmt: skip
+    prompt = served.conversation(read_messages(fields))
+    return make_generation_job(
+        served, [prompt], asked, served.max_new_tokens([prompt], asked, None, server.limits.strict)
+    )
+
+
+def check_rows(prompts: int, request: CompletionRequest, max_rows: int) -> None:
+    if prompts * request.n > max_rows:
+        raise invalid(
+            "n",
+            f"{prompts} prompts of n={request.n} are {prompts * request.n} texts; {max_rows} are the most",
+        )
+
+
+async def generate_response(
+    server: Server,
+    request: Request,
+    read: Callable[[Server, RequestFields], GenerationJob],
+    shape: ResponseShape,
+) -> Response:
+    """Text, whole or as it is written."""
+    begun = time.perf_counter()
+    job = await parse_request(server, request, read)
+    builder, label, seconds = ResponseBuilder(shape, job), request.scope["request_id"], server.limits.seconds
+    work = score_prompts(job) if job.echo else None if job.task is not None else iter(())
+    running = server.engine.submit(label, work=work, batch=job.served.batch, task=job.task)
+    server.metrics.prompt_tokens.add(job.read)
+
+    def count(reason: str) -> None:
+        server.metrics.requests.add(1, request.url.path, "200", reason)
+        server.metrics.latency.observe(time.perf_counter() - begun)
+
+    if job.asked.stream:
+        return Events(running, builder, seconds, count)
+    async with following(running, request.receive, seconds):
+        for item in await running.collect():
+            builder.take(item)
+    count(builder.finish_reason)
+    return await asyncio.to_thread(lambda: Json(builder.full_response()))

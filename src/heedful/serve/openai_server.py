@@ -1,0 +1,72 @@
+"""What all addresses share: the models, the engine, the limits; how a body becomes a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from heedful.serve.engine import Engine
+from heedful.serve.metrics import Metrics
+from heedful.serve.openai_errors import shutting_down, unknown_model
+from heedful.serve.openai_requests import RequestFields, parse_body
+from heedful.serve.served_model import ServedModel
+
+T = TypeVar("T")
+log = logging.getLogger("heedful.serve")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for."""
+
+    rows: int = 64  # prompts times choices, written at once
+    seconds: float = 600.0  # from its arrival to its end
+    strict: bool = False  # refuse more tokens than fit, rather than write those that do
+
+
+@dataclass(frozen=True)
+class Server:
+    """What all addresses share."""
+
+    models: dict[str, ServedModel]
+    engine: Engine = field(default_factory=Engine)
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.engine.metrics
+
+    def find(self, fields: RequestFields, *, default: bool = False) -> ServedModel:
+        """The model that was asked for; only those given at the start are there.
+
+        `default` takes the only one if none is named.
+        """
+        if default and fields.get("model") is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        id = fields.text("model")
+        if id not in self.models:
+            raise unknown_model(id, list(self.models))
+        return self.models[id]
+
+
+async def parse_request(server: Server, request: Request, read: Callable[[Server, RequestFields], T]) -> T:
+    """A body parsed, checked and tokenised, in a thread of its own: a long prompt holds nobody up."""
+    if server.engine.draining:
+        raise shutting_down()
+    body = await request.body()
+
+    def work() -> tuple[T, list[str]]:
+        fields = RequestFields(parse_body(body))
+        return read(server, fields), fields.left
+
+    found, left = await asyncio.to_thread(work)
+    if left:
+        log.warning(
+            "%s: ignored %s", request.scope["request_id"], ", ".join(f"{name!r:.40}" for name in left[:20])
+        )
+    return found

@@ -1,0 +1,97 @@
+"""/v1/embeddings, and texts as tokens: /tokenize, /detokenize, /tokenizer_info."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from torch import Tensor
+
+from heedful.serve.generation_jobs import EmbeddingJob, compute_embeddings, make_embedding_job
+from heedful.serve.openai_errors import invalid, model_cannot, unsupported_parameter
+from heedful.serve.openai_requests import RequestFields, read_inputs, read_token_ids
+from heedful.serve.openai_server import Server, parse_request
+from heedful.serve.streams import following
+from heedful.server.json_response import Json
+
+MAX_INPUTS = 2048  # texts of one request for embeddings, as OpenAI allows
+
+
+async def embeddings(server: Server, request: Request) -> Response:
+    def read(server: Server, fields: RequestFields) -> tuple[EmbeddingJob, str]:
+        served = server.find(fields)
+        if not served.embeds:
+            raise model_cannot(served.id, f"({served.kind}) has no vectors of texts", served.can)
+        form, wanted = fields.choice("encoding_format", ("float", "base64")), fields.integer("dimensions", 1)
+        if wanted not in (None, served.model.config.dim):
+            said = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"
+            raise unsupported_parameter("dimensions", said)
+        inputs = read_inputs(fields, "input", MAX_INPUTS)
+        if not all(inputs):
+            raise invalid("input", "input has an empty text; leave it out")
+        return make_embedding_job(served, inputs), form
+
+    task, form = await parse_request(server, request, read)
+    job = server.engine.submit(request.scope["request_id"], work=compute_embeddings(task))
+    server.metrics.prompt_tokens.add(task.read)
+    async with following(job, request.receive, server.limits.seconds):
+        found: list[Tensor] = [vector for some in await job.collect() for vector in some]
+    usage = {"prompt_tokens": task.read, "total_tokens": task.read}
+
+    def answer() -> Response:  # a million numbers take their time
+        rows = [
+            {"object": "embedding", "index": i, "embedding": base64_floats(v, form)}
+            for i, v in enumerate(found)
+        ]
+        return Json({"object": "list", "data": rows, "model": task.served.id, "usage": usage})
+
+    return await asyncio.to_thread(answer)
+
+
+def base64_floats(vector: Tensor, form: str) -> str | list[float]:
+    """Numbers, or their bytes as little-endian float32."""
+    if form == "float":
+        numbers: list[float] = vector.tolist()
+        return numbers
+    return base64.b64encode(np.ascontiguousarray(vector.numpy(), "<f4").tobytes()).decode()
+
+
+async def tokenize(server: Server, request: Request) -> Response:
+    def read(server: Server, fields: RequestFields) -> Response:
+        served, text = server.find(fields, default=True), fields.get("prompt")
+        if not isinstance(text, str):
+            raise invalid("prompt", "prompt must be a string")
+        tokenizer = served.model.tokenizer
+        if tokenizer is None:
+            raise model_cannot(served.id, "has no tokenizer", served.can)
+        ids = tokenizer.encode(text, special=fields.boolean("add_special_tokens", True))
+        names = tokenizer.tokens(ids)
+        return Json({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
+
+    return await parse_request(server, request, read)
+
+
+async def detokenize(server: Server, request: Request) -> Response:
+    def read(server: Server, fields: RequestFields) -> Response:
+        served = server.find(fields, default=True)
+        if served.model.tokenizer is None:
+            raise model_cannot(served.id, "has no tokenizer", served.can)
+        return Json({"prompt": served.text(read_token_ids("tokens", fields.get("tokens")))})
+
+    return await parse_request(server, request, read)
+
+
+async def tokenizer_info(server: Server, request: Request) -> Response:
+    """What evaluation harnesses ask for: the special tokens, the chat template, the context."""
+    served = server.find(RequestFields(dict(request.query_params)), default=True)
+    tokenizer = served.model.tokenizer
+    if tokenizer is None:
+        raise model_cannot(served.id, "has no tokenizer", served.can)
+    special = {f"{role}_token": tokenizer.roles.get(role) for role in ("bos", "eos", "unk", "pad")}
+    return Json({
+        "tokenizer_class": type(tokenizer).__name__, "model": served.id, **special,
+        "vocab_size": len(tokenizer), "model_max_length": served.context, "chat_template": served.template,
+    })  # fmt: skip

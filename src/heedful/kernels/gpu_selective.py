@@ -231,9 +231,7 @@ def chunk_gradients(  # type: ignore[no-untyped-def]
                     decays = decays + (tl.zeros((BD,), tl.float32),)
                 before = states + (b * spans + span) * N * D
                 line = b * N * spans * SPAN + span * SPAN
-                goal = (
-                    sums + ((b * spans + span) * N * tl.num_programs(0) + tl.program_id(0)) * 2 * SPAN + lane
-                )
+                goal = (b * spans + span) * N * tl.num_programs(0) + tl.program_id(0)
                 a_next = tl.load(A + d, mask=d < D, other=0.0)
                 h_next = tl.load(before + d, mask=d < D, other=0.0)
                 for n in range(0, N):
@@ -244,21 +242,9 @@ def chunk_gradients(  # type: ignore[no-untyped-def]
                     g = tl.load(slopes + carried + n * D, mask=d < D, other=0.0)
                     at = line + n * spans * SPAN
                     inner, decays, g, total, both = state_gradients(
-                        steps,
-                        xs,
-                        ups,
-                        inner,
-                        decays,
-                        a_n,
-                        h,
-                        g,
-                        B + at,
-                        C + at,
-                        keep + row,
-                        left,
-                        SPAN,
-                        FORGETS,
-                    )
+                        steps, xs, ups, inner, decays, a_n, h, g, B + at, C + at, keep + row, left,
+                        SPAN, FORGETS,
+                    )  # fmt: skip
                     tl.store(slopes + carried + n * D, g, mask=d < D)
                     total += tl.load(dA + carried + n * D, mask=d < D, other=0.0)
                     tl.store(dA + carried + n * D, total, mask=d < D)

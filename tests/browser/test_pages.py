@@ -13,7 +13,7 @@ TITLES = {
     "": "Home", "tour": "Tour", "play": "Play", "tokens": "Tokens", "attention": "Attention",
     "steps": "Arithmetic",
     "predict": "Prediction", "layers": "Layers", "states": "States", "positions": "Positions",
-    "space": "Embeddings", "train": "Training", "compare": "Compare",
+    "space": "Embeddings", "figures": "Figures", "train": "Training", "compare": "Compare",
 }  # fmt: skip
 SAME = ("", "tour", "train", "compare")  # pages that show every model
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

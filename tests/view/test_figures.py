@@ -16,6 +16,8 @@ import heedful
 from heedful import view
 from heedful.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.inspect.attention import attention as attended
+from heedful.inspect.lens import surprisal
+from heedful.view import panels
 from heedful.view.charts import ticks
 from heedful.view.figure import Figure
 from heedful.view.html_export import for_script, pack, unpack
@@ -51,6 +53,12 @@ def figures(tmp: Path) -> dict[str, Figure]:
         "positions": view.positions(tiny("llama"), 12),
         "embeddings": view.embeddings(model, count=20),
         "training": view.training(run),
+        "surprisal": view.surprisal(model, IDS),
+        "anything": Figure("anything", "Panels", {}, {"panels": [
+            panels.table("words", [["a", 1.5], ["b<", 2.0]], ["x", "y"], ["best", "p"], axes=("place", "")),
+            panels.lines("two", [[1.0, 2.0, 4.0], [3.0, 2.0, 1.0]], ["a", "b"], [0, 1, 2], axes=("y", "x")),
+            panels.bars("signed", [1.0, -2.0], ["a", "b"]), panels.matrix("map", np.eye(2)),
+        ]}),
     }  # fmt: skip
 
 
@@ -381,6 +389,18 @@ def test_a_bad_input_is_named(call: object, line: str) -> None:
     with pytest.raises(InputError, match=line) as fault:
         call(tiny("gpt2"))  # type: ignore[operator]
     assert "\n" not in str(fault.value)
+
+
+def test_panels_whose_names_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match=r"2 rows and 1 columns are named, and the values are \(3, 1\)"):
+        panels.bars("three", [1.0, 2.0, 3.0], ["a", "b"])
+
+
+def test_surprise_is_that_of_the_library() -> None:
+    model = tiny("gpt2")
+    (panel,) = view.surprisal(model, IDS).data["panels"]
+    assert panel["values"][:, 0].tolist() == list(surprisal(model, IDS).bits[1:])
+    assert panel["rows"][0] == "1: 9"
 
 
 def test_a_name_without_a_known_ending_and_a_run_that_is_not_there_are_named(tmp_path: Path) -> None:

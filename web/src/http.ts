@@ -68,8 +68,8 @@ export async function call(path: string, init: RequestInit = {}): Promise<Respon
   return answer;
 }
 
-export async function get<T>(path: string, query: Record<string, string | number | undefined> = {}): Promise<T> {
-  return (await call(path + queried(query))).json();
+export async function get<T>(path: string, query: Record<string, string | number | undefined> = {}, signal?: AbortSignal): Promise<T> {
+  return (await call(path + queried(query), { signal })).json();
 }
 
 export async function post<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {

@@ -3,6 +3,7 @@ import type { ComponentType } from "preact";
 import type { Caps } from "./api";
 import { AttentionPage } from "./pages/attention";
 import { ComparePage } from "./pages/compare";
+import { FiguresPage } from "./pages/figures";
 import { HomePage } from "./pages/home";
 import { LayersPage } from "./pages/layers";
 import { PlayPage } from "./pages/play";
@@ -20,7 +21,7 @@ type Bound = { free?: false; view: ComponentType<{ caps: Caps }> };
 
 export const GROUPS: Record<string, string[]> = {
   start: ["home", "tour", "play"],
-  inside: ["tokens", "attention", "steps", "predict", "layers", "states", "positions", "space"],
+  inside: ["tokens", "attention", "steps", "predict", "layers", "states", "positions", "space", "figures"],
   time: ["train", "compare"],
 };
 
@@ -37,6 +38,7 @@ export const PAGES: Record<string, Free | Bound> = {
   states: { view: StatesPage },
   positions: { view: PositionsPage },
   space: { view: SpacePage },
+  figures: { view: FiguresPage },
   train: { free: true, view: TrainPage },
   compare: { free: true, view: ComparePage },
 };

@@ -9,17 +9,19 @@ export type Resource<T> = { data?: T; error?: Problem; loading: boolean };
 export const pending = signal(0);
 
 const KEPT = 60;
-const kept = new Map<string, Promise<unknown>>();
+type Asked = { answer: Promise<unknown>; leave: AbortController };
+const kept = new Map<string, Asked>();
 
-function remember<T>(key: string, fetcher: () => Promise<T>): Promise<T> {
-  const found = kept.get(key) as Promise<T> | undefined;
+function remember(key: string, fetcher: (signal: AbortSignal) => Promise<unknown>): Asked {
+  const found = kept.get(key);
   if (found) return found;
-  const promise = fetcher();
+  const leave = new AbortController();
+  const asked = { answer: fetcher(leave.signal), leave };
   pending.value++;
-  kept.set(key, promise);
-  promise.catch(() => kept.delete(key)).finally(() => pending.value--);
+  kept.set(key, asked);
+  asked.answer.catch(() => kept.get(key) === asked && kept.delete(key)).finally(() => pending.value--);
   if (kept.size > KEPT) kept.delete(kept.keys().next().value!);
-  return promise;
+  return asked;
 }
 
 export function forget(prefix = ""): void {
@@ -28,8 +30,9 @@ export function forget(prefix = ""): void {
 
 let known = 0;
 
-/** `key` null asks for nothing. While a new key loads, the old data stays so that nothing jumps. */
-export function useResource<T>(key: string | null, fetcher: () => Promise<T>): Resource<T> {
+/** `key` null asks for nothing. While a new key loads, the old data stays so that nothing jumps. What is `dear` to compute is
+ * given up when the page is left before the answer is there; a fetcher hands the signal on to its request. */
+export function useResource<T>(key: string | null, fetcher: (signal: AbortSignal) => Promise<T>, dear = false): Resource<T> {
   const at = epoch.value;
   const [state, setState] = useState<Resource<T> & { key?: string }>({ loading: key !== null });
   useEffect(() => {
@@ -42,13 +45,19 @@ export function useResource<T>(key: string | null, fetcher: () => Promise<T>): R
       return;
     }
     let alive = true;
+    let loading = true;
     setState((old) => ({ data: old.data, loading: true, key: old.key }));
-    remember(key, fetcher).then(
+    const asked = remember(key, fetcher);
+    (asked.answer as Promise<T>).finally(() => (loading = false)).then(
       (data) => alive && setState({ data, loading: false, key }),
       (error) => alive && setState({ error: wrapped(error), loading: false, key }),
     );
     return () => {
       alive = false;
+      if (dear && loading) {
+        kept.delete(key);
+        asked.leave.abort();
+      }
     };
   }, [key, at]);
   return state;

@@ -108,8 +108,9 @@ def of_call(trace: Trace, function: Callable[..., Any], shown: str = "", **optio
         kept = options
     else:
         kept = {name: value for name, value in options.items() if name in known}
-    arguments = given if "target" in known else given[:1]
-    imports, call = call_text(function, Code("model"), *arguments, **kept)
+    arguments = given if "target" in known else given[:1] if "text" in known else []
+    subject = Code("vectors" if trace.entry.vectors else "model")
+    imports, call = call_text(function, subject, *arguments, **kept)
     return script(trace.entry, f"{first}seen = {call}\nprint(seen{shown})", (needs + imports).strip())
 
 

@@ -21,6 +21,7 @@ from heedful.studio.page_policy import page_headers
 from heedful.studio.routes import (
     compare,
     explain,
+    figures,
     inside,
     models,
     play,
@@ -37,7 +38,7 @@ STATIC = Path(__file__).parent / "static"
 WIDGETS = Path(__file__).parents[1] / "view" / "static"  # what a figure saved as one file carries
 PAGES = (
     "/", "/play", "/tokens", "/attention", "/steps", "/predict", "/layers", "/states", "/positions",
-    "/space", "/train", "/compare", "/tour",
+    "/space", "/figures", "/train", "/compare", "/tour",
 )  # fmt: skip
 MAX_BODY_BYTES = 2_000_000
 MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: npm run build in web/."
@@ -52,7 +53,20 @@ def create_studio_app(
     registry = ModelRegistry(names, Path(models_folder), lambda: run_curves.runs_in(root))
     app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.studio = Studio(registry, root)
-    for module in (models, text, trace, inside, predict, explain, positions, space, play, compare, runs):
+    for module in (
+        models,
+        text,
+        trace,
+        inside,
+        predict,
+        explain,
+        positions,
+        space,
+        figures,
+        play,
+        compare,
+        runs,
+    ):
         app.include_router(module.router)
     page = _page(static)
     for path in PAGES:

@@ -7,6 +7,7 @@
     view.beams(model, "The cat", beams=4)           beam search as a tree, with every text that was weighed
     view.positions(model)                           how the model knows where a token stands
     view.embeddings(model, count=500)               a map of the token vectors, neighbours in the full space
+    view.surprisal(model, "The cat sat")            how surprised the model is by each token
     view.training("runs/gpt2")                      the curves of a run
     view.attention(tokens=[…], pattern=weights)     any weights you have
 
@@ -19,7 +20,7 @@ from heedful.view.attention_figures import attention, heads
 from heedful.view.beams import beams
 from heedful.view.figure import Figure
 from heedful.view.position_figures import positions
-from heedful.view.value_figures import embeddings, next_token, steps, training
+from heedful.view.value_figures import embeddings, next_token, steps, surprisal, training
 
 __all__ = [
     "Figure",
@@ -30,5 +31,8 @@ __all__ = [
     "next_token",
     "positions",
     "steps",
+    "surprisal",
     "training",
 ]
+# What the studio's page of figures offers, in this order; what takes a `text` is given that of the page.
+FIGURES = (attention, heads, next_token, surprisal, steps, beams, positions, embeddings)

@@ -15,6 +15,7 @@ from heedful.decode.loop import check_search
 from heedful.decode.request import Prompt, encode_prompts, make_request
 from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError
+from heedful.inspect.inputs import Input
 from heedful.models.base import Model
 from heedful.view.figure import Figure
 from heedful.view.token_labels import cut_label, labels
@@ -137,11 +138,12 @@ def entries(model: Model, candidates: Tree) -> dict[str, Any]:
     }
 
 
-def beams(model: Model, text: Prompt, *, beams: int = 4, **settings: Any) -> Figure:
+def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any) -> Figure:
     """Beam search as a tree: steps across, what each weighed down, best first; pruned texts are grey.
 
     It takes what `heedful.generate` takes with beams=…: max_tokens, length_penalty, groups and diversity …
     """
+    text = text.ids[0].tolist() if isinstance(text, Input) else text
     found = beam_tree(model, text, beams=beams, **settings)
     if len(found.branches) > SHOWN:
         raise InputError(

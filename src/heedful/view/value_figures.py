@@ -13,6 +13,7 @@ from torch import Tensor
 
 from heedful.decode.sampling import Sampling, generator, uniforms
 from heedful.errors import InputError
+from heedful.inspect import lens
 from heedful.inspect.explain import explain
 from heedful.inspect.inputs import Input, position_of, token_id, word_head
 from heedful.inspect.prediction import default_position, draw_token, is_causal
@@ -21,8 +22,9 @@ from heedful.inspect.worked import Derivation
 from heedful.models.base import Model, Seq2Seq
 from heedful.view.attention_figures import Text, check_pattern
 from heedful.view.figure import Figure
+from heedful.view.panels import bars
 from heedful.view.projections import project
-from heedful.view.token_labels import cut_label, labels
+from heedful.view.token_labels import cut_label, labels, readable
 from heedful.word2vec.vectors import Word2Vec
 
 
@@ -68,6 +70,23 @@ def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
             continue
         operands = "" if line.operands is None else style.tree(line.operands)
         yield derivation.title, line.label, line.formula, operands, style.value(line.result)
+
+
+def surprisal(model: Model, text: Text, target: Text = None) -> Figure:
+    """How surprised the model is by each token it reads, −log₂ p in bits; a bar for each one predicted."""
+    found = lens.surprisal(model, text, target)
+    names = readable(model, found.tokens)
+    known = [i for i, bits in enumerate(found.bits) if bits is not None]
+    values, labelled = [found.bits[i] for i in known], [f"{i}: {names[i]}" for i in known]
+    panel = bars("surprisal", values, labelled, axes=("token", "bits"))
+    said = cut_label(text if isinstance(text, str) else " ".join(names))
+    title = (
+        f"Surprise of {model.family.name}: {found.mean:.2f} bits a token, perplexity {found.perplexity:.1f}"
+    )
+    call = f"heedful.view.surprisal(model, {said!r})"
+    return Figure(
+        "surprisal", title, {"model": model.family.name, "text": said}, {"panels": [panel]}, "", call
+    )
 
 
 @torch.no_grad()

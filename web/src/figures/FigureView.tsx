@@ -5,12 +5,11 @@ import { BeamTree, branchRows } from "./BeamTree";
 import { Bars, Prediction, listed } from "./Bars";
 import { Frame } from "./Canvas";
 import { Curves } from "./Curves";
-import { drawMatrix } from "./paint";
 import { drawBars, drawCurves, drawScatter } from "./plots";
 import { chain, draw, uniform } from "./sampling";
 import { Scatter } from "./Scatter";
 import { expression, StepsView, written } from "./StepsView";
-import { Strip, asCurves } from "./Strip";
+import { Strip, drawPanel, panelRows } from "./Strip";
 import { say } from "./say";
 import { csv, number } from "./text";
 import { drawTree, type BeamTexts } from "./tree";
@@ -43,9 +42,6 @@ export function FigureView({ figure }: { figure: FigureJson }) {
     case "attention":
     case "heads":
       return <Attention figure={figure} />;
-    case "states":
-    case "positions":
-      return <Panels figure={figure} />;
     case "steps":
       return <Steps figure={figure} />;
     case "next_token":
@@ -56,7 +52,8 @@ export function FigureView({ figure }: { figure: FigureJson }) {
       return <Space figure={figure} />;
     case "training":
       return <Training figure={figure} />;
-    default:
+    default: // whatever is made of panels needs no code of its own
+      if ("panels" in figure.data) return <Panels figure={figure} />;
       return <Frame title={figure.title} about={figure.about} note={say("failed", { why: `kind ${figure.kind}` })} />;
   }
 }
@@ -66,14 +63,19 @@ function Attention({ figure }: { figure: FigureJson }) {
   return <AttentionView figure={figure} data={data} />;
 }
 
+/** A panel as it comes out of JSON: its values are an array that was packed, or the cells of a table. */
+function panelOf(panel: Panel): Panel {
+  const found = panel.values as unknown as Array_ | (string | number)[][];
+  return Array.isArray(found) ? { ...panel, values: new Float32Array(), cells: found } : { ...panel, values: found.values };
+}
+
 function Panels({ figure }: { figure: FigureJson }) {
-  const panels = useMemo(() => bare<Panel>(figure.data.panels), [figure]);
+  const panels = useMemo(() => (figure.data.panels as Panel[]).map(panelOf), [figure]);
   const [at, setAt] = useState(0);
   const panel = panels[at];
-  const rows = () => panels.flatMap((p) => p.rows.flatMap((r, t) => p.columns.map((c, s) => [p.title, r, c, p.values[t * p.columns.length + s]])));
-  const drawn = () => (panel.as === "lines" ? drawCurves({ curves: asCurves(panel), xTitle: panel.columnTitle, yTitle: panel.rowTitle }) : drawMatrix({ ...panel, compact: true }));
+  const draw = panel && panel.as !== "table" ? () => drawPanel(panel)! : undefined;
   return (
-    <Frame {...figure} exports={panel && { name: figure.kind, python: figure.python, draw: drawn, csv: () => csv([["panel", "row", "column", "value"], ...rows()]) }}>
+    <Frame {...figure} exports={panel && { name: figure.kind, python: figure.python, draw, csv: () => csv([["panel", "row", "column", "value"], ...panels.flatMap(panelRows)]) }}>
       {panels.length > 1 && (
         <div class="fig-row">
           <label class="fig-field">

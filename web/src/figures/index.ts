@@ -19,5 +19,5 @@ export { Bars, Prediction, listed, type BarsProps, type BarColumn, type Predicti
 export { BeamTree, branchRows, type BeamTreeProps } from "./BeamTree";
 export { Curves, nearest, type CurvesProps } from "./Curves";
 export { Scatter, type ScatterProps } from "./Scatter";
-export { Strip, Legend, asCurves, type StripProps } from "./Strip";
+export { Strip, Legend, asCurves, drawPanel, panelRows, type StripProps } from "./Strip";
 export { StepsView, expression, written, type StepsViewProps } from "./StepsView";

@@ -67,16 +67,17 @@ export interface Curve {
   y: ArrayLike<number>;
 }
 
-/** A heat map beside others: states over time, positions over dimensions. `as` chooses how it is drawn. */
+/** What most figures are made of (heedful/view/panels.py). `as` chooses how it is drawn; a table has cells in place of values. */
 export interface Panel {
   title: string;
   note: string;
-  as: "heat" | "lines";
+  as: "heat" | "lines" | "bars" | "table";
   rows: string[];
   columns: string[];
   rowTitle: string;
   columnTitle: string;
   values: Numbers;
+  cells?: (string | number)[][];
   signed: boolean;
 }
 

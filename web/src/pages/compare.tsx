@@ -189,7 +189,7 @@ function useLoss(caps: Caps, text: string, target: string | undefined): Resource
   const writes = caps.kind === "encoder-decoder";
   const can = caps.predicts === "words" && caps.tokenizer !== null && (!writes || !!target);
   const body = { model: caps.id, text: writes ? text : str("lx", PASSAGE), target: writes ? target : undefined, window: Number(choice("win", WINDOWS, "32")) };
-  return useResource<Loss>(can ? `losses ${JSON.stringify(body)}` : null, () => post("/api/losses", body));
+  return useResource<Loss>(can ? `losses ${JSON.stringify(body)}` : null, (signal) => post("/api/losses", body, signal), true);
 }
 
 /** How sure each is by its place in the context: what it gains from having read more. */
@@ -230,8 +230,8 @@ type Speed = { model: string; read: Rates; write: Rates | null; threads: number;
 /** Tokens a second by length, measured when asked for: one model after the other, so that they do not share the machine. */
 function Speeds({ a, b }: { a: string; b: string }) {
   const wanted = str("speed");
-  const one = useResource<Speed>(wanted ? `speed ${wanted} ${a}` : null, () => get(`${modelPath(a)}/speed`));
-  const two = useResource<Speed>(wanted && one.data?.model === a ? `speed ${wanted} ${b}` : null, () => get(`${modelPath(b)}/speed`));
+  const one = useResource<Speed>(wanted ? `speed ${wanted} ${a}` : null, (signal) => get(`${modelPath(a)}/speed`, {}, signal), true);
+  const two = useResource<Speed>(wanted && one.data?.model === a ? `speed ${wanted} ${b}` : null, (signal) => get(`${modelPath(b)}/speed`, {}, signal), true);
   const again = () => set({ speed: Number(wanted || 0) + 1 }, "replace");
   return (
     <Panel title={t("compare.speed")}>

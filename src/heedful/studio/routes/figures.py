@@ -1,0 +1,51 @@
+"""The figures of heedful.view, of the model and the text of a trace; `view.FIGURES` lists them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from heedful import view
+from heedful.errors import InputError, nearest
+from heedful.server.json_response import Json
+from heedful.studio import snippets
+from heedful.studio.model_registry import Entry
+from heedful.studio.shared_state import Here, Seen
+
+router = APIRouter()
+
+
+def known_figures(entry: Entry) -> dict[str, Callable[..., view.Figure]]:
+    """Return the functions that draw something of a model, by name; word vectors have their map alone."""
+    functions = (view.embeddings,) if entry.vectors else view.FIGURES
+    return {function.__name__: function for function in functions}
+
+
+@router.get("/api/models/{id}/figures")
+def list_figures(id: str, studio: Here) -> Response:
+    """The names of the figures, and what each shows: the first sentence of its documentation."""
+    known = known_figures(studio.registry.entry(id))
+    about = lambda function: (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
+    return Json({"figures": [{"name": name, "about": about(function)} for name, function in known.items()]})
+
+
+@router.get("/api/trace/{id}/figures/{name}")
+def draw_figure(look: Seen, name: str) -> Response:
+    """A figure as JSON, which the page draws whatever it is."""
+    trace, known = look.trace, known_figures(look.trace.entry)
+    if name not in known:
+        hint = nearest(name, known) or f"there are {', '.join(known)}"
+        raise InputError(f"no figure {name[:80]!r} of {trace.entry.id}", hint=hint)
+    function = known[name]
+    takes = inspect.signature(function).parameters
+    given: list[Any] = [trace.given if trace.text is None else trace.text] if "text" in takes else []
+    if trace.given.target is not None and "target" in takes:
+        given.append(trace.given.target)
+    figure = look.run(lambda held: function(held.model, *given))
+    return Json(
+        figure.to_dict() | {"python": snippets.of_call(trace, function, f".save({name + '.html'!r})")}
+    )

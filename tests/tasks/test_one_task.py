@@ -18,7 +18,7 @@ from heedful.data.input_files import read_input_file
 from heedful.evaluate.scores import correlation_scores
 from heedful.tasks.columns import TEXT, Role
 from heedful.tasks.examples import Examples
-from heedful.tasks.model_inputs import BATCH_SIZE, forward_batches, map_inputs, tokenize_inputs
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.pipeline import TASKS, TaskEntry, bind_task, trainable_tasks
 from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
 from tests.runs import finetuning as toy
@@ -103,8 +103,7 @@ class TextRating(TrainableTask):
 
     def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE) -> Any:
         def rate(texts: list[str]) -> list[float]:
-            tokenized = tokenize_inputs(self.model, self.tokenizer, texts, truncation=True)
-            found = forward_batches(self.model, self.tokenizer, tokenized, batch_size=batch_size)
+            found = self.forward(self.tokenize(texts, truncation=True), batch_size=batch_size)
             return [float(number) for number in found]
 
         return map_inputs(inputs, rate, batch_size)

@@ -53,7 +53,7 @@ def embed_command(
 
     with print_warnings():
         name, pipe = make_pipeline("sentence-similarity", model, device)
-        vectors = sentence_vectors(pipe.model, pipe.tokenizer, texts)
+        vectors = sentence_vectors(pipe, texts)
     about: Row = {"task": "sentence-embedding", "model": name}
     if out is not None:
         save_vectors(out, texts, vectors)

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heedful.tasks.model_inputs import (
-    BATCH_SIZE,
-    encode_function,
-    forward_batches,
-    map_inputs,
-    tokenize_inputs,
-    truncation_options,
-)
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncation_options
 from heedful.tasks.task import Task
 
 
@@ -35,10 +28,8 @@ class FeatureExtraction(Task):
         cut = truncation_options(truncation, max_length, tokenize_kwargs)
 
         def predict_batch(texts: list[str]) -> list[Any]:
-            tokenized = tokenize_inputs(self.model, self.tokenizer, texts, **cut)
-            found = forward_batches(
-                self.model, self.tokenizer, tokenized, encode_function(self.model), batch_size
-            )
+            tokenized = self.tokenize(texts, **cut)
+            found = self.forward(tokenized, self.encode, batch_size)
             tensors = [x[None, : len(r)] for r, x in zip(tokenized, found, strict=True)]
             return [x.clone() if return_tensors else x.tolist() for x in tensors]
 

@@ -13,13 +13,7 @@ from torch import Tensor
 from heedful.checks import check_integer
 from heedful.errors import InputError
 from heedful.models.base import LM, Model
-from heedful.tasks.model_inputs import (
-    BATCH_SIZE,
-    forward_batches,
-    map_inputs,
-    tokenize_inputs,
-    truncation_options,
-)
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncation_options
 from heedful.tasks.task import Task
 from heedful.tasks.tokenized import TokenizedText
 
@@ -65,12 +59,10 @@ class FillMask(Task):
         )
 
         def predict_batch(texts: list[str]) -> list[Any]:
-            tokenized = tokenize_inputs(
-                self.model, self.tokenizer, [self.use_own_mask(text) for text in texts], **cut
-            )
+            tokenized = self.tokenize([self.use_own_mask(text) for text in texts], **cut)
             for i, one in enumerate(tokenized):
                 self._check_mask(one, i)
-            found = forward_batches(self.model, self.tokenizer, tokenized, self.mask_logits, batch_size)
+            found = self.forward(tokenized, self.mask_logits, batch_size)
             return [self.fill_masks(r, u, top_k, only) for r, u in zip(tokenized, found, strict=True)]
 
         found = map_inputs(inputs, predict_batch, batch_size)

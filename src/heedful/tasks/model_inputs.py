@@ -8,20 +8,13 @@ from __future__ import annotations
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
-from heedful.checks import check_integer
-from heedful.data.tokenization import pad_id
 from heedful.errors import InputError
-from heedful.models.base import LM, Model, Seq2Seq
-from heedful.padding import pad_rows, valid_mask
-from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
-from heedful.text import Tokenizer
+from heedful.tasks.tokenized import TokenizedText
 
 BATCH_SIZE = 32
 TRUNCATIONS = ("longest_first", "only_first", "only_second", "do_not_truncate")
@@ -32,32 +25,6 @@ IGNORED_OPTIONS = frozenset({"padding", "num_workers"})
 
 class Truncated(UserWarning):
     """The warning that a text was longer than its model reads, and that its end was cut off."""
-
-
-def tokenize_inputs(
-    model: Model,
-    tokenizer: Tokenizer,
-    texts: Sequence[str | tuple[str, str]],
-    *,
-    truncation: bool | str = False,
-    max_length: int | None = None,
-) -> list[TokenizedText]:
-    """Return every text or pair as tokens; one that is too long is an error, or truncated with a warning.
-
-    `truncation` is True or says which text of a pair is cut; a `max_length` cuts too, as in transformers.
-    """
-    limit, cut = input_limit(model, tokenizer), truncates(truncation)
-    if max_length is not None and truncation != "do_not_truncate":
-        cut, limit = True, min(max_length, limit or max_length)
-    strategy = truncation if isinstance(truncation, str) and cut else "longest_first"
-    found = []
-    for i, text in enumerate(texts):
-        first, second = text if isinstance(text, tuple) and len(text) == 2 else (text, None)
-        one = tokenize(tokenizer, first, second).truncate(limit if cut else None, strategy)
-        check_length(one, limit, i)
-        found.append(one)
-    warn_truncated(dict(enumerate(found)))
-    return found
 
 
 def truncates(truncation: Any) -> bool:
@@ -107,47 +74,6 @@ def _stack_depth() -> int:
     """Return how far up the stack the package was called, for a warning to point there."""
     names = (frame.frame.f_globals.get("__name__", "") for frame in inspect.stack(0)[1:])
     return 1 + sum(1 for _ in itertools.takewhile(lambda name: name.startswith("heedful."), names))
-
-
-def forward_batches(
-    model: Model,
-    tokenizer: Tokenizer,
-    texts: Sequence[TokenizedText],
-    forward: Callable[..., Tensor] | None = None,
-    batch_size: int = BATCH_SIZE,
-) -> list[Tensor]:
-    """Return the model's output for every text, float32 on the CPU, as if each were read alone.
-
-    `forward` takes (tokens, valid=, types=) and gives (B, …); None: the model's logits. An output by token is
-    as long as its batch: its first len(text) rows count.
-    """
-    check_integer("batch_size", batch_size)
-    out: list[Tensor] = [torch.zeros(0)] * len(texts)
-    # Alike lengths together: less padding.
-    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-    with torch.inference_mode():
-        for at in range(0, len(order), batch_size):
-            rows = [texts[i] for i in order[at : at + batch_size]]
-            tokens = torch.from_numpy(pad_rows([row.ids for row in rows], pad_id(tokenizer)))
-            types = torch.from_numpy(pad_rows([row.type_ids for row in rows]))
-            valid = torch.from_numpy(valid_mask([len(row) for row in rows], tokens.shape[1]))
-            inputs: dict[str, Tensor | None] = {
-                "valid": None if bool(valid.all()) else valid.to(model.device)
-            }
-            # RoBERTa has one type of token, whatever its tokenizer says.
-            table = model.embed.types if isinstance(model, LM) else None
-            if table is not None and 0 < int(types.max()) < table.num_embeddings:
-                inputs["types"] = types.to(model.device)
-            found = (forward or model)(tokens.to(model.device), **inputs).float().cpu()
-            for i, one in zip(order[at : at + batch_size], found, strict=True):
-                out[i] = one
-    return out
-
-
-def encode_function(model: Model) -> Callable[..., Tensor]:
-    """Return the function that gives the hidden states of a text; of an encoder-decoder its encoder's."""
-    assert isinstance(model, (LM, Seq2Seq))
-    return model.encode
 
 
 def map_inputs(

@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.models.base import LM
 from heedful.nn.head import PretrainHead
-from heedful.tasks.model_inputs import BATCH_SIZE, forward_batches, map_inputs, tokenize_inputs
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.sentence_similarity import pair_texts
 from heedful.tasks.task import Task
 
@@ -44,10 +44,8 @@ class NextSentence(Task):
 
         def predict_batch(pairs: list[Any]) -> list[dict[str, Any]]:
             texts = [_parse_pair(pair) for pair in pairs]
-            tokenized = tokenize_inputs(
-                self.model, self.tokenizer, texts, truncation=truncation, max_length=max_length
-            )
-            found = forward_batches(self.model, self.tokenizer, tokenized, self.judge, batch_size)
+            tokenized = self.tokenize(texts, truncation=truncation, max_length=max_length)
+            found = self.forward(tokenized, self.judge, batch_size)
             best = [u.softmax(-1).max(-1) for u in found]
             return [{"label": LABELS[int(at)], "score": float(p)} for p, at in best]
 

@@ -27,7 +27,7 @@ from heedful.errors import InputError
 from heedful.evaluate.generated import answer_scores
 from heedful.tasks.columns import ANSWER, CONTEXT, QUESTION, ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import Examples, split_by_group
-from heedful.tasks.model_inputs import BATCH_SIZE, Truncated, forward_batches, map_inputs
+from heedful.tasks.model_inputs import BATCH_SIZE, Truncated, map_inputs
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
 from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
 from heedful.text import Tokenizer
@@ -100,7 +100,7 @@ class QuestionAnswering(TrainableTask):
             checked = [check_question(row) for row in rows]
             parts = [windows(one) for one in checked]
             flat = [window for part in parts for window in part]
-            logits = iter(forward_batches(self.model, self.tokenizer, flat, batch_size=batch_size))
+            logits = iter(self.forward(flat, batch_size=batch_size))
             found = [
                 select_answers([(window, next(logits)) for window in part], one.context, options)
                 for one, part in zip(checked, parts, strict=True)

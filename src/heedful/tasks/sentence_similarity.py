@@ -22,22 +22,14 @@ from heedful.models.base import LM, Model
 from heedful.pooling import Pooling, pool
 from heedful.tasks.columns import FIRST, SCORE, SECOND, Role
 from heedful.tasks.examples import Examples, is_numeric
-from heedful.tasks.model_inputs import (
-    BATCH_SIZE,
-    encode_function,
-    forward_batches,
-    map_inputs,
-    tokenize_inputs,
-    truncates,
-)
-from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
-from heedful.text import Tokenizer
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncates
+from heedful.tasks.task import Task, TrainableTask, TrainingDefaults, row_keywords
+from heedful.tasks.tokenized import smallest_limit
 from heedful.train.objectives import Objective, Term, promote_float32
 
 
 def sentence_vectors(
-    model: Model,
-    tokenizer: Tokenizer,
+    task: Task,
     texts: Sequence[str],
     *,
     truncation: bool | str = True,
@@ -45,18 +37,15 @@ def sentence_vectors(
     batch_size: int = BATCH_SIZE,
 ) -> Tensor:
     """Return (N, D): a vector of length 1 per text, pooled as the checkpoint says, by default by the mean."""
-    pooling, encode = model.pooling or Pooling(), encode_function(model)
-    limits = (max_length, pooling.length if truncates(truncation) else None)
-    limit = min((n for n in limits if n is not None), default=None)
-    tokenized = tokenize_inputs(model, tokenizer, texts, truncation=truncation, max_length=limit)
+    pooling = task.model.pooling or Pooling()
+    limit = smallest_limit(max_length, pooling.length if truncates(truncation) else None)
 
     def pool_states(tokens: Tensor, valid: Tensor | None = None, **options: Any) -> Tensor:
         real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        return pool(encode(tokens, valid=valid, **options), real, pooling)
+        return pool(task.encode(tokens, valid=valid, **options), real, pooling)
 
-    return F.normalize(
-        torch.stack(forward_batches(model, tokenizer, tokenized, pool_states, batch_size)), dim=-1
-    )
+    tokenized = task.tokenize(texts, truncation=truncation, max_length=limit)
+    return F.normalize(torch.stack(task.forward(tokenized, pool_states, batch_size)), dim=-1)
 
 
 def pair_texts(first: Sequence[Any], second: Any) -> list[tuple[Any, Any]]:
@@ -98,9 +87,8 @@ class SentenceSimilarity(TrainableTask):
         for each pair.
         """
         embed = lambda texts: sentence_vectors(
-            self.model, self.tokenizer, texts,
-            truncation=truncation, max_length=max_length, batch_size=batch_size,
-        )  # fmt: skip
+            self, texts, truncation=truncation, max_length=max_length, batch_size=batch_size
+        )
 
         def score_request(request: Any) -> list[float]:
             if not isinstance(request, Mapping) or not {"source_sentence", "sentences"} <= set(request):

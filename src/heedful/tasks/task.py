@@ -14,16 +14,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from heedful.checks import check_integer
 from heedful.data.batch_options import BatchOptions, TaskKeywords
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile, select_rows
+from heedful.data.tokenization import pad_id
 from heedful.errors import InputError, nearest
 from heedful.loading import with_head
-from heedful.models.base import LM, Model, evaluation_mode
+from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
+from heedful.padding import pad_rows, valid_mask
 from heedful.tasks.columns import ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import Examples, split_randomly
-from heedful.tasks.model_inputs import BATCH_SIZE, IGNORED_OPTIONS, Truncated
+from heedful.tasks.model_inputs import (
+    BATCH_SIZE,
+    IGNORED_OPTIONS,
+    Truncated,
+    check_length,
+    truncates,
+    warn_truncated,
+)
+from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
 from heedful.text import Tokenizer
 from heedful.train.objectives import Objective
 
@@ -72,6 +85,68 @@ class Task:
     def predict(self, *inputs: Any, **options: Any) -> Any:
         """Return what the task gives for its inputs."""
         raise NotImplementedError
+
+    def tokenize(
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        *,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+    ) -> list[TokenizedText]:
+        """Return every text or pair as tokens; one that is too long is an error, or truncated with a warning.
+
+        `truncation` is True or says which text of a pair is cut; a `max_length` cuts too, as in transformers.
+        """
+        limit, cut = input_limit(self.model, self.tokenizer), truncates(truncation)
+        if max_length is not None and truncation != "do_not_truncate":
+            cut, limit = True, min(max_length, limit or max_length)
+        strategy = truncation if isinstance(truncation, str) and cut else "longest_first"
+        found = []
+        for i, text in enumerate(texts):
+            first, second = text if isinstance(text, tuple) and len(text) == 2 else (text, None)
+            one = tokenize(self.tokenizer, first, second).truncate(limit if cut else None, strategy)
+            check_length(one, limit, i)
+            found.append(one)
+        warn_truncated(dict(enumerate(found)))
+        return found
+
+    def forward(
+        self,
+        texts: Sequence[TokenizedText],
+        function: Callable[..., Tensor] | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> list[Tensor]:
+        """Return the model's output for every text, float32 on the CPU, as if each were read alone.
+
+        `function` takes (tokens, valid=, types=) and gives (B, …); None: the model's logits. An output by
+        token is as long as its batch: its first len(text) rows count.
+        """
+        check_integer("batch_size", batch_size)
+        device, out = self.model.device, [torch.zeros(0)] * len(texts)
+        # RoBERTa has one type of token, whatever its tokenizer says.
+        types_table = self.model.embed.types if isinstance(self.model, LM) else None
+        num_types = 0 if types_table is None else types_table.num_embeddings
+        # Alike lengths together: less padding.
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+        with torch.inference_mode():
+            for at in range(0, len(order), batch_size):
+                rows = [texts[i] for i in order[at : at + batch_size]]
+                tokens = torch.from_numpy(pad_rows([row.ids for row in rows], pad_id(self.tokenizer)))
+                types = torch.from_numpy(pad_rows([row.type_ids for row in rows]))
+                valid = torch.from_numpy(valid_mask([len(row) for row in rows], tokens.shape[1]))
+                inputs = {"valid": None if bool(valid.all()) else valid.to(device)}
+                if 0 < int(types.max()) < num_types:
+                    inputs["types"] = types.to(device)
+                found = (function or self.model)(tokens.to(device), **inputs).float().cpu()
+                for i, one in zip(order[at : at + batch_size], found, strict=True):
+                    out[i] = one
+        return out
+
+    @property
+    def encode(self) -> Callable[..., Tensor]:
+        """The function that gives the hidden states of a text; of an encoder-decoder its encoder's."""
+        assert isinstance(self.model, (LM, Seq2Seq))
+        return self.model.encode
 
     @classmethod
     def fits(cls, model: Model) -> bool:

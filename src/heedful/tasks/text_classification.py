@@ -26,7 +26,7 @@ from heedful.tasks.examples import (
     is_numeric,
     split_by_label,
 )
-from heedful.tasks.model_inputs import BATCH_SIZE, forward_batches, map_inputs, tokenize_inputs
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs
 from heedful.tasks.task import TrainableTask, TrainingDefaults, rename_options, row_keywords
 
 MAX_CLASSES = 1000  # so many in a small file are no classes
@@ -107,13 +107,8 @@ class TextClassification(TrainableTask):
 
         def predict_batch(texts: list[Any]) -> list[Any]:
             pairs = [parse_text_pair(text) for text in texts]
-            tokenized = tokenize_inputs(
-                self.model, self.tokenizer, pairs, truncation=truncation, max_length=max_length
-            )
-            return [
-                rank_labels(u)
-                for u in forward_batches(self.model, self.tokenizer, tokenized, batch_size=batch_size)
-            ]
+            tokenized = self.tokenize(pairs, truncation=truncation, max_length=max_length)
+            return [rank_labels(u) for u in self.forward(tokenized, batch_size=batch_size)]
 
         return map_inputs(inputs, predict_batch, batch_size, (str, Mapping))
 

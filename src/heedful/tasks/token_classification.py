@@ -30,21 +30,9 @@ from heedful.errors import InputError, nearest
 from heedful.evaluate.entities import tag_scores
 from heedful.tasks.columns import TAGS, WORDS, ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import Examples, check_known, check_labels, count_values
-from heedful.tasks.model_inputs import (
-    BATCH_SIZE,
-    check_length,
-    forward_batches,
-    map_inputs,
-    truncates,
-    warn_truncated,
-)
+from heedful.tasks.model_inputs import BATCH_SIZE, check_length, map_inputs, truncates, warn_truncated
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
-from heedful.tasks.tokenized import (
-    TokenizedText,
-    input_limit,
-    tokenize,
-    tokenize_words,
-)
+from heedful.tasks.tokenized import TokenizedText, input_limit, smallest_limit, tokenize, tokenize_words
 from heedful.text import Tokenizer
 
 # (tokens of a word, labels) → the scores of the word
@@ -106,8 +94,7 @@ class TokenClassification(TrainableTask):
         strategy = _parse_strategy(aggregation_strategy or old)
         ignored = ("O",) if ignore_labels is None else ignore_labels
         between = " " if delimiter is None else delimiter
-        limits = (max_length, input_limit(self.model, self.tokenizer))
-        limit = min((n for n in limits if n is not None), default=None)
+        limit = smallest_limit(max_length, input_limit(self.model, self.tokenizer))
 
         def tokenize_one(text: Any, number: int) -> tuple[TokenizedText, str]:
             if is_split_into_words:
@@ -126,7 +113,7 @@ class TokenClassification(TrainableTask):
             warn_truncated(dict(enumerate(one for one, _ in wholes)))
             parts = [windows(one) for one, _ in wholes]
             flat = [window for part in parts for window in part]
-            logits = iter(forward_batches(self.model, self.tokenizer, flat, batch_size=batch_size))
+            logits = iter(self.forward(flat, batch_size=batch_size))
             found = []
             for (one, text), part in zip(wholes, parts, strict=True):
                 scores = merge_windows(one, part, [next(logits) for _ in part]).softmax(-1)

@@ -114,11 +114,14 @@ def _share_tokens(a: int, b: int, free: int) -> tuple[int, int]:
     return (short, free - short) if a <= b else (free - short, short)
 
 
+def smallest_limit(*limits: float | None) -> int | None:
+    """Return the smallest of several limits; None if there is none, which a huge number stands for too."""
+    return min((int(n) for n in limits if n is not None and n < 1e9), default=None)
+
+
 def input_limit(model: Model, tokenizer: Tokenizer) -> int | None:
     """Return how many tokens a model reads at once, special ones included; None if there is no limit."""
-    # The tokenizer's is a huge number where nobody set it.
-    limits = (context_length(model, source=True), tokenizer.settings.get("model_max_length"))
-    return min((int(n) for n in limits if n is not None and n < 1e9), default=None)
+    return smallest_limit(context_length(model, source=True), tokenizer.settings.get("model_max_length"))
 
 
 def with_special_tokens(tokenizer: Tokenizer) -> Tokenizer:

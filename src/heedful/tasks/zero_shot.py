@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.models.base import Model
-from heedful.tasks.model_inputs import BATCH_SIZE, forward_batches, map_inputs, tokenize_inputs, truncates
+from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncates
 from heedful.tasks.sentence_similarity import sentence_vectors
 from heedful.tasks.task import Task
 
@@ -103,8 +103,8 @@ class ZeroShot(Task):
     def entailment_scores(self, texts: list[str], hypotheses: Hypotheses) -> Tensor:
         """Return (texts, labels) by a classifier of entailment."""
         pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses.texts]
-        tokenized = tokenize_inputs(self.model, self.tokenizer, pairs, truncation=hypotheses.truncation)
-        found = forward_batches(self.model, self.tokenizer, tokenized, batch_size=hypotheses.batch_size)
+        tokenized = self.tokenize(pairs, truncation=hypotheses.truncation)
+        found = self.forward(tokenized, batch_size=hypotheses.batch_size)
         logits = torch.stack(found).unflatten(0, (len(texts), len(hypotheses.texts)))
         yes = entailment_class(self.model)
         assert yes is not None
@@ -116,7 +116,7 @@ class ZeroShot(Task):
     def cosine_scores(self, texts: list[str], hypotheses: Hypotheses) -> Tensor:
         """Return (texts, labels) by the cosines of a sentence encoder."""
         x = sentence_vectors(
-            self.model, self.tokenizer, [*texts, *hypotheses.texts, hypotheses.blank],
+            self, [*texts, *hypotheses.texts, hypotheses.blank],
             truncation=truncates(hypotheses.truncation), batch_size=hypotheses.batch_size,
         )  # fmt: skip
         cosines = x[: len(texts)] @ x[len(texts) :].T * COSINE_SCALE

@@ -163,14 +163,14 @@ def _read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return {key: settings[key] for key in KINDS}, held
 
 
-def _check_tensors(folder: Path, settings: dict[str, Any], held: dict[str, Tensor]) -> None:
+def _check_tensors(folder: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Raise CorruptFile for an adapter that lacks a tensor it says it has, or has one of another rank."""
     parts = [f"{layer}.{part}" for layer in settings["layers"] for part in ("down", "up")]
     for name in (*parts, *settings["whole"]):
-        if name not in held:
+        if name not in tensors:
             raise CorruptFile(f"{folder / TENSORS} has no {name!r:.80}", hint="save it again")
     for name in parts:
-        shape, rank = tuple(held[name].shape), settings["rank"]
+        shape, rank = tuple(tensors[name].shape), settings["rank"]
         if len(shape) != 2 or shape[0 if name.endswith("down") else 1] != rank:
             raise CorruptFile(
                 f"{folder}: {name!r:.80} has shape {shape} and the rank is {rank}", hint="save it again"

@@ -33,10 +33,10 @@ from heedful.pooling import read_pooling, write_pooling
 from heedful.text import load_tokenizer, save_tokenizer
 from heedful.text.from_gguf import from_gguf
 from heedful.weights.bases import bundled_vectors
-from heedful.weights.checkpoint import Origin, fill_model, published_tensors
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
 from heedful.weights.names import model_tensors, own_rows
+from heedful.weights.published_tensors import Origin, fill_model, published_tensors
 from heedful.weights.tensor_files import TensorSource, open_folder, write_safetensors
 
 
@@ -110,7 +110,7 @@ def load(path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.d
         rows, prefix = family.rows(config), family.prefix
         if isinstance(source, GGUFFile) and family.gguf_names is not None:
             rows, prefix = family.gguf_names(config), ""
-        drop = family.dropped(config)
+        drop = family.drop(config) if callable(family.drop) else family.drop
         origin = fill_model(model, source, rows, prefix=prefix, copies=family.copies, drop=drop, dtype=dtype)
         model.origin = None if isinstance(source, GGUFFile) else origin
         model.tie()

@@ -103,8 +103,8 @@ class FileLock:
         where = "" if host == socket.gethostname() else f" on {host}, as {self.path} says"
         return ConfigError(f"{self.name} is in use by process {pid}{where}", hint=self.hint)
 
-    def _touch(self, released: threading.Event) -> None:
-        while not released.wait(TOUCH_SECONDS):
+    def _touch(self, end: threading.Event) -> None:
+        while not end.wait(TOUCH_SECONDS):
             try:
                 os.utime(self.path)
             except OSError:  # somebody removed it

@@ -15,8 +15,8 @@ import heedful
 from heedful.errors import CorruptFile, MissingPackage, NotFound, WeightsError
 from heedful.models import FAMILIES
 from heedful.nn.rope import LinearScaling, Llama3Scaling, Scaling, YarnScaling, frequencies
-from heedful.weights.checkpoint import published_tensors
 from heedful.weights.gguf import GGUFFile
+from heedful.weights.published_tensors import published_tensors
 from tests.refusal import refused
 from tests.text.samples import WRITTEN
 

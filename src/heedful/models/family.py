@@ -175,7 +175,3 @@ class Family:
         """The table of names for a model of this config."""
         rows = self.names(config) if callable(self.names) else self.names
         return [*rows, ("head.linear", "head.linear")] if config.classifier_pooling else rows
-
-    def dropped(self, config: Config) -> Sequence[str]:
-        """Patterns of published tensors that a model of this config leaves out."""
-        return self.drop(config) if callable(self.drop) else self.drop

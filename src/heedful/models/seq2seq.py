@@ -110,7 +110,7 @@ def luong(c: LuongConfig) -> Seq2Seq:
     decoder = InputFeeding(c.table_dim, c.dim, c.layers, c.dim, score, dropout=c.dropout)
     return Seq2Seq(
         source, lstms(c, reverse=c.reverse), Stack([decoder]), seq2seq_head(c, c.dim, bias=False),
-        target_embed=target, bridge=LayerByLayer(joined=True), start_token=c.start_token,
+        target_embed=target, bridge=LayerByLayer(single_part=True), start_token=c.start_token,
     )  # fmt: skip
 
 

@@ -140,19 +140,19 @@ class Bridge(nn.Module):
 class LayerByLayer(Bridge):
     """Layer l of the decoder starts where layer l of the encoder ended   (Sutskever et al. 2014 §2)
 
-    `joined` is for a decoder that keeps all its layers in one part.
+    `single_part` is for a decoder that keeps all its layers in one part.
     """
 
-    def __init__(self, joined: bool = False) -> None:
+    def __init__(self, single_part: bool = False) -> None:
         super().__init__()
-        self.joined = joined
+        self.single_part = single_part
 
     def forward(self, encoder: PartState | None) -> StateGroup:
         assert isinstance(encoder, StateGroup)
         layers = {
             name: part.tensors for name, part in encoder.parts.items() if isinstance(part, RecurrentState)
         }
-        if not self.joined:
+        if not self.single_part:
             return StateGroup({name: RecurrentState(**held) for name, held in layers.items()})
         every = {f"{n}{i}": value for i, held in layers.items() for n, value in held.items()}
         return StateGroup({"0": RecurrentState(**every)})

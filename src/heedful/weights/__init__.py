@@ -1,1 +1,2 @@
-"""Published weights: which tensor is which (names, ops), reading and writing files (files, gguf, hub)."""
+"""Published weights: which tensor is which (names, ops), reading and writing files (tensor_files, gguf, hub),
+filling a model from them and giving them back (published_tensors)."""

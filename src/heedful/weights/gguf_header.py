@@ -82,12 +82,12 @@ class _Reader:
     def numbers(self, form: str) -> tuple[Any, ...]:
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))
 
-    def text(self, what: str) -> str:
+    def text(self, label: str) -> str:
         raw = self.take(self.numbers("Q")[0])
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{what} is no UTF-8: byte {error.start} of {raw[:40]!r}") from None
+            raise ValueError(f"{label} is no UTF-8: byte {error.start} of {raw[:40]!r}") from None
 
     def value(self, kind: int, key: str) -> Any:
         if kind == STRING:

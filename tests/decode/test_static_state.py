@@ -10,6 +10,7 @@ from torch import Tensor
 from heedful.decode.engines.static_state import StaticState
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, State
+from heedful.nn.operators import Kind, step_operators
 from heedful.nn.position import Rotary
 from heedful.nn.rope import NTKScaling
 from tests.properties.tiny import GENERATORS, ids, source_ids, tiny
@@ -31,13 +32,15 @@ def near(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).abs().max() <= 1e-4)
 
 
-def same_steps(model: LM | Seq2Seq, state: State, static: StaticState) -> None:
+def same_steps(model: LM | Seq2Seq, state: State, static: StaticState, kind: Kind | None = None) -> None:
     """Take the likeliest tokens; both give the same logits."""
     assert state.logits is not None
     tokens = state.logits.argmax(-1)[:, None]
     for _ in range(STEPS):
         logits = model.step(tokens, state)
-        assert near(static.step(model, tokens), logits)
+        with step_operators(kind):
+            got = static.step(model, tokens)
+        assert near(got, logits)
         tokens = logits[:, -1:].argmax(-1)
 
 
@@ -56,6 +59,17 @@ def test_static_steps_equal_the_models_own(family: str) -> None:
     again, after = static.to_state(), model.step(tokens, state)  # several at once
     assert near(model.step(tokens, again), after)
     assert again.past == state.past
+
+
+@pytest.mark.parametrize("family", GENERATORS)
+@torch.no_grad()
+def test_a_steps_operators_are_what_the_parts_compute(family: str) -> None:
+    model = writer(family)
+    valid = torch.arange(8) >= torch.tensor([[3], [0], [6]])
+    state = model.start(prompts(model, 3, 8), valid=valid)
+    static = StaticState(state, 3, 16, memory_capacity=16)
+    static.write(state)
+    same_steps(model, state, static, "definitions")
 
 
 @pytest.mark.parametrize("family", GENERATORS)

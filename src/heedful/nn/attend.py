@@ -17,6 +17,7 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.nn.context import Context, Mask
+from heedful.nn.operators import operators
 
 
 @dataclass(frozen=True)
@@ -127,12 +128,28 @@ def blocked(call: Call, ctx: Context, block: int = 256) -> Tensor:
     return ctx.see("heads", (out / z.masked_fill(z == 0, 1.0)).to(call.v.dtype))
 
 
+def one_query(call: Call, ctx: Context) -> Tensor:
+    """The newest query of every row over keys of a fixed size, some of them hidden: by a step's operator."""
+    fused = operators()
+    assert fused is not None
+    rule = call.mask
+    whole = not rule.causal and rule.window is None and rule.k_documents is None
+    keep = rule.valid if whole else rule.dense(call.q_pos, call.k_pos)[:, 0, 0]
+    out = fused.attend(call.q, call.k, call.v, keep, call.bias, call.scale)
+    return ctx.see("heads", out) if out is not None else sdpa(call, ctx)
+
+
 BACKENDS: dict[str, Backend] = {"reference": reference, "sdpa": sdpa, "blocked": blocked}
 
 
 def attend(call: Call, ctx: Context) -> Tensor:
-    """One call by the backend the context names; `auto` is sdpa, or the reference if a layer is watched."""
+    """One call by the backend the context names; `auto` is sdpa, or the reference if a layer is watched.
+
+    Inside a recorded step `auto` is the step's own operator (see `operators`).
+    """
     watched = ctx.watches("scores", "pattern")
+    if ctx.backend == "auto" and not watched and call.q.shape[2] == 1 and operators() is not None:
+        return one_query(call, ctx)
     name = ("reference" if watched else "sdpa") if ctx.backend == "auto" else ctx.backend
     if name not in BACKENDS:
         raise InputError(f"backend={name!r} is unknown", hint=f"choose auto, {', '.join(BACKENDS)}")

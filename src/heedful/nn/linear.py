@@ -18,6 +18,7 @@ from heedful.nn.norm import RMSNorm
 from heedful.nn.scan import fast_linear, linear_pattern, linear_scan, to_float32
 from heedful.nn.ssm import ShortConv, show_pattern, shows_pattern
 from heedful.nn.state import RecurrentState
+from heedful.nn.static_state import step_of
 
 Features = Callable[[Tensor], Tensor]
 
@@ -119,6 +120,11 @@ class GatedLinearAttention(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        fused = step_of(x, state)
+        if fused is not None and isinstance(state, RecurrentState):
+            rows = (self.q(x), self.k(x), self.v(x), self.decay(self.low(x)))
+            heads = fused.gated_linear_step(*rows, state["S"], self.tau, self.scale)
+            return self.o(join_heads(self.norm(heads)) * F.silu(self.gate(x)))
         q, k, v = (
             to_float32(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v)
         )  # (B, H, T, K)
@@ -152,6 +158,11 @@ class GatedConv(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        hidden = ctx.see("hidden", F.silu(self.conv(self.value(x), ctx, state)) * self.gate(x))
+        fused = step_of(x, state)
+        if fused is not None and isinstance(state, RecurrentState):
+            mixed = fused.conv_silu(self.value(x), state["window"], self.conv.weight, self.conv.bias)
+        else:
+            mixed = F.silu(self.conv(self.value(x), ctx, state))
+        hidden = ctx.see("hidden", mixed * self.gate(x))
         out: Tensor = self.out(hidden)
         return out

@@ -155,7 +155,8 @@ class Experts(nn.Module):
             return experts_batched
         if groupable(x, self):
             return experts_grouped
-        return experts_batched if torch.compiler.is_compiling() else experts_one_by_one
+        traced = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+        return experts_batched if traced else experts_one_by_one
 
 
 ExpertMethod = Callable[[Experts, Tensor, Tensor, Tensor], Tensor]

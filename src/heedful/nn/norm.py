@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.nn.operators import operators
+
 
 class LayerNorm(nn.LayerNorm):
     """γ (x − mean x) / √(var x + ε) + β   (Ba et al. 2016)"""
@@ -23,6 +25,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
+        fused = operators() if x.dtype == self.weight.dtype else None
+        if fused is not None:
+            return fused.rms_norm(x, self.weight, self.eps)
         if x.dtype == torch.float32:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         normed = F.rms_norm(x.float(), self.weight.shape, None, self.eps)

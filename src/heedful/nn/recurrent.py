@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from heedful.nn.context import Context, Part, PartState
+from heedful.nn.operators import operators
 from heedful.nn.state import RecurrentState, StateGroup, child
 
 Carry = dict[str, Tensor]  # what goes from one step to the next, by name, batch first
@@ -159,7 +160,8 @@ class Recurrence(Part):
         # The kernel reads the matrices themselves: an adapter in their place needs the loop.
         plain = type(self.x) is nn.Linear and type(self.h) is nn.Linear
         watched = ctx.fresh is not None or ctx.backend == "reference" or ctx.watches(*self.shown)
-        return self.fused is not None and plain and not watched
+        # In a recorded step products are a kernel each; cuDNN would copy the weights into one piece first.
+        return self.fused is not None and plain and not watched and operators() is None
 
     def _loop(self, x: Tensor, first: Carry, ctx: Context) -> tuple[Tensor, Carry]:
         gates = self.x(x)  # (B, T, gates · H)

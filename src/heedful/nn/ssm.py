@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
+from heedful.nn.operators import operators
 from heedful.nn.scan import (
     BLOCK,
     fast_scan,
@@ -30,6 +31,7 @@ from heedful.nn.scan import (
 )
 from heedful.nn.selective import fast_selective, selective_pattern, selective_states
 from heedful.nn.state import RecurrentState
+from heedful.nn.static_state import step_of
 
 
 class Widen(nn.Module):
@@ -43,6 +45,9 @@ class NarrowRMSNorm(RMSNorm):
     """RMSNorm of x in the weights' own precision, for blocks whose sum is kept in a wider one (see Widen)"""
 
     def forward(self, x: Tensor) -> Tensor:
+        fused = operators()
+        if fused is not None:
+            return fused.rms_norm(x, self.weight, self.eps)
         return super().forward(x.to(self.weight.dtype))
 
 
@@ -162,6 +167,12 @@ class Mamba(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        fused = step_of(x, state)
+        if fused is not None and isinstance(state, RecurrentState):
+            conv, h = self.conv, state["h"]
+            u = fused.conv_silu(self.value(x), state["window"], conv.weight, conv.bias)
+            delta, B, C = self.delta(self.low(u)), self.B(u), self.C(u)
+            return self.out(fused.selective_step(u, delta, B, C, self.A_log, self.D, self.gate(x), h))
         with_pattern = shows_pattern(ctx, state)
         u = F.silu(self.conv(self.value(x), ctx, state))  # (B, T, F)
         delta = F.softplus(to_float32(self.delta(self.low(u))))

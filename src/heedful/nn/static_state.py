@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.nn.context import Context, PartState
+from heedful.nn.operators import Operators, operators
 from heedful.nn.state import KV, FixedState, RecurrentState, SlidingKV, StateGroup, slot_positions
 
 # Tensors of a part that run along an encoder's memory, and the axis that does.
@@ -47,6 +48,9 @@ class StaticKV(KV):
         assert isinstance(past, Tensor), "a static state counts on the device"
         assert self.k is not None
         assert self.v is not None
+        fused = operators() if k.shape[2] == 1 else None
+        if fused is not None and fused.append(self.k, self.v, k, v, past):
+            return self.k, self.v
         where = positions_after(past, k.shape[2])
         write_slots(self.k, k, where)
         write_slots(self.v, v, where)
@@ -135,6 +139,11 @@ class StaticRecurrentState(RecurrentState):
 
 class StaticFixedState(StaticRecurrentState, FixedState):
     """What stays the same while decoding, at fixed addresses."""
+
+
+def step_of(x: Tensor, state: PartState | None) -> Operators | None:
+    """Return the operators of a step, for a part that reads one token and remembers in a static state."""
+    return operators() if x.shape[1] == 1 and isinstance(state, StaticRecurrentState) else None
 
 
 def static_like(part: PartState | None, rows: int, capacity: int, memory_capacity: int) -> PartState | None:

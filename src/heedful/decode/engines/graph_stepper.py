@@ -9,6 +9,7 @@ end are done there. On a CPU the same step runs without a graph, as the definiti
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import weakref
 from collections.abc import Callable
@@ -23,8 +24,10 @@ from heedful.decode.stepper import MAX_BURST, erasable
 from heedful.devices import capture_graph
 from heedful.models.base import LM, Model, Seq2Seq, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
+from heedful.nn.operators import Kind, step_operators
 from heedful.nn.state import SlidingKV, StateGroup
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 MIN_CAPACITY, MIN_MEMORY = 64, 16
 CAPACITY_STEP = 1024  # beyond it, capacities are multiples of this; below, powers of two
 MAX_TOKENS_RECORDED = 16  # tokens at once that are recorded, if they come often
@@ -46,6 +49,8 @@ class Recording:
         self.tokens: dict[int, Tensor] = {}  # what is read, by the number of tokens at once
         self.logits: dict[tuple[int, bool], Tensor] = {}  # what comes out, by that and whether it is fed back
         self.replays: dict[tuple[int, bool], Callable[[], None]] = {}
+        self.operators: Kind | None = "kernels" if device.type == "cuda" and HAS_TRITON else None
+        self.operator_error: str | None = None  # why the step is recorded without them
         self.written = torch.zeros(rows, MAX_BURST, dtype=torch.long, device=device)
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
 
@@ -75,11 +80,19 @@ class Recording:
 
     def ready(self, model: LM | Seq2Seq, count: int = 1, feed: bool = False) -> None:
         """Record a step, unless it is or there is no device to record on."""
-        if self.cursor.device.type == "cuda" and (count, feed) not in self.replays:
+        if self.cursor.device.type != "cuda" or (count, feed) in self.replays:
+            return
+        try:
+            self.replays[count, feed] = self.record(model, count, feed)
+        except Exception as error:  # a kernel that this device or this model cannot have
+            if self.operators is None:
+                raise
+            self.operators, self.operator_error = None, f"{type(error).__name__}: {error}"
             self.replays[count, feed] = self.record(model, count, feed)
 
     def launch(self, model: LM | Seq2Seq, count: int, feed: bool) -> None:
-        logits = self.static.step(model, self.buffer(count))
+        with step_operators(self.operators):
+            logits = self.static.step(model, self.buffer(count))
         self.logits[count, feed] = logits
         if feed:
             best = logits[:, -1:].argmax(-1)

@@ -1,0 +1,272 @@
+"""The operators of one step of decoding as Triton kernels; `nn/operators.py` defines each in plain torch.
+
+    linear             x Wᵀ + b of one row: as fast as memory gives W
+    rms_norm           rows of any number
+    append             the newest key and value of every row, at the position of that row
+    attend             one query of each head over keys of a fixed size, some of them hidden
+    conv_silu          a convolution over the last few tokens
+    selective_step     Mamba's state space with its skip and gate
+    gated_linear_step  gated linear attention
+
+Small kernels in a row are a matter of how many there are: each starts in one to two microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton  # type: ignore[import-not-found, unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+from torch import Tensor
+
+from heedful.kernels.gpu_attend import combine_kernel
+from heedful.kernels.gpu_rows import product_kernel
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+MAX_HEAD = 256  # numbers of a head that `attend` takes
+TILE = 8192  # numbers of a tile of keys
+LONG = 1024  # keys beyond which a head is cut into pieces
+
+
+def power_of_two(n: int) -> int:
+    """Return the next power of two."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    """x Wᵀ + b of one row; None for more rows, and for what a kernel cannot read."""
+    count, columns = weight.shape
+    if x.numel() != columns or count < 16 or weight.dtype not in FLOATS:
+        return None
+    if x.dtype != weight.dtype or not weight.is_contiguous() or not weight.is_cuda:
+        return None
+    y, whole = x.new_empty(*x.shape[:-1], count), power_of_two(columns)
+    rows, block = (2 if whole >= 2048 else 4, whole) if whole <= 4096 else (4, 1024)
+    product_kernel[(-(-count // rows),)](
+        x.contiguous(), weight, y, y if bias is None else bias, y, y, columns, count, 0.0, 1.0,
+        NORM=0, BETA=False, MODE=0, ACT=0, BIAS=bias is not None, ROWS=rows, BLOCK=block,
+        ONE_BLOCK=block >= columns, num_warps=4,
+    )  # fmt: skip
+    return y
+
+
+@triton.jit
+def rms_norm_kernel(x, gamma, y, size, eps, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, BLOCK)
+    inside = k < size
+    value = tl.load(x + row * size + k, mask=inside, other=0.0).to(y.dtype.element_ty).to(tl.float32)
+    gain = tl.rsqrt(tl.sum(value * value, 0) / size + eps)
+    value = (value * gain).to(y.dtype.element_ty).to(tl.float32)
+    value = value * tl.load(gamma + k, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * size + k, value.to(y.dtype.element_ty), mask=inside)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    size = x.shape[-1]
+    y = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
+    rms_norm_kernel[(x.numel() // size,)](
+        x.contiguous(), weight, y, size, eps, BLOCK=power_of_two(size), num_warps=8 if size > 2048 else 4
+    )
+    return y
+
+
+@triton.jit
+def append_kernel(  # type: ignore[no-untyped-def]
+    keys, values, k, v, past, capacity, heads, k_row, k_head, v_row, v_head,
+    KEY: tl.constexpr, VALUE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, g, i = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.arange(0, BLOCK)
+    slot = (row * heads + g) * capacity + tl.load(past + row)
+    key = tl.load(k + row * k_row + g * k_head + i, mask=i < KEY, other=0.0)
+    value = tl.load(v + row * v_row + g * v_head + i, mask=i < VALUE, other=0.0)
+    tl.store(keys + slot * KEY + i, key.to(keys.dtype.element_ty), mask=i < KEY)
+    tl.store(values + slot * VALUE + i, value.to(values.dtype.element_ty), mask=i < VALUE)
+
+
+def append(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> bool:
+    key, value = k.shape[3], v.shape[3]
+    if k.stride(3) != 1 or v.stride(3) != 1:
+        return False
+    append_kernel[(len(k), k.shape[1])](
+        keys, values, k, v, past, keys.shape[2], k.shape[1], k.stride(0), k.stride(1), v.stride(0),
+        v.stride(1), KEY=key, VALUE=value, BLOCK=power_of_two(max(key, value)), num_warps=1,
+    )  # fmt: skip
+    return True
+
+
+@triton.jit
+def attend_kernel(  # type: ignore[no-untyped-def]
+    q, k, v, keep, bias, y, parts, length, heads, shared, scale, splits,
+    q_row, q_head, k_row, k_head, k_slot, v_row, v_head, v_slot, keep_row, bias_row, bias_head, bias_slot,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
+    SPLIT: tl.constexpr,
+):  # fmt: skip
+    """One head of one row over one piece of the keys. `scale` has the factor log₂e."""
+    row, h, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    g = h // shared
+    i = tl.arange(0, PADDED)
+    live = i < SIZE
+    x = tl.load(q + row * q_row + h * q_head + i, mask=live, other=0.0).to(tl.float32) * scale
+    m = tl.full((1,), -1e30, tl.float32)
+    z = tl.zeros((1,), tl.float32)
+    o = tl.zeros((PADDED,), tl.float32)
+    span = tl.cdiv(length, splits * BLOCK) * BLOCK
+    low = piece * span
+    high = tl.minimum(low + span, length)
+    for start in range(low, high, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        visible = j < high
+        if KEEP:
+            visible = visible & (tl.load(keep + row * keep_row + j, mask=visible, other=0) != 0)
+        mask = visible[:, None] & live[None, :]
+        far = j.to(tl.int64)[:, None]
+        key = tl.load(k + row * k_row + g * k_head + far * k_slot + i[None, :], mask=mask, other=0.0)
+        value = tl.load(v + row * v_row + g * v_head + far * v_slot + i[None, :], mask=mask, other=0.0)
+        u = tl.sum(key.to(tl.float32) * x[None, :], 1)
+        if BIAS:
+            added = tl.load(bias + row * bias_row + h * bias_head + j * bias_slot, mask=visible, other=0.0)
+            u += added.to(tl.float32) * 1.4426950408889634
+        u = tl.where(visible, u, -1e30)
+        top = tl.maximum(m, tl.max(u, 0))
+        p = tl.where(visible, tl.exp2(u - top), 0.0)
+        shrink = tl.exp2(m - top)
+        z = z * shrink + tl.sum(p, 0)
+        o = o * shrink + tl.sum(p[:, None] * value.to(tl.float32), 0)
+        m = top
+    if SPLIT:
+        out = parts + ((row * heads + h) * splits + piece) * (SIZE + 2)
+        one = tl.arange(0, 1)
+        tl.store(out + i, o, mask=live)
+        tl.store(out + SIZE + one, m)
+        tl.store(out + SIZE + 1 + one, z)
+    else:
+        o = tl.where(z > 0.0, o / z, 0.0)
+        tl.store(y + (row * heads + h) * SIZE + i, o.to(y.dtype.element_ty), mask=live)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+) -> Tensor | None:
+    """softmax(q kᵀ · scale + bias, kept) v; None for heads it does not take."""
+    (B, H, T, K), (S, V) = q.shape, v.shape[2:]
+    if T != 1 or K != V or K > MAX_HEAD or any(t.stride(3) != 1 for t in (q, k, v)):
+        return None
+    y, padded = q.new_empty(B, H, 1, K), power_of_two(K)
+    splits = 1 if S <= LONG or B * H >= 264 else min(16, S // 256)
+    parts = y if splits == 1 else torch.empty(B * H * splits * (K + 2), device=q.device)
+    kept = y if keep is None else keep.contiguous().view(torch.uint8)
+    apart = lambda t, axis: 0 if t is None or t.shape[axis] == 1 else t.stride(axis)
+    attend_kernel[(B, H, splits)](
+        q, k, v, kept, y if bias is None else bias, y, parts, S, H, H // k.shape[1],
+        scale * math.log2(math.e), splits, q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3],
+        apart(keep, 0), apart(bias, 0), apart(bias, 1), apart(bias, 3),
+        SIZE=K, PADDED=padded, BLOCK=max(16, min(TILE // padded, power_of_two(S))), KEEP=keep is not None,
+        BIAS=bias is not None, SPLIT=splits > 1, num_warps=8,
+    )  # fmt: skip
+    if splits > 1:
+        combine_kernel[(B * H,)](
+            parts, y, y, K, splits, SPLITS=power_of_two(splits), BLOCK=padded, DIGITS=False, num_warps=1
+        )
+    return y
+
+
+@triton.jit
+def conv_silu_kernel(  # type: ignore[no-untyped-def]
+    x, window, weight, bias, y, size, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr
+):
+    row, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = d < size
+    held = window + row * (WIDTH - 1) * size + d
+    newest = tl.load(x + row * size + d, mask=inside, other=0.0)
+    value = newest.to(tl.float32) * tl.load(weight + d * WIDTH + WIDTH - 1, mask=inside, other=0.0).to(
+        tl.float32
+    )
+    if BIAS:
+        value += tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)
+    for j in tl.static_range(WIDTH - 1):
+        tap = tl.load(held + j * size, mask=inside, other=0.0)
+        value += tap.to(tl.float32) * tl.load(weight + d * WIDTH + j, mask=inside, other=0.0).to(tl.float32)
+        if j > 0:
+            tl.store(held + (j - 1) * size, tap, mask=inside)
+    tl.store(held + (WIDTH - 2) * size, newest.to(window.dtype.element_ty), mask=inside)
+    tl.store(y + row * size + d, (value * tl.sigmoid(value)).to(y.dtype.element_ty), mask=inside)
+
+
+def conv_silu(x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    size, y = x.shape[2], torch.empty_like(x, memory_format=torch.contiguous_format)
+    conv_silu_kernel[(len(x), -(-size // 128))](
+        x.contiguous(), window, weight, y if bias is None else bias, y, size, WIDTH=weight.shape[2],
+        BIAS=bias is not None, BLOCK=128, num_warps=1,
+    )  # fmt: skip
+    return y
+
+
+@triton.jit
+def softplus(x):  # type: ignore[no-untyped-def]
+    return tl.where(x > 20.0, x, tl.log(1.0 + tl.exp(tl.minimum(x, 20.0))))
+
+
+@triton.jit
+def selective_kernel(  # type: ignore[no-untyped-def]
+    u, delta, b, c, a_log, skip, gate, h, y, size, states, STATES: tl.constexpr, BLOCK: tl.constexpr
+):
+    row, d = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside, n = d < size, tl.arange(0, STATES)
+    mask = inside[:, None] & (n < states)[None, :]
+    x = tl.load(u + row * size + d, mask=inside, other=0.0).to(tl.float32)
+    step = softplus(tl.load(delta + row * size + d, mask=inside, other=0.0).to(tl.float32))
+    at = d[:, None] * states + n[None, :]
+    decay = tl.exp(-step[:, None] * tl.exp(tl.load(a_log + at, mask=mask, other=0.0).to(tl.float32)))
+    into = tl.load(b + row * states + n, mask=n < states, other=0.0).to(tl.float32)
+    outof = tl.load(c + row * states + n, mask=n < states, other=0.0).to(tl.float32)
+    held = h + row * size * states + at
+    state = decay * tl.load(held, mask=mask, other=0.0) + (step * x)[:, None] * into[None, :]
+    tl.store(held, state, mask=mask)
+    value = tl.sum(tl.where(mask, state * outof[None, :], 0.0), 1)
+    value += tl.load(skip + d, mask=inside, other=0.0).to(tl.float32) * x
+    g = tl.load(gate + row * size + d, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * size + d, (value * g * tl.sigmoid(g)).to(y.dtype.element_ty), mask=inside)
+
+
+def selective_step(
+    u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A_log: Tensor, D: Tensor, gate: Tensor, h: Tensor
+) -> Tensor:
+    (size, states), y = A_log.shape, torch.empty_like(u, memory_format=torch.contiguous_format)
+    selective_kernel[(len(u), -(-size // 32))](
+        u.contiguous(), dt.contiguous(), B.contiguous(), C.contiguous(), A_log, D, gate.contiguous(), h, y,
+        size, states, STATES=power_of_two(states), BLOCK=32, num_warps=2,
+    )  # fmt: skip
+    return y
+
+
+@triton.jit
+def gated_linear_kernel(  # type: ignore[no-untyped-def]
+    q, k, v, decay, S, y, tau, scale,
+    KEY: tl.constexpr, VALUE: tl.constexpr, KEYS: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    row, i, j = tl.program_id(0).to(tl.int64), tl.arange(0, KEYS), tl.arange(0, VALUES)
+    here = i < KEY
+    mask = here[:, None] & (j < VALUE)[None, :]
+    query = tl.load(q + row * KEY + i, mask=here, other=0.0).to(tl.float32) * scale
+    key = tl.load(k + row * KEY + i, mask=here, other=0.0).to(tl.float32)
+    value = tl.load(v + row * VALUE + j, mask=j < VALUE, other=0.0).to(tl.float32)
+    a = tl.exp(-softplus(-tl.load(decay + row * KEY + i, mask=here, other=0.0).to(tl.float32)) / tau)
+    held = S + row * KEY * VALUE + i[:, None] * VALUE + j[None, :]
+    state = a[:, None] * tl.load(held, mask=mask, other=0.0) + key[:, None] * value[None, :]
+    tl.store(held, state, mask=mask)
+    out = tl.sum(tl.where(mask, query[:, None] * state, 0.0), 0)
+    tl.store(y + row * VALUE + j, out.to(y.dtype.element_ty), mask=j < VALUE)
+
+
+def gated_linear_step(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
+) -> Tensor:
+    B, H, K, V = S.shape
+    y = torch.empty(B, H, 1, V, dtype=v.dtype, device=v.device)
+    gated_linear_kernel[(B * H,)](
+        q.contiguous(), k.contiguous(), v.contiguous(), decay.contiguous(), S, y, tau, scale,
+        KEY=K, VALUE=V, KEYS=power_of_two(K), VALUES=power_of_two(V), num_warps=4,
+    )  # fmt: skip
+    return y

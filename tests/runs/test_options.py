@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from heedful.commands.options import options_from
-from heedful.options import Option
+from heedful.option import Option
 
 
 @dataclass(frozen=True)

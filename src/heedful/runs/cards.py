@@ -39,24 +39,14 @@ class Card:
     labels: list[str] = field(default_factory=list)
 
 
-def card_text(about: Card) -> str:
-    """Return the whole card."""
-    return f"---\n{card_head(about)}---\n\n{card_body(about)}"
-
-
-def single_scores(scores: dict[str, Any]) -> dict[str, float]:
-    """Return the scores that are one number, without counts of rows."""
-    return {name: float(v) for name, v in scores.items() if isinstance(v, int | float) and name not in COUNTS}
-
-
 def card_head(about: Card) -> str:
     """Return the YAML head: license, base_model, pipeline_tag, metrics, model-index."""
     import yaml
 
-    scores = single_scores(about.scores)
+    single = {n: v for n, v in about.scores.items() if isinstance(v, int | float) and n not in COUNTS}
     results = [
-        {"type": METRICS.get(name, name), "name": name, "value": round(value, 4)}
-        for name, value in scores.items()
+        {"type": METRICS.get(name, name), "name": name, "value": round(float(value), 4)}
+        for name, value in single.items()
     ]
     data = {"name": about.validation, "type": about.data}
     result = {"task": {"type": about.task}, "dataset": data, "metrics": results}
@@ -65,18 +55,21 @@ def card_head(about: Card) -> str:
         "library_name": "heedful",
         "base_model": about.base,
         "pipeline_tag": about.task,
-        "metrics": list(dict.fromkeys(METRICS.get(name, name) for name in scores if name != "loss")),
+        "metrics": list(dict.fromkeys(METRICS.get(name, name) for name in single if name != "loss")),
         "model-index": [{"name": about.title, "results": [result]}],
     }  # fmt: skip
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def card_body(about: Card) -> str:
-    """Return the text: how to use the model, what it scores, how it was trained."""
+def card_text(about: Card) -> str:
+    """Return the whole card: the head, how to use the model, what it scores, how it was trained."""
     rows = "\n".join(f"| {name} | {format_score(value)} |" for name, value in about.scores.items())
     settings = ", ".join(f"{name} {value}" for name, value in about.settings.items())
     labels = f"\n## Labels\n\n{', '.join(f'`{name}`' for name in about.labels)}\n" if about.labels else ""
-    return f"""# {about.title}
+    return f"""---
+{card_head(about)}---
+
+# {about.title}
 
 `{about.base}`, fine-tuned for {about.task} with heedful.
 
@@ -112,10 +105,6 @@ def format_score(value: Any) -> str:
         return f"{value:.4f}"
     if isinstance(value, list):
         return " – ".join(f"{v:.4f}" for v in value)
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"`{value}`"
-        if isinstance(value, str)
-        else json.dumps(value)
-    )
+    if isinstance(value, str):
+        return f"`{value}`"
+    return f"{value:,}" if isinstance(value, int) else json.dumps(value)

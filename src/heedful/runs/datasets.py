@@ -172,11 +172,11 @@ class TrainingData:
 def mark_line_ends(documents: Documents, mark: str) -> Documents:
     """Return the text with `mark` at the end of every line, empty ones too, as WikiText's <eos>."""
 
-    def read() -> Iterator[Iterator[str]]:
+    def read_marked() -> Iterator[Iterator[str]]:
         for document in documents:
             yield (f"{line} {mark}\n" for line in split_lines(document))
 
-    return Documents(read, documents.files, (*documents.settings, "line end", mark), documents.name)
+    return Documents(read_marked, documents.files, (*documents.settings, "line end", mark), documents.name)
 
 
 @dataclass(frozen=True)

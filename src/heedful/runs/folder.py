@@ -28,7 +28,7 @@ from heedful.errors import ConfigError, CorruptFile, MissingPackage, NotFound
 from heedful.files import write_text
 from heedful.runs.settings import (
     ResolvedSettings,
-    check_resumable,
+    check_same_settings,
     read_settings_file,
     recipe_values,
     settings_yaml,
@@ -92,7 +92,7 @@ class RunFolder(Files):
             )
         if resume and (self.path / "config.yaml").is_file():
             old = read_settings_file(self.path / "config.yaml")[1]
-            check_resumable(self.path, old, recipe_values(self.settings.recipe))
+            check_same_settings(self.path, old, recipe_values(self.settings.recipe))
 
     def begin(self) -> None:
         """Write the settings and the environment; a resumed run does so once its first step succeeded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from heedful.data.batches import Batches
 from heedful.errors import ConfigError, InputError, NotFound
 from heedful.loading import build, load
 from heedful.models import find_config
-from heedful.models.base import LM, Config, Model, Seq2Seq
+from heedful.models.base import Config, Model, Seq2Seq
 from heedful.models.memory import check_memory, parameter_count
 from heedful.runs.datasets import TrainingData
 from heedful.runs.recipes import TokenizerOptions
@@ -56,17 +55,15 @@ def prepare_run(settings: ResolvedSettings, device: torch.device, folder: Path |
     start_model = load(of_run(recipe.start), device=device).train() if recipe.start is not None else None
     known = next((m.tokenizer for m in (start_model, teacher) if m is not None), None)
     tokenizer = known if known is not None else make_tokenizer(recipe.tokenizer, corpus, folder)
-    start = (
-        start_model.start_token
-        if isinstance(start_model, Seq2Seq)
-        else decoder_start(tokenizer, recipe.objective)
-    )
+    starts = (getattr(tokenizer, role) for role in STARTS.get(recipe.objective, ()))
+    start = next((i for i in starts if i is not None), None)
+    if isinstance(start_model, Seq2Seq):
+        start = start_model.start_token
     check_row_length(settings, start_model)
     batches, valid = corpus.batches(tokenizer, start)
     try:
-        model = (
-            start_model if start_model is not None else new_model(settings, tokenizer, batches, start, device)
-        )
+        make = lambda: new_model(settings, tokenizer, batches, start, device)
+        model = make() if start_model is None else start_model
     except ConfigError as error:
         raise with_file_line(error, settings.origins) from None
     check_vocabulary(model, tokenizer, recipe.start)
@@ -116,20 +113,12 @@ def _existing(folder: Path) -> Tokenizer:
     return found
 
 
-def decoder_start(tokenizer: Tokenizer, purpose: str) -> int | None:
-    """Return the token a decoder starts with; None if the objective has no decoder."""
-    found = (getattr(tokenizer, role) for role in STARTS.get(purpose, ()))
-    return next((i for i in found if i is not None), None)
-
-
 def check_row_length(settings: ResolvedSettings, start_model: Model | None) -> None:
     """Raise ConfigError for rows longer than the context, before any data is read."""
     config = start_model.config if start_model is not None else find_config(settings.recipe.family)[1]
-    context = (
-        getattr(config, "context", None)
-        if start_model is not None
-        else settings.recipe.model.get("context", getattr(config, "context", None))
-    )
+    context = getattr(config, "context", None)
+    if start_model is None:
+        context = settings.recipe.model.get("context", context)
     length = settings.recipe.data["length"]
     if isinstance(context, int) and length > context:
         more = "" if start_model is not None else f", or --set model.context={length}"
@@ -163,9 +152,7 @@ def new_model(
     if recipe.objective == "regress":
         sizes["labels"] = 1
     lists: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in sizes.items()}
-    check_training_memory(
-        settings, config.change(**lists), device
-    )  # too large a size is an error before anything is made
+    check_training_memory(settings, config.change(**lists), device)  # before anything is made
     model = build(recipe.family, device=device, seed=recipe.train.seed, **lists)
     model.hf_config = config_entries(tokenizer, batches.labels)
     return model
@@ -176,11 +163,8 @@ def check_training_memory(settings: ResolvedSettings, config: Config, device: to
     recipe = settings.recipe
     family = find_config(recipe.family)[0]
     count = parameter_count(family, config)
-    copies = (
-        1
-        if recipe.parallel == "fsdp"
-        else 2 + MOMENTS[recipe.train.optimiser] + (recipe.train.ema is not None)
-    )
+    copies = 2 + MOMENTS[recipe.train.optimiser] + (recipe.train.ema is not None)
+    copies = 1 if recipe.parallel == "fsdp" else copies
     check_memory(
         f"training {settings.name} ({count:,} parameters)", 4 * copies * count, device,
         f"use heed train {family.name} …, which is small, fewer --set model.layers=… and model.dim=…, "
@@ -191,14 +175,11 @@ def check_training_memory(settings: ResolvedSettings, config: Config, device: to
 def config_entries(tokenizer: Tokenizer, labels: tuple[str, ...]) -> dict[str, Any]:
     """Return the entries of config.json besides the sizes: special tokens and names of classes."""
     ids = {f"{role}_token_id": getattr(tokenizer, role) for role in ("bos", "eos", "pad")}
-    names: Mapping[str, Any] = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {n: i for i, n in enumerate(labels)},
-    }
+    names = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}}
     if ids["eos_token_id"] is None:
         ids["eos_token_id"] = tokenizer.sep
     found = {name: value for name, value in ids.items() if value is not None}
-    return found | (dict(names) if labels else {})
+    return found | (names if labels else {})
 
 
 def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> None:
@@ -210,10 +191,3 @@ def check_vocabulary(model: Model, tokenizer: Tokenizer, start: str | None) -> N
                 f"the tokenizer has {len(tokenizer):,} tokens, {which} has {table.vocab:,} for its {what}",
                 hint="use a tokenizer and a model that belong together",
             )
-
-
-def can_generate(model: Model) -> bool:
-    """Return whether the model can continue a text."""
-    return model.config.head == "lm" and (
-        isinstance(model, Seq2Seq) or (isinstance(model, LM) and model.causal)
-    )

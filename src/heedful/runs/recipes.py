@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from heedful.checks import check_choice, check_integer
 from heedful.errors import ConfigError
-from heedful.options import Option, find_options
+from heedful.option import Option, find_options
 from heedful.train.config import TrainConfig
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from heedful.options import Option
+from heedful.option import Option
 
 
 @dataclass(frozen=True)

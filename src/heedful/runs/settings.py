@@ -20,6 +20,7 @@ from heedful.runs.recipes import RECIPES, SECTIONS, Recipe, TokenizerOptions
 from heedful.train.config import TrainConfig
 
 OPEN_SECTIONS = ("model", "data")  # their names are checked by the family and by the builder of the data
+FILE_LINE = re.compile(r"\.ya?ml:\d+$")  # the origin of a value that a file set
 RUN_FIELDS = ("folder", "resume")  # of TrainConfig: which run this is, not what it does
 
 
@@ -72,8 +73,13 @@ def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
 
     Defaults come before recipes, files, the environment and flags. Setting both to a conflict is an error.
     """
+
+    def rank(name: str) -> int:
+        origin = origins.get(f"train.{name}", "default")
+        return 0 if origin.startswith(("recipe", "default")) else 1 if FILE_LINE.search(origin) else 2
+
     train = values["train"]
-    steps, rank = train.get("steps"), lambda name: rank_origin(origins.get(f"train.{name}", "default"))
+    steps = train.get("steps")
     for name in ("warmup", "decay"):
         value = train.get(name)
         fits = not (isinstance(steps, int) and isinstance(value, int) and value > steps > 0)
@@ -81,19 +87,12 @@ def fit_warmup(values: dict[str, Any], origins: dict[str, str]) -> None:
             train[name], origins[f"train.{name}"] = max(1, steps // 10), "a tenth of train.steps"
 
 
-def rank_origin(origin: str) -> int:
-    """Return how late a value was set: 0 by a default or recipe, 1 by a file, 2 by the caller."""
-    if origin.startswith(("recipe", "default")):
-        return 0
-    return 1 if re.search(r"\.ya?ml:\d+$", origin) else 2
-
-
 def with_file_line(error: ConfigError, origins: Mapping[str, str]) -> ConfigError:
     """Return the error with the line of the YAML file that set the value it names, if one did."""
     found: list[tuple[int, str]] = []
     for path, origin in origins.items():
         named = re.search(rf"\b{re.escape(path.rpartition('.')[2])}\b ?=|{re.escape(path)}", str(error))
-        if named and re.search(r"\.ya?ml:\d+$", origin):
+        if named and FILE_LINE.search(origin):
             found.append((named.start(), origin))
     if not found:
         return error
@@ -306,7 +305,7 @@ def settings_yaml(settings: ResolvedSettings) -> str:
     return yaml.safe_dump(values | files, sort_keys=False, allow_unicode=True, width=110)
 
 
-def check_resumable(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def check_same_settings(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first setting of a run that resuming it would change; `fit` checks train.*"""
     free = ("name", "what", "device", "parallel", "evaluate.", "train.", "files", "valid")
     before, after = flatten(old), flatten(new)

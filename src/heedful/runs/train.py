@@ -14,7 +14,7 @@ from heedful.data.batches import Batches
 from heedful.devices import resolve_device
 from heedful.models.base import evaluation_mode
 from heedful.runs.folder import Files, RunFolder
-from heedful.runs.prepare import PreparedRun, can_generate, prepare_run
+from heedful.runs.prepare import PreparedRun, prepare_run
 from heedful.runs.progress import make_reporter
 from heedful.runs.settings import ResolvedSettings
 from heedful.runs.training_loop import TrainingInterrupted, TrainingLoop, TrainingResult, Validation
@@ -51,29 +51,29 @@ def run_training(
         with closing(files):
             # The first process writes the vocabulary and the tokens, which the others then find.
             own = lambda: prepare_run(settings, device, folder)
-            prepared = by.run_on_first(own) or own()
+            run = by.run_on_first(own) or own()
             config = replace(recipe.train, folder=folder, resume=resume)
             with closing(make_reporter(config.steps, quiet or by.rank > 0)) as reporter:
                 loop = TrainingLoop(
-                    prepared.model, prepared.purpose, prepared.batches, config,
-                    make_validation(settings, prepared, files, by), reporter, files, by, recipe.evaluate.log,
+                    run.model, run.purpose, run.batches, config,
+                    make_validation(settings, run, files, by), reporter, files, by, recipe.evaluate.log,
                 )  # fmt: skip
-                return train_and_report(settings, prepared, loop)
+                return train_and_report(settings, run, loop)
 
 
-def train_and_report(settings: ResolvedSettings, prepared: PreparedRun, loop: TrainingLoop) -> TrainResult:
+def train_and_report(settings: ResolvedSettings, run: PreparedRun, loop: TrainingLoop) -> TrainResult:
     """Report the model and the data, run the loop, and find its best checkpoint."""
-    model, batches, folder = prepared.model, prepared.batches, loop.files.path
+    model, batches, folder = run.model, run.batches, loop.files.path
     parameters = sum(p.numel() for p in model.parameters())
     rows = f"{batches.row_count:,} rows, {len(batches):,} steps an epoch"
     size = f"{model.family.name} of {parameters:,} parameters on {model.device}"
     loop.report(f"{settings.name}: {size}; {rows}")
-    for note in prepared.notes:
+    for note in run.notes:
         loop.report(f"note: {note}")
-    batch_limit = evaluation_batches(settings, prepared.valid)
-    if prepared.valid is not None and batch_limit is not None and settings.recipe.evaluate.batches is None:
-        of = f"the first {batch_limit} of {len(prepared.valid)} batches held out"
-        loop.report(f"note: evaluations read {of}; --set evaluate.batches={len(prepared.valid)} for all")
+    batch_limit = evaluation_batches(settings, run.valid)
+    if run.valid is not None and batch_limit is not None and settings.recipe.evaluate.batches is None:
+        of = f"the first {batch_limit} of {len(run.valid)} batches held out"
+        loop.report(f"note: evaluations read {of}; --set evaluate.batches={len(run.valid)} for all")
     if loop.config.resume and (at := newest(folder)) is not None:
         loop.report(f"resuming from {at}")
     result = loop.run()
@@ -83,22 +83,20 @@ def train_and_report(settings: ResolvedSettings, prepared: PreparedRun, loop: Tr
     return TrainResult(**vars(result), checkpoint=Path(of_run(folder)), parameters=parameters)
 
 
-def make_validation(
-    settings: ResolvedSettings, prepared: PreparedRun, files: Files, by: Processes
-) -> Validation:
+def make_validation(settings: ResolvedSettings, run: PreparedRun, files: Files, by: Processes) -> Validation:
     """Return how a run is evaluated: by the loss on validation data; the best checkpoint stays."""
-    evaluation, valid = settings.recipe.evaluate, prepared.valid
+    evaluation, valid = settings.recipe.evaluate, run.valid
     batch_limit = evaluation_batches(settings, valid)
 
     def score(step: Step | None) -> dict[str, float]:
         assert step is not None
         scores = {} if valid is None else step.evaluate(valid, batch_limit)
-        if scores and prepared.batches.labels == () and scores["loss"] < MAX_PERPLEXITY_LOSS:
+        if scores and run.batches.labels == () and scores["loss"] < MAX_PERPLEXITY_LOSS:
             scores["perplexity"] = math.exp(scores["loss"])
-        next_token = prepared.batches.settings.get("kind") == "next_token"
-        if evaluation.sample and next_token and can_generate(prepared.model) and by.world == 1:
+        writes = run.batches.settings.get("kind") == "next_token" and run.model.config.head == "lm"
+        if evaluation.sample and writes and by.world == 1:
             seed = settings.recipe.train.seed
-            files.sample(step.number, sample_text(prepared, evaluation.sample, seed))
+            files.sample(step.number, sample_text(run, evaluation.sample, seed))
         return scores
 
     def keep(step: Step | None) -> None:
@@ -121,13 +119,13 @@ def evaluation_batches(settings: ResolvedSettings, valid: Batches | None) -> int
     return limit if limit < len(valid) else None
 
 
-def sample_text(prepared: PreparedRun, tokens: int, seed: int) -> str:
+def sample_text(run: PreparedRun, tokens: int, seed: int) -> str:
     """Generate a text that shows what the model has learnt."""
     from heedful.decode.loop import generate
 
-    model = prepared.model
+    model = run.model
     first = next((i for i in (model.tokenizer.bos, model.tokenizer.eos) if i is not None), None)
-    prompt = [first] if first is not None else prepared.batches[0].tokens[0, :1].tolist()
+    prompt = [first] if first is not None else run.batches[0].tokens[0, :1].tolist()
     with evaluation_mode(model):
         ids = generate(model, prompt, max_tokens=tokens, temperature=0.8, top_k=50, seed=seed)
     text: str = model.tokenizer.decode(list(ids))

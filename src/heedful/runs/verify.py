@@ -89,7 +89,13 @@ def verify_row(folder: Path, name: str) -> Verdict:
         folders = {"{data}": str(data or ""), "{work}": work}
         output, root = "", folder.resolve().parent
         for step in check.steps:
-            output = run_command(command_line(step, folders, root), root)
+            words = command_line(step, folders, root)
+            done = subprocess.run(words, cwd=root, stdout=subprocess.PIPE, text=True, check=False)
+            output = done.stdout  # what goes to stderr goes to ours
+            if done.returncode:
+                last = (output.strip().splitlines() or [""])[-1][:200]
+                ended = f"{' '.join(words[1:])[:120]} ended with code {done.returncode} {last}"
+                raise CommandFailed(ended.rstrip())
     now = read_number(last_object(output, name), check.read, f"the output of row {name!r}")
     return Verdict(name, row["claim"], stored, now, check.tolerance, time.monotonic() - began)
 
@@ -155,15 +161,6 @@ def command_line(step: Sequence[str], folders: Mapping[str, str], root: Path) ->
             f"{filled[1]} is not beside the results", hint="verify rows in a checkout of heedful"
         )
     return [sys.executable, *filled[1:]]
-
-
-def run_command(words: Sequence[str], folder: Path) -> str:
-    """Run a command and return its stdout; its stderr goes to ours."""
-    done = subprocess.run(list(words), cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        last = (done.stdout.strip().splitlines() or [""])[-1][:200]
-        raise CommandFailed(f"{' '.join(words[1:])[:120]} ended with code {done.returncode} {last}".rstrip())
-    return done.stdout
 
 
 def last_object(output: str, name: str) -> Mapping[str, Any]:

@@ -240,14 +240,6 @@ def instead(checkpoint: Path) -> str:
     return f"remove that folder, and {way}"
 
 
-def read_model(checkpoint: Path) -> Model:
-    """The model of a checkpoint."""
-    try:
-        return load(checkpoint)
-    except (CorruptFile, NotFound) as error:
-        raise type(error)(error.message, hint=instead(checkpoint)) from None
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a side file, in memory of their own: a mapped file keeps its disk space when removed."""
     if not path.is_file():
@@ -259,8 +251,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CorruptFile(error.message, hint=instead(path.parent)) from None
 
 
-def copy_weights(model: Model, source: Model, where: Path, like: Like = lambda t, _: t) -> None:
+def copy_weights(model: Model, checkpoint: Path, like: Like = lambda t, _: t) -> None:
     """Put the weights of a checkpoint into a model of the same shape, in place."""
+    try:
+        source = load(checkpoint)
+    except (CorruptFile, NotFound) as error:
+        raise type(error)(error.message, hint=instead(checkpoint)) from None
     theirs, ours = model_tensors(source), model_tensors(model)
     shapes = [{name: tuple(t.shape) for name, t in tensors.items()} for tensors in (theirs, ours)]
     if shapes[0] != shapes[1]:
@@ -270,7 +266,7 @@ def copy_weights(model: Model, source: Model, where: Path, like: Like = lambda t
         odd = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
         what = f"{listed(had)}, this one {listed(have)}" if fields else f"another {odd[0]}"
         raise WrongShape(
-            f"{where} holds another model: it has {what}", hint="build the same one, or use a new folder"
+            f"{checkpoint} holds another model: it has {what}", hint="build the same one, or use a new folder"
         )
     put_values(ours, {name: like(value, ours[name]) for name, value in theirs.items()})
 

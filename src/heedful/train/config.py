@@ -8,7 +8,7 @@ from typing import Annotated
 
 from heedful.checks import check_choice, check_integer, check_number
 from heedful.errors import ConfigError
-from heedful.options import Option
+from heedful.option import Option
 
 OPTIMISERS = ("adamw", "muon", "adafactor")
 SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt")

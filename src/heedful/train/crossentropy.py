@@ -33,7 +33,8 @@ def cross_entropy_reference(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
 ) -> Tensor:
     """The definition: Σ −log p(label), with the label smoothed to (1−ε) and ε/V (Szegedy et al. 2016)."""
-    logits = F.linear(x, weight, bias).float()
+    logits = F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
 
 
@@ -175,7 +176,7 @@ class _Chunk8:
 
 @_fused.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int, eight: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, rows: int, float8: bool
 ) -> tuple[Tensor, ...]:
     bias_size = 0 if bias is None else len(bias)
     return (
@@ -212,15 +213,9 @@ def linear_cross_entropy(
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     if x.dtype == torch.float64 or len(x) <= rows // 8:  # small, or meant to be exact: nothing to save
-        return _exact(x, weight, bias, labels, smoothing)
+        return cross_entropy_reference(x, weight, bias, labels, smoothing)
     if x.is_cuda:
         total: Tensor = _fused(x, weight, bias, labels, smoothing, rows, float8)[0]
         return total
     chunked: Tensor = _ChunkedCrossEntropy.apply(x, weight, bias, labels, smoothing, rows)
     return chunked
-
-
-def _exact(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
-    logits = F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)

@@ -256,15 +256,11 @@ def shared_like(value: Tensor, shared: Tensor, source: int | None = 0) -> Tensor
     return distribute_tensor(value.to(shared.device), mesh, placed, src_data_rank=source)
 
 
-def launched_by_torchrun() -> bool:
-    """Whether torchrun, Slurm or `heed train --nproc` started this process as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
-
-
 @contextlib.contextmanager
 def processes(kind: str = "ddp", gpu: bool = False) -> Iterator[Processes]:
     """This process alone, or with those it was started with: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT."""
-    if not launched_by_torchrun():
+    # torchrun, Slurm and `heed train --nproc` set both.
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ:
         yield Processes()
         return
     if gpu:

@@ -284,7 +284,7 @@ class TrainingRun:
         training = store.read_training(path)
         store.check_resumable(path, training, self.config, self.batches.fingerprint)
         like, read = self.processes.like, store.read_tensors
-        store.copy_weights(self.model, store.read_model(path), path, like)
+        store.copy_weights(self.model, path, like)
         store.restore_optimisers(self.model, self.optimisers, read(path / "optimiser.safetensors"), like)
         if self.ema is not None:
             own = dict(self.model.named_parameters())

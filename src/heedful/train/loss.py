@@ -14,11 +14,14 @@ from heedful.data.batches import Batches
 from heedful.errors import InputError
 from heedful.models.base import Model
 from heedful.train.distributed import Processes
-from heedful.train.objectives import Objective, combine_terms, counts
+from heedful.train.objectives import Objective, counts
 
 
 class LossModule(nn.Module):
-    """Model and objective as one module, so that what wraps it (compiler, processes) sees the whole step."""
+    """Σ weight · total / count over the terms of an objective: the loss that is stepped on and shown.
+
+    Model and objective are one module, so that what wraps it (compiler, processes) sees the whole step.
+    """
 
     def __init__(self, model: Model, purpose: Objective) -> None:
         super().__init__()
@@ -27,7 +30,8 @@ class LossModule(nn.Module):
     def forward(self, batch: Batch, divide: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         terms = self.purpose(self.model, batch)
         shown = {name: term.total.detach() / divide[term.per] for name, term in terms.items()}
-        return combine_terms(terms, divide), shown  # type: ignore[arg-type]
+        parts = [term.weight * term.total / divide[term.per] for term in terms.values()]
+        return torch.stack(parts).sum(), shown
 
 
 @torch.no_grad()

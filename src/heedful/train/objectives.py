@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -312,9 +312,3 @@ def objective(name: str | Objective) -> Objective:
         instead = nearest(str(name), OBJECTIVES) or "one of " + ", ".join(OBJECTIVES)
         raise InputError(f"objective={name!r} is unknown", hint=instead)
     return OBJECTIVES[name]
-
-
-def combine_terms(terms: dict[str, Term], divide: dict[Per, Any]) -> Tensor:
-    """Σ weight · total / count: the loss that is stepped on and shown."""
-    parts = [term.weight * term.total / divide[term.per] for term in terms.values()]
-    return torch.stack(parts).sum()

@@ -149,7 +149,9 @@ class Adafactor(Optimizer):
                 w, g, state = gather_dtensor(p), gather_dtensor(p.grad), self.state[p]
                 if not state:
                     state["step"] = torch.tensor(0.0)
-                    state |= first_squares(g)
+                    factors = {"row_var": g[..., :1], "col_var": g[..., :1, :]} if g.dim() > 1 else None
+                    means = factors or {"variance": g}  # a vector keeps V whole
+                    state |= {name: torch.zeros_like(value) for name, value in means.items()}
                 state |= {name: gather_dtensor(value) for name, value in state.items()}  # after a restart
                 state["step"] += 1
                 t = float(state["step"])
@@ -158,14 +160,6 @@ class Adafactor(Optimizer):
                 rate /= max(1.0, float(rms(update)))
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.sub_(shared_like(update * rate, p, source=None))
-
-
-def first_squares(g: Tensor) -> dict[str, Tensor]:
-    """The running means of G² before the first step: a column and a row for a matrix, else all."""
-    if g.dim() < 2:
-        return {"variance": torch.zeros_like(g)}
-    row, column = g[..., :1], g[..., :1, :]
-    return {"row_var": torch.zeros_like(row), "col_var": torch.zeros_like(column)}
 
 
 def factored_update(g: Tensor, state: dict[str, Tensor], new: float) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from heedful.checks import check_choice, check_integer, check_number
 from heedful.errors import ConfigError, nearest
-from heedful.options import Option
+from heedful.option import Option
 
 CHOICES = {"mode": ("skipgram", "cbow"), "loss": ("negative", "hierarchical"), "cbow": ("mean", "sum")}
 MINIMUM = {"dim": 1, "window": 1, "negatives": 1, "min_count": 1, "epochs": 1, "seed": 0}

@@ -57,7 +57,7 @@ def written(
     """A summary for each, `rows` at once, alike lengths together; `rules` are `generate`'s."""
     model, tokenizer = task.model, task.tokenizer
     before = list(find_template(tokenizer).before)
-    prompts = task.prompts(texts, [""] * len(texts), how)
+    prompts = task.decoder_prompts(texts, [""] * len(texts), how)
     asked = [before + tokenizer.encode(text, special=False) for text in prompts]
     order, out = sorted(range(len(asked)), key=lambda i: len(asked[i])), [""] * len(asked)
     for at in range(0, len(order), rows):

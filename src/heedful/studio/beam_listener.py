@@ -16,7 +16,7 @@ from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets
 from heedful.studio.model_registry import LoadedModel
-from heedful.studio.task_runner import WRITING, fields_of, fitting_options, options_of, pipe_of, prompts_of
+from heedful.studio.task_runner import cut_prompt, is_generating, open_pipeline, pipeline_options, read_fields
 from heedful.studio.workers import Ticket
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
@@ -25,6 +25,7 @@ from heedful.tasks.generation import (
     merge_options,
     plan_generation,
 )
+from heedful.tasks.pipeline import TASKS
 from heedful.view.beams import Tree, entries
 from heedful.view.beams import trees as trees_of
 
@@ -52,10 +53,11 @@ def search_beams(
     ticket: Ticket,
 ) -> dict[str, Any]:
     """The text that was found and one tree for each part of it: a translation goes sentence by sentence."""
-    if task not in WRITING:
-        raise InputError(f"{task} searches for no text", hint=f"choose one of {', '.join(WRITING)}")
-    began, pipe, given = time.perf_counter(), pipe_of(loaded_model, task), fields_of(task, inputs)
-    options = {k: v for k, v in options_of(task, parameters).items() if k != "truncation"}
+    if not is_generating(task):
+        known = ", ".join(filter(is_generating, TASKS))
+        raise InputError(f"{task} searches for no text", hint=f"choose one of {known}")
+    began, pipe, given = time.perf_counter(), open_pipeline(loaded_model, task), read_fields(task, inputs)
+    options = {k: v for k, v in pipeline_options(task, parameters).items() if k != "truncation"}
     if warm := parameters.get("temperature"):
         raise InputError(
             f"beams search for the likeliest text, a temperature of {warm} draws",
@@ -65,8 +67,8 @@ def search_beams(
     if not 2 <= how.rules.get("beams", 1) <= MOST:
         raise InputError(f"a search keeps 2 to {MOST} texts", hint="give beams")
     prompts, gaps, said = list[list[int]](), list[str](), list[str]()
-    for whole, gap in prompts_of(pipe, task, given):
-        ids, cut = fitting_options(pipe.generator, whole)
+    for whole, gap in pipe.prompt_parts(*given):
+        ids, cut = cut_prompt(pipe.generator, whole)
         prompts, gaps, said = [*prompts, ids], [*gaps, gap], [*said, *cut]
     if len(prompts) > MOST:
         said.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")

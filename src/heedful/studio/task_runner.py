@@ -1,7 +1,8 @@
-"""Every task through heedful.pipeline: what a page sends as a pipeline takes it, whole or token by token."""
+"""Every task through heedful.pipeline: the fields of a form as a pipeline takes them, whole or streamed."""
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,42 +16,30 @@ from heedful.studio import snippets, vector_space
 from heedful.studio.model_registry import LoadedModel
 from heedful.studio.tokens import tidy
 from heedful.studio.workers import Ticket
+from heedful.tasks.generation import GeneratingTask
+from heedful.tasks.pipeline import TASKS, pipeline
 from heedful.word2vec import Word2Vec
 
-WRITING = ("text-generation", "conversational", "translation", "summarization", "text2text-generation")
-# A task → the fields it reads, in the order the pipeline takes them.
-FIELDS: dict[str, tuple[str, ...]] = {
-    "text-classification": ("text",), "token-classification": ("text",), "fill-mask": ("text",),
-    "question-answering": ("question", "context"), "next-sentence": ("first", "second"),
-    "sentence-similarity": ("source", "sentences"), "zero-shot-classification": ("text", "labels"),
-    "feature-extraction": ("text",), "text-generation": ("text",), "conversational": ("messages",),
-    "translation": ("text",), "summarization": ("text",), "text2text-generation": ("text",),
-    "neighbours": ("word",), "analogy": ("a", "b", "c"),
-}  # fmt: skip
-# What the page calls a setting of writing → what a pipeline calls it.
-SETTINGS = {"max_tokens": "max_new_tokens", "beams": "num_beams", "n": "num_return_sequences"}
-USUAL = {"token-classification": {"aggregation_strategy": "simple"}}
-CUTS = (
-    "text-classification",
-    "fill-mask",
-    "next-sentence",
-    "zero-shot-classification",
-    "token-classification",
-)
+VECTOR_FIELDS = {"neighbours": ("word",), "analogy": ("a", "b", "c")}  # of word vectors
+# What the page calls a setting of generation → what a pipeline calls it.
+SETTING_NAMES = {"max_tokens": "max_new_tokens", "beams": "num_beams", "n": "num_return_sequences"}
 
 
-def fields_of(task: str, inputs: Mapping[str, Any]) -> list[Any]:
-    """What the pipeline is called with; texts are made fit to be written in UTF-8."""
-    if task not in FIELDS:
-        raise InputError(f"no task is called {task[:60]!r}", hint=f"there are {', '.join(FIELDS)}")
-    missing = [name for name in FIELDS[task] if _blank(inputs.get(name))]
-    if missing:
+def is_generating(task: str) -> bool:
+    """Return whether a task writes text."""
+    return task in TASKS and issubclass(TASKS[task].load(), GeneratingTask)
+
+
+def read_fields(task: str, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return what the pipeline is called with; texts are made fit to be written in UTF-8."""
+    if task not in TASKS and task not in VECTOR_FIELDS:
+        known = ", ".join([*TASKS, *VECTOR_FIELDS])
+        raise InputError(f"no task is called {task[:60]!r}", hint=f"there are {known}")
+    fields = VECTOR_FIELDS[task] if task in VECTOR_FIELDS else TASKS[task].load().fields
+    empty = lambda value: not (value.strip() if isinstance(value, str) else value)
+    if missing := [name for name in fields if empty(inputs.get(name))]:
         raise InputError(f"{task} needs {' and '.join(missing)}", hint="nothing was given")
-    return [_clean(inputs[name]) for name in FIELDS[task]]
-
-
-def _blank(value: Any) -> bool:
-    return not (value.strip() if isinstance(value, str) else value)
+    return [_clean(inputs[name]) for name in fields]
 
 
 def _clean(value: Any) -> Any:
@@ -61,18 +50,19 @@ def _clean(value: Any) -> Any:
     return {k: _clean(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def options_of(task: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under the pipeline's names; without a temperature the likeliest token is taken."""
+def pipeline_options(task: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings under the pipeline's names; without a temperature the likeliest token is taken."""
+    kind = TASKS[task].load()
     given = {k: v for k, v in parameters.items() if v is not None}
-    if task not in WRITING:
-        found = USUAL.get(task, {}) | given
-        return found | {"truncation": True} if task in CUTS else found
-    warm = float(given.pop("temperature", 0) or 0)
-    drawn = {"do_sample": warm > 0} | ({"temperature": warm} if warm > 0 else {})
-    if not warm:
+    # What is too long is cut and reported; where it can be cut.
+    cut = {"truncation": True} if "truncation" in inspect.signature(kind.predict).parameters else {}
+    if not is_generating(task):
+        return {**kind.form_options, **given, **cut}
+    temperature = float(given.pop("temperature", 0) or 0)
+    if not temperature:
         given = {k: v for k, v in given.items() if k not in ("top_k", "top_p", "min_p")}
-    cut = {} if task == "conversational" else {"truncation": True}
-    return {SETTINGS.get(k, k): v for k, v in given.items()} | drawn | cut
+    sampling = {"do_sample": temperature > 0} | ({"temperature": temperature} if temperature > 0 else {})
+    return {SETTING_NAMES.get(k, k): v for k, v in given.items()} | sampling | cut
 
 
 def run_task(
@@ -82,16 +72,15 @@ def run_task(
     parameters: Mapping[str, Any],
     lock: threading.Lock,
 ) -> tuple[Any, list[str], str]:
-    """The result, what was said on the way, and the Python."""
-    given = fields_of(task, inputs)
+    """Return the result, the warnings on the way, and the Python that gives it."""
+    given = read_fields(task, inputs)
     if isinstance(loaded_model.model, Word2Vec):
         return _with_vectors(loaded_model, task, given, parameters)
-    options = options_of(task, parameters)
-    if task in ("neighbours", "analogy"):
+    if task in VECTOR_FIELDS:
         raise InputError(
             f"{task} is asked of word vectors", hint=f"of {loaded_model.id} ask it on the page of embeddings"
         )
-    pipe = pipe_of(loaded_model, task)
+    options, pipe = pipeline_options(task, parameters), open_pipeline(loaded_model, task)
     called = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({called}))"
     # Python keeps one list of filters for all threads: who listens for warnings does so alone.
@@ -104,10 +93,8 @@ def run_task(
     return result, told, snippets.script(loaded_model.entry, lines)
 
 
-def pipe_of(loaded_model: LoadedModel, task: str) -> Any:
-    """The pipeline, made once for each task."""
-    from heedful.tasks.pipeline import pipeline
-
+def open_pipeline(loaded_model: LoadedModel, task: str) -> Any:
+    """Return the pipeline, made once for each task."""
     key = f"pipe {task}"
     if key not in loaded_model.memo:  # already in the model's thread
         loaded_model.memo[key] = pipeline(task, model=loaded_model.sequence)
@@ -118,7 +105,7 @@ def _with_vectors(
     loaded_model: LoadedModel, task: str, inputs: list[Any], parameters: Mapping[str, Any]
 ) -> tuple[Any, list[str], str]:
     vectors, count = loaded_model.vectors, int(parameters.get("count") or 10)
-    if task not in ("neighbours", "analogy"):
+    if task not in VECTOR_FIELDS:
         can = "it has neighbours and analogy"
         raise InputError(f"{loaded_model.id} is a table of word vectors and cannot do {task}", hint=can)
     words = [vector_space.find_token(loaded_model, vectors, str(w)) for w in inputs]
@@ -134,29 +121,15 @@ def _with_vectors(
     )
 
 
-def prompts_of(pipe: Any, task: str, inputs: list[Any]) -> list[tuple[list[int], str]]:
-    """What is read, as ids, and what stands behind it; a translation goes sentence by sentence."""
-    if task == "conversational":
-        return [(pipe.chat_ids(inputs[0]), "")]
-    if task == "text-generation":
-        return [(pipe.prompt_ids(inputs[0], "", None), "")]
-    if task == "translation":
-        from heedful.tasks.text2text import split_into_sentences
-
-        before = pipe.direction(None, None)
-        return [(pipe.source_ids(before + text), gap) for text, gap in split_into_sentences(inputs[0])]
-    return [(pipe.prompt(inputs[0], None), "")]
-
-
 def generate_text(
     loaded_model: LoadedModel, task: str, inputs: Mapping[str, Any], parameters: Mapping[str, Any],
     ticket: Ticket,
     report: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:  # fmt: skip
-    """Token by token, in the thread that owns the model; `tell` is called with each. What `done` says."""
-    if task not in WRITING:
+    """Generate token by token in the thread that owns the model and report each; return the last event."""
+    if not is_generating(task):
         raise InputError(f"{task} writes nothing that could be streamed", hint="leave stream out")
-    pipe, given = pipe_of(loaded_model, task), fields_of(task, inputs)
+    pipe, given = open_pipeline(loaded_model, task), read_fields(task, inputs)
     settings = {
         k: parameters.get(k) for k in ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
     }
@@ -165,9 +138,9 @@ def generate_text(
     most = int(parameters.get("max_tokens") or 128)
     said: list[str] = []
     text, count, finish = "", 0, "end"
-    prompts = prompts_of(pipe, task, given)
+    prompts = pipe.prompt_parts(*given)
     for ids, gap in prompts:
-        ids, cut = fitting_options(loaded_model.sequence, ids)
+        ids, cut = cut_prompt(loaded_model.sequence, ids)
         said += cut
         for piece in stream(
             pipe.generator, ids, max_tokens=most, **{k: v for k, v in settings.items() if v is not None}
@@ -187,8 +160,8 @@ def generate_text(
     }  # fmt: skip
 
 
-def fitting_options(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
-    """As much of a prompt as the model reads, and a line that says what was cut.
+def cut_prompt(model: Model, ids: list[int]) -> tuple[list[int], list[str]]:
+    """Return as much of a prompt as the model reads, and a line that says what was cut.
 
     Of a source the beginning and its end token stay; of what is gone on with the end, and room to write.
     """

@@ -241,7 +241,7 @@ def wants_ids(tensors: bool | None, text: bool | None, full_text: bool | None = 
     return bool(tensors) or text is False
 
 
-class GenerationTask(Task):
+class GeneratingTask(Task):
     """A task whose model generates text."""
 
     heads = ("lm",)
@@ -260,6 +260,10 @@ class GenerationTask(Task):
         model = copy.copy(self.model)  # the caller's keeps its own
         model.tokenizer = self.tokenizer
         return model
+
+    def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
+        """Return the prompts for one input, and the text that stands behind each of them in the answer."""
+        raise NotImplementedError
 
     def source_ids(self, text: str, truncation: Any = None) -> list[int]:
         """Return a text as an encoder-decoder read it in training: with its end token."""
@@ -285,7 +289,7 @@ class GenerationTask(Task):
         return generate_texts(self.generator, prompts, plan, batch_size)
 
 
-class TrainableGeneration(GenerationTask, TrainableTask):
+class TrainableGeneration(GeneratingTask, TrainableTask):
     """A task that is learnt from texts and what is to be written for each, by the model's own head.
 
     An encoder-decoder reads the text; a decoder reads it in `prompt_template`. Training stops on the loss.
@@ -325,13 +329,17 @@ class TrainableGeneration(GenerationTask, TrainableTask):
                 table, self.tokenizer, columns=(0, 1), prefix=task_prefix(self.model, self.task),
                 start=self.model.start_token, **row_keywords(options),
             )  # fmt: skip
-        prompts = self.prompts([row[0] for row in examples.items], [row[1] for row in table.held], options)
+        prompts = self.decoder_prompts(
+            [row[0] for row in examples.items], [row[1] for row in table.held], options
+        )
         pairs = [(prompt, row[1]) for prompt, row in zip(prompts, table.held, strict=True)]
         return completion(
             replace(table, held=pairs), self.tokenizer, prompt=0, completion=1, **row_keywords(options)
         )
 
-    def prompts(self, texts: Sequence[str], written: Sequence[str], options: BatchOptions) -> list[str]:
+    def decoder_prompts(
+        self, texts: Sequence[str], written: Sequence[str], options: BatchOptions
+    ) -> list[str]:
         """Return a decoder's prompt for every text; a long one loses its end, what stands around it stays.
 
         Prompt and what is `written` behind it fit into a row, of which the latter takes half at the most.

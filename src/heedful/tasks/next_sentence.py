@@ -30,6 +30,7 @@ class NextSentence(Task):
 
     heads = ("next", "pretrain")
     needs = "a head that judges whether a sentence follows (next, pretrain)"
+    fields = ("first", "second")
 
     def predict(
         self,

@@ -56,6 +56,7 @@ class QuestionAnswering(TrainableTask):
 
     heads: ClassVar[tuple[str, ...]] = ("span",)
     needs: ClassVar[str] = "a model that marks the first and last token of an answer"
+    fields = ("question", "context")
     command, head, objective, metric = "answer", "span", "span", "f1"
     file_kinds, unit, cuts_texts = ("table", "squad"), "questions", False
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=3, length=384, steps=300)

@@ -66,6 +66,7 @@ class SentenceSimilarity(TrainableTask):
     """
 
     needs = "any model that encodes text"
+    fields = ("source", "sentences")
     command, head, metric, trained_whole = "similarity", "none", "spearman", ()
     training = TrainingDefaults(lr=3e-5, lora_lr=5e-4, epochs=4, length=128)
     roles: ClassVar[Mapping[str, Role]] = {

@@ -58,6 +58,8 @@ class Task:
 
     heads: ClassVar[tuple[str, ...]] = ()  # the kinds of head that fit; none named: any
     needs: ClassVar[str] = "a model"  # the same in words, for the error of one that does not
+    fields: ClassVar[tuple[str, ...]] = ("text",)  # of a form, in the order that `predict` takes them
+    form_options: ClassVar[Mapping[str, Any]] = {}  # with which a page shows the task
 
     def __post_init__(self) -> None:
         self._check_options(self.defaults)

@@ -20,7 +20,7 @@ from heedful.tasks.columns import LONG, SOURCE, SUMMARY, TARGET, Role
 from heedful.tasks.examples import Examples
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
-    GenerationTask,
+    GeneratingTask,
     TrainableGeneration,
     clean_text,
     task_prefix,
@@ -36,7 +36,7 @@ SUMMARY_REQUEST = "Summarize the following text in one or two sentences.\n\n{tex
 SUMMARY_PROMPT = "{text}\nTL;DR:"  # of one that continues texts   (Radford et al. 2019 §3.6)
 
 
-class Text2Text(GenerationTask):
+class Text2Text(GeneratingTask):
     """[{"generated_text"}]"""
 
     needs: ClassVar[str] = "a model that writes"
@@ -76,6 +76,9 @@ class Text2Text(GenerationTask):
             ]
 
         return map_texts(inputs, predict_batch, batch_size)
+
+    def prompt_parts(self, inputs: str) -> list[tuple[list[int], str]]:
+        return [(self.prompt(inputs, None), "")]
 
     def row(self, text: str, ids: list[int], tensors: bool) -> dict[str, Any]:
         """Return one text under the task's own name."""
@@ -209,6 +212,10 @@ class Translation(TrainableGeneration):
 
         tensors, clean = wants_ids(return_tensors, return_text), clean_up_tokenization_spaces
         return map_texts(inputs, predict_batch, batch_size)
+
+    def prompt_parts(self, inputs: str) -> list[tuple[list[int], str]]:
+        prefix = self.direction(None, None)
+        return [(self.source_ids(prefix + text), gap) for text, gap in split_into_sentences(inputs)]
 
     def direction(self, source: str | None, target: str | None) -> str:
         """Return the prefix of a text for this direction; raise InputError if the model does not know it."""

@@ -19,7 +19,7 @@ from heedful.tasks.columns import COMPLETION, PROMPT, ColumnFlags, Role
 from heedful.tasks.examples import Examples
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
-    GenerationTask,
+    GeneratingTask,
     TrainableGeneration,
     clean_text,
     truncate_prompt,
@@ -108,6 +108,9 @@ class TextGeneration(TrainableGeneration):
 
         one = isinstance(text_inputs, str) or is_chat(text_inputs)
         return predict_batch([text_inputs])[0] if one else map_inputs(text_inputs, predict_batch, batch_size)
+
+    def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
+        return [(self.prompt_ids(inputs, "", None), "")]
 
     def prompt_ids(self, text: Any, prefix: str, continue_final: bool | None) -> list[int]:
         """Return the prompt of a text or of messages; a final message of the assistant is continued."""
@@ -285,10 +288,11 @@ class Conversation(list[dict[str, str]]):
         return [m["content"] for m in self if m["role"] == "assistant"]
 
 
-class Conversational(GenerationTask):
+class Conversational(GeneratingTask):
     """The conversation with the answer appended: a Conversation itself, a new one for a list of messages."""
 
     needs: ClassVar[str] = "a decoder trained to converse"
+    fields = ("messages",)
 
     @classmethod
     def fits(cls, model: Model) -> bool:
@@ -332,6 +336,9 @@ class Conversational(GenerationTask):
             return predict_batch([conversations])[0]
         found = map_inputs(conversations, predict_batch, batch_size, Conversation)
         return found[0] if isinstance(found, list) and len(found) == 1 else found
+
+    def prompt_parts(self, inputs: Any) -> list[tuple[list[int], str]]:
+        return [(self.chat_ids(inputs), "")]
 
 
 def as_conversation(chat: Any) -> Conversation:

@@ -61,6 +61,7 @@ class TokenClassification(TrainableTask):
 
     heads = ("tag",)
     needs = "a head that labels every token (tag)"
+    form_options: ClassVar[Mapping[str, Any]] = {"aggregation_strategy": "simple"}
     command, head, objective, metric = "tag", "tag", "tag", "f1"
     file_kinds, unit, label_unit = ("table", "conll"), "sentences", "tags"
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)

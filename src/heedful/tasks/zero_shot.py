@@ -48,6 +48,7 @@ class ZeroShot(Task):
 
     heads = ("classify", "none")
     needs = "a classifier of entailment (classify) or a sentence encoder (no head)"
+    fields = ("text", "labels")
 
     @classmethod
     def fits(cls, model: Model) -> bool:

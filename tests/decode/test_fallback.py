@@ -21,9 +21,8 @@ from heedful.models.base import LM
 from heedful.nn.adapt import recompute
 from heedful.nn.ffn import MLP, GatedMLP
 from heedful.nn.position import Sinusoidal
+from tests.decode.toy import FAST
 from tests.properties.tiny import DECODERS, ids, tiny
-
-KNOWN = ["bloom", "gpt", "gpt2", "gpt3", "llama", "mistral", "palm"]  # families all of whose parts are known
 
 
 def gpt2() -> LM:
@@ -38,10 +37,10 @@ def replace(module: nn.Module, name: str) -> None:
 @pytest.mark.parametrize("family", DECODERS)
 def test_only_models_of_known_parts_need_no_plain_stepper(family: str) -> None:
     reason = find_fallback_reason(tiny(family))
-    assert (reason is None) == (family in KNOWN), reason
+    assert (reason is None) == (family in FAST), reason
 
 
-@pytest.mark.parametrize("family", KNOWN)
+@pytest.mark.parametrize("family", FAST)
 def test_a_subclass_of_any_part_is_found(family: str) -> None:
     model = tiny(family)
     for name, module in model.named_modules():
@@ -53,7 +52,7 @@ def test_a_subclass_of_any_part_is_found(family: str) -> None:
     assert find_fallback_reason(model) is None
 
 
-@pytest.mark.parametrize("family", KNOWN)
+@pytest.mark.parametrize("family", FAST)
 def test_a_hook_and_a_replaced_method_of_any_part_are_found(family: str) -> None:
     model = tiny(family)
     for module in model.modules():

@@ -14,11 +14,10 @@ from heedful.decode.quantize import quantize
 from heedful.decode.stepper import EagerStepper
 from heedful.errors import InputError
 from heedful.models.base import Model
+from tests.decode.toy import FAST
 from tests.properties.tiny import DECODERS, ids, tiny
 
 pytest.importorskip("numba")
-
-WRITTEN = ["bloom", "gpt", "gpt2", "gpt3", "llama", "mistral", "palm"]  # whose parts all have an instruction
 
 
 def worst_step(model: Model, rows: int = 1, pad: int = 0, steps: int = 8, length: int = 20) -> float:
@@ -37,7 +36,7 @@ def worst_step(model: Model, rows: int = 1, pad: int = 0, steps: int = 8, length
     return worst
 
 
-@pytest.mark.parametrize("family", WRITTEN)
+@pytest.mark.parametrize("family", FAST)
 def test_a_step_over_rows_equals_the_plain_step(family: str) -> None:
     assert worst_step(tiny(family)) < 1e-5
 
@@ -85,7 +84,7 @@ def test_several_threads_give_what_one_gives() -> None:
         torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("family", sorted(set(DECODERS) - set(WRITTEN)))
+@pytest.mark.parametrize("family", sorted(set(DECODERS) - set(FAST)))
 def test_a_model_with_other_parts_is_stepped_plainly(family: str) -> None:
     model = tiny(family)
     quick, plain, prompt = NumbaStepper(model), EagerStepper(model), ids(tiny(family), 1, 5)

@@ -21,6 +21,7 @@ from heedful.decode.stepper import EagerStepper
 from heedful.errors import InputError
 from heedful.inspect.change import prune
 from heedful.models.base import Model
+from tests.decode.toy import FAST
 from tests.properties.tiny import ids, tiny
 
 pytest.importorskip("triton")
@@ -65,7 +66,7 @@ def even(family: str) -> Model:
 
 
 @pytest.mark.parametrize("cublas", [False, True])
-@pytest.mark.parametrize("family", ["bloom", "gpt", "gpt2", "gpt3", "llama", "mistral", "palm"])
+@pytest.mark.parametrize("family", FAST)
 def test_a_recorded_step_equals_the_plain_step(family: str, cublas: bool) -> None:
     assert worst_step(even(family), cublas=cublas) < 1e-4
 

@@ -15,6 +15,15 @@ from heedful.models.base import Model
 from heedful.text.tokenizer import Tokenizer
 from tests.properties.tiny import tiny
 
+FAST = [
+    "bloom",
+    "gpt",
+    "gpt2",
+    "gpt3",
+    "llama",
+    "mistral",
+    "palm",
+]  # whose parts the fast steppers know
 COMMON = {"vocab_size": 96, "eos_token_id": 2, "pad_token_id": 1, "bos_token_id": 0}
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **COMMON}),

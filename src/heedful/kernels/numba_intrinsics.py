@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -22,14 +23,30 @@ Array = Any
 PAUSE = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else ""
 
 
+def source_stamp() -> tuple[tuple[int, int], ...]:
+    """Return what changes when any source of this package does."""
+    sources = [path.stat() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return tuple((stat.st_mtime_ns, stat.st_size) for stat in sources)
+
+
+SOURCE_STAMP = source_stamp()
+
+
 def compile_cached(function: F) -> F:
-    """Machine code that runs without the interpreter's lock, kept on disk between runs."""
+    """Machine code that runs without the interpreter's lock, kept on disk between runs.
+
+    Numba looks only at the file a function stands in. What it calls in other files is part of the code too.
+    """
     fast = {"nnan", "nsz", "arcp", "contract", "afn", "reassoc"}  # not ninf: a hidden key's score is −∞
-    return cast(F, njit(nogil=True, cache=True, fastmath=fast, boundscheck=False)(function))
+    # Python's way to divide looks whether there is a zero, and a loop that looks is no vector code.
+    options: Any = {"fastmath": fast, "boundscheck": False, "error_model": "numpy"}
+    compiled: Any = njit(nogil=True, cache=True, **options)(function)
+    compiled._cache._cache_file._source_stamp = SOURCE_STAMP
+    return cast(F, compiled)
 
 
 def compile_inline(function: F) -> F:
-    return cast(F, njit(inline="always", fastmath=True)(function))
+    return cast(F, njit(inline="always", fastmath=True, error_model="numpy")(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
@@ -62,6 +79,16 @@ def as_float(typingctx: Any, bits: Any) -> tuple[Any, Callable]:
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.int32), codegen
+
+
+@intrinsic
+def truncate(typingctx: Any, number: Any) -> tuple[Any, Callable]:
+    """A float32 without its fraction, as 32 bits; Numba's own way goes through 64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fptosi(args[0], ir.IntType(32))
+
+    return types.int32(types.float32), codegen
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:

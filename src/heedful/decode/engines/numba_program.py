@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.decode.engines.fallback import UnsupportedPart
+from heedful.kernels import cpu_activations as A
 from heedful.kernels import cpu_rows as R
 from heedful.kernels.team import Team
 from heedful.models.base import LM
@@ -31,8 +32,8 @@ from heedful.nn.quantised import Int4Linear, Int8Embedding, Int8Linear, TiedLine
 from heedful.nn.state import KV, SlidingKV
 
 ACTS: dict[Activation, int] = {
-    F.relu: R.RELU, F.gelu: R.GELU, gelu_tanh: R.GELU_TANH, F.silu: R.SILU, F.tanh: R.TANH,
-    torch.tanh: R.TANH, squared_relu: R.SQUARED_RELU,
+    F.relu: A.RELU, F.gelu: A.GELU, gelu_tanh: A.GELU_TANH, F.silu: A.SILU, F.tanh: A.TANH,
+    torch.tanh: A.TANH, squared_relu: A.SQUARED_RELU,
 }  # fmt: skip
 
 
@@ -138,7 +139,7 @@ class Program:
         self.emit(R.NORM, part.eps, to=to, kind=kind, **fields)
 
     def linear(
-        self, part: nn.Module, source: int, to: int, mode: int = R.SET, act: int = R.NONE, scale: float = 1.0
+        self, part: nn.Module, source: int, to: int, mode: int = R.SET, act: int = A.NONE, scale: float = 1.0
     ) -> None:
         """y = act(scale · W x + b) put at `to`, added to it, or multiplied with it."""
         fields: dict[str, int] = {}

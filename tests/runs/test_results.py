@@ -59,12 +59,14 @@ def test_curves_are_drawn_and_written(heed: Heed, tmp_path: Path) -> None:
     assert "⠶ train   ⠶ eval" in heed("plot", "training", run)[1]
     assert heed("plot", "training", run, "-o", "c.csv")[:2] == (0, "c.csv\n")
     assert len(list(csv.reader(Path("c.csv").read_text().splitlines()))) == 10
-    pytest.importorskip("matplotlib")
     assert heed("plot", "training", run, "-o", "c.svg")[0] == 0
     assert "<svg" in Path("c.svg").read_text()
     assert heed("plot", "training", run, "-o", "c.doc")[0] == 3
     assert heed("plot", "training", run, "--metric", "color")[0] == 3
     assert heed("plot", "training", tmp_path / "nowhere")[0] == 3
+    pytest.importorskip("matplotlib")
+    assert heed("plot", "training", run, "-o", "c.pdf")[0] == 0
+    assert Path("c.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_a_tokenizer_is_trained_from_the_command_line(heed: Heed, files: dict[str, Path]) -> None:

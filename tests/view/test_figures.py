@@ -404,7 +404,7 @@ def test_surprise_is_that_of_the_library() -> None:
 
 
 def test_a_name_without_a_known_ending_and_a_run_that_is_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\.html, \.svg, \.png, \.csv or \.json"):
+    with pytest.raises(ConfigError, match=r"\.html, \.svg, \.png, \.pdf, \.csv or \.json"):
         view.attention(tokens=["a"], pattern=[[1.0]]).save(tmp_path / "x.gif")
     with pytest.raises(NotFound, match="give the folder of a run"):
         view.training(tmp_path / "nowhere")

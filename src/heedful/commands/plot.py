@@ -7,14 +7,8 @@ from typing import Annotated
 
 import typer
 
-from heedful.errors import InputError
-
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS, help="Plot training curves.")
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="A .svg, .png, .pdf or .csv file; by default the terminal."),
-]
 
 
 @app.callback()
@@ -25,7 +19,12 @@ def plot() -> None:
 @app.command("training")
 def plot_training_command(
     run: Annotated[list[Path], typer.Argument(help="Run folders, drawn together.")],
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A .svg, .png, .pdf, .html or .csv file; by default the terminal."
+        ),
+    ] = None,
     metric: Annotated[str, typer.Option(help="loss, learning_rate, grad_norm, perplexity …")] = "loss",
 ) -> None:
     """Plot the training and validation curves of runs.
@@ -36,14 +35,8 @@ def plot_training_command(
 
       heed plot training runs/a runs/b -o curves.svg
     """
-    from heedful.runs.curves import draw_curves, read_curves, save_curves
+    from heedful import view
+    from heedful.runs.curves import draw_curves, read_curves
 
-    curves = read_curves(run, metric)
-    if not curves:
-        raise InputError(
-            f"{', '.join(map(str, run))} logged no {metric!r}", hint="try loss, learning_rate or grad_norm"
-        )
-    if output is None:
-        return print(draw_curves(curves, metric))
-    save_curves(curves, output, metric)
-    print(output)
+    figure = view.training(run, metric)
+    print(draw_curves(read_curves(run, metric), metric) if output is None else figure.save(output))

@@ -1,15 +1,14 @@
-"""Curves of training runs: drawn with dots in a terminal, or written as a picture or a table."""
+"""Curves of training runs, drawn with dots in a terminal; `heedful.view.training` makes a figure of them."""
 
 from __future__ import annotations
 
-import csv
 import math
+import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from heedful.errors import ConfigError, MissingPackage
-from heedful.files import open_atomically
 from heedful.runs.folder import read_metrics
 
 Curve = list[tuple[float, float]]  # (step, value)
@@ -38,9 +37,6 @@ def draw_curves(
     colour: bool | None = None,
 ) -> str:
     """Return the curves as text, in which every character is two by four dots."""
-    import os
-    import sys
-
     width = width or min(shutil.get_terminal_size().columns, 100)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ if colour is None else colour
     points = [p for curve in curves.values() for p in curve]
@@ -76,39 +72,3 @@ def interpolate(curve: Curve, left: float, right: float, columns: int) -> list[t
             part = (column - a) / (b - a) if b > a else 0.0
             out.append((column, y0 + (y1 - y0) * min(max(part, 0.0), 1.0)))
     return out
-
-
-def save_curves(curves: Mapping[str, Curve], path: Path, metric: str) -> None:
-    """Write a table (.csv) or a picture (.svg, .png, .pdf)."""
-    if path.suffix == ".csv":
-        with open_atomically(path, "w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file)
-            table.writerow(["curve", "step", metric])
-            table.writerows((name, int(x), y) for name, curve in curves.items() for x, y in curve)
-        return
-    if path.suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"{path} is no picture or table", hint="name a .svg, .png, .pdf or .csv file")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPackage(
-            "pictures need the package matplotlib", hint="pip install matplotlib, or write a .csv file"
-        ) from None
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for name, curve in curves.items():
-        marks = "o" if name.endswith("eval") else None
-        axes.plot(
-            [x for x, _ in curve],
-            [y for _, y in curve],
-            label=name,
-            marker=marks,
-            markersize=3,
-            linewidth=1.2,
-        )
-    axes.set_xlabel("step")
-    axes.set_ylabel(metric)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    with open_atomically(path) as file:
-        figure.savefig(file, dpi=160, format=path.suffix[1:])

@@ -1,4 +1,4 @@
-"""A drawing as a list of shapes, and two ways to write it: SVG by hand, PNG through matplotlib."""
+"""A drawing as a list of shapes, and two ways to write it: SVG by hand, PNG and PDF through matplotlib."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from heedful.errors import ConfigError, MissingPackage
+from heedful.files import open_atomically
 from heedful.view.color_scale import DARK, LIGHT, ink, table
 from heedful.view.token_labels import CONTROL
 
@@ -198,14 +199,15 @@ def _svg_cells(cells: Cells, theme: Theme) -> str:
     return "".join(out) + "</g>"
 
 
-def png(drawing: Scene, path: Path, theme: str = "light", scale: float = 2.0) -> None:
-    """The drawing as a picture of twice as many pixels."""
+def save_picture(drawing: Scene, path: Path, theme: str = "light", scale: float = 2.0) -> None:
+    """Write the drawing as a .png of twice as many pixels, or as a .pdf."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingPackage(
-            "a PNG needs the package matplotlib: pip install 'heedful[plot]'", hint=".svg and .html do not"
+            f"a {path.suffix[1:].upper()} needs the package matplotlib: pip install 'heedful[plot]'",
+            hint=".svg and .html do not",
         ) from None
     import warnings
 
@@ -218,10 +220,10 @@ def png(drawing: Scene, path: Path, theme: str = "light", scale: float = 2.0) ->
     axes.axis("off")
     for shape in drawing.shapes:
         _paint(axes, shape, look)
-    canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():
+    FigureCanvasAgg(figure)
+    with warnings.catch_warnings(), open_atomically(path) as file:
         warnings.simplefilter("ignore", UserWarning)  # a letter that no font here has is drawn as a box
-        canvas.print_png(str(path))
+        figure.savefig(file, format=path.suffix[1:].lower())
 
 
 def _paint(axes: Any, shape: Shape, theme: Theme) -> None:

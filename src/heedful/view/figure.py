@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import ConfigError, MissingPackage
+from heedful.files import open_atomically
 from heedful.view import html_export
-from heedful.view.canvas import Scene, png, svg, theme_of
+from heedful.view.canvas import Scene, save_picture, svg, theme_of
 from heedful.view.charts import titled_scene
 from heedful.view.kinds import KINDS, PANELS
 
-FORMATS = (".html", ".svg", ".png", ".csv", ".json")
+FORMATS = (".html", ".svg", ".png", ".pdf", ".csv", ".json")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -93,8 +94,9 @@ class Figure:
         return f"{said}. {self.note}".strip(". ")
 
     def save(self, path: str | Path, *, theme: str | None = None) -> Path:
-        """Write .html, .svg, .png, .csv or .json, as the name ends. `theme` is "light" or "dark": without it
-        pictures are light, and a page follows the reader's system.
+        """Write .html, .svg, .png, .pdf, .csv or .json, as the name ends.
+
+        `theme` is "light" or "dark": without it pictures are light, and a page follows the reader's system.
         """
         if not isinstance(path, str | Path):
             raise ConfigError(f"a figure is saved under a name such as 'x.html'; got a {type(path).__name__}")
@@ -106,15 +108,16 @@ class Figure:
             raise ConfigError(f"{path} is a folder", hint="name a file")
         if not path.parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.parent}", hint="make it first")
-        if kind == ".png":
-            png(self._scene(), path, theme or "light")
+        if kind in (".png", ".pdf"):
+            save_picture(self._scene(), path, theme or "light")
             return path
         write = {
             ".html": lambda: self.to_html(theme), ".svg": lambda: self.to_svg(theme or "light"),
             ".csv": self.to_csv, ".json": lambda: json.dumps(self.to_dict(), allow_nan=False),
         }  # fmt: skip
         text = write[kind]()
-        path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
+        with open_atomically(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.write(text)
         return path
 
     def _repr_html_(self) -> str:

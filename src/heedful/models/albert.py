@@ -13,7 +13,7 @@ from torch import nn
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.bert import KEYS, REQUIRE, out_names
-from heedful.nn.attention import Attention, head_size
+from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
@@ -43,7 +43,6 @@ class AlbertConfig(Config):
     pooler: bool = derived(lambda c: c.head == "none")  # keep one that the head does not read
 
     def check(self) -> None:
-        head_size(self.dim, self.heads)
         if not 1 <= self.groups <= self.layers or self.inner < 1:
             raise ConfigError(f"groups={self.groups} of inner={self.inner} cannot make layers={self.layers}")
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
-from heedful.nn.attention import Attention, head_size
+from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
@@ -44,7 +44,6 @@ class BertConfig(Config):
     pooler: bool = derived(lambda c: c.head == "none")  # keep one that the head does not read
 
     def check(self) -> None:
-        head_size(self.dim, self.heads)
         if self.offset or not self.types:
             raise ConfigError(
                 "a bert has offset=0 and at least one type", hint="build a roberta or a distilbert"
@@ -60,7 +59,7 @@ class RobertaConfig(BertConfig):
     head: str = "mlm"
 
     def check(self) -> None:
-        head_size(self.dim, self.heads)
+        """Nothing is fixed: neither the offset nor the types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,6 @@ class DistilBertConfig(BertConfig):
     pooler: bool = False
 
     def check(self) -> None:
-        head_size(self.dim, self.heads)
         if (self.types, self.offset, self.norm_eps, self.pooler) != (0, 0, 1e-12, False):
             raise ConfigError(
                 "types, offset, norm_eps and pooler are fixed in a distilbert", hint="build a bert"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heedful.models.base import LM, Config, Family
-from heedful.nn.attention import Attention, head_size
+from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, gelu_tanh
@@ -29,9 +29,6 @@ class BloomConfig(Config):
     norm_eps: float = 1e-5
     dropout: float = 0.0
     tied: bool = True
-
-    def check(self) -> None:
-        head_size(self.dim, self.heads)
 
 
 def bloom(c: BloomConfig) -> LM:

@@ -16,7 +16,6 @@ from torch import nn
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.bert import KEYS, backbone_names, out_names
-from heedful.nn.attention import head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.disentangled import TERMS, ConvBlock, DisentangledAttention, Distances, Neighbours
 from heedful.nn.embedding import Embedding
@@ -51,7 +50,6 @@ class DebertaConfig(Config):
     head: str = "mlm"
 
     def check(self) -> None:
-        head_size(self.dim, self.heads)
         if not self.legacy and self.table_dim != self.dim:
             raise ConfigError(f"table_dim={self.table_dim} is not dim={self.dim}: this needs legacy=True")
         if not self.legacy and not self.tied:

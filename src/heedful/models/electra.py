@@ -13,7 +13,7 @@ from torch import nn
 
 from heedful.models.base import LM, Config, Family, derived, from_zero
 from heedful.models.bert import KEYS, REQUIRE, backbone_names, qkv_names
-from heedful.nn.attention import Attention, head_size
+from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
@@ -38,9 +38,6 @@ class ElectraConfig(Config):
     dropout: float = 0.1
     tied: bool = True
     head: str = "detect"
-
-    def check(self) -> None:
-        head_size(self.dim, self.heads)
 
 
 def electra(c: ElectraConfig) -> LM:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from heedful.errors import ConfigError, nearest
+from heedful.nn.attention import head_size
 from heedful.weights.names import Row
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The fields every family shares. A field left None is derived."""
+    """The fields that families share. One left None is derived; heads divide dim unless there is a head_dim."""
 
     vocab: int
     dim: int
@@ -101,6 +102,9 @@ class Config:
         for f in fields(self):
             if "derive" in f.metadata and f.name not in given:
                 object.__setattr__(self, f.name, f.metadata["derive"](self))
+        for name in ("heads", "decoder_heads", "window_heads"):
+            if name in self.known() and "head_dim" not in self.known():
+                head_size(self.dim, getattr(self, name))
         self.check()
 
     @classmethod

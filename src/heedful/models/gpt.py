@@ -15,7 +15,7 @@ from torch import nn
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
-from heedful.nn.attention import Attention, head_size
+from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
@@ -37,9 +37,6 @@ class GPTConfig(Config):
     norm_eps: float = 1e-5
     dropout: float = 0.1
     tied: bool = True
-
-    def check(self) -> None:
-        head_size(self.dim, self.heads)
 
 
 @dataclass(frozen=True, kw_only=True)

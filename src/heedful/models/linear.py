@@ -43,9 +43,6 @@ class LinearConfig(Config):
     dropout: float = 0.1
     tied: bool = True
 
-    def check(self) -> None:
-        head_size(self.dim, self.heads)
-
 
 @dataclass(frozen=True, kw_only=True)
 class GLAConfig(Config):
@@ -59,9 +56,6 @@ class GLAConfig(Config):
     act: str = "silu"
     norm_eps: float = 1e-6
     tied: bool = True
-
-    def check(self) -> None:
-        head_size(self.dim, self.heads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +77,6 @@ class BasedConfig(Config):
     tied: bool = True
 
     def check(self) -> None:
-        head_size(self.dim, self.heads)
-        head_size(self.dim, self.window_heads)
         wrong = [i for i in (*self.linear_at, *self.window_at) if not 0 <= i < self.layers]
         if wrong:
             raise ConfigError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from heedful.models.base import Config, Family, Seq2Seq, derived, from_zero
 from heedful.models.recurrent import same_keys, same_names
-from heedful.nn.attention import Attention, CrossAttention, head_size
+from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
@@ -32,10 +32,6 @@ class TransformerConfig(Config):
     act: str = "relu"
     dropout: float = 0.1
     start_token: int = from_zero(0)  # what the decoder reads first
-
-    def check(self) -> None:
-        head_size(self.dim, self.heads)
-        head_size(self.dim, self.decoder_heads)
 
 
 def transformer(c: TransformerConfig) -> Seq2Seq:

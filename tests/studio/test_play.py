@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 import heedful
 from heedful.decode.beam import run_beam_search
 from heedful.studio import beam_listener
-from heedful.studio.error_responses import StudioRefusal
+from heedful.server.refusals import RequestRefused
 from heedful.studio.shared_state import Studio
 from heedful.studio.workers import Ticket
 from tests.studio.conftest import TEXT
@@ -207,7 +207,7 @@ class Leaving(Ticket):
 
 def test_a_search_that_nobody_waits_for_stops_where_it_is(studio: Studio) -> None:
     held, ticket = studio.registry.get("decoder"), Leaving()
-    with pytest.raises(StudioRefusal, match="a newer run"):
+    with pytest.raises(RequestRefused, match="a newer run"):
         beam_listener.search_beams(
             held, "text-generation", {"text": "the"}, {"max_tokens": 20, "beams": 2}, ticket
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, console, make_table
 from heedful.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,11 +111,11 @@ def _print_exercises(json: bool) -> None:
     from rich.text import Text
 
     out = console()
-    exercises = table("exercise", "what it works out", unbroken=("exercise",))
+    exercises = make_table("exercise", "what it works out", unbroken=("exercise",))
     for name, about in examples().items():
         exercises.add_row(Text(name), Text(about))
     out.print(exercises)
-    listing = table("sentence", "text", "look for", unbroken=("sentence",))
+    listing = make_table("sentence", "text", "look for", unbroken=("sentence",))
     for name, row in sentences().items():
         listing.add_row(Text(name), Text(row["text"]), Text(row["look"]))
     out.print()

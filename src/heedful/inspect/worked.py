@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from heedful.errors import HeedfulError, InputError, nearest
 
+MATRIX_WIDTH = 64  # rows and columns of a shortened matrix
 Value = Any  # a float, a tuple of floats (a vector) or a tuple of those (a matrix)
 
 
@@ -105,26 +106,33 @@ class Line:
     def value(self) -> np.ndarray:
         return np.asarray(self.result, dtype=np.float64)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, width: int | None = None) -> dict[str, Any]:
         return {
-            "label": self.label, "formula": self.formula, "result": _as_lists(self.result),
-            "operands": None if self.operands is None else _tree(self.operands),
+            "label": self.label, "formula": self.formula, "result": tree_dict(self.result, width),
+            "operands": None if self.operands is None else tree_dict(self.operands, width),
         }  # fmt: skip
 
 
-def _as_lists(value: Value) -> Any:
-    """Nested lists; an infinite number becomes its name, which JSON does not have."""
-    if isinstance(value, tuple):
-        return [_as_lists(v) for v in value]
-    return value if math.isfinite(value) else str(value)
+def tree_dict(tree: Tree, width: int | None = None) -> Any:
+    """Return a value or an expression for JSON: nested lists, {"op", "of"}; infinite numbers by their names.
 
-
-def _tree(tree: Tree) -> Any:
-    return (
-        {"op": tree.name, "of": [_tree(a) for a in tree.args]}
-        if isinstance(tree, Operation)
-        else _as_lists(tree)
-    )
+    Of a vector with more entries than `width` the ends are kept, of a matrix at most MATRIX_WIDTH rows and
+    columns; between them stands how many are left out.
+    """
+    if isinstance(tree, Operation):
+        most = len(tree.args) if width is None else 4 * min(width, MATRIX_WIDTH)
+        kept = [tree_dict(a, width) for a in tree.args[:most]]
+        more = [f"… {len(tree.args) - most} more …"] if len(tree.args) > most else []  # a sum over many keys
+        return {"op": tree.name, "of": [*kept, *more]}
+    if not isinstance(tree, tuple):
+        return tree if math.isfinite(tree) else str(tree)
+    if width is not None and tree and isinstance(tree[0], tuple):
+        width = min(width, MATRIX_WIDTH)
+    if width is None or len(tree) <= width:
+        return [tree_dict(v, width) for v in tree]
+    first, last = max(1, width - width // 3), max(1, width // 3)
+    ends = [[tree_dict(v, width) for v in part] for part in (tree[:first], tree[-last:])]
+    return [*ends[0], f"… {len(tree) - first - last} more …", *ends[1]]
 
 
 @dataclass(frozen=True)
@@ -152,30 +160,28 @@ class Derivation:
         known = [line.label for line in self.walk() if line.label]
         raise InputError(f"no line {label!r}", hint=nearest(label, known) or "there are " + ", ".join(known))
 
-    def to_dict(self) -> dict[str, Any]:
-        lines = [line.to_dict() for line in self.lines]
+    def to_dict(self, width: int | None = None) -> dict[str, Any]:
+        """Return it for JSON; `width` shortens vectors with more entries than that."""
+        lines = [line.to_dict(width) for line in self.lines]
         return {"title": self.title, "note": self.note, "check": self.check, "lines": lines}
 
-    def text(self, digits: int = 4, width: int | None = None) -> str:
-        """As plain text. `wide` shortens vectors with more entries than that."""
-        from heedful.inspect.render import render_text
+    def render(self, form: str, digits: int = 4, width: int | None = None) -> str:
+        """Write it as text, markdown, latex or html; `width` shortens vectors with more entries than that."""
+        from heedful.inspect.render import FORMATS
 
-        return render_text(self, digits, width)
+        return FORMATS[form](self, digits, width)
+
+    def text(self, digits: int = 4, width: int | None = None) -> str:
+        return self.render("text", digits, width)
 
     def markdown(self, digits: int = 4, width: int | None = None) -> str:
-        from heedful.inspect.render import render_markdown
-
-        return render_markdown(self, digits, width)
+        return self.render("markdown", digits, width)
 
     def latex(self, digits: int = 4, width: int | None = None) -> str:
-        from heedful.inspect.render import render_latex
-
-        return render_latex(self, digits, width)
+        return self.render("latex", digits, width)
 
     def html(self, digits: int = 4, width: int | None = None) -> str:
-        from heedful.inspect.render import render_html
-
-        return render_html(self, digits, width)
+        return self.render("html", digits, width)
 
     def __str__(self) -> str:
         return self.text(width=16)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, Response
@@ -14,24 +15,11 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from heedful.errors import HeedfulError
 from heedful.server.guard import AccessRules, Guard
 from heedful.server.json_response import Json
-from heedful.studio import run_curves
-from heedful.studio.error_responses import StudioRefusal, error_response
+from heedful.server.refusals import RequestRefused
+from heedful.studio import routes, run_curves
+from heedful.studio.error_responses import error_response
 from heedful.studio.model_registry import ModelRegistry
 from heedful.studio.page_policy import page_headers
-from heedful.studio.routes import (
-    compare,
-    explain,
-    figures,
-    inside,
-    models,
-    play,
-    positions,
-    predict,
-    runs,
-    space,
-    text,
-    trace,
-)
 from heedful.studio.shared_state import Studio
 
 STATIC = Path(__file__).parent / "static"
@@ -53,46 +41,27 @@ def create_studio_app(
     registry = ModelRegistry(names, Path(models_folder), lambda: run_curves.runs_in(root))
     app = FastAPI(title="heed studio", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.studio = Studio(registry, root)
-    for module in (
-        models,
-        text,
-        trace,
-        inside,
-        predict,
-        explain,
-        positions,
-        space,
-        figures,
-        play,
-        compare,
-        runs,
-    ):
-        app.include_router(module.router)
-    page = _page(static)
+    for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):
+        app.include_router(importlib.import_module(module.name).router)
+    index = static / "index.html"
+    page = index.read_text(encoding="utf-8") if index.is_file() else MISSING
     for path in PAGES:
         app.add_api_route(path, lambda: HTMLResponse(page, headers={"Cache-Control": "no-cache"}))
     app.add_api_route("/static/widget.js", lambda: _file(WIDGETS, "widget.js"))
     app.add_api_route("/static/{name}", lambda name: _file(static, name))
     app.add_api_route("/{path:path}", lambda path: _elsewhere(static, page, path))
-    for kind in (HeedfulError, Exception):
+    for kind in (HeedfulError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, lambda request, error: render_error(error))
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
     rules = AccessRules(max_body_bytes=MAX_BODY_BYTES, headers=page_headers(page))
     app.add_middleware(Guard, rules=rules, render_refusal=render_error)
     return app
-
-
-def _page(static: Path) -> str:
-    file = static / "index.html"
-    return file.read_text(encoding="utf-8") if file.is_file() else MISSING
 
 
 def _file(static: Path, name: str) -> Response:
     """A file of the page. Names have no folders, so none can lead elsewhere."""
     file = static / name
     if name.startswith(".") or file.parent != static or not file.is_file():
-        raise StudioRefusal(404, "not_found", f"there is no {name[:80]!r} here")
+        raise RequestRefused(404, "not_found", f"there is no {name[:80]!r} here")
     return FileResponse(file, headers={"Cache-Control": "no-cache"})
 
 
@@ -101,7 +70,7 @@ def _elsewhere(static: Path, page: str, path: str) -> Response:
     if "/" not in path and (static / path).is_file():
         return _file(static, path)
     if path.startswith(("api/", "static/")) or "." in path:
-        raise StudioRefusal(404, "not_found", f"there is no {path[:80]!r} here")
+        raise RequestRefused(404, "not_found", f"there is no {path[:80]!r} here")
     return HTMLResponse(page, 404, headers={"Cache-Control": "no-cache"})
 
 
@@ -109,19 +78,3 @@ def render_error(error: Exception) -> Response:
     """Return any error as an answer in the shape that the page reads."""
     status, body = error_response(error)
     return Json(body, status_code=status)
-
-
-def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first: dict[str, Any] = dict(error.errors()[0])
-    where = ".".join(str(p) for p in first.get("loc", ())[1:]) or "the request"
-    message = f"{where}: {first.get('msg', 'is not valid')}"
-    return Json({"error": {"code": "bad_request", "message": message, "hint": None}}, status_code=400)
-
-
-def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = "not_found" if error.status_code == 404 else "bad_request"
-    return Json(
-        {"error": {"code": code, "message": str(error.detail), "hint": None}}, status_code=error.status_code
-    )

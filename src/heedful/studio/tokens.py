@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from heedful.errors import InputError
@@ -13,7 +12,7 @@ from heedful.inspect.inputs import names_of
 from heedful.inspect.prediction import special_ids
 from heedful.models.base import Model
 from heedful.text import Tokenizer
-from heedful.text.bpe import BPE, MergeStep, is_byte_level, merge_pair, token_bytes
+from heedful.text.bpe import BPE, is_byte_level, token_bytes
 from heedful.word2vec import Word2Vec
 
 SPACES = {"\n": "⏎", "\t": "⇥", " ": "·", "\u00a0": "·"}
@@ -160,7 +159,7 @@ def replay_merges(model: Model, text: str, state: dict[str, Any]) -> tuple[list[
         if len(word) > LONGEST:
             continue
         letters = tuple(word[:-1]) + (word[-1] + suffix,) if word else ()
-        steps = steps_of(bpe, letters)
+        steps = bpe.replay(letters)
         out.append({
             "text": spelled(word), "start": readable(letters),
             "steps": [
@@ -170,16 +169,6 @@ def replay_merges(model: Model, text: str, state: dict[str, Any]) -> tuple[list[
         })  # fmt: skip
     left = len(words) - len(out)
     return out, f"{left} of {len(words)} words are not replayed: too many, or too long" if left else None
-
-
-def steps_of(bpe: BPE, pieces: tuple[str, ...]) -> list[MergeStep]:
-    """The merges of one word from its letters: always the pair that was learned first."""
-    done = []
-    while known := [pair for pair in pairwise(pieces) if pair in bpe.ranks]:
-        pair = min(known, key=bpe.ranks.__getitem__)
-        pieces = merge_pair(pieces, pair)
-        done.append(MergeStep(bpe.ranks[pair], pair, pieces))
-    return done
 
 
 def lattice(tokenizer: Tokenizer, text: str, state: dict[str, Any]) -> list[dict[str, Any]]:

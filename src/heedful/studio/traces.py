@@ -23,7 +23,7 @@ from heedful.inspect.inputs import Input
 from heedful.inspect.mixing import AttentionGroup
 from heedful.models.base import Model
 from heedful.nn.context import Watch
-from heedful.studio.error_responses import trace_gone_error
+from heedful.server.refusals import RequestRefused
 from heedful.studio.model_registry import Entry, LoadedModel
 from heedful.studio.workers import Ticket
 
@@ -160,7 +160,7 @@ class Traces:
         self._kept: OrderedDict[str, Trace] = OrderedDict()
 
     def new_id(self) -> str:
-        """Ids of another server's traces are never ours."""
+        """Return an id that no trace of this or another server has."""
         return f"{self.boot}-{next(self._numbers)}"
 
     def add(self, trace: Trace) -> None:
@@ -177,7 +177,8 @@ class Traces:
     def get(self, id: str) -> Trace:
         with self._lock:
             if id not in self._kept:
-                raise trace_gone_error(id[:40])
+                message, hint = f"the trace {id[:40]} is no longer held", "run again: the text is still there"
+                raise RequestRefused(410, "trace_gone", message, hint)
             self._kept.move_to_end(id)
             return self._kept[id]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from heedful.studio.error_responses import cancelled_error
+from heedful.server.refusals import RequestRefused
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Ticket:
     def check(self) -> None:
         """Called between steps: a thread cannot be stopped from outside."""
         if self.off:
-            raise cancelled_error()
+            raise RequestRefused(409, "cancelled", "a newer run of this page took its place")
 
 
 class Clients:

@@ -107,11 +107,12 @@ class BPE:
 
     def steps(self, word: str) -> list[MergeStep]:
         """Return the merges of one word, one by one: always the pair that was learned first."""
-        pieces, steps = word_letters(word), []
-        while len(pieces) > 1:
-            known = [pair for pair in pairwise(pieces) if pair in self.ranks]
-            if not known:
-                break
+        return self.replay(word_letters(word))
+
+    def replay(self, pieces: tuple[str, ...]) -> list[MergeStep]:
+        """Return the merges of a word from any letters that it begins with."""
+        steps = []
+        while known := [pair for pair in pairwise(pieces) if pair in self.ranks]:
             pair = min(known, key=self.ranks.__getitem__)
             pieces = merge_pair(pieces, pair)
             steps.append(MergeStep(self.ranks[pair], pair, pieces))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heedful.errors import InputError, MissingPackage
+
+if TYPE_CHECKING:
+    from heedful.word2vec import Word2Vec
 
 NAMES = {"pca": "principal component", "tsne": "t-SNE", "umap": "UMAP"}
 
@@ -50,6 +54,13 @@ def project(
     points = {"tsne": tsne, "umap": umap}[method](rows, dims, near, seed)
     said = f"{near:g} neighbours count; how far groups are apart, and how large they are, says little"
     return Projection(method, points, [], said)
+
+
+def unit_rows(table: Word2Vec, words: Sequence[str] | int) -> np.ndarray:
+    """Return the vectors of some words, or of the first so many, each made one long: (N, D) in float64."""
+    rows = list(range(min(words, len(table)))) if isinstance(words, int) else [table.row(w) for w in words]
+    vectors = np.asarray(table.input[rows], dtype=np.float64)
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
 def pca(rows: np.ndarray, dims: int) -> tuple[np.ndarray, list[float]]:

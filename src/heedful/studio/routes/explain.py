@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
@@ -11,71 +10,39 @@ from starlette.responses import Response
 from heedful.errors import InputError
 from heedful.inspect.explain import explain, explain_values
 from heedful.inspect.render import FORMATS, Style
-from heedful.inspect.worked import Derivation, Line, Operation, Tree, Value
+from heedful.inspect.worked import MATRIX_WIDTH, Derivation
 from heedful.server.json_response import Json
 from heedful.studio import snippets
 from heedful.studio.shared_state import Here, Seen, Studio
 
 router = APIRouter()
 TOLERANCE = 1e-4  # of float32, relative to the largest value; `Sheet.compare` refuses more
-WRITTEN = 200_000  # letters of a rendered form; longer ones are left out
-LONGEST, WIDEST = 4096, 64  # entries of a vector that are sent, rows and columns of a matrix
+MAX_LETTERS = 200_000  # of a rendered form; longer ones are left out
+MAX_ENTRIES = 4096  # of a vector that is sent
 
 
-def shorten_value(value: Value, wide: int) -> Any:
-    """A number, vector or matrix; of a long one the ends, and between them how many are not sent."""
-    if not isinstance(value, tuple):
-        return value if math.isfinite(value) else str(value)
-    if value and isinstance(value[0], tuple):
-        wide = min(wide, WIDEST)
-    if len(value) <= wide:
-        return [shorten_value(v, wide) for v in value]
-    first, last = max(1, wide - wide // 3), max(1, wide // 3)
-    ends = [[shorten_value(v, wide) for v in part] for part in (value[:first], value[-last:])]
-    return [*ends[0], f"… {len(value) - first - last} more …", *ends[1]]
-
-
-def _tree(tree: Tree, wide: int) -> Any:
-    if isinstance(tree, Operation):
-        parts = tree.args
-        most = 4 * min(wide, WIDEST)
-        if len(parts) > most:  # a sum over very many keys
-            kept = [_tree(a, wide) for a in parts[:most]]
-            return {"op": tree.name, "of": [*kept, f"… {len(parts) - most} more …"]}
-        return {"op": tree.name, "of": [_tree(a, wide) for a in parts]}
-    return shorten_value(tree, wide)
-
-
-def derivation_tree(derivation: Derivation, wide: int, digits: int) -> dict[str, Any]:
-    """`to_dict`, shortened, with each line as it is written beside its numbers."""
-    style = Style(digits, min(wide, WIDEST))
-    lines: list[dict[str, Any]] = []
-    for line in derivation.lines:
-        if not isinstance(line, Line):
-            lines.append(derivation_tree(line, wide, digits))
+def with_text(derivation: Derivation, width: int, style: Style) -> dict[str, Any]:
+    """Return `to_dict`, shortened, with each line as it is written beside its numbers."""
+    found = derivation.to_dict(width)
+    for i, line in enumerate(derivation.lines):
+        if isinstance(line, Derivation):
+            found["lines"][i] = with_text(line, width, style)
             continue
-        operands = None if line.operands is None else _tree(line.operands, wide)
-        written = "" if line.operands is None else style.tree(line.operands)
-        lines.append({
-            "label": line.label, "formula": line.formula, "operands": operands,
-            "result": shorten_value(line.result, wide),
-            "shown": {"operands": written[:20_000], "result": style.value(line.result)},
-        })  # fmt: skip
-    return {"title": derivation.title, "note": derivation.note, "check": derivation.check, "lines": lines}
+        operands = "" if line.operands is None else style.tree(line.operands)
+        found["lines"][i]["shown"] = {"operands": operands[:20_000], "result": style.value(line.result)}
+    return found
 
 
-def derivation_response(derivation: Derivation, wide: int, digits: int, python: str) -> Response:
-    wide, digits = max(2, min(wide, LONGEST)), max(1, min(digits, 15))
-    written = {
-        name: form(derivation, digits, min(wide, WIDEST)) for name, form in FORMATS.items() if name != "html"
-    }
-    kept = {name: text if len(text) < WRITTEN else None for name, text in written.items()}
-    checked = (
-        None
-        if derivation.check is None
-        else {"difference": derivation.check, "tolerance": TOLERANCE, "ok": True}
-    )
-    return Json(derivation_tree(derivation, wide, digits) | {"checked": checked, **kept, "python": python})
+def derivation_response(derivation: Derivation, width: int, digits: int, python: str) -> Response:
+    """Answer with a calculation, the forms it can be copied in, and how far it is from the model's."""
+    width, digits = max(2, min(width, MAX_ENTRIES)), max(1, min(digits, 15))
+    narrow = min(width, MATRIX_WIDTH)
+    texts = {name: derivation.render(name, digits, narrow) for name in FORMATS if name != "html"}
+    forms = {name: text if len(text) < MAX_LETTERS else None for name, text in texts.items()}
+    check = derivation.check
+    checked = None if check is None else {"difference": check, "tolerance": TOLERANCE, "ok": True}
+    found = with_text(derivation, width, Style(digits, narrow))
+    return Json(found | {"checked": checked, **forms, "python": python})
 
 
 @router.get("/api/trace/{id}/explain")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from fastapi import APIRouter
@@ -9,22 +10,25 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.errors import InputError
+from heedful.inspect.vectors import contextual_vectors, nearest_by_distance
 from heedful.server.json_response import Json
 from heedful.studio import snippets, vector_space
 from heedful.studio.model_registry import LoadedModel
 from heedful.studio.shared_state import Here
+from heedful.studio.tokens import tidy
+from heedful.view.projections import pca
 
 router = APIRouter()
 Table = Literal["input", "output"]
 
 
-def _python(loaded_model: LoadedModel, lines: str) -> str:
-    """Any table of vectors goes through one object: that of word vectors."""
-    if loaded_model.entry.vectors:
-        return snippets.script(loaded_model.entry, lines)
-    words = "words = model.tokenizer.tokens(range(len(model.tables['tokens'].table)))"
-    table = "vectors = heedful.Word2Vec.from_table(model.tables['tokens'].table, words)"
-    return snippets.script(loaded_model.entry, "\n".join([words, table, lines]))
+def _python(loaded_model: LoadedModel, table: str, lines: str, imports: str = "") -> str:
+    """Return lines about `vectors`: any table of vectors goes through one object, that of word vectors."""
+    if not loaded_model.entry.vectors or table != "input":
+        source = "vectors" if loaded_model.entry.vectors else "model"
+        lines = f"vectors = vector_table({source}, {table!r})\n{lines}"
+        imports = f"from heedful.inspect.vectors import vector_table\n{imports}".strip()
+    return snippets.script(loaded_model.entry, lines, imports)
 
 
 @router.get("/api/models/{id}/space/map")
@@ -45,16 +49,11 @@ def space_map(
     key = f"map {table} {asked} {count} {ends} {how}"
     make = lambda: vector_space.map_of(held, rows, asked, count, ends, how)
     found = held.run(make) if method == "pca" else vector_space.cached_result(held, key, make)
-    chosen = (
-        f"[vectors.row(w) for w in {[p['text'] for p in found['points']]!r}]" if asked else f"slice({count})"
-    )
-    lines = (
-        f"import numpy as np\nrows = vectors.input[{chosen}]\n"
-        "rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)\n"
-        "from heedful.view.projections import project\n"
-        f"print(project(rows, {method!r}, {dims}, perplexity={perplexity}, seed={seed}).points)"
-    )
-    return Json(found | {"table": table, "python": _python(held, lines)})
+    rows_of = [p["text"] for p in found["points"]] if asked else count
+    options = f"{method!r}, {dims}, perplexity={perplexity}, seed={seed}"
+    lines = f"print(project(unit_rows(vectors, {rows_of!r}), {options}).points)"
+    imports = "from heedful.view.projections import project, unit_rows"
+    return Json(found | {"table": table, "python": _python(held, table, lines, imports)})
 
 
 @router.get("/api/models/{id}/space/neighbours")
@@ -65,17 +64,18 @@ def nearest_words(
     held = studio.registry.get(id)
     rows = vector_space.embedding_table(held, table)
     found = vector_space.find_token(held, rows, word)
-    best = held.run(lambda: vector_space.nearest_rows(held, rows, found, max(1, min(count, 200)), metric))
-    python = _python(held, f"print(vectors.neighbours({found!r}, {count}))")
-    return Json(
-        {
-            "word": found,
-            "shown": vector_space.token_label(held, found),
-            "metric": metric,
-            "near": best,
-            "python": python,
-        }
-    )
+    count = max(1, min(count, 200))
+    call, imports = f"vectors.neighbours({found!r}, {count})", ""
+    find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(found, count)
+    if metric == "euclid":  # smaller is nearer
+        call = f"nearest_by_distance(vectors, {found!r}, {count})"
+        imports = "from heedful.inspect.vectors import nearest_by_distance"
+        find = lambda: nearest_by_distance(rows, found, count)
+    near = vector_space.rank_tokens(held, held.run(find))
+    return Json({
+        "word": found, "shown": vector_space.token_label(held, found), "metric": metric,
+        "near": near, "python": _python(held, table, f"print({call})", imports),
+    })  # fmt: skip
 
 
 @router.get("/api/models/{id}/space/analogy")
@@ -97,7 +97,7 @@ def analogy(
         "formula": formula, "words": three, "near": vector_space.rank_tokens(held, found),
         "excluded": list(found.excluded),
         "with_inputs": vector_space.rank_tokens(held, allowed),
-        "method": method, "python": _python(held, call),
+        "method": method, "python": _python(held, table, call),
     })  # fmt: skip
 
 
@@ -112,10 +112,7 @@ class Meaning(BaseModel):
 @router.post("/api/space/contextual")
 def contextual_map(body: Meaning, studio: Here) -> Response:
     held = studio.registry.get(body.model)
-    found = held.run(lambda: vector_space.contextual_vectors(held.sequence, body.word, body.sentences))
-    lines = [
-        "from heedful.inspect.inputs import reading", 'watch = heedful.Watch("*.output")',
-        f"reading(model, {found['items'][0]['context']!r}).run(model, watch)",
-        f"print(watch[{found['layers'][-1] + '.output'!r}][0, {found['items'][0]['position']}])",
-    ]  # fmt: skip
-    return Json(found | {"python": snippets.script(held.entry, "\n".join(lines[1:]), lines[0])})
+    sentences = [tidy(sentence)[0] for sentence in body.sentences]
+    found = held.run(lambda: contextual_vectors(held.sequence, body.word, sentences))
+    found["map"] = [pca(vectors, 2)[0].tolist() for vectors in found.pop("vectors")]
+    return Json(found | {"python": snippets.of_model(held.entry, contextual_vectors, body.word, sentences)})

@@ -84,7 +84,7 @@ def check_value(name: str, value: Any, kind: str, minimum: int = 1, maximum: int
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The fields that families share. One left None is derived; heads divide dim unless there is a head_dim."""
+    """The fields that families share. One left None is derived; heads divide dim if there is no head_dim."""
 
     vocab: int
     dim: int

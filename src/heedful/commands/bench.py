@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from heedful.commands.generate import Device, Dtype, Model, load_stepper
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, print_pairs
 
 
 def bench_command(
@@ -39,7 +39,7 @@ def bench_command(
     runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first one warms up
     read = sorted(r[0] for r in runs)[repeats // 2]
     write = sorted(r[1] for r in runs)[repeats // 2]
-    weights = sum(t.numel() * t.element_size() for t in tensors_per_step(stepper.model))
+    weights = bytes_per_step(stepper.model)
     limit = bandwidth(stepper.model.device) / weights
     rate = batch * (tokens - 1) / write
     figures = {
@@ -51,11 +51,8 @@ def bench_command(
     }  # fmt: skip
     if json:
         return as_json({"model": model} | figures)
-    rows = table("figure", "value", right=("value",))
-    for name, value in figures.items():
-        rows.add_row(name.replace("_", " "), f"{value:,}")
-    console().print(rows)
-    return None
+    rows = {name.replace("_", " "): f"{value:,}" for name, value in figures.items()}
+    return print_pairs("figure", "value", rows, right=True)
 
 
 def measure(stepper: Any, prompt: int, tokens: int, batch: int) -> tuple[float, float]:
@@ -76,11 +73,12 @@ def measure(stepper: Any, prompt: int, tokens: int, batch: int) -> tuple[float, 
     return middle - start, time.perf_counter() - middle
 
 
-def tensors_per_step(model: Any) -> list[Any]:
-    """Return every tensor that a step reads; the token table counts only if it is the output matrix too."""
+def bytes_per_step(model: Any) -> int:
+    """Return the bytes that a step reads; the token table counts only if it is the output matrix too."""
     head = {id(p) for p in model.head.parameters()}
     table = model.decoder_embed.table if "target" in model.tables else model.embed.table
-    return [t for t in [*model.parameters(), *model.buffers()] if t is not table or id(t) in head]
+    read = [t for t in [*model.parameters(), *model.buffers()] if t is not table or id(t) in head]
+    return sum(t.numel() * t.element_size() for t in read)
 
 
 def bandwidth(device: Any) -> float:

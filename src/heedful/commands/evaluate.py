@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from heedful.commands.options import options_from
-from heedful.commands.output import Json, as_json, console, format_metric, table
+from heedful.commands.output import Json, as_json, console, format_metric, print_pairs
 from heedful.errors import HeedfulError
 from heedful.files import write_text
 from heedful.runs.requests import EvaluationRequest
@@ -30,7 +30,7 @@ def eval_command(
     task: Annotated[
         str | None,
         typer.Option(
-            help="perplexity, classify, regress, similarity, tag, answer, translate or summarize; "
+            help="perplexity, classify, regress, similarity, tag, answer, translate, summarize or complete; "
             "by default the model's head decides."
         ),
     ] = None,
@@ -75,11 +75,8 @@ def eval_command(
     if json:
         as_json(result)
     else:
-        rows = table("metric", "value", right=("value",))
         example = found.pop("first", {})
-        for name, value in found.items():
-            rows.add_row(name, format_metric(value))
-        console().print(rows)
+        print_pairs("metric", "value", {n: format_metric(v) for n, v in found.items()}, right=True)
         if example:
             console().print("\nthe first row")
         for name, value in example.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heedful.commands.options import options_from
-from heedful.commands.output import Json, as_json, console, format_metric, table
+from heedful.commands.output import Json, as_json, format_metric, print_pairs
 from heedful.runs.requests import FinetuneRequest
 
 if TYPE_CHECKING:
@@ -43,10 +43,8 @@ def finetune_command(
     if json:
         return as_json(result_object(result))
     measured = f"on {result.valid_rows:,} held out" if request.valid is None else f"on {request.valid}"
-    rows = table("score", f"{result.folds}-fold cross-validation" if result.folds else measured)
-    for name, value in result.scores.items():
-        rows.add_row(name, format_metric(value))
-    console().print(rows)
+    measured = f"{result.folds}-fold cross-validation" if result.folds else measured
+    print_pairs("score", measured, {name: format_metric(value) for name, value in result.scores.items()})
     print(result.use)
 
 

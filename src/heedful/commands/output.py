@@ -29,7 +29,7 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
-def table(*columns: str, right: Container[str] = (), unbroken: Container[str] = ()) -> Table:
+def make_table(*columns: str, right: Container[str] = (), unbroken: Container[str] = ()) -> Table:
     """Return a table without boxes, in which no cell is cut and `unbroken` columns are not wrapped."""
     from rich.table import Table
     from rich.text import Text
@@ -43,6 +43,16 @@ def table(*columns: str, right: Container[str] = (), unbroken: Container[str] = 
             overflow="fold",
         )
     return out
+
+
+def print_pairs(first: str, second: str, rows: Mapping[str, str], *, right: bool = False) -> None:
+    """Print rows of a name and a value below the names of both columns."""
+    from rich.text import Text
+
+    out = make_table(first, second, right=(second,) if right else ())
+    for name, value in rows.items():
+        out.add_row(Text(name), Text(value))
+    console().print(out)
 
 
 def print_listing(
@@ -69,7 +79,7 @@ def print_listing(
         if needed() > out.width:
             names.remove(name)
     out.width = max(out.width, needed())  # then the terminal breaks the lines
-    listing = table(*names, right=right, unbroken=set(names) - set(min_widths))
+    listing = make_table(*names, right=right, unbroken=set(names) - set(min_widths))
     for row in rows:
         listing.add_row(*(Text(row[n]) for n in names))
     out.print(listing)

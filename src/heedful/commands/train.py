@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from heedful.commands.options import make_parameter, with_options
-from heedful.commands.output import Json, as_json, console, format_size, table
+from heedful.commands.output import Json, as_json, console, format_metric, format_size, print_pairs, make_table
 from heedful.errors import ConfigError, HeedfulError
 from heedful.runs.recipes import setting_options
 
@@ -164,7 +164,7 @@ def print_settings(settings: ResolvedSettings, json: bool) -> None:
     if json:
         listed = {path: {"value": value, "from": origin(path)} for path, value in values.items()}
         return as_json({"name": settings.name, "settings": listed})
-    rows = table("setting", "value", "from", unbroken=("setting",))
+    rows = make_table("setting", "value", "from", unbroken=("setting",))
     for path, value in values.items():
         rows.add_row(path, str(value).replace("[", "\\["), origin(path))
     console().print(rows)
@@ -174,12 +174,12 @@ def print_rehearsal(figures: dict[str, Any], json: bool) -> None:
     """Print the figures of a dry run."""
     if json:
         return as_json(figures)
-    rows = table("what", "value")
-    for name, value in figures.items():
-        unit = "B" if name.endswith("_bytes") else ""
-        text = format_size(value, unit) if unit else f"{value:,}" if isinstance(value, int) else str(value)
-        rows.add_row(name.removesuffix("_bytes").replace("_", " "), text)
-    console().print(rows)
+    rows = {
+        name.removesuffix("_bytes").replace("_", " "): format_size(value, "B")
+        if name.endswith("_bytes") else format_metric(value) if isinstance(value, int) else str(value)
+        for name, value in figures.items()
+    }  # fmt: skip
+    print_pairs("what", "value", rows)
 
 
 def print_result(settings: ResolvedSettings, result: TrainResult, json: bool) -> None:
@@ -191,14 +191,12 @@ def print_result(settings: ResolvedSettings, result: TrainResult, json: bool) ->
             "best_step": result.best_step, **{f"eval_{n}": v for n, v in result.scores.items()},
             "stopped_early": result.stopped, "checkpoint": str(result.checkpoint),
         })  # fmt: skip
-    rows = table("run", settings.name)
-    rows.add_row("parameters", f"{result.parameters:,}")
-    rows.add_row("steps", f"{result.steps:,}" + (" (stopped early)" if result.stopped else ""))
-    rows.add_row("tokens read", f"{result.tokens:,}")
-    rows.add_row("seconds", f"{result.seconds:.1f}")
-    rows.add_row("train loss", f"{result.loss:.4f}")
-    for name, value in result.scores.items():
-        step = f"  (step {result.best_step})" if name == "loss" else ""
-        rows.add_row(f"eval {name}", f"{value:.4f}{step}")
-    console().print(rows)
+    best = lambda name: f"  (step {result.best_step})" if name == "loss" else ""
+    print_pairs("run", settings.name, {
+        "parameters": f"{result.parameters:,}",
+        "steps": f"{result.steps:,}" + (" (stopped early)" if result.stopped else ""),
+        "tokens read": f"{result.tokens:,}", "seconds": f"{result.seconds:.1f}",
+        "train loss": f"{result.loss:.4f}",
+        **{f"eval {name}": f"{value:.4f}{best(name)}" for name, value in result.scores.items()},
+    })  # fmt: skip
     print(result.checkpoint)

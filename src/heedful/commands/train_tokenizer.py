@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, print_pairs
 from heedful.errors import InputError
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -60,10 +60,6 @@ def train_tokenizer_command(
         return as_json(
             {"kind": kind, "tokens": len(trained), "special": trained.roles, "folder": str(folder)}
         )
-    rows = table("tokenizer", kind)
-    rows.add_row("tokens", f"{len(trained):,}")
-    rows.add_row(
-        "special", "  ".join(f"{role} {token}" for role, token in trained.roles.items()).replace("[", "\\[")
-    )
-    console().print(rows)
+    roles_shown = "  ".join(f"{role} {token}" for role, token in trained.roles.items())
+    print_pairs("tokenizer", kind, {"tokens": f"{len(trained):,}", "special": roles_shown})
     print(folder)

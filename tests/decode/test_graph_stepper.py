@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,8 @@ from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from tests.properties.tiny import DECODERS, GENERATORS, ids, source_ids, tiny
 
+# Libraries of the device warn of what they like; only results count here.
+pytestmark = [pytest.mark.filterwarnings("ignore")]
 DEVICE = os.environ.get("HEED_TEST_DEVICE", "cuda" if torch.cuda.is_available() else "cpu")
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -33,6 +36,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "samples": {"temperature": 1.0, "n": 3, "seed": 5},
     "lookup": {"lookup": 1, "propose": 3},
 }
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> Iterator[None]:
+    """cuDNN's recurrent layers round factors to TF32 unless told not to."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 def on_device(family: str) -> Model:
@@ -65,6 +75,8 @@ def test_texts_are_those_of_the_plain_stepper(family: str, way: str) -> None:
     stepper = GraphStepper(model)
     got, want = (heedful.generate(s, given(model), **settings) for s in (stepper, EagerStepper(model)))
     assert stepper.fallback_reason is None
+    assert stepper.recording is not None
+    assert stepper.recording.operator_error is None
     flat = lambda found: [g for row in found for g in (row if isinstance(row, list) else [row])]
     assert [g.ids for g in flat(got)] == [g.ids for g in flat(want)]
     assert [g.score for g in flat(got)] == pytest.approx([g.score for g in flat(want)], abs=1e-3)
@@ -193,6 +205,18 @@ def test_a_hook_is_called_at_every_step(family: str) -> None:
     handle.remove()
     stepper.prefill(prompt(model))
     assert stepper.fallback_reason is None
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("family", GENERATORS)
+def test_logits_are_the_plain_ones_with_and_without_kernels(family: str, kernels: bool) -> None:
+    model = on_device(family)
+    steppers = GraphStepper(model, kernels=kernels), EagerStepper(model)
+    token = [s.prefill(prompt(model, 1)) for s in steppers][1].argmax(-1)
+    for _ in range(4):
+        got, want = (s.step(token) for s in steppers)
+        assert near(got, want)
+        token = want.argmax(-1)
 
 
 @pytest.mark.parametrize("family", DECODERS)

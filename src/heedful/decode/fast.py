@@ -65,12 +65,15 @@ def is_compiled() -> bool:
     return spec is not None and any(Path(str(spec.origin)).parent.glob(cached))
 
 
-def fast(model: Model, cache_dtype: torch.dtype | None = None) -> Stepper:
+def fast(model: Model, cache_dtype: torch.dtype | None = None, *, compiled: bool = False) -> Stepper:
     """Return the fastest stepper there is for this model on its device; the eager one if there is no other.
 
     `cache_dtype` is the type of the keys and values kept on a GPU: torch.float8_e4m3fn, or None for the
-    model's own.
+    model's own. `compiled` gives the step to torch.compile, whatever the model is; the first text then takes
+    a minute longer.
     """
+    if compiled:
+        return GraphStepper(model, compiled=True)
     if model.device.type == "cuda":
         known = isinstance(model, LM) and importlib.util.find_spec("triton") is not None
         if known and (cache_dtype is not None or find_fallback_reason(model) is None):

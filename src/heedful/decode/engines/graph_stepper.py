@@ -31,6 +31,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 MIN_CAPACITY, MIN_MEMORY = 64, 16
 CAPACITY_STEP = 1024  # beyond it, capacities are multiples of this; below, powers of two
 MAX_TOKENS_RECORDED = 16  # tokens at once that are recorded, if they come often
+COMPILE_MODE = "max-autotune-no-cudagraphs"
 USES_BEFORE_RECORDING = 3  # of a number of tokens at once
 
 
@@ -43,13 +44,17 @@ def rounded_capacity(need: int, least: int = MIN_CAPACITY) -> int:
 class Recording:
     """A static state and the graphs of steps over it. It holds nothing of the model but addresses."""
 
-    def __init__(self, key: object, static: StaticState) -> None:
+    def __init__(
+        self, key: object, static: StaticState, kernels: bool = True, compiled: bool = False
+    ) -> None:
         self.key, self.static = key, static
+        self.step = torch.compile(static.step, mode=COMPILE_MODE) if compiled else static.step
         device, rows = static.past.device, static.rows
         self.tokens: dict[int, Tensor] = {}  # what is read, by the number of tokens at once
         self.logits: dict[tuple[int, bool], Tensor] = {}  # what comes out, by that and whether it is fed back
         self.replays: dict[tuple[int, bool], Callable[[], None]] = {}
-        self.operators: Kind | None = "kernels" if device.type == "cuda" and HAS_TRITON else None
+        can = device.type == "cuda" and HAS_TRITON and kernels and not compiled
+        self.operators: Kind | None = "kernels" if can else None
         self.operator_error: str | None = None  # why the step is recorded without them
         self.written = torch.zeros(rows, MAX_BURST, dtype=torch.long, device=device)
         self.cursor = torch.zeros(1, dtype=torch.long, device=device)
@@ -92,7 +97,7 @@ class Recording:
 
     def launch(self, model: LM | Seq2Seq, count: int, feed: bool) -> None:
         with step_operators(self.operators):
-            logits = self.static.step(model, self.buffer(count))
+            logits = self.step(model, self.buffer(count))
         self.logits[count, feed] = logits
         if feed:
             best = logits[:, -1:].argmax(-1)
@@ -128,12 +133,16 @@ class GraphStepper(FastStepper):
     """Steps as replays of one recorded step of the model's own parts.
 
     `fallback_reason` says why steps are plain; None if they are not. What somebody watches, or a state that
-    somebody asks for, is computed plainly for that call and goes on from there.
+    somebody asks for, is computed plainly for that call and goes on from there. `kernels` lets parts use the
+    operators of nn/operators.py; `compiled` gives the step to torch.compile instead, which takes a minute.
     """
 
-    def __init__(self, model: Model, chunk: int | None = None) -> None:
+    def __init__(
+        self, model: Model, chunk: int | None = None, *, kernels: bool = True, compiled: bool = False
+    ) -> None:
         self._state, self.is_static = State(None), False
         super().__init__(model, chunk)
+        self.kernels, self.compiled = kernels, compiled
         self.recording: Recording | None = None
         self.lease: weakref.finalize[..., object] | None = None
         self.rows = self.length = self.longest = 0
@@ -237,18 +246,21 @@ class GraphStepper(FastStepper):
 
     def take(self, rows: int, capacity: int, memory: int) -> None:
         """Copy the state into a recording of this size: the present one, one that waits, or a new one."""
-        state, key = self.state, (rows, capacity, memory, model_fingerprint(self.model))
+        how = (self.kernels, self.compiled)
+        state, key = self.state, (rows, capacity, memory, how, model_fingerprint(self.model))
         with torch.inference_mode(False), torch.no_grad():
             found = self.recording
             if found is None or found.key != key:
-                found = RECORDINGS.take(self.model, key) or Recording(
-                    key, StaticState(state, rows, capacity, memory)
-                )
+                found = RECORDINGS.take(self.model, key)
+            if found is None:
+                found = Recording(key, StaticState(state, rows, capacity, memory), *how)
             found.static.write(state)
         if found is not self.recording:
             if self.lease is not None:
                 self.lease()
-            self.recording, self.lease = found, RECORDINGS.lend(found, self, self.model)
+            self.recording, self.lease = found, None
+            if not self.compiled:  # what is compiled holds the model
+                self.lease = RECORDINGS.lend(found, self, self.model)
         self._state, self.is_static = State(found.static.parts, state.past), True
         self.rows, self.longest = rows, int(found.static.past.max())
 
@@ -280,6 +292,9 @@ class GraphStepper(FastStepper):
         if len(rest):
             self.longest = int(static.past.max())  # the longest row may have left
         return None
+
+    def crops(self, count: int) -> bool:
+        return count <= erasable(self._state.parts)
 
     def crop(self, length: int) -> None:
         newest = self.past - length

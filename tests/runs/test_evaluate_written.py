@@ -108,3 +108,12 @@ def test_what_cannot_be_measured_is_said(heed: Heed, models: dict[str, Path], tm
     (tmp_path / "a.txt").write_text("\n".join(SENTENCES))
     assert "none of its tasks" in heed("eval", models["encoder"], "a.txt")[2]
     assert "try --task translate" in heed("eval", models["both"], "a.txt", "--task", "perplexity")[2]
+
+
+def test_completions_are_measured_by_their_perplexity(
+    heed: Heed, models: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = table(tmp_path / "p.csv", ("prompt", "completion"), ROWS)
+    code, out, err = heed("eval", models["decoder"], rows, "--task", "complete", "--json")
+    assert code == 0, err
+    assert json.loads(out)["perplexity"] > 1

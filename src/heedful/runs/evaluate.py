@@ -80,7 +80,7 @@ def read_examples(
         raise InputError(
             f"{task.command} reads one table or two files of lines", hint=f"got {len(files)} files"
         )
-    parts = [read_file(task, path, flags, encoding) for path in files]
+    parts = [read_one_file(task, path, flags, encoding) for path in files]
     examples = replace(
         parts[0], items=[item for part in parts for item in part.items],
         locations=[where for part in parts for where in part.locations],
@@ -116,7 +116,7 @@ def read_parallel_lines(files: Sequence[str], encoding: str) -> tuple[Examples, 
     return examples, {"left_out": len(both) - len(kept)} if len(kept) < len(both) else {}
 
 
-def read_file(task: type[TrainableTask], path: str, flags: ColumnFlags, encoding: str) -> Examples:
+def read_one_file(task: type[TrainableTask], path: str, flags: ColumnFlags, encoding: str) -> Examples:
     """Return the examples of one file; columns are found as `heed finetune` finds them."""
     named = [name for name in flags.values() if name is not None]
     if "lines" in task.file_kinds:

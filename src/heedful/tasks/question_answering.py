@@ -29,8 +29,7 @@ from heedful.tasks.columns import ANSWER, CONTEXT, QUESTION, ColumnFlags, Role, 
 from heedful.tasks.examples import Examples, split_by_group
 from heedful.tasks.model_inputs import BATCH_SIZE, Truncated, map_inputs
 from heedful.tasks.task import TrainableTask, TrainingDefaults, row_keywords
-from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
-from heedful.text import Tokenizer
+from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize, truncate_text
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,12 @@ class QuestionAnswering(TrainableTask):
         questions = parse_questions(inputs if data is None else (*inputs, data), question, context)
 
         def windows(one: QuestionContext) -> list[TokenizedText]:
-            short = truncate_question(self.tokenizer, one.question.strip(), max_question_len)
+            short, lost = truncate_text(self.tokenizer, one.question.strip(), max_question_len)
+            if lost:
+                whole = f"{lost + max_question_len:,} tokens of the question"
+                warnings.warn(
+                    Truncated(f"cut off: {lost:,} of {whole}; raise max_question_len"), stacklevel=2
+                )
             return tokenize(self.tokenizer, short, one.context).windows(length, stride)
 
         def answers(rows: list[Any]) -> list[Any]:
@@ -287,16 +291,6 @@ def check_question(row: Any) -> QuestionContext:
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"the {name} must be a text that is not empty; got {text!r:.60}")
     return row
-
-
-def truncate_question(tokenizer: Tokenizer, question: str, max_length: int) -> str:
-    """Return the first `max_length` tokens of a question; warn if there are more."""
-    offsets = tokenizer.offsets(question, special=False)
-    if len(offsets) <= max_length:
-        return question
-    lost = f"{len(offsets) - max_length:,} of {len(offsets):,} tokens of the question"
-    warnings.warn(Truncated(f"cut off: {lost}; raise max_question_len"), stacklevel=2)
-    return question[: offsets[max_length - 1][1]]
 
 
 def select_answers(

@@ -38,7 +38,8 @@ from heedful.tasks.model_inputs import (
 )
 from heedful.tasks.tokenized import TokenizedText, input_limit, tokenize
 from heedful.text import Tokenizer
-from heedful.train.objectives import Objective
+from heedful.train.loss import LossModule, mean_losses
+from heedful.train.objectives import Objective, objective
 
 # The other names of options in transformers → those used here.
 OPTION_ALIASES = {"topk": "top_k", "multi_class": "multi_label", "X": "data"}
@@ -336,9 +337,11 @@ class TrainableTask(Task):
             answers = list(self(first if report is None else _count(first, report), *others, **options))
         return self.compare(examples, answers)
 
-    def loss_scores(self, loss: float) -> dict[str, Any]:
-        """Return the scores during training of a task that stops on the loss."""
-        return {"loss": loss}
+    def loss_scores(self, batches: Batches) -> dict[str, Any]:
+        """Return the mean loss of batches, the score during training of a task that stops on it."""
+        with evaluation_mode(self.model):
+            module = LossModule(self.model, objective(self.objective))
+            return {"loss": mean_losses(module, batches, self.model.device)["loss"]}
 
     def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
         """Return scores of the finished model that would cost too much during training."""

@@ -18,16 +18,10 @@ from heedful.evaluate.generated import bleu, rouge
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.tasks.columns import LONG, SOURCE, SUMMARY, TARGET, Role
 from heedful.tasks.examples import Examples
-from heedful.tasks.generation import (
-    GENERATION_BATCH_SIZE,
-    GeneratingTask,
-    TrainableGeneration,
-    clean_text,
-    task_prefix,
-    wants_ids,
-)
+from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, clean_text, wants_ids
 from heedful.tasks.model_inputs import Truncated, map_inputs, truncates
 from heedful.tasks.task import TrainingDefaults
+from heedful.tasks.text_pairs import TrainableGeneration, task_prefix
 
 # For every kind of model max_length and min_length count new tokens alone.
 NEW_LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}

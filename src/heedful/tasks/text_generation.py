@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, ClassVar
 from uuid import uuid4
 
 from heedful import data
+from heedful.checks import check_choice
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
 from heedful.data.input_files import InputFile
@@ -20,13 +21,14 @@ from heedful.tasks.examples import Examples
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
     GeneratingTask,
-    TrainableGeneration,
     clean_text,
     truncate_prompt,
     wants_ids,
 )
 from heedful.tasks.model_inputs import map_inputs, truncates
 from heedful.tasks.task import TrainingDefaults
+from heedful.tasks.text_pairs import TrainableGeneration
+from heedful.tasks.tokenized import input_limit
 
 DEFAULT_GENERATION = {"max_new_tokens": 256}
 
@@ -184,11 +186,23 @@ class TextGeneration(TrainableGeneration):
             source, self.tokenizer, length=options.length, batch=options.batch, seed=options.seed
         )
 
-    def loss_scores(self, loss: float) -> dict[str, Any]:
+    def loss_scores(self, batches: Batches) -> dict[str, Any]:
+        loss = super().loss_scores(batches)["loss"]
         return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
 
+    def score(
+        self, examples: Examples, *, batch: int = GENERATION_BATCH_SIZE, length: int | None = None,
+        truncate: bool | None = True, report: Callable[[int], None] | None = None, **settings: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the perplexity of the texts, or of the completions of prompts: there are many good texts."""
+        for name in settings:
+            check_choice("option", name, ("seed",))
+        limit = input_limit(self.model, self.tokenizer) or self.training.length
+        options = BatchOptions(length or min(self.training.length, limit), batch, truncate=bool(truncate))
+        return self.loss_scores(self.batches(examples, options))
+
     def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
-        return {}  # there is one good translation, but many good texts
+        return {}  # the loss has said all
 
 
 def is_running_text(examples: Examples) -> bool:

@@ -163,3 +163,11 @@ def tokenize_words(tokenizer: Tokenizer, words: Any, delimiter: str) -> tuple[To
     shift = [0 if w is None else starts[w] for w in one.word_ids]
     offsets = [(a + by, b + by) for (a, b), by in zip(one.offsets, shift, strict=True)]
     return replace(one, offsets=offsets), delimiter.join(words)
+
+
+def truncate_text(tokenizer: Tokenizer, text: str, max_tokens: int) -> tuple[str, int]:
+    """Return the first `max_tokens` tokens of a text, without space at the cut, and how many it lost."""
+    offsets = tokenizer.offsets(text, special=False)
+    if len(offsets) <= max_tokens:
+        return text, 0
+    return text[: offsets[max_tokens - 1][1]].rstrip(), len(offsets) - max_tokens

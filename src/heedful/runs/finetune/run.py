@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from heedful.adapters import lora, merge
 from heedful.data.batch_options import BatchOptions
@@ -21,23 +22,26 @@ from heedful.models import FAMILIES, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
 from heedful.runs.evaluate import load_trained
-from heedful.runs.finetune.finetune_loop import MIN_CHOOSING_ROWS, finetune_model
 from heedful.runs.finetune.finetune_result import FinetuneResult, out_lock, output_folder, write_result
 from heedful.runs.finetune.linear_head import fit_linear_head, put_linear_head
 from heedful.runs.prepare import check_vocabulary
 from heedful.runs.progress import LineReporter, ProgressReporter, make_reporter
 from heedful.runs.requests import FinetuneRequest
-from heedful.runs.training_loop import TrainingInterrupted, TrainingResult
+from heedful.runs.training_loop import TrainingInterrupted, TrainingLoop, TrainingResult, Validation
 from heedful.tasks.columns import check_flags, infer_file_task, list_columns
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.pipeline import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.train.config import TrainConfig
+from heedful.train.fit import Step
 from heedful.weights.bases import BASES, bundled_models
 
 LORA_PARAMETERS = 100_000_000  # parameters from which on an adapter is trained if nothing is said
 DEFAULT_RANK = 16
 MAX_STEPS = 20_000
+PATIENCE = 4  # evaluations without a better one
+MAX_STEPS_BETWEEN_EVALUATIONS = 250
+MIN_CHOOSING_ROWS = 100  # validation rows that can tell good weights from lucky ones
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult
 
 def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResult:
     reporter: ProgressReporter = ProgressReporter() if quiet else LineReporter()
-    split = read_examples(request, reporter)
+    split = read_and_split(request, reporter)
     model = load_base(request.model, request.device)
     split.task.check_model(model)
     free = request.lr is None and request.epochs is None and request.lora is None  # nobody said how to train
@@ -117,6 +121,41 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
 def count_parameters(model: Model, *, trained: bool = False) -> int:
     """Return how many parameters a model has, or how many of them are trained."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad or not trained)
+
+
+def finetune_model(
+    task: TrainableTask, batches: Batches, valid: Examples, options: BatchOptions, config: TrainConfig,
+    reporter: ProgressReporter, has_head: bool = False,
+) -> TrainingResult:  # fmt: skip
+    """Train, and leave the model with the weights that score best on the validation examples.
+
+    With few examples the last weights stay. A model that comes with the task's head is scored first, and its
+    own weights may stay.
+    """
+    model, kept = task.model, dict[str, Tensor]()
+    valid_batches = task.batches(valid, options) if task.by_loss else None
+
+    def score(step: Step | None) -> dict[str, Any]:
+        if valid_batches is not None:
+            return task.loss_scores(valid_batches)
+        return task.score(valid, batch=options.batch, length=options.length, truncate=True)
+
+    def keep(step: Step | None) -> None:
+        kept.update({n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad})
+
+    validation = Validation(
+        score, keep, min(len(batches), MAX_STEPS_BETWEEN_EVALUATIONS), task.metric, task.highest, PATIENCE,
+        # Few rows pick a lucky evaluation, or stop the run before their metric has begun to move.
+        choose=has_head or task.by_loss or len(valid) >= MIN_CHOOSING_ROWS,
+        untrained=has_head,
+    )  # fmt: skip
+    result = TrainingLoop(model, task.objective, batches, config, validation, reporter).run()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in kept:
+                parameter.copy_(kept[name])
+    model.eval()
+    return result
 
 
 def finetune_linear_head(
@@ -161,7 +200,7 @@ def report_uncertainty(result: FinetuneResult, task: TrainableTask, reporter: Pr
         reporter.report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
 
 
-def read_examples(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
+def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:
     """Read the file, report what was found, and split off validation examples."""
     source, tasks = open_file(request, request.file), trainable_tasks()
     task = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]

@@ -1,0 +1,135 @@
+"""What is learnt from pairs of texts: read one, write the other. Translation, summaries, completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from heedful import data
+from heedful.data.batch_options import BatchOptions
+from heedful.data.batches import Batches
+from heedful.data.language_modeling import completion
+from heedful.data.tokenization import find_template
+from heedful.errors import InputError
+from heedful.models.base import Model, Seq2Seq
+from heedful.tasks.examples import Examples, limit_characters
+from heedful.tasks.generation import BEAM_NAMES, RULE_NAMES, SAMPLING_NAMES, GeneratingTask
+from heedful.tasks.task import TrainableTask, row_keywords
+from heedful.tasks.tokenized import truncate_text
+
+MAX_WRITTEN_TOKENS = 128  # for each text that is scored
+MAX_SCORED_ROWS = 200  # validation rows for which the finished model writes
+BLANK = "{text}"  # in a prompt: where the text goes
+# The names of `generate` → transformers' own.
+OPTION_NAMES = {
+    ours: theirs for names in (RULE_NAMES, SAMPLING_NAMES, BEAM_NAMES) for theirs, ours in names.items()
+}
+OPTION_NAMES |= {"beams": "num_beams", "max_tokens": "max_new_tokens", "n": "num_return_sequences"}
+
+
+class TrainableGeneration(GeneratingTask, TrainableTask):
+    """A task that is learnt from texts and what is to be written for each, by the model's own head.
+
+    An encoder-decoder reads the text; a decoder reads it in `prompt_template`. Training stops on the loss.
+    """
+
+    head, objective, metric, highest, by_loss = "lm", "next_token", "loss", False, True
+    trained_whole = ()
+    writers: ClassVar[str]  # the models that can learn it, in words
+
+    @classmethod
+    def parse_cells(cls, cells: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(str.strip, cells))
+
+    @classmethod
+    def check_model(cls, model: Model) -> None:
+        if not cls.fits(model):
+            this = f"this one is a {model.family.name} with a {model.config.head!r} head"
+            raise InputError(f"{cls.command} needs a model that writes, {cls.writers}", hint=this)
+
+    @classmethod
+    def texts(cls, examples: Examples) -> list[str]:
+        return [row[0] for row in examples.items]
+
+    @classmethod
+    def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
+        return model, "its own head"
+
+    @property
+    def prompt_template(self) -> str:
+        """What a decoder reads, with {text} where the text goes."""
+        return BLANK
+
+    def batches(self, examples: Examples, options: BatchOptions) -> Batches:
+        table = examples.table(options.length, 2)
+        if isinstance(self.model, Seq2Seq):
+            return data.parallel(
+                table, self.tokenizer, columns=(0, 1), prefix=task_prefix(self.model, self.task),
+                start=self.model.start_token, **row_keywords(options),
+            )  # fmt: skip
+        prompts = self.decoder_prompts(
+            [row[0] for row in examples.items], [row[1] for row in table.held], options
+        )
+        pairs = [(prompt, row[1]) for prompt, row in zip(prompts, table.held, strict=True)]
+        return completion(
+            replace(table, held=pairs), self.tokenizer, prompt=0, completion=1, **row_keywords(options)
+        )
+
+    def decoder_prompts(
+        self, texts: Sequence[str], written: Sequence[str], options: BatchOptions
+    ) -> list[str]:
+        """Return a decoder's prompt for every text; a long one loses its end, what stands around it stays.
+
+        Prompt and what is `written` behind it fit into a row, of which the latter takes half at the most.
+        """
+        around = find_template(self.tokenizer, end=True).single_count + 2
+        around += len(self.tokenizer.encode(self.prompt_template.replace(BLANK, ""), special=False))
+        lengths = [len(ids) for ids in self.tokenizer.encode_all(list(written), special=False)]
+        room = [max(options.length - around - min(n, options.length // 2), 8) for n in lengths]
+        short = [limit_characters([text], n)[0] for text, n in zip(texts, room, strict=True)]
+        short = [truncate_text(self.tokenizer, text, n)[0] for text, n in zip(short, room, strict=True)]
+        return [self.prompt_template.replace(BLANK, text) for text in short]
+
+    def inputs(self, examples: Examples) -> tuple[Any, ...]:
+        return (self.texts(examples),)
+
+    def scoring_options(
+        self, examples: Examples, *, batch: int, length: int | None = None, truncate: bool | None = True,
+        **options: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return options of generation, which may have the names of `generate`; at most `length` is written.
+
+        An encoder-decoder searches with four beams, a decoder takes the likeliest token each time.
+        """
+        named = {OPTION_NAMES.get(name, name): value for name, value in options.items()}
+        beams = {"num_beams": 4} if isinstance(self.model, Seq2Seq) else {}
+        reading = {"truncation": truncate, "batch_size": batch}
+        return {"max_new_tokens": length or MAX_WRITTEN_TOKENS, **beams, **reading, **named}
+
+    def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
+        """Score what was written; `first` is the first row, to look at."""
+        rows = [answer[0] if isinstance(answer, list) else answer for answer in answers]
+        written = [next(iter(row.values())) for row in rows]
+        text, truth = examples.items[0]
+        first = {"text": text, "expected": truth, "written": written[0]}
+        found = self.text_scores([row[1] for row in examples.items], written)
+        return {**found, "rows": len(written), "first": first}
+
+    @staticmethod
+    def text_scores(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, Any]:
+        """Return the scores of what was written against what was expected."""
+        raise NotImplementedError
+
+    def final_scores(self, examples: Examples, options: BatchOptions) -> dict[str, Any]:
+        """Score what is written for the first examples."""
+        some = examples.first(MAX_SCORED_ROWS)
+        longest = max(map(len, self.tokenizer.encode_all([row[1] for row in some.items], special=False)))
+        scores = self.score(some, batch=options.batch, length=min(longest + 8, options.length))
+        return {name: value for name, value in scores.items() if name != "first"}
+
+
+def task_prefix(model: Model, task: str) -> str:
+    """Return what a model of many tasks, such as T5, reads before the text, as its config.json says."""
+    settings = (model.hf_config.get("task_specific_params") or {}).get(task) or {}
+    return str(settings.get("prefix") or "")

@@ -147,6 +147,13 @@ def test_labels_of_your_own_are_chosen_by_a_sentence_encoder(heed: Any, models: 
     assert heed("classify", "the cat", "--several")[0] == 3
 
 
+class Terminal(io.StringIO):
+    """A terminal at which nothing was typed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def test_no_text_is_one_line_and_code_3(
     heed: Any, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +161,7 @@ def test_no_text_is_one_line_and_code_3(
         code, out, err = heed("classify", "-m", models["classify"], piped=piped)
         assert (code, out) == (3, "")
         assert err.startswith("error: a text is empty\nhint: ")
-    monkeypatch.setattr("heedful.commands.text_arguments.stdin_is_terminal", lambda: True)
+    monkeypatch.setattr("io.StringIO", Terminal)
     assert "there is no text" in heed("classify", "-m", models["classify"])[2]
 
 

@@ -81,7 +81,7 @@ Examples:
 """
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # the base of every error in a command line
-SETTINGS = {"help_option_names": ["-h", "--help"]}
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class LazyGroup(TyperGroup):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, format_size, table
+from heedful.commands.output import Json, as_json, console, format_size, make_table
 
 if TYPE_CHECKING:
     from heedful.models.counting import Count
@@ -42,13 +42,13 @@ def _print_count(name: str, result: Count) -> None:
 
     out = console()
     out.print(Text.assemble((name, "bold"), f"  ·  {result.parameters:,} parameters"))
-    parts = table("part", "parameters", "share", right=("parameters", "share"))
+    parts = make_table("part", "parameters", "share", right=("parameters", "share"))
     for part, size in result.components.items():
         parts.add_row(part, f"{size:,}", f"{size / result.parameters:.2%}")
     out.print()
     out.print(parts)
     if result.heads:
-        heads = table("task head", "adds", right=("adds",))
+        heads = make_table("task head", "adds", right=("adds",))
         for kind, size in result.heads.items():
             heads.add_row(kind, f"{size:,}")
         out.print()
@@ -61,7 +61,7 @@ def _print_count(name: str, result: Count) -> None:
 
 def _costs(result: Count) -> object:
     texts = f"{result.batch} × {result.length:,} tokens"
-    costs = table("cost", "value", "", right=("value",))
+    costs = make_table("cost", "value", "", right=("value",))
     if result.active != result.parameters:
         costs.add_row("active per token", f"{result.active:,}", "parameters that one token meets")
     costs.add_row("weights", format_size(result.weight_bytes, "B"), "in bfloat16")
@@ -85,7 +85,7 @@ def _costs(result: Count) -> object:
 
 def _accounts(result: Count) -> object:
     """Return the true number of parameters beside the one that textbooks print."""
-    accounts = table("accounting", "parameters", "", right=("parameters",))
+    accounts = make_table("accounting", "parameters", "", right=("parameters",))
     accounts.add_row("true", f"{result.parameters:,}", "every number that was trained, a shared one once")
     accounts.add_row(
         "by matrices", f"{result.notes:,}",

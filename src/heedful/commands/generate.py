@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from heedful.commands.output import Json, as_json
-from heedful.commands.text_arguments import text_or_file
+from heedful.commands.text_arguments import read_stdin, text_or_file
 
 Model = Annotated[str, typer.Argument(help="A folder, a run, a .gguf file, an installed model or a hub id.")]
 Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
@@ -81,7 +81,7 @@ def generate_command(
     """
     from heedful.decode.loop import generate, stream
 
-    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else text_or_file(prompt)
+    text = read_stdin(wait=True).removesuffix("\n") if prompt == "-" else text_or_file(prompt)
     stepper = load_stepper(model, device, dtype, max(n or 1, beams or 1), max_tokens)
     seed = secrets.randbits(31) if seed is None else seed  # known, so that it can be printed and used again
     options: dict[str, Any] = {

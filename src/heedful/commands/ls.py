@@ -71,15 +71,11 @@ def find_trained_models() -> list[dict[str, Any]]:
     found += [("./models", path.name, path) for path in folders]
     default_tasks = read_known()["tasks"]
     return [
-        {"name": name, "path": str(path), "from": source, "bytes": disk_size(path)}
+        {"name": name, "path": str(path), "from": source}
+        | {"bytes": sum(p.stat().st_size for p in (path, *path.rglob("*")) if p.is_file())}
         | read_card(path, default_tasks.get(name) if source != "./models" else None)
         for source, name, path in found
     ]
-
-
-def disk_size(path: Path) -> int:
-    """Return the bytes of a model on disk: of its file, or of all files in its folder."""
-    return sum(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
 
 
 def read_card(path: Path, default_task: str | None = None) -> dict[str, Any]:

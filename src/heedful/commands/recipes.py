@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, console, make_table
 from heedful.errors import InputError, NotFound, nearest
 
 app = typer.Typer(
@@ -34,7 +34,7 @@ def recipes_command(json: Json = False) -> None:
             for n, r in RECIPES.items()
         ]
         return as_json({"recipes": rows})
-    listing = table(
+    listing = make_table(
         "recipe", "family", "objective", "steps", "what for", right=("steps",), unbroken=("recipe", "family")
     )
     for name, r in RECIPES.items():

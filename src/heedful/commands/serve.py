@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def serve_command(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL…", help="Folders, .gguf files or names of models.")
+        list[str], typer.Argument(metavar="MODEL", help="Folders, .gguf files or names of models.")
     ],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
@@ -28,7 +28,7 @@ def serve_command(
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve other hosts without a key.")] = False,
     max_queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; further ones get 429.")] = 64,
     max_batch: Annotated[
-        int, typer.Option(min=1, help="Texts of a model written at once; so many may one request ask for.")
+        int, typer.Option(min=1, help="Most texts of a model generated at once, and in one request.")
     ] = 64,
     ctx: Annotated[
         int | None, typer.Option(min=2, help="Limit prompt and answer together to N tokens.")

@@ -70,7 +70,7 @@ def _format_vector(text: str, results: list[Row]) -> str:
 
 def similar_command(
     query: Annotated[str, typer.Argument(help="The sentence that others are compared with.")],
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT…", help="Sentences to compare.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences to compare.")] = None,
     path: Annotated[
         Path | None, typer.Option("--in", help="A file of sentences, one per line; - is stdin.")
     ] = None,

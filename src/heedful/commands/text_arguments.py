@@ -17,7 +17,7 @@ from heedful.files import missing_file, read_blocks
 
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TEXT…", help="Texts, or files with one text per line; - or a pipe reads stdin."),
+    typer.Argument(metavar="TEXT", help="Texts, or files with one text per line; - or a pipe reads stdin."),
 ]
 
 # Suffixes of text files; a word with another suffix is a path only if it has a slash.
@@ -59,7 +59,7 @@ def text_or_file(argument: str) -> str:
 
 def read_stdin(wait: bool) -> str:
     """Return the text that is piped in; a terminal is waited for only if `wait`, which "-" asks for."""
-    if stdin_is_terminal() and not wait:
+    if sys.stdin.isatty() and not wait:
         raise InputError("there is no text", hint="write it after the command, or pipe it in")
     try:
         return sys.stdin.read().removeprefix("\ufeff")
@@ -67,11 +67,6 @@ def read_stdin(wait: bool) -> str:
         raise InputError(
             f"stdin is no {error.encoding} text (byte {error.start})", hint="convert it to UTF-8 first"
         ) from None
-
-
-def stdin_is_terminal() -> bool:
-    """Return whether stdin is a terminal."""
-    return sys.stdin.isatty()
 
 
 def _check_texts(texts: list[str]) -> list[str]:

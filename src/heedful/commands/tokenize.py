@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, console, make_table
+from heedful.commands.text_arguments import read_stdin
 from heedful.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,14 +28,12 @@ def tokenize_command(
 
       echo "How are you?" | heed tokenize ./my-model - --json
     """
-    import sys
-
     tokenizer = _load_tokenizer(model)
-    text = sys.stdin.read().removesuffix("\n") if text == "-" else text
+    text = read_stdin(wait=True).removesuffix("\n") if text == "-" else text
     pieces = tokenizer.split(text, special=special)
     if json:
         return as_json({"model": model, "text": text, "tokens": [p._asdict() for p in pieces]})
-    rows = table("id", "token", "characters", "text", right=("id", "characters"))
+    rows = make_table("id", "token", "characters", "text", right=("id", "characters"))
     from rich.text import Text
 
     for p in pieces:

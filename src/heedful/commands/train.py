@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from heedful.commands.options import make_parameter, with_options
-from heedful.commands.output import Json, as_json, console, format_metric, format_size, print_pairs, make_table
+from heedful.commands.output import (
+    Json,
+    as_json,
+    console,
+    format_metric,
+    format_size,
+    make_table,
+    print_pairs,
+)
 from heedful.errors import ConfigError, HeedfulError
 from heedful.runs.recipes import setting_options
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.commands.output import Json, as_json, console, table
+from heedful.commands.output import Json, as_json, console, make_table
 from heedful.errors import InputError, NotFound
 
 
@@ -82,7 +82,7 @@ def _print_results(results: Path, json: bool) -> None:
         )
     from rich.text import Text
 
-    out = table("row", "again", "claim", "figure", unbroken=("row",))
+    out = make_table("row", "again", "claim", "figure", unbroken=("row",))
     for name, r in rows.items():
         figure = format_figure(r["figure"])
         out.add_row(

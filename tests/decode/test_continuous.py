@@ -13,13 +13,14 @@ import heedful
 from heedful.decode.continuous import ContinuousBatch, GenerationTask, NotANumber, choose_slots, run_tasks
 from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.decode.engines.numba_slots import NumbaSlots
+from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.loop import Piece, stream
 from heedful.decode.quantize import quantize
 from heedful.decode.request import make_request
 from heedful.decode.slots import EagerSlots
 from heedful.errors import InputError
 from heedful.models.base import Model
-from tests.properties.tiny import ids, tiny
+from tests.properties.tiny import GENERATORS, ids, tiny
 
 pytest.importorskip("numba")
 PROMPTS = [[5, 6, 7], [8, 9], [5, 6, 7, 8, 9, 10, 11, 12], [3] * 20, [4]]
@@ -76,14 +77,12 @@ def test_how_a_prompt_is_cut_changes_no_bit() -> None:
     assert torch.equal(logits[0], logits[2])
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral", "transformer", "mamba"])
-@pytest.mark.parametrize("make", [EagerSlots, NumbaSlots])
-def test_texts_that_come_and_go_are_those_of_generate(family: str, make: Callable[..., Any]) -> None:
+MADE = [(EagerSlots, "gpt2"), (EagerSlots, "mamba"), (NumbaSlots, "gpt2"), (NumbaSlots, "mistral")]
+
+
+@pytest.mark.parametrize(("make", "family"), [*MADE, *((StaticSlots, family) for family in GENERATORS)])
+def test_texts_that_come_and_go_are_those_of_generate(make: Callable[..., Any], family: str) -> None:
     model = tiny(family)
-    if make is NumbaSlots and family in ("transformer", "mamba"):
-        with pytest.raises(UnsupportedPart):
-            make(model, 3)
-        return
     batch = ContinuousBatch(make(model, 3))  # fewer than there are texts: they wait
     asked = [task_of(model, prompt, max_tokens=4 + 3 * i) for i, prompt in enumerate(PROMPTS)]
     for task, _ in asked[:2]:
@@ -95,6 +94,37 @@ def test_texts_that_come_and_go_are_those_of_generate(family: str, make: Callabl
         assert tokens(pieces) == heedful.generate(model, prompt, max_tokens=4 + 3 * i, eos=())
         assert pieces[-1].finish == "length"
         assert task.done
+
+
+@pytest.mark.parametrize("family", ["transformer", "mamba", "deepseek-v3", "lstm", "gpt3"])
+def test_a_row_of_any_family_is_the_same_to_the_bit_in_any_company(family: str) -> None:
+    model = tiny(family)
+    seen: list[list[torch.Tensor]] = []
+    for company, place in ((0, 0), (2, 1), (6, 3), (7, 7)):
+        slots = StaticSlots(model, 8)
+        others, own = [slots.open([3], 30) for _ in range(company)], slots.open(PROMPTS[2], 40)
+        slots.forward([(slot, [3]) for slot in others] + [(own, PROMPTS[2])])
+        row = []
+        for k in range(8):
+            feeds = [(slot, [2 + i + k]) for i, slot in enumerate(others)]
+            row.append(slots.forward([*feeds[:place], (own, [5 + k]), *feeds[place:]])[place].clone())
+        seen.append(row)
+    for other in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], other, strict=True))
+
+
+def test_a_longer_text_or_source_makes_room_and_changes_no_other() -> None:
+    for family in ("transformer", "llama"):
+        model = tiny(family, context=256) if family == "llama" else tiny(family)
+        short, pieces = task_of(model, [5, 6, 7], max_tokens=50)
+        long, others = task_of(model, [7, 8] * 40, max_tokens=100)
+        batch = ContinuousBatch(StaticSlots(model, 3))
+        batch.add(short)
+        for _ in range(5):
+            batch.step()
+        run_tasks(batch, [long])
+        assert tokens(pieces) == alone(model, [5, 6, 7], max_tokens=50)
+        assert tokens(others) == alone(model, [7, 8] * 40, max_tokens=100)
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -149,6 +179,12 @@ def test_an_equal_beginning_is_read_once(make: Callable[..., Any]) -> None:
         run_tasks(batch, [])
         assert tokens(pieces) == alone(model, begin + ending)
         assert reused == 0 if ending == [1, 2] else reused >= 12
+
+
+def test_what_machine_code_does_not_know_is_refused() -> None:
+    for family in ("transformer", "mamba"):
+        with pytest.raises(UnsupportedPart):
+            NumbaSlots(tiny(family), 3)
 
 
 def test_quantised_weights_are_batched_too() -> None:
@@ -239,4 +275,4 @@ def test_a_request_may_be_replaced_without_scores() -> None:
 
 def test_slots_are_chosen_by_what_a_model_is_made_of() -> None:
     assert type(choose_slots(tiny("gpt2"), 4)) is NumbaSlots
-    assert type(choose_slots(tiny("transformer"), 4)) is EagerSlots
+    assert type(choose_slots(tiny("transformer"), 64)) is StaticSlots

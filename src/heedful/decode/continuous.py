@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from heedful.decode.engines.fallback import UnsupportedPart
+from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.loop import GeneratedRow, Piece
 from heedful.decode.request import Request
 from heedful.decode.slots import EagerSlots, Slot, SlotStepper
@@ -27,10 +29,12 @@ from heedful.decode.token_choice import choose_for_rows, is_number
 from heedful.errors import HeedfulError
 from heedful.models.base import LM, Seq2Seq
 
+MAX_STATIC_ROWS = 8  # of a step on a CPU, which computes as many even for one text
 PROMPT_TOKENS = 32  # tokens of prompts read in a step in which others are written
 PROMPT_TOKENS_ALONE = 128  # and in a step without those
 
 
+log = logging.getLogger("heedful.decode")
 NO_NUMBER = "the model computed a probability that is no number; its weights or its precision are at fault"
 
 
@@ -172,13 +176,28 @@ class ContinuousBatch:
 
 
 def choose_slots(model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> SlotStepper:
-    """Return what continues up to `max_rows` texts of this model at once, on its device."""
+    """Return what continues up to `max_rows` texts of this model at once, on its device.
+
+    On a CPU that is machine code for the parts it knows, else the model's own parts, for a few rows at once;
+    on a GPU a recorded step of those. A model that can neither is stepped text by text.
+    """
     if model.device.type == "cpu" and importlib.util.find_spec("numba") is not None:
         from heedful.decode.engines.numba_slots import NumbaSlots
 
         with contextlib.suppress(UnsupportedPart):
             return NumbaSlots(model, max_rows, context)
-    return EagerSlots(model, max_rows, context)
+    on_cpu = model.device.type == "cpu"
+    try:
+        slots = StaticSlots(model, min(max_rows, MAX_STATIC_ROWS) if on_cpu else max_rows, context)
+        if not on_cpu:  # record a step now, and not before the first answer
+            slot = slots.open([0], 2)
+            slots.forward([(slot, [0])])
+            slots.forward([(slot, [0])])
+            slots.close(slot)
+    except Exception as error:
+        log.warning("texts are written one by one: %s", error)
+        return EagerSlots(model, max_rows, context)
+    return slots
 
 
 def run_tasks(batch: ContinuousBatch, tasks: Sequence[GenerationTask]) -> None:

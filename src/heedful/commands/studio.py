@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from heedful.errors import MissingPackage
 
 
 def studio_command(
@@ -33,18 +36,35 @@ def studio_command(
 
       heed studio vectors.vec --no-browser
     """
-    from heedful.studio.running import run_studio
+    from heedful.server.sockets import LOOPBACK, bind_socket
     from heedful.weights.hub import resolve
 
     for name in models or ():
         resolve(name)  # an unknown name is an error before anything starts
+    try:
+        import uvicorn
 
-    def announce(url: str) -> None:
-        print(url, flush=True)
-        print("Ctrl-C ends it.", file=sys.stderr)
-        if not no_browser:
-            import webbrowser
-
-            webbrowser.open(url)
-
-    run_studio(models or (), port=port, models=folder, runs=runs, on_ready=announce)
+        from heedful.studio.studio_app import create_studio_app
+    except ImportError as error:
+        raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
+    sock = bind_socket(port)
+    app = create_studio_app(models or (), models_folder=folder, runs_folder=runs)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="off",
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    server, studio = uvicorn.Server(config), app.state.studio
+    studio.stopping = lambda: server.should_exit
+    url = f"http://{LOOPBACK}:{sock.getsockname()[1]}/"
+    print(url, flush=True)
+    print("Ctrl-C ends it.", file=sys.stderr)
+    if not no_browser:
+        webbrowser.open(url)
+    try:
+        server.run(sockets=[sock])
+    except KeyboardInterrupt:  # uvicorn hands Ctrl-C on when it is done
+        pass
+    finally:
+        studio.clients.stop()
+        studio.registry.close()
+        sock.close()

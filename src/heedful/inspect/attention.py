@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import InputError, nearest
-from heedful.inspect.inputs import Input, Text, floats, part_at, reading
+from heedful.inspect.inputs import Input, Text, part_at, reading
 from heedful.inspect.prediction import special_ids
+from heedful.inspect.results import Result, plain
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import LM, Model
 from heedful.nn.context import Watch
@@ -23,7 +24,7 @@ STATES = re.compile(r"\.(h|c|i|f|g|o|r|z|n|hidden|output)$")
 
 
 @dataclass(frozen=True)
-class Pattern:
+class Pattern(Result):
     """Who looks at whom: (H, T, S). Kind "softmax": rows sum to 1, or to 0 where all is masked. Kind
     "effective": signed, what a recurrence amounts to. pattern @ v = heads; `leaves_out` says what goes into
     the layer's output besides, such as the skip D of a state space. `queries` names the rows by the token
@@ -42,13 +43,6 @@ class Pattern:
     @property
     def heads(self) -> int:
         return self.values.shape[0]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name, "kind": self.kind, "queries": list(self.queries), "keys": list(self.keys),
-            "cross": self.cross, "written": self.written, "leaves_out": self.leaves_out,
-            "values": floats(self.values),
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,7 @@ class AttentionResult:
         return {
             "tokens": list(self.input.tokens), "target": list(self.input.target_tokens), "note": self.note,
             "patterns": [p.to_dict() for p in self.patterns.values()],
-            "states": {name: floats(value) for name, value in self.states.items()},
+            "states": plain(self.states),
         }  # fmt: skip
 
 
@@ -118,7 +112,7 @@ def _pattern(model: Model, name: str, value: Tensor, names: dict[Side, tuple[str
 
 
 @dataclass(frozen=True)
-class HeadScore:
+class HeadScore(Result):
     """What one head does, in a few numbers. Those of order are None where the keys are another sequence's."""
 
     name: str
@@ -130,9 +124,6 @@ class HeadScore:
     induction: float | None = None  # mean p(i, j), j what followed the last token like i (Olsson et al. 2022)
     diagonal: float | None = None  # mean p(i, i)
     special: float | None = None  # the mean share of tokens that stand for no text: [CLS], </s> …
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def shares(pattern: Tensor) -> Tensor:

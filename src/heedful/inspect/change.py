@@ -6,14 +6,15 @@ import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import InputError
-from heedful.inspect.inputs import Input, Text, answer_id, choices, floats, part_at, reading, stack_of
+from heedful.inspect.inputs import Input, Text, answer_id, choices, part_at, reading, stack_of
 from heedful.inspect.prediction import divergence
+from heedful.inspect.results import Result
 from heedful.models.base import Model
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention, CrossAttention
@@ -97,8 +98,10 @@ def _skip(path: str, mean: Tensor | None) -> dict[str, Edit]:
 
 
 @dataclass(frozen=True)
-class Ablation:
+class Ablation(Result):
     """Logits with and without something, and how much the predictions moved."""
+
+    also = ("change",)
 
     logits: Tensor
     plain: Tensor
@@ -107,9 +110,6 @@ class Ablation:
     def change(self) -> Tensor:
         """KL(plain ‖ changed) of each prediction, in nats."""
         return divergence(self.plain, self.logits)[0]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: floats(getattr(self, name)) for name in ("logits", "plain", "change")}
 
 
 @torch.no_grad()

@@ -111,6 +111,14 @@ class Subject:
         return other
 
 
+def checked(worked: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = "") -> Derivation:
+    """Compare lines of a calculation, by their labels, with what the model computed."""
+    sheet = Sheet(list(worked.lines))
+    for label, value in theirs.items():
+        sheet.compare(label, worked[label], value)
+    return sheet.done(title or worked.title, note or worked.note)
+
+
 def find_part(subject: Subject, *kinds: type[nn.Module]) -> Subject:
     return subject.within(subject.first(*kinds), subject.head)
 
@@ -138,10 +146,8 @@ def head_row(s: Subject) -> Derivation:
         *raw, query=name, keys=labels(keys), scale=part.scale, keep=rows_kept(array(pattern), scores),
         bias=None if cross else shared_bias(s, part), title=f"{s.path}, head {s.head}: {what} “{name}”",
     )  # fmt: skip
-    sheet = Sheet(list(worked.lines))
-    sheet.compare("weights", worked[f"weights of {name}"], pattern)
-    sheet.compare("output", worked[f"output of {name}"], s.value("heads")[s.head, s.at])
-    return sheet.done(worked.title)
+    output = s.value("heads")[s.head, s.at]
+    return checked(worked, {f"weights of {name}": pattern, f"output of {name}": output})
 
 
 def shared_bias(s: Subject, part: Attention) -> Array | None:
@@ -180,10 +186,8 @@ def alignment(subject: Subject) -> Derivation:
         worked = topics.scored_step(array(s.value(f"layers.{top}.h")[s.at]), keys, values, names)
     else:
         raise InputError(f"the steps of a {type(part.score).__name__} score here are not written out yet")
-    sheet = Sheet(list(worked.lines))
-    sheet.compare("alignment", worked["weights of the state"], s.value("pattern")[0, s.at])
-    sheet.compare("context", worked["context"], s.value("heads")[0, s.at])
-    return sheet.done(f"{s.path}: {worked.title}, writing “{s.names[s.at]}”")
+    theirs = {"weights of the state": s.value("pattern")[0, s.at], "context": s.value("heads")[0, s.at]}
+    return checked(worked, theirs, title=f"{s.path}: {worked.title}, writing “{s.names[s.at]}”")
 
 
 def norm_of(module: nn.Module) -> dict[str, Any]:
@@ -215,9 +219,7 @@ def norm(subject: Subject) -> Derivation:
     with torch.no_grad():
         inside = worked["x"] if "added" not in [i.label for i in worked.walk()] else worked["added"]
         theirs = module(torch.from_numpy(inside).to(x))
-    sheet = Sheet(list(worked.lines))
-    sheet.compare("norm", cast(Any, worked.lines[-1]).value, theirs)
-    return sheet.done(worked.title)
+    return checked(worked, {cast(Any, worked.lines[-1]).label: theirs})
 
 
 def block(subject: Subject) -> Derivation:
@@ -300,9 +302,7 @@ def positions(subject: Subject) -> Derivation:
             worked = topics.sinusoid(
                 [at], place.dim, base=place.base, layout=place.layout, add=token, tokens=[name[at]]
             )
-            sheet = Sheet(list(worked.lines))
-            sheet.compare("encoding", worked[f"PE({at})"], vectors[at])
-            return sheet.done(worked.title)
+            return checked(worked, {f"PE({at})": vectors[at]})
         sheet = Sheet()
         row = sheet.given(f"row {at} of the table", "p_t", array(vectors[at]))
         both = sheet.line(f"{name[at]} + p", "x + p", op("+", token, row))
@@ -328,10 +328,9 @@ def rotation(s: Subject) -> Derivation:
         cos, sin = part.rotary.table(pos, torch.tensor([[len(x)]], device=x.device))
     angles = array(cos.flatten()), array(sin.flatten())
     worked = topics.rotary(array(q), *angles, position=s.at, of=s.names[s.at])
-    sheet = Sheet(list(worked.lines))
-    both = np.concatenate((worked["turned first half"], worked["turned second half"]))
-    sheet.compare("rotation", both, s.value("q")[s.head, s.at, : part.rotary.dim])
-    return sheet.done(f"{s.path}, head {s.head}: {worked.title}")
+    low, high = s.value("q")[s.head, s.at, : part.rotary.dim].chunk(2)
+    theirs = {"turned first half": low, "turned second half": high}
+    return checked(worked, theirs, title=f"{s.path}, head {s.head}: {worked.title}")
 
 
 def lstm(subject: Subject) -> Derivation:
@@ -348,10 +347,7 @@ def lstm(subject: Subject) -> Derivation:
     bias = None if b is None or d is None else b + d
     title = f"{s.path}: one LSTM step, reading “{s.names[at]}”"
     worked = topics.lstm_step(array(s.value("input")[at]), h, c, W, U, bias, title)
-    sheet = Sheet(list(worked.lines))
-    sheet.compare("state", worked["new state"], s.value("h")[at])
-    sheet.compare("cell", worked["new cell"], s.value("c")[at])
-    return sheet.done(worked.title, worked.note)
+    return checked(worked, {"new state": s.value("h")[at], "new cell": s.value("c")[at]})
 
 
 def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Derivation:
@@ -364,9 +360,7 @@ def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> De
     worked = topics.softmax(array(best.values), temperature=temperature, tokens=names)
     after = subject.given.names[subject.at]
     note = f"Over the {len(names)} likeliest of {logits.shape[-1]:,} tokens after “{after}”."
-    sheet = Sheet(list(worked.lines))
-    sheet.compare("softmax", worked["weights of all"], (best.values.double() / temperature).softmax(-1))
-    return sheet.done(worked.title, note)
+    return checked(worked, {"weights of all": (best.values.double() / temperature).softmax(-1)}, note=note)
 
 
 TOPICS: dict[str, Callable[..., Derivation]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from heedful.inspect.inputs import (
     reading,
     token_vectors,
 )
+from heedful.inspect.results import Result
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.nn.context import Watch
 
@@ -29,7 +29,7 @@ POINTS = 16  # of the quadrature on one piece of the path
 
 
 @dataclass(frozen=True)
-class Attribution:
+class Attribution(Result):
     """A share of the answer's logit for every token read.
 
     `total` is what they should sum to by completeness, and `gap` what is missing; of input × gradient, which
@@ -44,14 +44,6 @@ class Attribution:
     target_scores: Tensor | None
     total: float | None = None
     gap: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        target = None if self.target_scores is None else self.target_scores.tolist()
-        return {
-            "method": self.method, "answer": self.answer, "tokens": list(self.tokens), "total": self.total,
-            "scores": self.scores.tolist(), "target_tokens": list(self.target_tokens), "gap": self.gap,
-            "target_scores": target,
-        }  # fmt: skip
 
 
 def attribution(
@@ -185,8 +177,10 @@ def _result(
 
 
 @dataclass(frozen=True)
-class GradientByDistance:
+class GradientByDistance(Result):
     """How large the gradient is that the last state sends to the input `distance` tokens before it."""
+
+    also = ("relative",)
 
     distances: tuple[int, ...]
     norms: tuple[float, ...]
@@ -195,11 +189,6 @@ class GradientByDistance:
     def relative(self) -> tuple[float, ...]:
         """The norms divided by that at distance 0, so that models with vectors of other lengths compare."""
         return tuple(norm / (self.norms[0] or 1.0) for norm in self.norms)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "distances": list(self.distances), "norms": list(self.norms), "relative": list(self.relative),
-        }  # fmt: skip
 
 
 def gradient_by_distance(

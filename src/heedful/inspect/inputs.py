@@ -261,8 +261,3 @@ def stack_of(model: Model) -> tuple[str, Stack]:
 def word_head(model: Model) -> Head:
     """The head that speaks of words; an error where the model has another."""
     return cast(Head, model.head).words
-
-
-def floats(tensor: Tensor) -> Any:
-    """A tensor as nested lists of plain numbers."""
-    return tensor.detach().cpu().double().tolist()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.inspect.inputs import Input, Text, names_of, reading, stack_of, token_vectors, word_head
+from heedful.inspect.results import Result
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Context, Mask, Watch
 
@@ -84,8 +85,10 @@ def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> 
 
 
 @dataclass(frozen=True)
-class Surprisal:
+class Surprisal(Result):
     """−log₂ p of each token, in bits; None for a token that nothing predicts."""
+
+    also = ("perplexity",)
 
     tokens: tuple[str, ...]
     bits: tuple[float | None, ...]
@@ -98,9 +101,6 @@ class Surprisal:
     @property
     def perplexity(self) -> float:
         return float(2**self.mean)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"tokens": list(self.tokens), "bits": list(self.bits), "perplexity": self.perplexity}
 
 
 @torch.no_grad()
@@ -124,14 +124,11 @@ def surprisal(
 
 
 @dataclass(frozen=True)
-class Losses:
+class Losses(Result):
     """Mean −log p by place, in nats: `loss[t]` is over `count[t]` texts; None where nothing predicts."""
 
     loss: tuple[float | None, ...]
     count: tuple[int, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"loss": list(self.loss), "count": list(self.count)}
 
 
 def loss_by_position(
@@ -173,16 +170,12 @@ def _mask_positions(model: LM, inputs: Input, mask: int | None, checkpoint: Call
 
 
 @dataclass(frozen=True)
-class NearestTokens:
+class NearestTokens(Result):
     """The nearest rows of the embedding table for each position, by the cosine."""
 
     name: str
     tokens: tuple[str, ...]
     near: tuple[tuple[tuple[str, float], ...], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        near = [[list(pair) for pair in row] for row in self.near]
-        return {"name": self.name, "tokens": list(self.tokens), "near": near}
 
 
 @torch.no_grad()

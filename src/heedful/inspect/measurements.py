@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -15,6 +14,7 @@ from heedful.decode.request import context_length
 from heedful.errors import InputError
 from heedful.inspect.inputs import Input, names_of, probe_input
 from heedful.inspect.prediction import is_causal
+from heedful.inspect.results import Result
 from heedful.models.base import Model, Seq2Seq
 
 MAX_TOKENS, MAX_HIDDEN = 2048, 96  # of a text; of an encoder, which hides each in turn
@@ -45,7 +45,7 @@ def text_windows(model: Model, text: str, length: int) -> list[Input]:
 
 
 @dataclass(frozen=True)
-class SpeedCurve:
+class SpeedCurve(Result):
     """Tokens a second (`rate`) at some lengths."""
 
     length: list[int]
@@ -53,16 +53,13 @@ class SpeedCurve:
 
 
 @dataclass(frozen=True)
-class Speeds:
+class Speeds(Result):
     """How fast a model reads a text at once, and writes token by token behind it (None if it does not)."""
 
     read: SpeedCurve
     write: SpeedCurve | None
     threads: int
     device: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @torch.no_grad()

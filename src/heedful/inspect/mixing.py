@@ -6,9 +6,10 @@ Captions of figures and pages come from here; no model is known by name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from heedful.inspect.results import Result
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.attention import Attention, CrossAttention
@@ -88,8 +89,10 @@ def mixers_of(model: Model) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class AttentionGroup:
+class AttentionGroup(Result):
     """Layers that attend alike, such as decoder.cross: one row of thumbnails each."""
+
+    also = ("title",)
 
     name: str
     stack: str
@@ -106,9 +109,6 @@ class AttentionGroup:
     def title(self) -> str:
         side = {"encoder": "source", "decoder": "target"}.get(self.stack, "")
         return f"{side} over source" if self.cross else f"{side} over itself".strip() if side else "self"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"title": self.title}
 
 
 def attention_groups(model: Model) -> list[AttentionGroup]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from heedful.inspect.inputs import Input, Text, reading
 from heedful.inspect.mixing import attention_groups, parts_of, state_note
 from heedful.inspect.prediction import is_causal
+from heedful.inspect.results import Result
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.recurrent import Recurrence
@@ -20,7 +21,7 @@ from heedful.nn.ssm import S4, Mamba
 
 
 @dataclass(frozen=True)
-class RecurrentPart:
+class RecurrentPart(Result):
     """A part that shows a state which it carries along: a recurrent cell or a state space.
 
     `words` are the values it shows, `gates` and `states` those of them that are one; `side` is whose tokens

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -123,7 +122,7 @@ def _sequence(model: Model) -> dict[str, Any]:
         "dim": model.config.dim, "vocab": model.config.vocab, "context": context(model),
         "attention": [describe_group(group, heads) for group in attention_groups(model)],
         "position": {"type": position_type(model)}, "mixing": mixers_of(model),
-        "recurrent": [asdict(part) for part in recurrent_parts(model)],
+        "recurrent": [part.to_dict() for part in recurrent_parts(model)],
         "head": "none" if isinstance(model.head, NoHead) else model.config.head,
         "predicts": predicts(model), "labels": answer_names(model),
         "embeddings": ["input"] + ["output"] * (predicts(model) == "words"),

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from heedful.commands.options import options_from
+from heedful.commands.options import command_words, options_from
 from heedful.option import Option
 
 
@@ -79,3 +79,22 @@ def test_help_of_a_command_with_such_options_imports_nothing_heavy(command: str)
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"
+
+
+def test_the_words_of_a_command_can_be_given_again() -> None:
+    got: list[list[str]] = []
+
+    @options_from(WalkRequest)
+    def command(context: typer.Context, request: WalkRequest, quiet: bool = False, times: int = 1) -> None:
+        got.append(command_words(context, leave_out=("times",)))
+
+    app = typer.Typer(rich_markup_mode=None)
+    app.command()(command)
+    given = ["Bern", "-x.txt", "--speed", "5", "--stay", "--quiet", "--times", "3"]
+    once = CliRunner().invoke(app, ["--", "Bern"], env={"WALK_SPEED": "6"})
+    assert (once.exit_code, got.pop()) == (0, ["--", "Bern"])
+    assert CliRunner().invoke(app, [*given[2:], "--", *given[:2]]).exit_code == 0
+    words = got.pop()
+    assert words == ["--speed", "5.0", "--stay", "--quiet", "--", "Bern", "-x.txt"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert got.pop() == words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -60,3 +60,21 @@ def with_options(
         return run
 
     return decorate
+
+
+def command_words(context: typer.Context, leave_out: Container[str] = ()) -> list[str]:
+    """Return the words of the command line behind a context, without some options: to run it once more."""
+    options, arguments = list[str](), list[str]()
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in leave_out or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[parameter.name or ""]
+        values = [str(v) for v in (value if isinstance(value, list | tuple) else [value])]
+        if parameter.param_type_name == "argument":
+            arguments += values
+        elif isinstance(value, bool):
+            options.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+        else:
+            options += [word for v in values for word in (parameter.opts[0], v)]
+    return [*options, "--", *arguments]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from heedful.commands.options import make_parameter, with_options
+from heedful.commands.options import command_words, make_parameter, with_options
 from heedful.commands.output import (
     Json,
     as_json,
@@ -88,14 +88,7 @@ def train_command(
 
         return print_rehearsal(rehearse(resolved), json)
     if nproc > 1:
-        switches = {"--resume": resume, "--tensorboard": tensorboard, "--quiet": quiet, "--json": json}
-        launch_processes(nproc, resolved, [
-            recipe, *(files or []), "--folder", str(folder),
-            *(word for name, value in flags.items() for word in (f"--{name}", str(value))),
-            *(word for value in settings or [] for word in ("--set", value)),
-            *(word for value in valid or [] for word in ("--valid", value)),
-            *(name for name, on in switches.items() if on),
-        ])  # fmt: skip
+        launch_processes(nproc, resolved, command_words(context, leave_out=("nproc",)))
     from heedful.runs.train import run_training
 
     try:

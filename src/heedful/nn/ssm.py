@@ -178,7 +178,8 @@ class Mamba(Part):
         delta = F.softplus(to_float32(self.delta(self.low(u))))
         if ctx.valid_new is not None:
             u, delta = (t.masked_fill(~ctx.valid_new[..., None], 0.0) for t in (u, delta))
-        narrow = torch.is_autocast_enabled(u.device.type)  # what is read may be, what is remembered not
+        # What is read may be in lower precision, what is remembered not; `meta` knows no autocast.
+        narrow = not u.is_meta and torch.is_autocast_enabled(u.device.type)
         v = ctx.see("v", (u if narrow else to_float32(u)).transpose(1, 2)[..., None])  # (B, F, T, 1)
         delta, B, C = (
             ctx.see("delta", delta),

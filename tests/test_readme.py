@@ -1,4 +1,4 @@
-"""README.md says what is so: its Python runs, its commands and options exist; links of all pages lead on.
+"""README.md says what is so: its Python runs. On all pages commands and options exist, and links lead on.
 
 A block is left out where the line above it is a comment `<!-- not run: reason -->`.
 """
@@ -24,9 +24,7 @@ TEXT = README.read_text(encoding="utf-8")
 needs_bases = pytest.mark.skipif(
     installed_models().keys() != BASES.keys(), reason="the bases are not installed"
 )
-BLOCK = re.compile(
-    r"^(?P<not_run><!-- not run: .+ -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
-)
+NOT_RUN = "<!-- not run: "
 
 
 class Block(NamedTuple):
@@ -34,22 +32,34 @@ class Block(NamedTuple):
     code: str
 
 
-def blocks(language: str) -> list[Block]:
-    """The blocks of a language that are to be run, in the order of the page."""
-    found = [m for m in BLOCK.finditer(TEXT) if m["language"] == language and not m["not_run"]]
-    return [Block(TEXT.count("\n", 0, m.start("code")) + 1, m["code"]) for m in found]
+def blocks(text: str, *languages: str) -> list[Block]:
+    """The blocks of some languages ("" for none) that are to be run, in the order of the page."""
+    found, lines, start = [], text.splitlines(), 0
+    previous = language = ""
+    for number, line in enumerate(lines, 1):
+        if line.startswith("```") and start:
+            if language in languages:
+                found.append(Block(start + 1, "\n".join(lines[start : number - 1]) + "\n"))
+            start = 0
+        elif line.startswith("```"):
+            start, language = number, "not run" if previous.startswith(NOT_RUN) else line[3:].strip()
+        previous = line
+    return found
 
 
 def commands() -> list[str]:
     """What is typed after `heed`: a prompt before it and a description after two spaces are no part of it."""
-    lines = (line.removeprefix("$ ") for block in blocks("console") for line in block.code.splitlines())
-    return [re.split(r"\s{2,}|\s#", line)[0] for line in lines if re.match(r"heed\b", line)]
+    found = (
+        block for page in PAGES for block in blocks(page.read_text("utf-8"), "console", "sh", "bash", "")
+    )
+    lines = (line.removeprefix("$ ") for block in found for line in block.code.splitlines())
+    return sorted({re.split(r"\s{2,}|\s#", line)[0] for line in lines if re.match(r"heed\b", line)})
 
 
 def test_the_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "readme"}
-    for block in blocks("python"):
+    for block in blocks(TEXT, "python"):
         padded = "\n" * (block.line - 1) + block.code  # so that an error names the line of the page
         try:
             exec(compile(padded, README, "exec"), names)

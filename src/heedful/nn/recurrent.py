@@ -2,12 +2,13 @@
 
 The definition of a recurrence is a loop over time (`unroll`); torch's fused kernel is its fast twin. The loop
 runs where the kernel cannot: where somebody watches the gates, or packed documents make the state forget.
+A compiler looks into neither: it would write every step out, and take minutes for what it cannot join anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from heedful.nn.state import RecurrentState, StateGroup, child
 Carry = dict[str, Tensor]  # what goes from one step to the next, by name, batch first
 See = Callable[[str, Tensor], Tensor]  # shows a value of the present step; what comes back is used
 Step = Callable[[int, Carry, See], Carry]
+T = TypeVar("T")
 
 
 class UnrolledValues:
@@ -41,6 +43,16 @@ class UnrolledValues:
         return {name: torch.stack(rows, -2) for name, rows in self.rows.items()}
 
 
+def outside_compiler(length: int, run: Callable[..., T], *given: Any) -> T:
+    """run(*given) for `length` steps, which a compiler leaves as it is; a single step it may compile."""
+    return run(*given) if length == 1 else _call(run, *given)
+
+
+@torch.compiler.disable(reason="a loop over time is not unrolled")
+def _call(run: Callable[..., T], *given: Any) -> T:
+    return run(*given)
+
+
 def unroll(
     step: Step, first: Carry, length: int, ctx: Context, out: str, *, reverse: bool = False
 ) -> tuple[Tensor, Carry]:
@@ -51,6 +63,12 @@ def unroll(
     what comes out what was put in: then every step follows from the edited ones before it. Each pass
     settles one more step at least, so that T + 1 are enough.
     """
+    return outside_compiler(length, _unroll, step, first, length, ctx, out, reverse)
+
+
+def _unroll(
+    step: Step, first: Carry, length: int, ctx: Context, out: str, reverse: bool
+) -> tuple[Tensor, Carry]:
     forced: Carry = {}
     for done in range(length + 1):
         trace = UnrolledValues(length, lambda name: name == out or ctx.watches(name), forced)
@@ -149,7 +167,7 @@ class Recurrence(Part):
         x = ctx.see("input", x)
         first = initial_carry(state, x, {name: self.hidden for name in self.carried})
         run = self._fused if self._can_fuse(ctx) else self._loop
-        out, last = run(x, first, ctx)  # (B, T, H)
+        out, last = outside_compiler(x.shape[1], run, x, first, ctx)  # (B, T, H)
         if ctx.valid_new is not None:
             out = out.masked_fill(~ctx.valid_new[..., None], 0.0)
         if isinstance(state, RecurrentState):

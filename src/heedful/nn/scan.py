@@ -14,10 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK = 16  # positions that the fast forms of state spaces read at a time
-CHUNK = 128  # positions inside which linear attention is quadratic; half of it on a CPU
-SMALL_CHUNK = 8  # positions inside which decays are written out pair by pair; twice as many on a GPU
-CHUNKS = 64  # chunks whose states are found by one product
-ALIGN = 8  # what the sizes of products should be multiples of
+CHUNKS = 128  # chunks of linear attention whose states are found by one product
+ALIGN = 8  # what the sizes of products on a GPU should be multiples of
 
 
 def to_float32(x: Tensor) -> Tensor:
@@ -159,26 +157,42 @@ def fast_linear(
         q, k = (F.pad(x, (0, -K % ALIGN)) for x in (q, k))
         v, S = F.pad(v, (0, -V % ALIGN)), F.pad(S, (0, -V % ALIGN, 0, -K % ALIGN))
         log_a = None if log_a is None else F.pad(log_a, (0, -K % ALIGN))
+    size, small = chunk_size(T, log_a is not None, q.is_cuda)
     out = []
-    for i in range(0, T, CHUNKS * CHUNK):  # once, unless there are many thousand positions
-        part = slice(i, i + CHUNKS * CHUNK)
+    for i in range(0, T, CHUNKS * size):  # once, unless there are many thousand positions
+        part = slice(i, i + CHUNKS * size)
         decay = None if log_a is None else log_a[:, :, part]
         new = None if fresh is None else fresh[:, part]
-        y, S = _linear_chunks(q[:, :, part], k[:, :, part], v[:, :, part], decay, new, S)
+        y, S = _linear_chunks(q[:, :, part], k[:, :, part], v[:, :, part], decay, new, S, size, small)
         out.append(y)
     y = out[0] if len(out) == 1 else torch.cat(out, 2)
     return y[..., :V], S[..., :K, :V]
 
 
+def chunk_size(length: int, decays: bool, gpu: bool) -> tuple[int, int]:
+    """Positions of a chunk, inside which cost is quadratic, and of a piece, whose pairs are written out.
+
+    A GPU multiplies larger matrices better; decays cost memory for every pair of a piece and a position.
+    """
+    small = 16 if gpu else 8
+    size, most = small, (4 if decays else 8) * small
+    while size < min(length, most):
+        size *= 2
+    return size, small
+
+
 def _linear_chunks(
-    q: Tensor, k: Tensor, v: Tensor, log_a: Tensor | None, fresh: Tensor | None, S: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_a: Tensor | None,
+    fresh: Tensor | None,
+    S: Tensor,
+    size: int,
+    small: int,
 ) -> tuple[Tensor, Tensor]:
     """At most CHUNKS chunks at once. Only the decay from an earlier to a later position is exponentiated."""
     T = q.shape[2]
-    wide = q.is_cuda
-    size = small = 2 * SMALL_CHUNK if wide else SMALL_CHUNK
-    while size < min(T, CHUNK if wide else CHUNK // 2):
-        size *= 2
     cut = lambda x: F.pad(x, (0, 0, 0, -T % size)).unflatten(2, (-1, size))  # (B, H, n, c, ·)
     q, k, v = cut(q), cut(k), cut(v)
     log = None if log_a is None else cut(log_a).cumsum(3)
@@ -202,37 +216,30 @@ def _inside_chunks(
 ) -> Tensor:
     """Σ_{s≤t} of one chunk, (B, H, n, c, K′).
 
-    Without decays by one pattern. With them exp(log_t − log_s) is a factor of t times one of s, neither
-    above 1, at any position between them: so the right half of every 2·small, 4·small, … positions reads the
-    left half across their border, and what is nearer than `small` is written out pair by pair.
+    Without decays by one pattern. With them exp(log_t − log_s) is a factor of t times one of s, neither above
+    1, at any position between the two: so each piece of `small` positions reads what stands before the piece
+    by way of its border, and itself pair by pair   (Yang et al. 2024 §4.3).
     """
     size = q.shape[3]
+    place = torch.arange(size, device=q.device)
     if log is None:
-        keep = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
-        if document is not None:
-            keep = keep & (document[..., :, None] == document[..., None, :])
-        return to_float32((q @ k.mT).masked_fill(~keep, 0.0) @ v)
-    halves = lambda x, width: x.unflatten(3, (-1, width))  # (B, H, n, c / width, width, ·)
-    new = None if document is None else halves(document[..., None], small)[..., 0]
-    near = _decayed_pattern(halves(q, small), halves(k, small), halves(log, small), new)
-    y = to_float32(near @ halves(v, small)).flatten(3, 4)
-    width = small
-    while width < size:
-        left, right = [], []
-        for x in (q, k, v, log):
-            pair = x.unflatten(3, (-1, 2, width))
-            left.append(pair[..., 0, :, :])
-            right.append(pair[..., 1, :, :])
-        border = left[3][..., -1:, :]
-        scores = (right[0] * (right[3] - border).exp()) @ (left[1] * (border - left[3]).exp()).mT
-        if document is not None:
-            pair = document.unflatten(3, (-1, 2, width))
-            same = pair[..., 1, :, None] == pair[..., 0, None, :]
-            scores = scores.masked_fill(~same, 0.0)
-        far = F.pad(to_float32(scores @ left[2])[..., None, :, :], (0, 0, 0, 0, 1, 0))  # 0 for the left half
-        y = y + far.flatten(3, 5)
-        width *= 2
-    return y
+        scores = q @ k.mT
+        keep = place[:, None] >= place
+    else:
+        border = F.pad(log[:, :, :, small - 1 :: small], (0, 0, 1, -1))[..., None, :]  # (B, H, n, m, 1, K)
+        before = (place < place[::small, None])[..., None]  # (m, c, 1)
+        early = (border - log[:, :, :, None]).masked_fill(~before, -torch.inf).exp() * k[:, :, :, None]
+        late = (log.unflatten(3, (-1, small)) - border).exp() * q.unflatten(3, (-1, small))
+        scores = (late @ early.mT).flatten(3, 4)
+        keep = place[:, None] // small > place // small
+    if document is not None:
+        keep = keep & (document[..., :, None] == document[..., None, :])
+    y = to_float32(scores.masked_fill(~keep, 0.0) @ v)
+    if log is None:
+        return y
+    q, k, v, log = (x.unflatten(3, (-1, small)) for x in (q, k, v, log))
+    new = None if document is None else document.unflatten(3, (-1, small))
+    return y + to_float32(_decayed_pattern(q, k, log, new) @ v).flatten(3, 4)
 
 
 def _decayed_pattern(q: Tensor, k: Tensor, log: Tensor, document: Tensor | None) -> Tensor:
@@ -254,13 +261,14 @@ def between_chunks(log: Tensor | None, resets: Tensor | None, ends: Tensor, S: T
     n = ends.shape[2]
     with uncast(S):
         x = torch.cat((to_float32(S)[:, :, None], ends), 2)
+        if log is None and resets is None:
+            return x.cumsum(2)
         keep = torch.ones(n + 1, n + 1, dtype=torch.bool, device=S.device).tril()
         if resets is not None:
             count = F.pad(resets.int().cumsum(2), (1, 0))  # (B, 1, n + 1)
             keep = keep & (count[..., :, None] == count[..., None, :])
         if log is None:
-            out: Tensor = (keep.to(x.dtype) @ x.flatten(3)).unflatten(3, x.shape[3:])
-            return out
+            return torch.einsum("bij,bhjkv->bhikv", keep[:, 0].to(x.dtype), x)
         total = F.pad(log.cumsum(2), (0, 0, 1, 0)).mT  # (B, H, K, n + 1)
         hidden = ~keep if resets is None else ~keep[:, :, None]
         weights = (total[..., :, None] - total[..., None, :]).masked_fill(hidden, -torch.inf)

@@ -102,7 +102,7 @@ def test_a_body_that_is_no_object_is_refused(client: TestClient, body: bytes) ->
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function"}]), ("response_format", {"type": "json_schema"}), ("best_of", 3),
+        ("tools", [{"type": "function"}]), ("guided_grammar", "x"), ("best_of", 3),
         ("suffix", "end"), ("audio", {}), ("store", True),
         ("messages", [{"role": "tool", "content": "x"}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),

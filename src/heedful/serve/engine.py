@@ -24,6 +24,8 @@ from heedful.serve.metrics import Metrics
 from heedful.serve.openai_errors import as_openai_error, queue_full, shutting_down, slow_reader
 
 MAX_UNREAD_ITEMS = 16_384  # that may wait for a client before its work is given up
+# Events cost more than tokens of a small model: with many streams, tokens of some steps go out together.
+MANY_STREAMS, MERGE_SECONDS = 8, 0.03
 log = logging.getLogger("heedful.serve")
 
 
@@ -115,6 +117,7 @@ class Engine:
         self.running: list[EngineJob] = []
         self.queue: deque[EngineJob] = deque()
         self.outbox: dict[EngineJob, list[Any]] = defaultdict(list)  # of the engine's thread, until a flush
+        self.flushed = 0.0  # when
         self._turn = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="heed-engine", daemon=True)
@@ -160,7 +163,8 @@ class Engine:
                 assert batch is not None
                 batch.step()
             self.work_item()
-            self.flush()
+            if len(self.running) <= MANY_STREAMS or time.perf_counter() - self.flushed > MERGE_SECONDS:
+                self.flush()
 
     def can_begin(self, job: EngineJob) -> bool:
         """Whether there is room for a job; those that came before it have begun, or want another model."""
@@ -217,7 +221,7 @@ class Engine:
 
     def flush(self) -> None:
         """Give the event loops what came out since the last time, in one call each."""
-        out, self.outbox = self.outbox, defaultdict(list)
+        out, self.outbox, self.flushed = self.outbox, defaultdict(list), time.perf_counter()
         for loop in {job.loop for job in out}:
             mine = [(job, items) for job, items in out.items() if job.loop is loop]
             try:

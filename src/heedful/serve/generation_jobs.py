@@ -11,10 +11,10 @@ from torch import Tensor
 
 from heedful.decode.continuous import NO_NUMBER, GenerationTask, NotANumber
 from heedful.decode.request import make_request
-from heedful.errors import MissingPackage
+from heedful.errors import InputError, MissingPackage
 from heedful.models.base import LM
 from heedful.pooling import Pooling, embed, pool
-from heedful.serve.openai_errors import too_long, unsupported_parameter
+from heedful.serve.openai_errors import invalid, too_long, unsupported_parameter
 from heedful.serve.openai_requests import CompletionRequest
 from heedful.serve.served_model import ServedModel
 
@@ -65,6 +65,9 @@ def make_generation_job(
         request = make_request(served.model, settings, n=asked.n)  # type: ignore[arg-type]
     except MissingPackage as error:
         raise unsupported_parameter("response_format", str(error)) from None
+    except InputError as error:
+        constrained = {"schema", "regex", "choices"} & settings.keys()
+        raise invalid("response_format" if constrained else None, " ".join(str(error).split())) from None
     task = GenerationTask(replace(request, scored=asked.logprobs is not None), prompts)
     return GenerationJob(served, prompts, asked, limit, echo, task)
 

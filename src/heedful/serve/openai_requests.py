@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,10 @@ TOP = 20  # likeliest tokens beside each
 # Known elsewhere, not built here → what may be said all the same, because it asks for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},), "modalities": (["text"],), "audio": (), "prediction": (),
+    "modalities": (["text"],), "audio": (), "prediction": (),
     "web_search_options": (), "store": (False,), "suffix": ("",), "best_of": (1,),
     "use_beam_search": (False,), "prompt_logprobs": (), "truncate_prompt_tokens": (),
-    "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (),
-    "structured_outputs": (), "continue_final_message": (False,),
+    "guided_grammar": (), "continue_final_message": (False,),
 }  # fmt: skip
 # Known, and of no effect on what is written.
 IDLE = {
@@ -176,6 +175,7 @@ def read_sampling(fields: RequestFields, max_tokens: int) -> CompletionRequest:
         "bias": fields.bias(),
         "stop": fields.stops() or None,
         "seed": fields.integer("seed", -(2**63), 2**64 - 1),
+        **read_constraint(fields),
     }
     n = fields.integer("n", 1, max_tokens) or 1
     if n > 1 and temperature == 0:
@@ -188,6 +188,71 @@ def read_sampling(fields: RequestFields, max_tokens: int) -> CompletionRequest:
     return CompletionRequest(
         n, {k: v for k, v in settings.items() if v is not None}, None, None, stream, usage
     )
+
+
+ANY_OBJECT = {"type": "object"}  # what response_format json_object asks for
+
+
+def read_constraint(fields: RequestFields) -> dict[str, Any]:
+    """Return the form that a text must have as settings of heedful.stream; OpenAI's or vLLM's names."""
+    found = {name: read(fields, name) for name, read in CONSTRAINTS.items() if fields.get(name) is not None}
+    asked = {name: setting for name, setting in found.items() if setting}
+    if len(asked) > 1:
+        raise invalid(next(iter(asked)), f"{' and '.join(asked)} cannot both be kept; send one of them")
+    return next(iter(asked.values()), {})
+
+
+def read_response_format(fields: RequestFields, name: str) -> dict[str, Any]:
+    """{"type": "text"}, {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": …}}"""
+    value = fields.get(name)
+    kinds = ("text", "json_object", "json_schema")
+    if not isinstance(value, dict) or value.get("type") not in kinds:
+        raise invalid(
+            name, f"{name} must be an object whose type is one of {', '.join(kinds)}; got {value!r:.60}"
+        )
+    if value["type"] == "text":
+        return {}
+    if value["type"] == "json_object":
+        return {"schema": ANY_OBJECT}
+    inner = value.get("json_schema")
+    schema = inner.get("schema", ANY_OBJECT) if isinstance(inner, dict) else None
+    if not isinstance(schema, dict):
+        raise invalid(name, f"{name}.json_schema must be an object with a schema; got {inner!r:.60}")
+    return {"schema": schema}
+
+
+def read_schema(fields: RequestFields, name: str) -> dict[str, Any]:
+    value = fields.get(name)
+    if not isinstance(value, dict | str):
+        raise invalid(name, f"{name} must be a JSON schema; got {kind(value)}")
+    return {"schema": value}
+
+
+def read_choices(fields: RequestFields, name: str) -> dict[str, Any]:
+    value = fields.get(name)
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) and v for v in value):
+        raise invalid(name, f"{name} must be a list of texts, none of them empty; got {value!r:.60}")
+    return {"choices": value}
+
+
+def read_structured_outputs(fields: RequestFields, name: str) -> dict[str, Any]:
+    """vLLM's object: one of json, regex, choice"""
+    value = fields.get(name)
+    if not isinstance(value, dict):
+        raise invalid(name, f"{name} must be an object; got {kind(value)}")
+    guided = {f"guided_{key}": one for key, one in value.items() if one is not None}
+    if unknown := guided.keys() - CONSTRAINTS.keys():
+        raise unsupported_parameter(
+            name, f"{name} knows json, regex and choice; got {min(unknown)[7:]!r:.40}"
+        )
+    return read_constraint(RequestFields(guided))
+
+
+CONSTRAINTS: dict[str, Callable[[RequestFields, str], dict[str, Any]]] = {
+    "response_format": read_response_format, "guided_json": read_schema, "guided_choice": read_choices,
+    "guided_regex": lambda fields, name: {"regex": fields.text(name)},
+    "structured_outputs": read_structured_outputs,
+}  # fmt: skip
 
 
 def read_token_ids(name: str, value: Any) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from heedful.errors import ConfigError
@@ -127,14 +128,6 @@ def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
     return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), deepseek_head(c))
 
 
-def deepseek_v2(c: DeepSeekV2Config) -> LM:
-    return deepseek(c, SoftmaxRouter)
-
-
-def deepseek_v3(c: DeepSeekV3Config) -> LM:
-    return deepseek(c, SigmoidRouter)
-
-
 def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
     """The rotary entries come last in every query head and in the shared key."""
     queries = Pairs(c.heads, c.rope_dim) if c.interleaved else SAME
@@ -238,7 +231,7 @@ YARN_V2 = YarnScaling(40.0, 4096, mscale=0.707, mscale_all_dim=0.707)
 YARN_V3 = YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
 
 DEEPSEEK_V2 = Family(
-    "deepseek-v2", DeepSeekV2Config, deepseek_v2, deepseek_names, V2_KEYS,
+    "deepseek-v2", DeepSeekV2Config, partial(deepseek, router=SoftmaxRouter), deepseek_names, V2_KEYS,
     presets={
         "deepseek-v2": DeepSeekV2Config(rope_scaling=YARN_V2),
         "deepseek-v2-lite": DeepSeekV2Config(
@@ -263,7 +256,8 @@ DEEPSEEK_V2 = Family(
 )  # fmt: skip
 
 DEEPSEEK_V3 = replace(
-    DEEPSEEK_V2, name="deepseek-v3", config=DeepSeekV3Config, build=deepseek_v3, keys=V3_KEYS,
+    DEEPSEEK_V2, name="deepseek-v3", config=DeepSeekV3Config,
+    build=partial(deepseek, router=SigmoidRouter), keys=V3_KEYS,
     presets={"deepseek-v3": DeepSeekV3Config(rope_scaling=YARN_V3)},
     tiny=DeepSeekV3Config(**TINY, q_rank=16), model_types=("deepseek_v3",),
     heads={

@@ -8,6 +8,7 @@ From LSTM to GRU:  two gates instead of three, no cell
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived
@@ -50,18 +51,6 @@ def stack_layers(c: RecurrentConfig, layer: type[Recurrence]) -> LM:
     return LM(Embedding(c.vocab, c.table_dim, dropout=c.dropout), Stack(blocks), recurrent_head(c))
 
 
-def rnn(c: RecurrentConfig) -> LM:
-    return stack_layers(c, RNN)
-
-
-def lstm(c: RecurrentConfig) -> LM:
-    return stack_layers(c, LSTM)
-
-
-def gru(c: RecurrentConfig) -> LM:
-    return stack_layers(c, GRU)
-
-
 def same_names(*names: str) -> list[tuple[str, str]]:
     """A table for models that were never published elsewhere: our names are the published ones."""
     return [(name, name) for name in names]
@@ -77,21 +66,21 @@ HEADS = ("lm", "classify", "tag", "none")
 TINY = RecurrentConfig(vocab=128, dim=32, layers=2, dropout=0.1)
 
 RNN_LM = Family(
-    "rnn", RecurrentConfig, rnn, NAMES, same_keys(RecurrentConfig),
+    "rnn", RecurrentConfig, partial(stack_layers, layer=RNN), NAMES, same_keys(RecurrentConfig),
     presets={"rnn-char": RecurrentConfig(vocab=128, dim=100, layers=1, dropout=0.0)},
     tiny=TINY, objective="next_token", heads={kind: f"heedful-rnn-{kind}" for kind in HEADS},
     paper="Elman 1990, Finding Structure in Time; Mikolov et al. 2010",
 )  # fmt: skip
 
 LSTM_LM = Family(
-    "lstm", RecurrentConfig, lstm, NAMES, same_keys(RecurrentConfig),
+    "lstm", RecurrentConfig, partial(stack_layers, layer=LSTM), NAMES, same_keys(RecurrentConfig),
     presets={"lstm-wikitext2": RecurrentConfig(tied=True)},
     tiny=TINY, objective="next_token", heads={kind: f"heedful-lstm-{kind}" for kind in HEADS},
     paper="Hochreiter and Schmidhuber 1997; Zaremba et al. 2014, arXiv 1409.2329",
 )  # fmt: skip
 
 GRU_LM = Family(
-    "gru", RecurrentConfig, gru, NAMES, same_keys(RecurrentConfig),
+    "gru", RecurrentConfig, partial(stack_layers, layer=GRU), NAMES, same_keys(RecurrentConfig),
     presets={}, tiny=TINY, objective="next_token", heads={kind: f"heedful-gru-{kind}" for kind in HEADS},
     paper="Cho et al. 2014, arXiv 1406.1078",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a run shows while it works, on stderr: a bar on a terminal, else a line of key=value every 10 s."""
+"""Progress of a run on stderr: a bar on a terminal, else a line of key=value every 10 s."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class FinetuneRequest:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What to evaluate on, and how."""
+    """The files to evaluate a model on, and how they are read."""
 
     files: Annotated[
         Sequence[str], Option("A text, a table, or two files with parallel lines.", metavar="DATA…")

@@ -41,7 +41,7 @@ Like = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, shared out over pro
 def optimiser_tensors(
     model: nn.Module, optimisers: Sequence[Optimizer], gather: Callable[[Tensor], Tensor] = lambda t: t
 ) -> dict[str, Tensor]:
-    """The optimisers' state by parameter name, as plain tensors; `gather` collects what is shared out."""
+    """Return the optimisers' state by parameter name; `gather` collects what is shared out."""
     names = {id(p): n for n, p in model.named_parameters()}
     out: dict[str, Tensor] = {}
     for i, optimiser in enumerate(optimisers):
@@ -143,12 +143,12 @@ def make_room(folder: Path) -> None:
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is kept."""
+    """Return the folder of a step's checkpoint."""
     return folder / "checkpoints" / f"step-{step:06d}"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """All whole checkpoints of a run, the oldest first."""
+    """Return all whole checkpoints of a run, the oldest first."""
     paths = [p for p in (folder / "checkpoints").glob("step-*") if p.name.removeprefix("step-").isdigit()]
     return sorted(paths, key=lambda p: int(p.name.removeprefix("step-")))
 
@@ -172,7 +172,7 @@ def tidy_checkpoints(folder: Path, keep: int, best: Path | None = None) -> None:
 
 
 def read_pointer(pointer: Path) -> Path | None:
-    """The checkpoint a pointer file names, if both are there."""
+    """Return the checkpoint that a pointer file names, or None if either is missing."""
     if not pointer.is_file():
         return None
     try:
@@ -183,7 +183,7 @@ def read_pointer(pointer: Path) -> Path | None:
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a run; None if there is none."""
+    """Return the newest whole checkpoint of a run, or None."""
     named = read_pointer(folder / "last.json")
     if named is not None:
         return named
@@ -192,7 +192,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def of_run(name: str | Path) -> str | Path:
-    """What the folder of a run stands for: its best checkpoint, else its last. Other names are left alone."""
+    """Return the best checkpoint of a run's folder, else its last; return any other name as it is."""
     folder = Path(name)
     if not (folder / "checkpoints").is_dir():
         return name
@@ -200,7 +200,7 @@ def of_run(name: str | Path) -> str | Path:
 
 
 def read_training(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint says of its run: step, loss, config, data."""
+    """Return the training.json of a checkpoint: step, loss, config, fingerprint of the data."""
     try:
         training: dict[str, Any] = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))
         return {"step": int(training["step"]), **{key: training[key] for key in ("loss", "config", "data")}}
@@ -234,14 +234,14 @@ def check_resumable(path: Path, training: Mapping[str, Any], config: Any, finger
 
 
 def instead(checkpoint: Path) -> str:
-    """What to do about a checkpoint that cannot be read: earlier ones are taken once it is gone."""
+    """Return the hint for a checkpoint that cannot be read: earlier ones are taken once it is gone."""
     earlier = [path for path in list_checkpoints(checkpoint.parent.parent) if path != checkpoint]
     way = f"the run goes on from {earlier[-1].name}" if earlier else "the run begins anew"
     return f"remove that folder, and {way}"
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a side file, in memory of their own: a mapped file keeps its disk space when removed."""
+    """Return the tensors of a file in memory of their own: a mapped file would keep its disk space."""
     if not path.is_file():
         raise NotFound(f"{path} is not there", hint=instead(path.parent))
     try:

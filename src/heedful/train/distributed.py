@@ -78,7 +78,7 @@ class Processes:
         """Share out again what a forward pass has gathered and no backward pass will let go."""
 
     def gather_weights(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """For as long as it lasts, process 0 sees whole weights."""
+        """Give process 0 whole weights while a `with` lasts."""
         return contextlib.nullcontext()
 
     def run_on_first(self, function: Callable[[], T]) -> T | None:
@@ -86,7 +86,7 @@ class Processes:
         return function()
 
     def any_process(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Return whether the flag is set in any process."""
         return flag
 
 

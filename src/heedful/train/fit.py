@@ -204,19 +204,19 @@ class TrainingRun:
         return loss, norm, dict(zip(shown[0], values, strict=True))
 
     def _forget(self) -> None:
-        """Let the gradients go."""
+        """Free the gradients."""
         for optimiser in self.optimisers:
             optimiser.zero_grad(set_to_none=True)
 
     def check(self, step: Step | None) -> None:
-        """Stop a run whose loss or gradient is no number, and say where it was still good."""
+        """Raise DivergedError if the loss or the gradient of a step is not finite."""
         if step is None or step._finite:
             return
         bad = f"the norm of the gradient is {step.grad_norm}"
         self.divergence_error(step, bad if math.isfinite(step.loss) else f"the loss is {step.loss}")
 
     def divergence_error(self, step: Step, quantity: str) -> None:
-        """Raise what a run ends with that has lost its way."""
+        """Raise DivergedError with the last good checkpoint as its hint."""
         last = store.newest(Path(self.config.folder)) if self.config.folder is not None else None
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
         raise DivergedError(
@@ -256,7 +256,7 @@ class TrainingRun:
 
     @contextlib.contextmanager
     def locked_folder(self) -> Iterator[None]:
-        """Make the folder of the run, if it has one, and let no other run into it meanwhile."""
+        """Make the folder of the run, if it has one, and lock it."""
         if self.config.folder is None:
             yield
             return
@@ -270,7 +270,7 @@ class TrainingRun:
             lock.release()
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint, if asked to and if there is one."""
+        """Continue from the newest checkpoint, if there is one and the config allows it."""
         if self.config.folder is None:
             return
         path = store.newest(Path(self.config.folder))
@@ -306,5 +306,5 @@ def seed(value: int, device: torch.device) -> None:
 
 
 def _mix(seed: int, step: int) -> int:
-    """A seed of its own for every step."""
+    """Return the seed of a step."""
     return (seed * 1_000_003 + step * 7919 + 12345) % (2**63 - 1)

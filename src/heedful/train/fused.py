@@ -39,7 +39,7 @@ class FusedMLP(MLP):
 
 
 def fuse(model: nn.Module) -> int:
-    """Swap in, in place, what is faster; how many parts there were is given back."""
+    """Replace parts by faster ones in place; return how many were replaced."""
     count = 0
     for module in model.modules():
         if type(module) is Attention and alike(module.q, module.k, module.v):
@@ -50,7 +50,7 @@ def fuse(model: nn.Module) -> int:
 
 
 def alike(*layers: nn.Linear, has_bias: bool = False) -> bool:
-    """Whether all are plain layers and all have a bias; or, unless they must, none has."""
+    """Return whether all layers are plain and all have a bias, or, unless `has_bias`, none has."""
     have = {m.bias is not None for m in layers}
     return all(type(m) is nn.Linear for m in layers) and (
         have == {True} or (have == {False} and not has_bias)

@@ -27,7 +27,7 @@ MAX_GRAPHS = 64  # shapes that are recorded; what has another one is done plainl
 
 
 class StepRecorder(Protocol):
-    """What records work, and the place where it is done."""
+    """A recorder of steps, and the stream that they run on."""
 
     def on_stream(self) -> AbstractContextManager[None]:
         """A context: inside, work is done where it can be recorded; afterwards its results may be used."""
@@ -114,18 +114,18 @@ class GraphedStep:
 
 
 def batch_tensors(batch: Batch) -> dict[str, Tensor]:
-    """Every tensor of a batch by name."""
+    """Return every tensor of a batch by name."""
     own = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "extra"}
     return {name: t for name, t in (own | dict(batch.extra)).items() if t is not None}
 
 
 def batch_shapes(batch: Batch) -> tuple[object, ...]:
-    """What must be equal for a recorded graph to serve."""
+    """Return the names, shapes and types that a recorded graph was made for."""
     return tuple((name, t.shape, t.dtype) for name, t in sorted(batch_tensors(batch).items()))
 
 
 def copy_batch(target: Batch, new: Batch) -> None:
-    """Put a batch's values where the graph reads them."""
+    """Copy a batch into the tensors that the graph reads."""
     values = batch_tensors(new)
     for name, t in batch_tensors(target).items():
         t.copy_(values[name], non_blocking=True)

@@ -1,4 +1,4 @@
-"""What a model is trained for: functions of a model and a batch.
+"""Objectives of training: functions of a model and a batch.
 
 An objective gives terms. A term is a *sum* and says what it is to be divided by (answers, rows or tokens);
 `fit` divides by the count of the whole accumulated batch, on all processes together, so that splitting a
@@ -41,13 +41,13 @@ Objective = Callable[[Model, Batch], dict[str, Term]]
 
 
 def counts(batch: Batch) -> dict[Per, int]:
-    """What each kind of term is divided by, for this batch."""
+    """Return the labels, rows and tokens of a batch, by which its terms are divided."""
     tokens = batch.tokens.numel() if batch.valid is None else int(batch.valid.sum())
     return {"label": batch.label_count, "row": len(batch), "token": tokens}
 
 
 def hidden(model: Model, batch: Batch) -> Tensor:
-    """The hidden states that face the labels: of the one stack, or of the decoder."""
+    """Return the hidden states at the labels: of the one stack, or of the decoder."""
     if isinstance(model, Seq2Seq):
         if batch.target is None:
             raise InputError(
@@ -64,7 +64,7 @@ def hidden(model: Model, batch: Batch) -> Tensor:
 
 
 def batch_labels(batch: Batch) -> Tensor:
-    """The labels, or an error that says which data has them."""
+    """Return the labels, or raise InputError that says which data has them."""
     if batch.labels is None:
         raise InputError(
             "this objective needs labels and the batch has none",
@@ -74,7 +74,7 @@ def batch_labels(batch: Batch) -> Tensor:
 
 
 def extra_of(batch: Batch, name: str) -> Tensor:
-    """What a row has beside its words, or an error that says which data has it."""
+    """Return a value of every row (label, score …), or raise InputError that says which data has it."""
     if name not in batch.extra:
         raise InputError(
             f"this objective needs a {name!r} of every row and the batch has none",
@@ -305,7 +305,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def objective(name: str | Objective) -> Objective:
-    """An objective by its name; a function is taken as it is."""
+    """Return an objective by its name; a function is returned as it is."""
     if callable(name):
         return name
     if name not in OBJECTIVES:

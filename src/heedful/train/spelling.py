@@ -18,7 +18,7 @@ ORDERS = (3, 4, 5)
 
 
 def grams(token: str, orders: Sequence[int] = ORDERS) -> list[str]:
-    """Its runs of so many characters, the ends of the word marked: "cat" → <ca cat at> <cat cat> <cat>"""
+    """Return the n-grams of a token with its ends marked: "cat" → <ca cat at> <cat cat> <cat>"""
     begins = not token.startswith(CONTINUES)
     marked = "<" * begins + token.removeprefix(CONTINUES) + ">"
     return [marked[i : i + n] for n in orders for i in range(len(marked) - n + 1)]
@@ -51,7 +51,7 @@ class SpelledEmbedding(nn.Module):
 
 
 def check_spelling(model: Model, token: nn.Embedding, buckets: int) -> None:
-    """One clear error for a model whose table cannot be learnt so."""
+    """Raise ConfigError for a model whose table cannot be learnt by its spelling."""
     if buckets < 1:
         raise ConfigError(f"buckets={buckets} must be at least 1")
     if model.tokenizer is None:
@@ -71,7 +71,7 @@ def check_spelling(model: Model, token: nn.Embedding, buckets: int) -> None:
 
 @contextmanager
 def spell_embedding(model: Model, *, buckets: int = 40_000, std: float = 0.1) -> Iterator[None]:
-    """While it lasts the table of a model is learnt as E = W + S Z; afterwards E is a plain table again.
+    """Learn the token table of a model as E = W + S Z while a `with` lasts; afterwards E is a plain table.
 
     For small data: rare words, and pieces of unseen ones, learn from those that share their letters.
     The roles ([PAD], [MASK] …) have no spelling. A run in it takes no folder: save the model when it is over.

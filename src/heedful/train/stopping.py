@@ -48,7 +48,7 @@ class EarlyStopping:
             raise ConfigError(f"least={self.least} must not be negative")
 
     def better(self, value: float) -> bool:
-        """Take note of an evaluation; whether it is the best so far. No number is never better."""
+        """Note an evaluation; return whether it is the best so far. NaN never is."""
         self.seen.append(value)
         gain = math.inf if self.best is None else (value - self.best if self.highest else self.best - value)
         if not math.isnan(value) and gain > self.least:
@@ -59,7 +59,7 @@ class EarlyStopping:
 
     @property
     def stop(self) -> bool:
-        """Whether it is time."""
+        """Whether the patience is spent."""
         return self.waited >= self.patience
 
 

@@ -129,7 +129,7 @@ def test_the_summariser_is_asked_as_the_pipeline_asks(tokenizer: Any) -> None:
     model.tokenizer = copy.copy(tokenizer)
     model.tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}: {{ m.content }}>{% endfor %}"
     task = summariser(model)
-    said = task.chat_request("Two cats met.")
+    said = task.request.replace("{text}", "Two cats met.")
     asked = task.prompt_template.replace("{text}", "Two cats met.")
     assert asked == model.tokenizer.chat([{"role": "user", "content": said}]) != said
 

@@ -21,9 +21,9 @@ from heedful.tasks.likelihood import (
     Continuations,
     TextScore,
     common_prefix_length,
-    plain_ids,
     score_continuations,
     split_texts,
+    text_ids,
 )
 
 BLOCK_ROWS = 512  # rows sorted by length together
@@ -44,9 +44,8 @@ def iterate_blocks(rows: Iterable[Mapping[str, Any]], *fields: str) -> Iterator[
 
 def continuations_of(model: Model, prompt: str, endings: Sequence[str]) -> Continuations:
     """Return endings behind the prompt they share, each tokenised with it as one text."""
-    ids = plain_ids(model)
-    whole = [ids(prompt + ending) for ending in endings]
-    return split_texts(model, whole, common_prefix_length([ids(prompt), *whole], keep=0))
+    whole = [text_ids(model, prompt + ending) for ending in endings]
+    return split_texts(model, whole, common_prefix_length([text_ids(model, prompt), *whole], keep=0))
 
 
 def lambada(model: Model, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -94,11 +93,11 @@ def blimp(
 
     Sentences follow the token that begins a text, or `first`. Two that are the same are no success.
     """
-    ids = plain_ids(model)
     by: dict[str, list[bool]] = defaultdict(list)
     fields: dict[str, set[str]] = defaultdict(set)
     for block in iterate_blocks(rows, "good", "bad", "uid"):
-        groups = [split_texts(model, [ids(row["good"]), ids(row["bad"])], first=first) for row in block]
+        pairs = [[text_ids(model, row[name]) for name in ("good", "bad")] for row in block]
+        groups = [split_texts(model, pair, first=first) for pair in pairs]
         for row, (good, bad) in zip(block, score_continuations(model, groups), strict=True):
             by[row["uid"]].append(good.total > bad.total)
             fields[row.get("field", "all").replace("/", "_")].add(row["uid"])  # BLiMP spells one in two ways

@@ -86,12 +86,8 @@ def log_probability(
     if isinstance(model, Seq2Seq):
         sources = [source] if isinstance(source, str) else list(source or ())
         if len(sources) != len(texts):
-            raise InputError(
-                (
-                    f"an encoder-decoder scores a text given a source; got {len(sources)} for {len(texts)}: "
-                    "pass source="
-                ),
-            )
+            given = f"got {len(sources)} for {len(texts)}"
+            raise InputError(f"an encoder-decoder scores a text given a source; {given}", hint="pass source=")
         groups = [
             Continuations(source_ids(model, s), [target_ids(model, t)])
             for s, t in zip(sources, texts, strict=True)
@@ -102,7 +98,7 @@ def log_probability(
             "source= is for encoder-decoders", hint="put it before the text and use rank(model, source, …)"
         )
     else:
-        rows = [plain_ids(model)(one) for one in texts]
+        rows = [text_ids(model, one) for one in texts]
         if is_masked(model):
             found = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in rows])
         else:
@@ -126,8 +122,8 @@ def rank(
     if isinstance(model, Seq2Seq):
         group = Continuations(source_ids(model, prompt), [target_ids(model, c) for c in candidates])
         return rank_candidates(candidates, score_continuations(model, [group])[0], by)
-    whole = [plain_ids(model)(prompt + c) for c in candidates]
-    before = plain_ids(model)(prompt) if prompt else []
+    whole = [text_ids(model, prompt + c) for c in candidates]
+    before = text_ids(model, prompt) if prompt else []
     if is_masked(model):
         same = [min(common_prefix_length([before, ids], keep=0), len(ids) - 1) for ids in whole]
         rows = [(ids, range(at, len(ids))) for ids, at in zip(whole, same, strict=True)]
@@ -161,7 +157,7 @@ def infill(
         )  # fmt: skip
         found = score_continuations(model, [group])[0]
     else:
-        whole = list(map(plain_ids(model), filled))
+        whole = [text_ids(model, one) for one in filled]
         if is_masked(model):
             found = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in whole])
         else:
@@ -221,24 +217,19 @@ def is_masked(model: Model) -> bool:
     return isinstance(model, LM) and not model.causal
 
 
-def plain_ids(model: Model) -> Callable[[str], list[int]]:
-    """Return the function from text to ids without special tokens; a text must have some."""
-
-    def ids(text: str) -> list[int]:
-        found: list[int] = model.tokenizer.encode(text, special=False)
-        if not found:
-            raise InputError(f"{text!r} has no token", hint="there is nothing to score")
-        return found
-
+def text_ids(model: Model, text: str) -> list[int]:
+    """Return a text as ids without special tokens; raise InputError if it has none."""
     is_masked(model)
-    return ids
+    found: list[int] = model.tokenizer.encode(text, special=False)
+    if not found:
+        raise InputError(f"{text!r} has no token", hint="there is nothing to score")
+    return found
 
 
 def source_ids(model: Model, text: str) -> list[int]:
     """Return a source as encoder-decoders read it in training: with its end token."""
-    is_masked(model)
-    tokenizer = model.tokenizer
-    return find_template(tokenizer, end=True).wrap(plain_ids(model)(text)).tolist()
+    ids = text_ids(model, text)
+    return find_template(model.tokenizer, end=True).wrap(ids).tolist()
 
 
 def target_ids(model: Seq2Seq, text: str) -> list[int]:

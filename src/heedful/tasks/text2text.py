@@ -21,13 +21,10 @@ from heedful.tasks.examples import Examples
 from heedful.tasks.generation import GENERATION_BATCH_SIZE, GeneratingTask, clean_text, wants_ids
 from heedful.tasks.model_inputs import Truncated, map_inputs, truncates
 from heedful.tasks.task import TrainingDefaults
-from heedful.tasks.text_pairs import TrainableGeneration, task_prefix
+from heedful.tasks.text_pairs import BLANK, TrainableGeneration, task_prefix
 
 # For every kind of model max_length and min_length count new tokens alone.
 NEW_LENGTHS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
-
-SUMMARY_REQUEST = "Summarize the following text in one or two sentences.\n\n{text}"  # in a conversation
-SUMMARY_PROMPT = "{text}\nTL;DR:"  # of one that continues texts   (Radford et al. 2019 §3.6)
 
 
 class Text2Text(GeneratingTask):
@@ -36,6 +33,8 @@ class Text2Text(GeneratingTask):
     needs: ClassVar[str] = "a model that writes"
     key: ClassVar[str] = "generated"
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 256}
+    request: ClassVar[str] = BLANK  # the message to a model that converses
+    plain_prompt: ClassVar[str] = BLANK  # the prompt of one that continues texts
 
     def predict(
         self,
@@ -103,19 +102,10 @@ class Text2Text(GeneratingTask):
 
     def decoder_prompt(self, text: str) -> list[int]:
         """Return the prompt of a decoder for this task."""
-        if template := self.model.hf_config.get("task_prompt"):
-            return self.tokenizer.encode(str(template).replace("{text}", text))
-        if self.tokenizer.chat_template is not None:
-            return self.chat_ids([{"role": "user", "content": self.chat_request(text)}])
-        return self.tokenizer.encode(self.plain_prompt(text))
-
-    def chat_request(self, text: str) -> str:
-        """Return the user's message to a model that converses."""
-        return text
-
-    def plain_prompt(self, text: str) -> str:
-        """Return the prompt of a model that only continues texts."""
-        return text
+        template = self.model.hf_config.get("task_prompt")
+        if template is None and self.tokenizer.chat_template is not None:
+            return self.chat_ids([{"role": "user", "content": self.request.replace(BLANK, text)}])
+        return self.tokenizer.encode(str(template or self.plain_prompt).replace(BLANK, text))
 
 
 class Summarization(Text2Text, TrainableGeneration):
@@ -123,38 +113,36 @@ class Summarization(Text2Text, TrainableGeneration):
 
     key = "summary"
     default_generation: ClassVar[Mapping[str, Any]] = {"max_new_tokens": 128}
+    request: ClassVar[str] = "Summarize the following text in one or two sentences.\n\n{text}"
+    plain_prompt: ClassVar[str] = "{text}\nTL;DR:"  # Radford et al. 2019 §3.6
     command, writers = "summarize", "an encoder-decoder or a decoder, such as smollm2-135m-instruct"
     file_kinds = ("table", "lines")
     training = TrainingDefaults(lr=5e-5, lora_lr=5e-4, epochs=3, length=512, batch=8, steps=200)
     roles: ClassVar[Mapping[str, Role]] = {"text": Role("--text", LONG), "summary": Role("--label", SUMMARY)}
     text_scores = staticmethod(rouge)
 
-    def chat_request(self, text: str) -> str:
-        return SUMMARY_REQUEST.replace("{text}", text)
-
-    def plain_prompt(self, text: str) -> str:
-        return SUMMARY_PROMPT.replace("{text}", text)
-
     @classmethod
     def attach_head(cls, model: Model, train: Examples, seed: int) -> tuple[Model, str]:
         """Return the model as it is; config.json keeps the prompt that a decoder learns with."""
         if isinstance(model, LM):
-            model.hf_config["task_prompt"] = str(model.hf_config.get("task_prompt") or summary_prompt(model))
+            model.hf_config["task_prompt"] = str(
+                model.hf_config.get("task_prompt") or cls.learnt_prompt(model)
+            )
         return super().attach_head(model, train, seed)
+
+    @classmethod
+    def learnt_prompt(cls, model: Model) -> str:
+        """Return a decoder's prompt: a message if it converses, else "TL;DR:" as for GPT-2."""
+        tokenizer = model.tokenizer
+        if tokenizer.chat_template is None:
+            return cls.plain_prompt
+        text: str = tokenizer.chat([{"role": "user", "content": cls.request}])
+        first = tokenizer.tokens(find_template(tokenizer).before)  # which encoding will put there itself
+        return text.removeprefix("".join(first))
 
     @property
     def prompt_template(self) -> str:
         return str(self.model.hf_config["task_prompt"])
-
-
-def summary_prompt(model: Model) -> str:
-    """Return a decoder's prompt for a summary: a message if it converses, else "TL;DR:" as for GPT-2."""
-    tokenizer = model.tokenizer
-    if tokenizer.chat_template is None:
-        return SUMMARY_PROMPT
-    text: str = tokenizer.chat([{"role": "user", "content": SUMMARY_REQUEST}])
-    first = tokenizer.tokens(find_template(tokenizer).before)  # which encoding will put there itself
-    return text.removeprefix("".join(first))
 
 
 class Translation(TrainableGeneration):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,17 +20,6 @@ COSINE_SCALE = 20.0
 
 # By the kind of head. The first is transformers' own; cosines are better with the subject named as such.
 TEMPLATES = {"classify": "This example is {}.", "none": "This text is about {}."}
-
-
-@dataclass(frozen=True)
-class Hypotheses:
-    """One hypothesis for each label and one for no label; how texts are judged beside them."""
-
-    texts: list[str]
-    blank: str
-    independent: bool  # whether each label is judged alone
-    truncation: Any
-    batch_size: int
 
 
 class ZeroShot(Task):
@@ -80,20 +68,18 @@ class ZeroShot(Task):
         """
         names = parse_labels(candidate_labels)
         template = hypothesis_template or TEMPLATES[self.model.config.head]
-        hypotheses = Hypotheses(
-            [_fill_template(template, name) for name in names],
-            _fill_template(template, ""),
-            multi_label or len(names) == 1,
-            truncation,
-            batch_size,
-        )
-        judge = self.entailment_scores if self.model.config.head == "classify" else self.cosine_scores
+        hypotheses = [_fill_template(template, name) for name in names]
+        independent = multi_label or len(names) == 1  # each label is judged alone
+        by_entailment = self.model.config.head == "classify"
+        judge = self.entailment_scores if by_entailment else self.cosine_scores
+        blank = [] if by_entailment else [_fill_template(template, "")]
 
         def predict_batch(texts: list[str]) -> list[dict[str, Any]]:
             if "" in texts:
                 raise InputError(f"input {texts.index('')} is empty", hint="give a text to be judged")
             found = []
-            for text, scores in zip(texts, judge(texts, hypotheses), strict=True):  # (labels,) for each text
+            judged = judge(texts, [*hypotheses, *blank], independent, truncation, batch_size)
+            for text, scores in zip(texts, judged, strict=True):  # (labels,) for each text
                 order = scores.argsort(descending=True, stable=True).tolist()
                 ranked = {"labels": [names[i] for i in order], "scores": [float(scores[i]) for i in order]}
                 found.append({"sequence": text, **ranked})
@@ -101,29 +87,28 @@ class ZeroShot(Task):
 
         return map_inputs(sequences, predict_batch, batch_size)
 
-    def entailment_scores(self, texts: list[str], hypotheses: Hypotheses) -> Tensor:
+    def entailment_scores(
+        self, texts: list[str], hypotheses: list[str], independent: bool, truncation: Any, batch_size: int
+    ) -> Tensor:
         """Return (texts, labels) by a classifier of entailment."""
-        pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses.texts]
-        tokenized = self.tokenize(pairs, truncation=hypotheses.truncation)
-        found = self.forward(tokenized, batch_size=hypotheses.batch_size)
-        logits = torch.stack(found).unflatten(0, (len(texts), len(hypotheses.texts)))
+        pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
+        found = self.forward(self.tokenize(pairs, truncation=truncation), batch_size=batch_size)
+        logits = torch.stack(found).unflatten(0, (len(texts), len(hypotheses)))
         yes = entailment_class(self.model)
         assert yes is not None
         no = -1 if yes == 0 else 0  # where every published classifier of entailment keeps contradiction
-        if hypotheses.independent:
-            return logits[..., [no, yes]].softmax(-1)[..., 1]
-        return logits[..., yes].softmax(-1)
+        return logits[..., [no, yes]].softmax(-1)[..., 1] if independent else logits[..., yes].softmax(-1)
 
-    def cosine_scores(self, texts: list[str], hypotheses: Hypotheses) -> Tensor:
-        """Return (texts, labels) by the cosines of a sentence encoder."""
+    def cosine_scores(
+        self, texts: list[str], hypotheses: list[str], independent: bool, truncation: Any, batch_size: int
+    ) -> Tensor:
+        """Return (texts, labels) by the cosines of a sentence encoder; the last hypothesis is of none."""
         x = sentence_vectors(
-            self, [*texts, *hypotheses.texts, hypotheses.blank],
-            truncation=truncates(hypotheses.truncation), batch_size=hypotheses.batch_size,
-        )  # fmt: skip
+            self, [*texts, *hypotheses], truncation=truncates(truncation), batch_size=batch_size
+        )
         cosines = x[: len(texts)] @ x[len(texts) :].T * COSINE_SCALE
-        if hypotheses.independent:
-            return (cosines[:, :-1] - cosines[:, -1:]).sigmoid()
-        return cosines[:, :-1].softmax(-1)
+        labels, none = cosines[:, :-1], cosines[:, -1:]
+        return (labels - none).sigmoid() if independent else labels.softmax(-1)
 
 
 def entailment_class(model: Model) -> int | None:

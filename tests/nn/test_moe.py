@@ -17,6 +17,7 @@ from heedful.nn.moe import (
     Router,
     SigmoidRouter,
     SoftmaxRouter,
+    best_method,
     experts_batched,
     experts_grouped,
     experts_one_by_one,
@@ -51,12 +52,13 @@ def test_the_fast_ways_equal_the_loop_also_in_gradients(
     way: ExpertMethod, tokens: int, dtype: torch.dtype
 ) -> None:
     experts, x = make_experts().to(dtype), torch.randn(tokens, D, dtype=dtype, requires_grad=True)
-    assert groupable(x, experts)
+    matrices = experts.matrices("cpu")
+    assert groupable(x, matrices)
     weights, chosen = chosen_at_random(tokens)
     weights.requires_grad_()
     everything = [x, weights, *experts.parameters()]
     grad = torch.randn(tokens, D, dtype=dtype)
-    slow, fast = experts_one_by_one(experts, x, weights, chosen), way(experts, x, weights, chosen)
+    slow, fast = experts_one_by_one(matrices, x, weights, chosen), way(matrices, x, weights, chosen)
     limit = 1e-5 if dtype == torch.float32 else 0.1
     assert fast.dtype == dtype
     assert (fast - slow).abs().max() <= limit
@@ -66,11 +68,30 @@ def test_the_fast_ways_equal_the_loop_also_in_gradients(
 
 
 def test_the_way_follows_from_size_and_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.zeros(4, D)
-    assert make_experts().best_method(x) is experts_batched
+    x, method = torch.zeros(4, D), lambda x, **sizes: best_method(make_experts(**sizes).matrices("cpu"), x)
+    assert method(x) is experts_batched
     monkeypatch.setattr("heedful.nn.moe.SMALL", 0)
-    assert make_experts().best_method(x) is experts_grouped
-    assert make_experts(dim=15).best_method(x) is experts_one_by_one
+    assert method(x) is experts_grouped
+    assert method(x, dim=15) is experts_one_by_one
+
+
+def test_autocast_groups_what_it_narrows_and_gives_the_gradients_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Matrices stay float32, as in training: they are multiplied in bfloat16, by the grouped product."""
+    monkeypatch.setattr("heedful.nn.moe.SMALL", 0)
+    experts, (weights, chosen) = make_experts(), chosen_at_random(23)
+    x, found, grad = torch.randn(23, D, requires_grad=True), [], torch.randn(23, D)
+    for narrow in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            method = best_method(experts.matrices("cpu"), x.bfloat16() if narrow else x)
+            y = experts(x, weights, chosen)
+        assert method is experts_grouped
+        assert y.dtype == torch.float32
+        found.append((y, *torch.autograd.grad(y, [x, *experts.parameters()], grad)))
+    for wide, narrow in zip(*found, strict=True):
+        assert narrow.dtype == torch.float32
+        assert (narrow - wide).norm() <= 0.02 * wide.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["grouped", "batched"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -147,22 +148,42 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """Σ over the chosen experts of weight · expert(x): x (N, D), weights and chosen (N, k)."""
-        return self.best_method(x)(self, x, weights, indices)
+        matrices = self.matrices(x.device.type)
+        rows = x.to(matrices.gate.dtype)
+        return best_method(matrices, rows)(matrices, rows, weights, indices).to(x.dtype)
 
-    def best_method(self, x: Tensor) -> ExpertMethod:
-        """The fastest of the three for this input; a traced one may not depend on who chose whom."""
-        if len(x) * self.gate.numel() <= SMALL:
-            return experts_batched
-        if groupable(x, self):
-            return experts_grouped
-        traced = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
-        return experts_batched if traced else experts_one_by_one
-
-
-ExpertMethod = Callable[[Experts, Tensor, Tensor, Tensor], Tensor]
+    def matrices(self, device: str) -> ExpertMatrices:
+        """The stacks in the type they are multiplied in: autocast knows no grouped product."""
+        stacks = self.gate, self.up, self.down
+        if torch.is_autocast_enabled(device):
+            gate, up, down = (stack.to(torch.get_autocast_dtype(device)) for stack in stacks)
+            return ExpertMatrices(self.act, gate, up, down)
+        return ExpertMatrices(self.act, *stacks)
 
 
-def experts_one_by_one(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+class ExpertMatrices(NamedTuple):
+    """What computes the experts: the activation, gate and up (E, F, D), down (E, D, F)."""
+
+    act: Activation
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+ExpertMethod = Callable[[ExpertMatrices, Tensor, Tensor, Tensor], Tensor]
+
+
+def best_method(experts: ExpertMatrices, x: Tensor) -> ExpertMethod:
+    """The fastest of the three for this input; a traced one may not depend on who chose whom."""
+    if len(x) * experts.gate.numel() <= SMALL:
+        return experts_batched
+    if groupable(x, experts):
+        return experts_grouped
+    traced = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    return experts_batched if traced else experts_one_by_one
+
+
+def experts_one_by_one(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """The definition: y_t = Σ_{e chosen by t} w_te · down_e(act(gate_e x_t) ⊙ up_e x_t), one by one."""
     y = torch.zeros_like(x)
     for e in indices.unique().tolist():
@@ -174,7 +195,7 @@ def experts_one_by_one(experts: Experts, x: Tensor, weights: Tensor, indices: Te
     return y
 
 
-def experts_batched(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+def experts_batched(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """Every expert on every token, most with weight 0: wasteful, but three products of fixed shape."""
     hidden = experts.act(x @ experts.gate.mT) * (x @ experts.up.mT)  # (E, N, F)
     out = hidden @ experts.down.mT  # (E, N, D)
@@ -182,7 +203,7 @@ def experts_batched(experts: Experts, x: Tensor, weights: Tensor, indices: Tenso
     return torch.einsum("ne,end->nd", share, out.to(share.dtype)).to(x.dtype)
 
 
-def experts_grouped(experts: Experts, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+def experts_grouped(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
     """Tokens sorted by expert, then one product over unequal groups of rows per matrix."""
     N, k = indices.shape
     expert, order = indices.flatten().sort(stable=True)  # (N·k,)
@@ -199,7 +220,7 @@ def _product(rows: Tensor, matrix: Tensor, ends: Tensor) -> Tensor:
     return F.grouped_mm(rows, matrix.mT, offs=ends)
 
 
-def groupable(x: Tensor, experts: Experts) -> bool:
+def groupable(x: Tensor, experts: ExpertMatrices) -> bool:
     """Whether torch's grouped product takes these: rows of whole 16 bytes, bfloat16 if on a GPU or traced."""
     aligned = all(size * x.element_size() % 16 == 0 for size in experts.gate.shape[1:])
     any_type = x.device.type == "cpu" and not torch.compiler.is_compiling()

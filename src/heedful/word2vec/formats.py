@@ -66,30 +66,26 @@ def write_vectors(path: Path, words: list[str], table: np.ndarray, format: str) 
 def read_vectors(path: Path, format: str | None = None, limit: int | None = None) -> WordsAndTable:
     """Read the words and the table of a word2vec or GloVe file; only the first `limit` words if given."""
     with open_bytes(path, CorruptFile) as file:
-        words, table = _read_stream(file, path, format, limit)
-    check_vectors(path, words, table)
-    return words, table
-
-
-def _read_stream(file: IO[bytes], path: Path, format: str | None, limit: int | None) -> WordsAndTable:
-    first = file.readline(READ_BYTES)
-    size = _parse_header(first)
-    if format is None and stem_path(path).suffix == ".bin":
-        format = "binary"
-    if format == "glove" or (format is None and size is None and not re.fullmatch(rb"-?\d+ -?\d+\s*", first)):
-        return _read_text(chain([first], file), path, None, _count_columns(first, path), limit)
-    if size is None:
-        raise CorruptFile(
-            f"{path}: the first line must be two whole numbers above 0, words and dimensions, not "
-            f"{first[:40]!r}",
-            hint="a file without that line is format='glove'",
-        )
-    count, dim = size
-    sample = file.read(SAMPLE_BYTES)
-    if format == "binary" or (format is None and _looks_binary(sample, dim)):
-        return _read_binary(file, sample, path, count, dim, limit)
-    *lines, tail = sample.split(b"\n")
-    return _read_text(chain(lines, [tail + file.readline()], file), path, count, dim, limit)
+        first = file.readline(READ_BYTES)
+        size = _parse_header(first)
+        if format is None and stem_path(path).suffix == ".bin":
+            format = "binary"
+        if format == "glove" or (
+            format is None and size is None and not re.fullmatch(rb"-?\d+ -?\d+\s*", first)
+        ):
+            return _read_text(chain([first], file), path, None, _count_columns(first, path), limit)
+        if size is None:
+            raise CorruptFile(
+                f"{path}: the first line must be two whole numbers above 0, words and dimensions, not "
+                f"{first[:40]!r}",
+                hint="a file without that line is format='glove'",
+            )
+        count, dim = size
+        sample = file.read(SAMPLE_BYTES)
+        if format == "binary" or (format is None and _looks_binary(sample, dim)):
+            return _read_binary(file, sample, path, count, dim, limit)
+        *lines, tail = sample.split(b"\n")
+        return _read_text(chain(lines, [tail + file.readline()], file), path, count, dim, limit)
 
 
 def _parse_header(line: bytes) -> tuple[int, int] | None:

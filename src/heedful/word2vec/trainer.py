@@ -80,11 +80,6 @@ class TrainingState:
     examples: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     history: list[float] = field(default_factory=list)
 
-    def mean_loss(self) -> float:
-        """Σ loss / examples over the epoch's jobs so far, summed exactly: their order plays no part."""
-        examples = int(self.examples.sum())
-        return math.fsum(self.losses) / examples if examples else math.nan
-
 
 @dataclass(frozen=True)
 class ProgressReport:
@@ -240,12 +235,13 @@ class Trainer:
             if backend.adaptive:
                 group = max(backend.jobs_per_report, min(4 * group, int(group * report_seconds / seconds)))
             before, now = (int(text.words_before[job]) for job in (start, state.job))
+            examples, total = int(state.examples.sum()), math.fsum(state.losses)  # exact in any order
             report = ProgressReport(
                 epoch=state.epoch,
                 words=state.epoch * text.words + now,
                 total=epochs * text.words,
                 words_per_second=(now - before) / seconds,
-                loss=state.mean_loss(),
+                loss=total / examples if examples else math.nan,
                 rate=self.settings.rate_at(text.progress(state.epoch, state.job, epochs)),
                 finished=state.job == jobs,
             )

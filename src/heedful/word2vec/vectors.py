@@ -299,7 +299,9 @@ class Word2Vec:
                     f"{path} mixes words and numbers and cannot be mapped",
                     hint=f"convert it once: heed word2vec convert {path} {path.with_suffix('.safetensors')}",
                 )
-            return cls(*read_vectors(path, format, limit))
+            words, table = read_vectors(path, format, limit)
+            check_vectors(path, words, table)
+            return cls(words, table)
         tensors, state = load_tensors(path, mmap)
         words, table = unpack_words(path, tensors), tensors["input"]
         if not mmap:

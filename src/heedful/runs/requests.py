@@ -82,7 +82,12 @@ class EvaluationRequest:
         return list(self.files) if len(self.files) > 1 else self.files[0]
 
     def with_columns(self, task: str) -> EvaluationRequest:
-        """Return the request with its columns among the options, under the names the task's builder has."""
+        """Return the request with its columns among the options, under the names the task's builder has.
+
+        A length among the options (--set length=64) is the request's own, unless that is given too.
+        """
         names = {"text": self.text, "score" if task == "regress" else "label": self.label}
         columns = {n: int(v) if v.isdigit() else v for n, v in names.items() if v is not None}
-        return replace(self, options={**self.options, **columns}, text=None, label=None)
+        options = {**self.options, **columns}
+        length = options.pop("length", None)
+        return replace(self, options=options, length=self.length or length, text=None, label=None)

@@ -155,7 +155,7 @@ class Experts(nn.Module):
     def matrices(self, device: str) -> ExpertMatrices:
         """The stacks in the type they are multiplied in: autocast knows no grouped product."""
         stacks = self.gate, self.up, self.down
-        if torch.is_autocast_enabled(device):
+        if device != "meta" and torch.is_autocast_enabled(device):
             gate, up, down = (stack.to(torch.get_autocast_dtype(device)) for stack in stacks)
             return ExpertMatrices(self.act, gate, up, down)
         return ExpertMatrices(self.act, *stacks)

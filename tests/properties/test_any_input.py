@@ -54,7 +54,7 @@ def test_any_value_in_a_published_config_is_read_or_refused(name: str, data: st.
 
 
 @quick
-@given(families, st.integers(1, 5), st.integers(1, 400), st.integers(1, 99), st.booleans())
+@given(families, st.integers(1, 5), st.integers(128, 400), st.integers(1, 99), st.booleans())
 def test_a_config_that_is_written_is_read_back(
     name: str, layers: int, vocab: int, labels: int, classify: bool
 ) -> None:

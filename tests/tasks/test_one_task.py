@@ -52,7 +52,7 @@ def taught(
 ) -> tuple[TrainableTask, Examples]:
     """A task bound to a model that has its head, and examples of it."""
     kind = trainable_tasks()[request.param]
-    examples = kind.read(read_input_file(str(example_file(request.param, tmp_path))), {})
+    examples = kind.read_examples(read_input_file(str(example_file(request.param, tmp_path))), {})
     base = heedful.load(bases["both" if kind.by_loss else "encoder"])
     return bind_task(kind, kind.attach_head(base, examples, 0)[0]), examples
 

@@ -6,14 +6,14 @@ import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from heedful.data.readers import Documents
-from heedful.data.tables import TABLE_KINDS, Column, Table, column_hint, json_text, parse_object, read_objects
+from heedful.data.tables import TABLE_KINDS, Column, Table, json_text, parse_object, read_objects
 from heedful.errors import ConfigError, InputError, nearest
 from heedful.files import expand_paths, open_bytes, read_blocks, read_lines, sha256, stem_path
 
@@ -82,29 +82,21 @@ def read_input_file(path: str, *, encoding: str = "utf-8", header: bool = True) 
     file = expand_paths(path)[0]
     if not file.stat().st_size:
         raise InputError(f"{file} is empty")
-    if encoding.lower() in ("utf-8", "utf8") and marked_utf16(file):
+    with open_bytes(file) as opened:
+        marked = opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as spreadsheets write
+    if marked and encoding.lower() in ("utf-8", "utf8"):
         encoding = "utf-16"
     kind = file_kind(file, encoding)
     if kind != "table":
         return InputFile(file, kind, encoding)
-    table = None if is_json(file) else open_delimited(file, encoding)
+    has_objects = TABLE_KINDS[stem_path(file).suffix.lower()] == "json"
+    table = None if has_objects else open_delimited(file, encoding)
     rows = list(json_rows(file, encoding) if table is None else table_rows(table, header))
     if not rows:
         raise InputError(f"{file} has no rows")
     columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
     names = Counter(table.names if table is not None and header else ())
     return InputFile(file, "table", encoding, columns, rows, frozenset(n for n in names if names[n] > 1))
-
-
-def marked_utf16(path: Path) -> bool:
-    """Return whether a file begins with the byte order mark of UTF-16, which spreadsheets write."""
-    with open_bytes(path) as file:
-        return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
-def is_json(path: Path) -> bool:
-    """Return whether the rows of a table are JSON objects."""
-    return TABLE_KINDS[stem_path(path).suffix.lower()] == "json"
 
 
 def file_kind(path: Path, encoding: str) -> Kind:
@@ -175,57 +167,45 @@ def table_rows(table: Table, header: bool) -> Iterator[Row]:
         yield Row(where.removeprefix(f"{path}, "), dict(zip(names, values, strict=True)))
 
 
-def check_column(source: InputFile, column: str, flag: str) -> str:
-    """Return the column if the file has it; raise InputError with the nearest name if not."""
-    if column not in source.columns:
-        raise InputError(
-            f"{source.path} has no column {column!r} for {flag}", hint=column_hint(column, source.columns)
-        )
-    return column
-
-
 def cell_text(value: Any) -> str:
     """Return a cell as text; "" for a missing one."""
     return "" if value is None else json_text(value)
 
 
-@dataclass(frozen=True)
-class SelectedRows:
-    """The rows that can be used, their cells in the order of the columns, and notes on what was left out."""
+class UnusableRow(Exception):
+    """A row that cannot be used; the message is the reason: "without a label"."""
 
-    cells: list[tuple[str, ...]]
+
+@dataclass(frozen=True)
+class UsableRows:
+    """The rows that can be used, where they stand, and notes on those that were left out."""
+
+    items: list[Any]
     locations: list[str]
     notes: tuple[str, ...]
 
 
-def select_rows(
-    source: InputFile, columns: dict[str, str], check: Callable[[tuple[str, ...]], str] = lambda cells: ""
-) -> SelectedRows:
-    """Take the columns (role → name) of every row; leave out rows where one is empty or `check` objects.
-
-    `check` sees the cells and says what is wrong with them, or nothing.
-    """
-    cells, locations = [], []
-    out: dict[str, list[str]] = {}
-    for row in source.rows:
-        found = tuple(cell_text(row.values.get(name)) for name in columns.values())
-        empty = next((role for role, text in zip(columns, found, strict=True) if not text.strip()), None)
-        reason = f"without a {empty}" if empty is not None else check(found)
-        if reason:
-            out.setdefault(reason, []).append(row.where)
-        else:
-            cells.append(found)
-            locations.append(row.where)
-    if not cells:
-        reason, where = max(out.items(), key=lambda item: len(item[1]))
-        listed = ", ".join(f"{role} = {name!r}" for role, name in columns.items())
-        none = f"{source.path}: none of its {len(source.rows):,} rows can be used"
-        raise InputError(f"{none}: {len(where):,} are {reason}", hint=f"read as {listed}")
-    return SelectedRows(cells, locations, tuple(describe_left_out(reason, where) for reason, where in out.items()))
+def parse_rows(
+    path: Path, rows: Iterable[tuple[str, Any]], parse: Callable[[Any], Any], hint: str, unit: str = "rows"
+) -> UsableRows:
+    """Parse every row, given with its line; those for which `parse` raises UnusableRow are left out."""
+    items, locations = [], []
+    left_out: dict[str, list[str]] = {}
+    for where, row in rows:
+        try:
+            items.append(parse(row))
+            locations.append(where)
+        except UnusableRow as error:
+            left_out.setdefault(str(error), []).append(where)
+    if not items:
+        reason, lines = max(left_out.items(), key=lambda item: len(item[1]))
+        none = f"{path}: none of its {sum(map(len, left_out.values())):,} {unit} can be used"
+        raise InputError(f"{none}: {len(lines):,} are {reason}", hint=hint)
+    return UsableRows(items, locations, tuple(describe_left_out(*item) for item in left_out.items()))
 
 
 def describe_left_out(reason: str, where: Sequence[str]) -> str:
     """2 rows without a label are left out: line 7, line 19"""
-    rows = "1 row" if len(where) == 1 else f"{len(where):,} rows"
+    rows, verb = ("1 row", "is") if len(where) == 1 else (f"{len(where):,} rows", "are")
     more = f" and {len(where) - MAX_NAMED_ROWS:,} more" if len(where) > MAX_NAMED_ROWS else ""
-    return f"{rows} {reason} {'is' if len(where) == 1 else 'are'} left out: {', '.join(where[:MAX_NAMED_ROWS])}{more}"
+    return f"{rows} {reason} {verb} left out: {', '.join(where[:MAX_NAMED_ROWS])}{more}"

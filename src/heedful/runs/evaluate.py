@@ -127,10 +127,10 @@ def read_one_file(task: type[TrainableTask], path: str, flags: ColumnFlags, enco
     elif not named and "lines" in task.file_kinds and not has_usual_columns(task, source):
         bare = read_input_file(path, encoding=encoding, header=False)
         if len(bare.columns) == 2:  # without names they are the text and what is expected of it
-            return task.read(bare, {"--text": bare.columns[0], "--label": bare.columns[1]})
+            return task.read_examples(bare, {"--text": bare.columns[0], "--label": bare.columns[1]})
     infer_file_task(source, trainable_tasks(), task.command)
     check_flags(source, flags)
-    return task.read(source, flags)
+    return task.read_examples(source, flags)
 
 
 def check_table(task: type[TrainableTask], path: str) -> None:

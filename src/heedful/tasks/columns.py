@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from heedful.data.input_files import InputFile, check_column
+from heedful.data.input_files import InputFile
+from heedful.data.tables import column_hint
 from heedful.errors import ConfigError, InputError, nearest
 
 if TYPE_CHECKING:
@@ -128,8 +129,11 @@ def infer_columns(
     for flag, column in column_flags.items():
         if column is not None and flag not in by_flag:
             raise ConfigError(f"{flag} {column}: --task {task} has no use for it")
+        if column is not None and column not in source.columns:
+            hint = column_hint(column, source.columns)
+            raise InputError(f"{source.path} has no column {column!r} for {flag}", hint=hint)
         if column is not None:
-            found[by_flag[flag]] = check_column(source, column, flag)
+            found[by_flag[flag]] = column
     for name, role in roles.items():
         if name not in found and not role.beside:
             found |= _find_by_name(source, name, role, found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +21,7 @@ from heedful.checks import check_integer
 from heedful.data.answer_spans import Question, locate_answer
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
-from heedful.data.input_files import InputFile, Row, cell_text, describe_left_out
+from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
 from heedful.data.tables import read_json_data
 from heedful.errors import InputError
 from heedful.evaluate.generated import answer_scores
@@ -124,25 +124,21 @@ class QuestionAnswering(TrainableTask):
         return max_seq_len
 
     @classmethod
-    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return `Question`s; `locations` are the articles, which are never torn apart, or the contexts."""
         columns: dict[str, str] = {}
         if source.kind == "squad":
-            found, articles = list(data.squad(source.path, source.encoding)), _articles(source)
+            read, articles = list(data.squad(source.path, source.encoding)), _articles(source)
         else:
             columns = infer_columns(source, cls.command, cls.roles, column_flags)
-            found = [_table_question(row, columns) for row in source.rows]
-            articles = [one.context for one in found]
-        reasons = [_unusable_reason(one) for one in found]
-        left_out = {reason: [one.id for one, why in zip(found, reasons, strict=True) if why == reason]
-                    for reason in dict.fromkeys(reasons) if reason}  # fmt: skip
-        if all(reasons):
-            reason, where = max(left_out.items(), key=lambda item: len(item[1]))
-            none = f"{source.path}: none of its {len(found):,} questions can be used"
-            raise InputError(f"{none}: {len(where):,} are {reason}")
-        notes = tuple(describe_left_out(reason, where) for reason, where in left_out.items())
-        usable = [i for i, reason in enumerate(reasons) if not reason]
-        return replace(Examples(found, articles, columns).select(usable), notes=notes)
+            read = [_table_question(row, columns) for row in source.rows]
+            articles = [one.context for one in read]
+        rows = [(one.id, (one, article)) for one, article in zip(read, articles, strict=True)]
+        hint = "a question has a text, and its answer stands there"
+        found = parse_rows(source.path, rows, _check_usable, hint, cls.unit)
+        return Examples(
+            [one for one, _ in found.items], [article for _, article in found.items], columns, found.notes
+        )
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
@@ -238,13 +234,15 @@ def _answers(value: Any, context: str) -> list[tuple[str, int]]:
     ]
 
 
-def _unusable_reason(one: Question) -> str:
-    """Return what is wrong with a question, or ""."""
-    if not one.question.strip():
-        return "without a question"
-    if not one.context.strip():
-        return "without a text"
-    return "whose answer is not in the text" if one.answers and locate_answer(one) is None else ""
+def _check_usable(row: tuple[Question, str]) -> tuple[Question, str]:
+    """Return a question with its article; raise UnusableRow if something of it is missing."""
+    one, _ = row
+    for name, text in (("question", one.question), ("text", one.context)):
+        if not text.strip():
+            raise UnusableRow(f"without a {name}")
+    if one.answers and locate_answer(one) is None:
+        raise UnusableRow("whose answer is not in the text")
+    return row
 
 
 def parse_questions(inputs: Sequence[Any], question: Any, context: Any) -> Any:

@@ -15,6 +15,7 @@ from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches, CollatedRows
+from heedful.data.input_files import UnusableRow
 from heedful.errors import InputError
 from heedful.evaluate.scores import correlation_scores
 from heedful.loading import with_head
@@ -120,8 +121,11 @@ class SentenceSimilarity(TrainableTask):
         return (found[:, 0] * found[:, 1]).sum(-1).clamp(-1, 1).tolist()
 
     @classmethod
-    def check_cells(cls, cells: tuple[str, ...]) -> str:
-        return "" if is_numeric(cells[-1]) else "whose score is no number"
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
+        row = super().parse_cells(cells)
+        if not is_numeric(row[-1]):
+            raise UnusableRow("whose score is no number")
+        return row
 
     @classmethod
     def check_examples(cls, train: Examples, valid: Examples) -> None:

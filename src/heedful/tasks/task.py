@@ -1,8 +1,8 @@
 """Task: what a task is. Pipelines, `heed finetune` and `heed eval` are views of it.
 
 pipeline    text ── predict ──▶ answer
-finetune    file ── read, split_validation ──▶ Examples ── attach_head, batches, fit, score ──▶ checkpoint
-eval        file ── read ──▶ Examples ── score: predict, compare ──▶ scores
+finetune    file ── read_examples ──▶ Examples ── attach_head, batches, fit, score ──▶ checkpoint
+eval        file ── read_examples ──▶ Examples ── score: predict, compare ──▶ scores
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from heedful.checks import check_integer
 from heedful.data.batch_options import BatchOptions, TaskKeywords
 from heedful.data.batches import Batches
-from heedful.data.input_files import InputFile, select_rows
+from heedful.data.input_files import InputFile, UnusableRow, cell_text, parse_rows
 from heedful.data.tokenization import pad_id
 from heedful.errors import InputError, nearest
 from heedful.loading import with_head
@@ -222,22 +222,21 @@ class TrainableTask(Task):
     label_unit: ClassVar[str] = "classes"  # what labels are called
 
     @classmethod
-    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
-        """Return the examples of a file: by default the cells of its columns, in the order of the roles."""
+    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+        """Return the examples of a file: by default the rows of a table, parsed by `parse_cells`."""
         columns = infer_columns(source, cls.command, cls.roles, column_flags)
-        found = select_rows(source, columns, cls.check_cells)
-        cells = [cls.parse_cells(row) for row in found.cells]
-        return Examples(cells, found.locations, columns, found.notes, str(source.path))
+        cells = lambda row: {role: cell_text(row.values.get(name)) for role, name in columns.items()}
+        hint = "read as " + ", ".join(f"{role} = {name!r}" for role, name in columns.items())
+        rows = ((row.where, cells(row)) for row in source.rows)
+        found = parse_rows(source.path, rows, cls.parse_cells, hint)
+        return Examples(found.items, found.locations, columns, found.notes, str(source.path))
 
     @classmethod
-    def parse_cells(cls, cells: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the cells of a row as an example: by default as they are."""
-        return cells
-
-    @classmethod
-    def check_cells(cls, cells: tuple[str, ...]) -> str:
-        """Return why a row cannot be used ("whose score is no number"), or ""."""
-        return ""
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the cells of a row, given by role, as an example; raise UnusableRow for an empty one."""
+        if empty := next((role for role, text in cells.items() if not text.strip()), None):
+            raise UnusableRow(f"without a {empty}")
+        return tuple(cells.values())
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:

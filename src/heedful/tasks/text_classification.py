@@ -122,9 +122,9 @@ class TextClassification(TrainableTask):
         return "sigmoid" if sigmoid else "softmax"
 
     @classmethod
-    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return (text, label) or (text, pair, label) of every row, which is of one class."""
-        examples = super().read(source, column_flags)
+        examples = super().read_examples(source, column_flags)
         column = examples.columns["label"]
         for row in source.rows:
             if isinstance(value := row.values.get(column), list | dict):
@@ -133,8 +133,9 @@ class TextClassification(TrainableTask):
         return examples
 
     @classmethod
-    def parse_cells(cls, cells: tuple[str, ...]) -> tuple[str, ...]:
-        return (*cells[:-1], cells[-1].strip())
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
+        *texts, label = super().parse_cells(cells)
+        return (*texts, label.strip())
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:

@@ -138,18 +138,18 @@ class TextGeneration(TrainableGeneration):
         return [*messages, {"role": "assistant", "content": text}]
 
     @classmethod
-    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return `Documents` of running text, or prompts of a table, with or without completions."""
         if source.kind != "text":
-            return super().read(source, column_flags)
+            return super().read_examples(source, column_flags)
         whole = documents(source.path, encoding=source.encoding)
         if not any(text.strip() for document in whole for text in document):
             raise InputError(f"{source.path} holds white space only")
         return Examples([whole], [str(source.path)])
 
     @classmethod
-    def parse_cells(cls, cells: tuple[str, ...]) -> tuple[str, ...]:
-        return cells  # a completion may begin with a space
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
+        return super(TrainableGeneration, cls).parse_cells(cells)  # a completion may begin with a space
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -39,8 +39,8 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
     writers: ClassVar[str]  # the models that can learn it, in words
 
     @classmethod
-    def parse_cells(cls, cells: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(str.strip, cells))
+    def parse_cells(cls, cells: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(map(str.strip, super().parse_cells(cells)))
 
     @classmethod
     def check_model(cls, model: Model) -> None:
@@ -77,15 +77,15 @@ class TrainableGeneration(GeneratingTask, TrainableTask):
         )
 
     def decoder_prompts(
-        self, texts: Sequence[str], written: Sequence[str], options: BatchOptions
+        self, texts: Sequence[str], answers: Sequence[str], options: BatchOptions
     ) -> list[str]:
         """Return a decoder's prompt for every text; a long one loses its end, what stands around it stays.
 
-        Prompt and what is `written` behind it fit into a row, of which the latter takes half at the most.
+        Prompt and answer fit into a row, of which the answer takes half at the most.
         """
         around = find_template(self.tokenizer, end=True).single_count + 2
         around += len(self.tokenizer.encode(self.prompt_template.replace(BLANK, ""), special=False))
-        lengths = [len(ids) for ids in self.tokenizer.encode_all(list(written), special=False)]
+        lengths = [len(ids) for ids in self.tokenizer.encode_all(list(answers), special=False)]
         room = [max(options.length - around - min(n, options.length // 2), 8) for n in lengths]
         short = [limit_characters([text], n)[0] for text, n in zip(texts, room, strict=True)]
         short = [truncate_text(self.tokenizer, text, n)[0] for text, n in zip(short, room, strict=True)]

@@ -24,7 +24,7 @@ from torch import Tensor
 from heedful import data
 from heedful.data.batch_options import BatchOptions
 from heedful.data.batches import Batches
-from heedful.data.input_files import InputFile, cell_text, describe_left_out
+from heedful.data.input_files import InputFile, Row, UnusableRow, cell_text, parse_rows
 from heedful.data.tagging import Sentence, conll, to_bio
 from heedful.errors import InputError, nearest
 from heedful.evaluate.entities import tag_scores
@@ -141,34 +141,31 @@ class TokenClassification(TrainableTask):
         return [row for row in made if row["entity_group"] not in ignore]
 
     @classmethod
-    def read(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
+    def read_examples(cls, source: InputFile, column_flags: ColumnFlags) -> Examples:
         """Return the `Sentence`s of a CoNLL file, or of a table with a list of words and one of tags."""
         if source.kind == "conll":
-            columns = {
-                flag: _column_number(source, flag, n) for flag, n in column_flags.items() if n is not None
-            }
-            found = list(conll(source.path, columns.get("--text"), columns.get("--label"), source.encoding))
-            if all(one.words == one.tags for one in found):
+            word, tag = (_column_number(source, flag, column_flags) for flag in ("--text", "--label"))
+            sentences = list(conll(source.path, word, tag, source.encoding))
+            if all(one.words == one.tags for one in sentences):
                 raise InputError(
                     f"{source.path}: the tag of every word is the word itself",
                     hint="a line has a word and, after white space, its tag",
                 )
-            return Examples(found, [one.where for one in found])
+            return Examples(sentences, [one.where for one in sentences])
         names = infer_columns(source, cls.command, cls.roles, column_flags)
-        good: list[Sentence] = []
-        left_out: dict[str, list[str]] = {}
-        for row in source.rows:
+
+        def parse_sentence(row: Row) -> Sentence:
             words, tags = (_cell_words(row.values.get(names[role])) for role in ("words", "tags"))
-            if words and len(words) == len(tags):
-                good.append(Sentence(tuple(words), tuple(to_bio(tags)), row.where))
-                continue
-            reason = "whose words and tags differ in number" if words and tags else "without words or tags"
-            left_out.setdefault(reason, []).append(row.where)
-        if not good:
-            none = f"{source.path}: no row can be used: each is one {next(iter(left_out))}"
-            raise InputError(none, hint="words and tags are lists, or texts with spaces")
-        notes = tuple(describe_left_out(reason, where) for reason, where in left_out.items())
-        return Examples(good, [one.where for one in good], names, notes)
+            if not words or not tags:
+                raise UnusableRow("without words or tags")
+            if len(words) != len(tags):
+                raise UnusableRow("whose words and tags differ in number")
+            return Sentence(tuple(words), tuple(to_bio(tags)), row.where)
+
+        rows = ((row.where, row) for row in source.rows)
+        hint = "words and tags are lists, or texts with spaces"
+        found = parse_rows(source.path, rows, parse_sentence, hint)
+        return Examples(found.items, found.locations, names, found.notes)
 
     @classmethod
     def split_validation(cls, examples: Examples, seed: int) -> tuple[Examples, Examples, str]:
@@ -241,11 +238,12 @@ class TokenClassification(TrainableTask):
         return tag_scores(truth, guess)
 
 
-def _column_number(source: InputFile, flag: str, name: str) -> int:
-    if not name.lstrip("-").isdigit():
+def _column_number(source: InputFile, flag: str, column_flags: ColumnFlags) -> int | None:
+    name = column_flags.get(flag)
+    if name is not None and not name.lstrip("-").isdigit():
         what = f"{flag} {name}: columns of {source.path} have no names"
         raise InputError(what, hint="count them from 0, or from the end with -1")
-    return int(name)
+    return None if name is None else int(name)
 
 
 def _cell_words(value: Any) -> list[str]:

@@ -205,7 +205,7 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     source, tasks = open_file(request, request.file), trainable_tasks()
     task = tasks[infer_file_task(source, tasks, request.task, request.column_flags)]
     check_flags(source, request.column_flags)
-    examples = task.read(source, request.column_flags)
+    examples = task.read_examples(source, request.column_flags)
     if request.valid is None:
         train, valid, method = task.split_validation(examples, request.seed)
         what = "" if source.kind == "text" else f"{len(valid):,} {task.unit} held out, "
@@ -213,7 +213,7 @@ def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> Spli
     else:
         other = open_file(request, request.valid)
         infer_file_task(other, tasks, task.command)
-        train, valid = examples, task.read(other, request.column_flags)
+        train, valid = examples, task.read_examples(other, request.column_flags)
         method = "; ".join([f"{len(valid):,} {task.unit} of {request.valid}", *valid.notes])
     task.check_examples(train, valid)
     facts = task.facts(train, valid if request.valid is None else valid.select([]))

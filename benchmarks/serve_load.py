@@ -1,12 +1,12 @@
 """Many clients at one server: throughput, first token, time between tokens, and whether each text is right.
 
-    python benchmarks/serve_load.py                                  the bundled GPT, 1 and 64 streams, in turns
+    python benchmarks/serve_load.py                           the bundled GPT, 1 and 64 streams, in turns
     python benchmarks/serve_load.py --model smollm2-135m-instruct --streams 1,8 --max-tokens 64
-    python benchmarks/serve_load.py --peer                           beside `transformers serve`, same folder
+    python benchmarks/serve_load.py --peer                    beside `transformers serve`, same folder
 
-It starts `heed serve` (and the peer) on free ports of 127.0.0.1, asks each in turns of --seconds, checks every
-text against the one that its prompt gets alone, and stops what it started. Clients and servers share the
-machine. Rates count tokens (the usage that servers report) of answers, times are in milliseconds.
+It starts `heed serve` (and the peer) on free ports of 127.0.0.1, asks each in turns of --seconds, checks
+every text against the one that its prompt gets alone, and stops what it started. Clients and servers share
+the machine. Rates count tokens of answers (the usage that servers report), times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -211,7 +211,9 @@ def measure(targets: list[Target], counts: list[int], asked: argparse.Namespace)
         for target in targets:
             for streams in counts:
                 tally = asyncio.run(
-                    run_clients(target, streams, asked.seconds, asked.max_tokens, asked.chat, alone[target.name])
+                    run_clients(
+                        target, streams, asked.seconds, asked.max_tokens, asked.chat, alone[target.name]
+                    )
                 )
                 rates.setdefault((target.name, streams), []).append(tally.rate)
                 print(tally.row(f"{target.name} {streams:3d} · {turn + 1}"), flush=True)

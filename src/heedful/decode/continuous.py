@@ -30,8 +30,6 @@ from heedful.errors import HeedfulError
 from heedful.models.base import LM, Seq2Seq
 
 MAX_STATIC_ROWS = 8  # of a step on a CPU, which computes as many even for one text
-PROMPT_TOKENS = 32  # tokens of prompts read in a step in which others are written
-PROMPT_TOKENS_ALONE = 128  # and in a step without those
 
 
 log = logging.getLogger("heedful.decode")
@@ -144,7 +142,7 @@ class ContinuousBatch:
         """Yield which tokens each text reads now: its newest one, or a piece of its prompt."""
         written = [row for row in self.rows if row.row.ids]
         yield from ((row, row.pending) for row in written)
-        budget = PROMPT_TOKENS if written else PROMPT_TOKENS_ALONE
+        budget = self.slots.prompt_tokens[0 if written else 1]
         for row in self.rows:
             if budget > 0 and not row.row.ids:
                 size = self.slots.piece(row.slot, len(row.pending), budget)

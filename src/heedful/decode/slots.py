@@ -63,6 +63,10 @@ class SlotStepper(Protocol):
         """How many positions a text may have."""
 
     @property
+    def prompt_tokens(self) -> tuple[int, int]:
+        """How many tokens of prompts to read in a step in which texts are written, and in one without."""
+
+    @property
     def usage(self) -> float:
         """How much of the memory for texts is in use, between 0 and 1."""
 
@@ -90,6 +94,7 @@ class EagerSlots:
     """
 
     chunk = CHUNK
+    prompt_tokens = (32, 128)
 
     def __init__(self, model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> None:
         self.model, self.max_rows = model, max_rows

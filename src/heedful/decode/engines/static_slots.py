@@ -26,7 +26,7 @@ class StaticSlots(EagerSlots):
         self.seats: list[Slot | None] = [None] * max_rows
         self.recording: Recording | None = None
         if model.device.type == "cuda":
-            self.chunk = 512
+            self.chunk, self.prompt_tokens = 512, (512, 2048)
         StaticState(self.example, 1, self.example.past)  # a TypeError if a layer remembers something else
 
     def open(self, ids: Sequence[int], length: int) -> Slot:

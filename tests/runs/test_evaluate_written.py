@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import heedful
+from heedful.errors import ConfigError, InputError
 from heedful.evaluate.generated import rouge
 from heedful.runs.evaluate import evaluate
 from heedful.runs.requests import EvaluationRequest
@@ -101,13 +102,33 @@ def test_the_score_is_that_of_what_generate_writes(models: dict[str, Path], tmp_
     assert {k: told[k] for k in ("rouge1", "rouge2", "rougeL")} == rouge([t for _, t in ROWS], written)
 
 
-def test_what_cannot_be_measured_is_said(heed: Heed, models: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("base", "task"), [("decoder", "translate"), ("encoder", "summarize")])
+def test_a_model_that_cannot_write_is_refused(
+    base: str, task: str, models: dict[str, Path], tmp_path: Path
+) -> None:
     rows = table(tmp_path / "t.csv", ("source", "target"), ROWS)
-    assert "needs a model that writes" in heed("eval", models["decoder"], rows, "--task", "translate")[2]
-    assert "needs a model that writes" in heed("eval", models["encoder"], rows, "--task", "summarize")[2]
+    with pytest.raises(InputError) as caught:
+        evaluate(heedful.load(models[base]), task, EvaluationRequest([str(rows)]))
+    assert caught.value.message.startswith(f"{task} needs a model that writes")
+    assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize(
+    ("base", "hint"), [("encoder", "none of its tasks"), ("both", "try --task translate")]
+)
+def test_perplexity_of_a_model_that_has_none_names_the_task_it_has(
+    base: str, hint: str, models: dict[str, Path], tmp_path: Path
+) -> None:
     (tmp_path / "a.txt").write_text("\n".join(SENTENCES))
-    assert "none of its tasks" in heed("eval", models["encoder"], "a.txt")[2]
-    assert "try --task translate" in heed("eval", models["both"], "a.txt", "--task", "perplexity")[2]
+    with pytest.raises(InputError) as caught:
+        evaluate(heedful.load(models[base]), "perplexity", EvaluationRequest([str(tmp_path / "a.txt")]))
+    assert hint in (caught.value.hint or "")
+
+
+def test_an_unknown_task_is_answered_with_the_nearest(models: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        evaluate(heedful.load(models["both"]), "translat", EvaluationRequest(["a.txt"]))
+    assert "'translate'" in (caught.value.hint or "")
 
 
 def test_completions_are_measured_by_their_perplexity(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from heedful import data
-from heedful.data.input_files import InputFile, read_input_file
+from heedful.data.input_files import read_input_file
 from heedful.data.tables import parallel_documents, table_delimiter
 from heedful.data.token_cache import tokenize_documents
 from heedful.data.tokenization import find_template
@@ -124,9 +124,11 @@ def read_one_file(task: type[TrainableTask], path: str, flags: ColumnFlags, enco
     source = read_input_file(path, encoding=encoding)
     if named and all(name.isdigit() for name in named) and source.kind == "table":
         source = read_input_file(path, encoding=encoding, header=False)
-    elif not named and "lines" in task.file_kinds and not has_usual_columns(task, source):
+    usual = {name for role in task.roles.values() for name in role.names}
+    known = named or usual & {name.lower() for name in source.columns}
+    if not known and "lines" in task.file_kinds:
         bare = read_input_file(path, encoding=encoding, header=False)
-        if len(bare.columns) == 2:  # without names they are the text and what is expected of it
+        if len(bare.columns) == 2 and bare.columns != source.columns:  # those of JSON have names anyway
             return task.read_examples(bare, {"--text": bare.columns[0], "--label": bare.columns[1]})
     infer_file_task(source, trainable_tasks(), task.command)
     check_flags(source, flags)
@@ -143,12 +145,6 @@ def check_table(task: type[TrainableTask], path: str) -> None:
             "both, or two files of as many lines",
             hint=f"got {path} alone",
         ) from None
-
-
-def has_usual_columns(task: type[TrainableTask], source: InputFile) -> bool:
-    """Return whether a column of the file is called as such columns usually are, or it has names anyway."""
-    usual = {name for role in task.roles.values() for name in role.names}
-    return bool(usual & {name.lower() for name in source.columns})
 
 
 def default_task(model: Model) -> str:

@@ -16,7 +16,7 @@ from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
 from heedful.studio import snippets
 from heedful.studio.model_registry import LoadedModel
-from heedful.studio.task_runner import cut_prompt, is_generating, open_pipeline, pipeline_options, read_fields
+from heedful.studio.task_runner import cut_prompt, form_inputs, is_generating, open_pipeline, pipeline_options
 from heedful.studio.workers import Ticket
 from heedful.tasks.generation import (
     GENERATION_BATCH_SIZE,
@@ -26,7 +26,7 @@ from heedful.tasks.generation import (
     plan_generation,
 )
 from heedful.tasks.pipeline import TASKS
-from heedful.view.beams import Tree, entries
+from heedful.view.beams import Tree, tree_data
 from heedful.view.beams import trees as trees_of
 
 MOST = 16  # beams, and texts whose tree is shown
@@ -56,7 +56,7 @@ def search_beams(
     if not is_generating(task):
         known = ", ".join(filter(is_generating, TASKS))
         raise InputError(f"{task} searches for no text", hint=f"choose one of {known}")
-    began, pipe, given = time.perf_counter(), open_pipeline(loaded_model, task), read_fields(task, inputs)
+    began, pipe, given = time.perf_counter(), open_pipeline(loaded_model, task), form_inputs(task, inputs)
     options = {k: v for k, v in pipeline_options(task, parameters).items() if k != "truncation"}
     if warm := parameters.get("temperature"):
         raise InputError(
@@ -73,7 +73,7 @@ def search_beams(
     if len(prompts) > MOST:
         said.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")
     some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
-    found = [tree for batch in some for tree in grow_beams(pipe.generator, batch, how, ticket)]
+    found = [tree for batch in some for tree in search_trees(pipe.generator, batch, how, ticket)]
     best, ends = [tree.ids(tree.found[0]) for tree in found], eos_ids(pipe.generator, how.rules.get("eos"))
     texts = [spell_tokens(pipe.generator, *row, ends) for row in zip(prompts, best, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
@@ -81,7 +81,7 @@ def search_beams(
     call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
     lines = f"nlp = heedful.pipeline({task!r}, model=model)\nprint(nlp({call}))"
     trees = [
-        entries(pipe.generator, tree) | {"python": search_snippet(loaded_model, ids, how)}
+        tree_data(pipe.generator, tree) | {"python": search_snippet(loaded_model, ids, how)}
         for ids, tree in shown
     ]
     return {
@@ -93,7 +93,7 @@ def search_beams(
     }  # fmt: skip
 
 
-def grow_beams(
+def search_trees(
     model: Model, prompts: list[list[int]], settings: GenerationPlan, ticket: Ticket
 ) -> list[Tree]:
     """The trees of some prompts, side by side; so many tokens at most and at least as the pipeline takes."""

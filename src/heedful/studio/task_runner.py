@@ -30,7 +30,7 @@ def is_generating(task: str) -> bool:
     return task in TASKS and issubclass(TASKS[task].load(), GeneratingTask)
 
 
-def read_fields(task: str, inputs: Mapping[str, Any]) -> list[Any]:
+def form_inputs(task: str, inputs: Mapping[str, Any]) -> list[Any]:
     """Return what the pipeline is called with; texts are made fit to be written in UTF-8."""
     if task not in TASKS and task not in VECTOR_FIELDS:
         known = ", ".join([*TASKS, *VECTOR_FIELDS])
@@ -73,7 +73,7 @@ def run_task(
     lock: threading.Lock,
 ) -> tuple[Any, list[str], str]:
     """Return the result, the warnings on the way, and the Python that gives it."""
-    given = read_fields(task, inputs)
+    given = form_inputs(task, inputs)
     if isinstance(loaded_model.model, Word2Vec):
         return _with_vectors(loaded_model, task, given, parameters)
     if task in VECTOR_FIELDS:
@@ -129,7 +129,7 @@ def generate_text(
     """Generate token by token in the thread that owns the model and report each; return the last event."""
     if not is_generating(task):
         raise InputError(f"{task} writes nothing that could be streamed", hint="leave stream out")
-    pipe, given = open_pipeline(loaded_model, task), read_fields(task, inputs)
+    pipe, given = open_pipeline(loaded_model, task), form_inputs(task, inputs)
     settings = {
         k: parameters.get(k) for k in ("temperature", "top_k", "top_p", "min_p", "seed", "repetition")
     }

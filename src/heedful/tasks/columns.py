@@ -73,26 +73,26 @@ class Role:
 
 
 def infer_file_task(
-    source: InputFile, tasks: Tasks, requested: str | None, column_flags: ColumnFlags | None = None
+    source: InputFile, tasks: Tasks, task_name: str | None, column_flags: ColumnFlags | None = None
 ) -> str:
-    """Return the requested task if the file fits it; else the one that its columns tell.
+    """Return the named task if the file fits it; else the one that its columns tell.
 
     `column_flags` are the columns that were named, which need not be asked for.
     """
     fitting = [name for name, task in tasks.items() if source.kind in task.file_kinds]
-    if requested is not None:
-        if requested not in tasks:
+    if task_name is not None:
+        if task_name not in tasks:
             raise ConfigError(
-                f"--task {requested}: {nearest(requested, tasks) or 'one of ' + ', '.join(tasks)}"
+                f"--task {task_name}: {nearest(task_name, tasks) or 'one of ' + ', '.join(tasks)}"
             )
-        if requested not in fitting:
+        if task_name not in fitting:
             holds = f"{source.path} holds {KIND_NAMES[source.kind]}"
             table = " (a table is called .csv, .tsv or .jsonl)" if source.kind == "text" else ""
             raise InputError(
-                f"{holds}, which --task {requested} cannot learn from",
+                f"{holds}, which --task {task_name} cannot learn from",
                 hint=f"it is for --task {fitting[0]}{table}",
             )
-        return requested
+        return task_name
     if source.kind != "table":
         return fitting[0]
     has = {name.lower() for name in source.columns}
@@ -154,8 +154,8 @@ def infer_columns(
     return {name: found[name] for name in roles if name in found}
 
 
-def _find_by_name(source: InputFile, name: str, role: Role, taken: Mapping[str, str]) -> dict[str, str]:
+def _find_by_name(source: InputFile, name: str, role: Role, found: Mapping[str, str]) -> dict[str, str]:
     """Return {name: column} for the first of the role's usual names that a free column has, or nothing."""
-    free: Sequence[str] = [column for column in source.columns if column not in taken.values()]
+    free: Sequence[str] = [column for column in source.columns if column not in found.values()]
     match = next((column for usual in role.names for column in free if column.lower() == usual), None)
     return {} if match is None else {name: match}

@@ -73,12 +73,12 @@ def is_numeric(text: str) -> bool:
         return False
 
 
-def check_known(what: str, values: Iterable[tuple[str, str]], known: Collection[str]) -> None:
-    """Raise InputError for a value of validation, given with its line, that does not occur in training."""
+def check_known(noun: str, values: Iterable[tuple[str, str]], names: Collection[str]) -> None:
+    """Raise InputError for a label of validation, given with its line, that is none of training's names."""
     for value, where in values:
-        if value not in known:
-            hint = nearest(value, known) or f"training has {', '.join(map(repr, list(known)[:12]))}"
-            raise InputError(f"validation, {where}: {what} {value!r} does not occur in training", hint=hint)
+        if value not in names:
+            hint = nearest(value, names) or f"training has {', '.join(map(repr, list(names)[:12]))}"
+            raise InputError(f"validation, {where}: {noun} {value!r} does not occur in training", hint=hint)
 
 
 def check_labels(model: Model, labels: Iterable[tuple[str, str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from heedful.tasks.columns import check_flags, infer_file_task, list_columns
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.pipeline import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask, TrainingDefaults
+from heedful.tasks.tokenized import smallest_limit
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step
 from heedful.weights.bases import BASES, bundled_models
@@ -105,7 +107,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     result = FinetuneResult(
         task.command, task.task, request.model, out, {name: scores[name] for name in [*first, *scores]},
         split.found, len(split.train), len(split.valid), training, setup.batches.labels, setup.settings,
-        setup.parameters, count_parameters(task.model, trained=True),
+        setup.parameters, count_parameters(task.model, trainable_only=True),
     )  # fmt: skip
     write_result(task.model, result, request)
     report_uncertainty(result, task, reporter)
@@ -118,9 +120,9 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     return result
 
 
-def count_parameters(model: Model, *, trained: bool = False) -> int:
+def count_parameters(model: Model, *, trainable_only: bool = False) -> int:
     """Return how many parameters a model has, or how many of them are trained."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trained)
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable_only)
 
 
 def finetune_model(
@@ -185,7 +187,7 @@ def finetune_linear_head(
     result = FinetuneResult(
         task.command, task.task, request.model, out, scores, split.found, len(examples), rows,
         TrainingResult(seconds=time.perf_counter() - began), labels, settings,
-        count_parameters(model), count_parameters(model, trained=True), folds,
+        count_parameters(model), count_parameters(model, trainable_only=True), folds,
     )  # fmt: skip
     write_result(model, result, request)
     return result
@@ -267,7 +269,7 @@ def prepare_training(
     batches = task.batches(split.train, options)
     config = schedule(split.task.training_defaults(split.train), len(batches), request, adapting, model)
     setup = TrainingSetup(task, options, batches, config, adapting, count, model is body)
-    adapter = f"a LoRA adapter of {count_parameters(model, trained=True):,} learns"
+    adapter = f"a LoRA adapter of {count_parameters(model, trainable_only=True):,} learns"
     learns = adapter if adapting else "all of them learn"
     reporter.report(
         f"model: {request.model} ({model.family.name}) with {head}; {count:,} parameters, {learns}"
@@ -305,7 +307,8 @@ def batch_options(
     split: SplitExamples, model: Model, request: FinetuneRequest, reporter: ProgressReporter
 ) -> BatchOptions:
     """Return the length of rows and the batch size; report how many texts are cut."""
-    task, limit = split.task, max_input_length(model)
+    task, pooled = split.task, None if model.pooling is None else model.pooling.length
+    limit = smallest_limit(context_length(model, source=True), pooled) or sys.maxsize
     if request.length is not None and request.length > limit:
         raise ConfigError(f"--length {request.length} is more than the {limit} tokens this model reads")
     length = request.length or min(task.training.length, limit)
@@ -326,25 +329,18 @@ def batch_options(
     return BatchOptions(length, request.batch or batch, request.seed, truncate=True)
 
 
-def max_input_length(model: Model) -> int:
-    """Return the longest input of a model, in tokens."""
-    own = context_length(model, source=True)
-    pooled = model.pooling.length if model.pooling is not None else None
-    return min(n for n in (own, pooled, 1 << 30) if n is not None)
-
-
 def schedule(
-    usual: TrainingDefaults, an_epoch: int, request: FinetuneRequest, adapting: bool, model: Model
+    defaults: TrainingDefaults, an_epoch: int, request: FinetuneRequest, adapting: bool, model: Model
 ) -> TrainConfig:
     """Return a schedule of linear decay after warm-up; small files get more epochs, large ones a limit.
 
     `an_epoch` is the number of batches.
     """
-    epochs = min(max(usual.epochs, math.ceil(usual.steps / an_epoch)), usual.max_epochs)
+    epochs = min(max(defaults.epochs, math.ceil(defaults.steps / an_epoch)), defaults.max_epochs)
     steps = min(epochs * an_epoch, max(MAX_STEPS, an_epoch))
     if request.epochs is not None:
         steps = max(1, round(request.epochs * an_epoch))
-    lr = request.lr if request.lr is not None else usual.lora_lr if adapting else usual.lr
+    lr = request.lr if request.lr is not None else defaults.lora_lr if adapting else defaults.lr
     dtype = request.dtype or ("bfloat16" if model.device.type == "cuda" else "float32")
     return TrainConfig(
         steps=steps, lr=lr, betas=(0.9, 0.999), weight_decay=0.01, schedule="linear", final=0.0,

@@ -32,7 +32,7 @@ class PlayRequest(BaseModel):
 @router.post("/api/play")
 def play(body: PlayRequest, studio: Here, client: Client = None) -> Response:
     held, ticket = studio.registry.get(body.model), studio.clients.ticket(client)
-    task_runner.read_fields(body.task, body.inputs)  # what is missing is said before anything is streamed
+    task_runner.form_inputs(body.task, body.inputs)  # what is missing is said before anything is streamed
     if body.stream:
         held.sequence  # noqa: B018
         return stream_job(held, lambda report: _stream_task(held, body, ticket, report), ticket)

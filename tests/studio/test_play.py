@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.decode.beam import run_beam_search
-from heedful.studio import beam_listener
 from heedful.server.refusals import RequestRefused
+from heedful.studio import beam_listener
 from heedful.studio.shared_state import Studio
 from heedful.studio.workers import Ticket
 from tests.studio.conftest import TEXT

@@ -18,7 +18,7 @@ from heedful.models.base import Model
 from heedful.view.pattern_selection import (
     by_words,
     group_words,
-    join_pieces,
+    join_word,
     marks,
     select_pattern,
     side,
@@ -42,7 +42,7 @@ PIECES = [
 @pytest.mark.parametrize(("pieces", "whole"), PIECES, ids=lambda x: "|".join(x))
 def test_pieces_are_put_together_as_their_vocabulary_marks_them(pieces: list[str], whole: list[str]) -> None:
     assert word_names(pieces, group_words(pieces, marks(pieces))) == whole
-    assert join_pieces(["un", "##able"]) == "unable"
+    assert join_word(["un", "##able"]) == "unable"
 
 
 def test_a_word_is_given_the_sum_of_its_pieces_and_gives_their_mean() -> None:

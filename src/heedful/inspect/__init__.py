@@ -5,6 +5,9 @@
     lens        what each layer would predict; surprisal; neighbours of hidden states
     change      heads and layers switched off, activations carried over, heads taken out for good
     gradients   which tokens an answer hangs on; how far a gradient reaches
+    prediction  what comes out at a position, and how a token is drawn from it; `order` shuffles the text
+    states      what is carried from token to token; `position_parts` how a model knows where a token stands
+    word_vectors, measurements   tables of vectors; loss by place and speed by length
     worked      the tree of a worked calculation; `render` writes it as text, Markdown, LaTeX or HTML
     explain     heedful.explain: the arithmetic of a model, a file or a shipped exercise
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from heedful.errors import InputError, nearest
 from heedful.inspect.inputs import Input, Text, part_at, reading
 from heedful.inspect.prediction import special_ids
-from heedful.inspect.results import Result, plain
+from heedful.inspect.results import Result, to_plain
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import LM, Model
 from heedful.nn.context import Watch
@@ -70,7 +70,7 @@ class AttentionResult:
         return {
             "tokens": list(self.input.tokens), "target": list(self.input.target_tokens), "note": self.note,
             "patterns": [p.to_dict() for p in self.patterns.values()],
-            "states": plain(self.states),
+            "states": to_plain(self.states),
         }  # fmt: skip
 
 

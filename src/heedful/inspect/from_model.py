@@ -111,7 +111,7 @@ class Subject:
         return other
 
 
-def checked(worked: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = "") -> Derivation:
+def check_lines(worked: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = "") -> Derivation:
     """Compare lines of a calculation, by their labels, with what the model computed."""
     sheet = Sheet(list(worked.lines))
     for label, value in theirs.items():
@@ -143,11 +143,12 @@ def head_row(s: Subject) -> Derivation:
     pattern, scores = s.value("pattern")[s.head, s.at], array(s.value("scores")[s.head, s.at])
     name, what = s.names[s.at], "attention while writing" if cross else "attention of"
     worked = topics.attention_row(
-        *raw, query=name, keys=labels(keys), scale=part.scale, keep=rows_kept(array(pattern), scores),
+        *raw, query=name, keys=distinct_labels(keys), scale=part.scale,
+        keep=rows_kept(array(pattern), scores),
         bias=None if cross else shared_bias(s, part), title=f"{s.path}, head {s.head}: {what} “{name}”",
     )  # fmt: skip
     output = s.value("heads")[s.head, s.at]
-    return checked(worked, {f"weights of {name}": pattern, f"output of {name}": output})
+    return check_lines(worked, {f"weights of {name}": pattern, f"output of {name}": output})
 
 
 def shared_bias(s: Subject, part: Attention) -> Array | None:
@@ -166,7 +167,7 @@ def rows_kept(pattern: Array, scores: Array) -> Array:
     return seen | (scores < scores[seen].max() - 80.0) if seen.any() else seen
 
 
-def labels(names: tuple[str, ...]) -> list[str]:
+def distinct_labels(names: tuple[str, ...]) -> list[str]:
     """Names that tell equal tokens apart by their position."""
     return [f"{n}({i})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
@@ -176,7 +177,7 @@ def alignment(subject: Subject) -> Derivation:
     s = find_part(subject, Decoding)
     part = cast(Decoding, part_at(s.model, s.path))
     keys, values = array(s.value("k")[0]), array(s.value("v")[0])
-    names = labels(s.given.tokens)
+    names = distinct_labels(s.given.tokens)
     if isinstance(part, AttentiveUnit) and isinstance(part.score, Additive):
         state = array(s.value("output")[s.at, : part.unit.hidden])
         weights = [parameters(m)[0] for m in (part.score.q, part.score.k, part.score.v)]
@@ -187,7 +188,7 @@ def alignment(subject: Subject) -> Derivation:
     else:
         raise InputError(f"the steps of a {type(part.score).__name__} score here are not written out yet")
     theirs = {"weights of the state": s.value("pattern")[0, s.at], "context": s.value("heads")[0, s.at]}
-    return checked(worked, theirs, title=f"{s.path}: {worked.title}, writing “{s.names[s.at]}”")
+    return check_lines(worked, theirs, title=f"{s.path}: {worked.title}, writing “{s.names[s.at]}”")
 
 
 def norm_of(module: nn.Module) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def norm(subject: Subject) -> Derivation:
     with torch.no_grad():
         inside = worked["x"] if "added" not in [i.label for i in worked.walk()] else worked["added"]
         theirs = module(torch.from_numpy(inside).to(x))
-    return checked(worked, {cast(Any, worked.lines[-1]).label: theirs})
+    return check_lines(worked, {cast(Any, worked.lines[-1]).label: theirs})
 
 
 def block(subject: Subject) -> Derivation:
@@ -265,7 +266,7 @@ def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
             inner.section(row)
         joined = np.concatenate([row[f"output of {name}"] for row in rows])
         inner.given("heads side by side", "concat_h", joined)
-        out = topics.linear(inner, "o", "W_O heads", joined, *parameters(part.o))
+        out = topics.linear_line(inner, "o", "W_O heads", joined, *parameters(part.o))
     elif isinstance(part, MLP | GatedMLP):
         out = _feed_forward(inner, part, x)
     else:
@@ -280,13 +281,13 @@ def _feed_forward(sheet: Sheet, part: MLP | GatedMLP, x: Array) -> Array:
     act = ACT_NAMES.get(id(part.act))
     if act is None:
         raise InputError("this activation has no name", hint="it cannot be written out")
-    up = topics.linear(sheet, "up", "W_up x", x, *parameters(part.up))
+    up = topics.linear_line(sheet, "up", "W_up x", x, *parameters(part.up))
     if isinstance(part, GatedMLP):
-        gate = topics.linear(sheet, "gate", "W_gate x", x, *parameters(part.gate))
+        gate = topics.linear_line(sheet, "gate", "W_gate x", x, *parameters(part.gate))
         hidden = sheet.line("hidden", f"{act}(gate) ⊙ up", op("⊙", op(act, gate), up))
     else:
         hidden = sheet.line("hidden", f"{act}(up)", op(act, up))
-    return topics.linear(sheet, "down", "W_down hidden", hidden, *parameters(part.down))
+    return topics.linear_line(sheet, "down", "W_down hidden", hidden, *parameters(part.down))
 
 
 def positions(subject: Subject) -> Derivation:
@@ -302,7 +303,7 @@ def positions(subject: Subject) -> Derivation:
             worked = topics.sinusoid(
                 [at], place.dim, base=place.base, layout=place.layout, add=token, tokens=[name[at]]
             )
-            return checked(worked, {f"PE({at})": vectors[at]})
+            return check_lines(worked, {f"PE({at})": vectors[at]})
         sheet = Sheet()
         row = sheet.given(f"row {at} of the table", "p_t", array(vectors[at]))
         both = sheet.line(f"{name[at]} + p", "x + p", op("+", token, row))
@@ -330,7 +331,7 @@ def rotation(s: Subject) -> Derivation:
     worked = topics.rotary(array(q), *angles, position=s.at, of=s.names[s.at])
     low, high = s.value("q")[s.head, s.at, : part.rotary.dim].chunk(2)
     theirs = {"turned first half": low, "turned second half": high}
-    return checked(worked, theirs, title=f"{s.path}, head {s.head}: {worked.title}")
+    return check_lines(worked, theirs, title=f"{s.path}, head {s.head}: {worked.title}")
 
 
 def lstm(subject: Subject) -> Derivation:
@@ -347,7 +348,7 @@ def lstm(subject: Subject) -> Derivation:
     bias = None if b is None or d is None else b + d
     title = f"{s.path}: one LSTM step, reading “{s.names[at]}”"
     worked = topics.lstm_step(array(s.value("input")[at]), h, c, W, U, bias, title)
-    return checked(worked, {"new state": s.value("h")[at], "new cell": s.value("c")[at]})
+    return check_lines(worked, {"new state": s.value("h")[at], "new cell": s.value("c")[at]})
 
 
 def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Derivation:
@@ -356,11 +357,13 @@ def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> De
     if logits.dim() != 3:
         raise InputError("this head gives no logits for each token")
     best = logits[0, subject.at].topk(min(count, logits.shape[-1]))
-    names = labels(names_of(subject.model, best.indices))
+    names = distinct_labels(names_of(subject.model, best.indices))
     worked = topics.softmax(array(best.values), temperature=temperature, tokens=names)
     after = subject.given.names[subject.at]
     note = f"Over the {len(names)} likeliest of {logits.shape[-1]:,} tokens after “{after}”."
-    return checked(worked, {"weights of all": (best.values.double() / temperature).softmax(-1)}, note=note)
+    return check_lines(
+        worked, {"weights of all": (best.values.double() / temperature).softmax(-1)}, note=note
+    )
 
 
 TOPICS: dict[str, Callable[..., Derivation]] = {

@@ -57,7 +57,7 @@ def shuffle_ids(model: Model, inputs: Input, seed: int) -> tuple[Input, Tensor]:
 
 
 def changes(
-    model: Model, inputs: Input, before: Tensor, after: Tensor, back: Tensor
+    model: Model, inputs: Input, before: Tensor, after: Tensor, destinations: Tensor
 ) -> tuple[str | None, Tensor]:
     """Return which predictions are compared, and the KL of each; `inputs` are the shuffled ones."""
     kind = predicts(model)
@@ -69,9 +69,9 @@ def changes(
     if kind == "labels":
         return kind, divergence(before, after)[None]
     if kind == "spans":
-        return kind, divergence(before.T, after[back].T)
+        return kind, divergence(before.T, after[destinations].T)
     if kind == "tags":
-        after = after[back]
+        after = after[destinations]
         if before.dim() == 1:  # one logit for each token: σ is a softmax over it and 0
             before, after = (torch.stack((torch.zeros_like(x), x), -1) for x in (before, after))
         return kind, divergence(before, after)

@@ -66,9 +66,9 @@ def words_at(model: Model, output: Tensor, position: int) -> Tensor:
     return output[position].detach().float().cpu()
 
 
-def divergence(plain: Tensor, changed: Tensor) -> Tensor:
+def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
     """KL(p ‖ q) in nats over the last axis, of two tensors of logits."""
-    p, q = (x.double().log_softmax(-1) for x in (plain, changed))
+    p, q = (x.double().log_softmax(-1) for x in (logits, other_logits))
     return (p.exp() * (p - q)).sum(-1)
 
 

@@ -16,15 +16,15 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         names = [*(field.name for field in fields(self)), *self.also]  # type: ignore[arg-type]
-        return {name: plain(getattr(self, name)) for name in names}
+        return {name: to_plain(getattr(self, name)) for name in names}
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Return tensors and tuples as lists, results and mappings as dictionaries, all else as it is."""
     if isinstance(value, Result):
         return value.to_dict()
     if isinstance(value, Tensor):
         return value.detach().cpu().double().tolist()
     if isinstance(value, Mapping):
-        return {key: plain(v) for key, v in value.items()}
-    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+        return {key: to_plain(v) for key, v in value.items()}
+    return [to_plain(v) for v in value] if isinstance(value, list | tuple) else value

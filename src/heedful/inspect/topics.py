@@ -133,7 +133,7 @@ def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more
     return sheet.done(title or ("layer norm" if residual is None else "add & norm"))
 
 
-def linear(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias: Array | None) -> Array:
+def linear_line(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias: Array | None) -> Array:
     """W x + b; a matrix too large for a page is not written out, only what comes of it."""
     if weight.size > HUGE:
         said = f"{formula} ({weight.shape[0]} × {weight.shape[1]} numbers, not written out)"

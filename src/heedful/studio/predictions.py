@@ -26,7 +26,7 @@ def telling_position(model: Model, inputs: Input, change: Tensor, output: Tensor
     return at, tokens.visible_token(model, written_names(model, inputs, output[None])[at])
 
 
-def entries(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
+def token_entries(model: Model, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Return tokens by their ids, as the page names them."""
     spelled = tokens.speller(model)
     rows = zip(ids, names_of(model, list(ids)), strict=True)
@@ -38,7 +38,7 @@ def word_rows(model: Model, logits: Tensor, ids: Sequence[int]) -> list[dict[str
     chances = logits.float().softmax(-1)
     return [
         row | {"logit": float(logits[row["id"]]), "p": float(chances[row["id"]])}
-        for row in entries(model, ids)
+        for row in token_entries(model, ids)
     ]
 
 

@@ -85,7 +85,7 @@ def checkpoints(id: str, folder: Path) -> list[dict[str, Any]]:
     return [{"step": step, "model": f"{id}@{step}"} for step in steps]
 
 
-def live(folder: Path) -> bool:
+def is_live(folder: Path) -> bool:
     return time.time() - (folder / "metrics.jsonl").stat().st_mtime < FRESH
 
 
@@ -96,7 +96,7 @@ def overview(id: str, folder: Path) -> dict[str, Any]:
     for _, line in lines:
         last |= {k: v for k, v in line.items() if isinstance(v, int | float)}
     return {
-        "id": id, "path": str(folder), "steps": int(last.get(STEP, 0)), "live": live(folder), "last": last,
+        "id": id, "path": str(folder), "steps": int(last.get(STEP, 0)), "live": is_live(folder), "last": last,
         "updated": (folder / "metrics.jsonl").stat().st_mtime,
     }  # fmt: skip
 
@@ -110,7 +110,7 @@ def run_details(id: str, folder: Path) -> dict[str, Any]:
     return {
         "id": id, "path": str(folder), "metrics": run_curves(lines), "skipped": skipped, "end": end,
         "samples": [{"step": line.get(STEP), "text": str(line.get("text", ""))} for _, line in samples],
-        "checkpoints": checkpoints(id, folder), "config": said, "live": live(folder),
+        "checkpoints": checkpoints(id, folder), "config": said, "live": is_live(folder),
         "command": f"heed train {config} --resume --folder {folder}" if said is not None else None,
         "python": f"import heedful\n\nheedful.view.training({str(folder)!r}).save('training.html')",
     }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import NotFound
-from heedful.inspect.vectors import vector_table
+from heedful.inspect.word_vectors import vector_table
 from heedful.studio import tokens
 from heedful.studio.model_registry import LoadedModel
 from heedful.view.projections import methods, project, unit_rows

@@ -80,10 +80,10 @@ def trees(model: Model | Stepper, prompt: Prompt, *, beams: int = 4, **settings:
     check_search(wide, beams, 1, None, settings)  # type: ignore[arg-type]
     given, asked = encode_prompts(known, prompt), make_request(known, settings, samples=False)  # type: ignore[arg-type]
     stepper = choose_stepper(model, beams * len(given.ids), asked.max_tokens)
-    return [grow_beams(searches, wide) for searches in run_beam_search(stepper, given, asked, wide)]
+    return [build_tree(searches, wide) for searches in run_beam_search(stepper, given, asked, wide)]
 
 
-def grow_beams(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
+def build_tree(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
     """What the groups of one search weighed, put together."""
     out: list[Branch] = []
     found: list[int] = []
@@ -107,7 +107,7 @@ def grow_beams(searches: Sequence[BeamState], width: BeamSettings) -> Tree:
     return Tree(width, tuple(out), tuple(found))
 
 
-def entries(model: Model, candidates: Tree) -> dict[str, Any]:
+def tree_data(model: Model, candidates: Tree) -> dict[str, Any]:
     """A tree as a figure holds it: branches with their names, the texts that were found."""
     names = labels(model, [b.token for b in candidates.branches])
     lives = {i for at in candidates.found for i in candidates.path(at)}
@@ -149,7 +149,7 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
         raise InputError(
             f"the search weighed {len(found.branches):,} texts", hint="lower beams= or max_tokens= to draw it"
         )
-    data = entries(model, found)
+    data = tree_data(model, found)
     said = cut_label(text) if isinstance(text, str) else cut_label(" ".join(labels(model, text)))  # type: ignore[arg-type]
     given = "".join(f", {k}={v!r}" for k, v in settings.items())
     title = f"Beam search of {model.family.name}: {beams} beams, {len(found.branches):,} texts weighed"

@@ -13,7 +13,7 @@ import numpy as np
 
 from heedful.errors import ConfigError, MissingPackage
 from heedful.files import open_atomically
-from heedful.view.color_scale import DARK, LIGHT, ink, table
+from heedful.view.color_scale import DARK, LIGHT, color_table, ink
 from heedful.view.token_labels import CONTROL
 
 INK, SOFT, FAINT, ACCENT, BAR = "ink", "soft", "faint", "accent", "bar"  # what a theme has a colour for
@@ -36,7 +36,7 @@ class Theme:
         return self.names.get(name, name)
 
     def table(self, ramp: str) -> np.ndarray:
-        return table(self.ramps[ramp])
+        return color_table(self.ramps[ramp])
 
 
 THEMES = {

@@ -35,14 +35,14 @@ def titled_scene(title: str, drawing: Drawing) -> Scene:
     lines = wrap_text(title, max(right, 420.0) - 24, 14)
     head = [TextLabel(12, 18 + 19 * i, line, 14, bold=True) for i, line in enumerate(lines)]
     down = 19.0 * len(lines) + 14
-    return Scene(max(right, 420.0), bottom + down, (*head, *(translate(s, 0, down) for s in shapes)))
+    return Scene(max(right, 420.0), bottom + down, (*head, *(move_shape(s, 0, down) for s in shapes)))
 
 
-def translate(shape: Shape, right: float, down: float) -> Shape:
+def move_shape(shape: Shape, right: float, dy: float) -> Shape:
     """Return the same shape elsewhere."""
     if isinstance(shape, Stroke):
-        return replace(shape, points=[(x + right, y + down) for x, y in shape.points])
-    return replace(shape, x=shape.x + right, y=shape.y + down)
+        return replace(shape, points=[(x + right, y + dy) for x, y in shape.points])
+    return replace(shape, x=shape.x + right, y=shape.y + dy)
 
 
 def wrap_text(text: str, max_width: float, size: float) -> list[str]:

@@ -34,7 +34,7 @@ def rgb(colour: str) -> tuple[int, int, int]:
 
 
 @functools.cache
-def table(stops: tuple[str, ...]) -> np.ndarray:
+def color_table(stops: tuple[str, ...]) -> np.ndarray:
     """256 colours (256, 3) between stops that stand at equal distances."""
     known = np.array([rgb(s) for s in stops], dtype=np.float64)
     at = np.linspace(0, len(stops) - 1, 256)

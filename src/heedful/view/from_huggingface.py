@@ -116,14 +116,14 @@ def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
     return [spell_token(t) for t in found] if type(decoder).__name__ == "ByteLevel" else found
 
 
-def written_names(tokenizer: Any, decoder_input: torch.Tensor, logits: Any) -> list[str]:
+def written_tokens(tokenizer: Any, decoder_input: torch.Tensor, logits: Any) -> list[str]:
     """The word that each position of a target writes: the next one, and at the end the likeliest."""
     if not isinstance(logits, torch.Tensor) or logits.dim() != 3:
         return [*token_names(tokenizer, decoder_input)[1:], OPEN]
     return token_names(tokenizer, torch.cat((decoder_input[:, 1:], logits[:, -1:].argmax(-1)), 1))
 
 
-def target_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: Any) -> torch.Tensor:
+def decoder_ids(model: Any, inputs: Mapping[str, Any], target: Any, tokenizer: Any) -> torch.Tensor:
     """What the decoder reads: a target with the start token before it, ids, or what the model writes."""
     device = inputs["input_ids"].device
     if target is None:
@@ -148,13 +148,13 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
     found: list[dict[str, Any]] = []
     with eager(model):
         if both:
-            inputs["decoder_input_ids"] = target_ids(model, inputs, target, tokenizer)
+            inputs["decoder_input_ids"] = decoder_ids(model, inputs, target, tokenizer)
         out = model(**inputs, output_attentions=True)
     if both:
         read = inputs["decoder_input_ids"]
         mine, written = (
             token_names(tokenizer, read),
-            written_names(tokenizer, read, getattr(out, "logits", None)),
+            written_tokens(tokenizer, read, getattr(out, "logits", None)),
         )
         found += layers(getattr(out, "encoder_attentions", None), "encoder.{}", source, source)
         found += layers(getattr(out, "decoder_attentions", None), "decoder.{}", mine, mine)

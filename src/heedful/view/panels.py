@@ -19,7 +19,7 @@ import torch
 
 from heedful.errors import InputError
 from heedful.view.canvas import Shape, TextLabel
-from heedful.view.charts import Drawing, bar_chart, heat_map, line_chart, text_table, translate
+from heedful.view.charts import Drawing, bar_chart, heat_map, line_chart, move_shape, text_table
 from heedful.view.token_labels import brief
 
 Panel = dict[str, Any]  # web/src/figures/types.ts has the same fields
@@ -108,7 +108,7 @@ def draw_panels(data: Mapping[str, Any]) -> Drawing:
     for one in data["panels"]:
         drawn, across, high = draw_panel(one)
         shapes.append(TextLabel(12, down + 8, one["title"], 12.5, bold=True))
-        shapes += [translate(shape, 0, down + 22) for shape in drawn]
+        shapes += [move_shape(shape, 0, down + 22) for shape in drawn]
         right, down = max(right, across), down + high + 34
     return shapes, right, down
 

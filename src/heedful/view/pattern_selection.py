@@ -63,7 +63,7 @@ def continues(before: str, name: str, mark: str) -> bool:
     return not name.startswith(STARTS) and not wide and last.isalnum() and first.isalnum()
 
 
-def join_pieces(names: Sequence[str]) -> str:
+def join_word(names: Sequence[str]) -> str:
     """The pieces of a word as one; bytes that are a letter together as that letter."""
     if all(map(PART.fullmatch, names)) and len(names) > 1:
         return bytes.fromhex("".join(names).replace("<", "").replace(">", " ")).decode(errors="replace")
@@ -74,8 +74,7 @@ def join_pieces(names: Sequence[str]) -> str:
 def word_names(names: Sequence[str], words: Sequence[int]) -> list[str]:
     """The name of each word."""
     return [
-        join_pieces([n for n, w in zip(names, words, strict=True) if w == word])
-        for word in sorted(set(words))
+        join_word([n for n, w in zip(names, words, strict=True) if w == word]) for word in sorted(set(words))
     ]
 
 

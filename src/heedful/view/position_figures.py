@@ -10,7 +10,7 @@ from torch import nn
 
 from heedful.errors import InputError
 from heedful.inspect.mixing import order_note
-from heedful.inspect.positions import position_parts
+from heedful.inspect.position_parts import position_parts
 from heedful.models.base import Model
 from heedful.nn.context import Context, Mask
 from heedful.nn.disentangled import Distances

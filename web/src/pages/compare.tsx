@@ -219,7 +219,7 @@ function Losses({ a, b, text, target }: { a: Caps; b: Caps; text: string; target
           csv={() => [["name", "place", "nats", "windows"], ...known.flatMap((r) => r.position.map((p, i) => [r.name, p, r.loss[i], r.count[i]]))]}>
           <Curves {...spec} title={title} />
         </Figure>
-      ) : <><h2>{title}</h2><p class="muted">{t(both ? "compare.lossTarget" : "compare.lossNone")}</p></>}
+      ) : <><h2>{title}</h2>{found.some((r) => r.loading) ? <p class="busy" role="status">{t("common.working")}</p> : <p class="muted">{t(both ? "compare.lossTarget" : "compare.lossNone")}</p>}</>}
     </Panel>
   );
 }

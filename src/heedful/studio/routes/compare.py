@@ -140,7 +140,7 @@ def _paired_values(studio: Studio, a: Trace, b: Trace) -> dict[str, Any]:
     out |= {"kl": moved.tolist(), "position": at, "token": token}
     p, q = (t.output[at].float().softmax(-1) for t in (a, b))  # type: ignore[index]
     best = list(dict.fromkeys([*p.topk(10).indices.tolist(), *q.topk(10).indices.tolist()]))
-    rows = predictions.entries(model, best)
+    rows = predictions.token_entries(model, best)
     out["shared_top"] = [row | {"a": float(p[row["id"]]), "b": float(q[row["id"]])} for row in rows]
     return out
 

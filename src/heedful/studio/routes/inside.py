@@ -41,7 +41,7 @@ def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
         )
     seen = logit_lens(model, trace.given)
     best = seen.log_probabilities.topk(min(count, seen.logits.shape[-1]), -1)
-    entries = {t["id"]: t for t in predictions.entries(model, best.indices.unique().tolist())}
+    entries = {t["id"]: t for t in predictions.token_entries(model, best.indices.unique().tolist())}
     said = lambda ids, ps: [entries[i] | {"p": math.exp(p)} for i, p in zip(ids, ps, strict=True)]
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     # The norm of each vector on its way up, and its cosine with the layer before.
@@ -64,7 +64,7 @@ def surprise(look: Seen) -> Response:
 
 
 @router.get("/api/trace/{id}/states")
-def states(look: Seen) -> Response:
+def trace_states(look: Seen) -> Response:
     """Gates and states of recurrent parts, norms by layer, neurons, and what is kept while writing."""
     trace = look.trace
     if trace.output is None:

@@ -72,7 +72,7 @@ def vocabulary(id: str, studio: Here) -> Response:
 
 
 @router.get("/api/examples")
-def examples() -> Response:
+def list_examples() -> Response:
     """Return the example sentences and the exercises of `heed explain`."""
     from heedful.inspect.explain import examples, sentences
 

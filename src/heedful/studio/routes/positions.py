@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from heedful.errors import InputError, nearest
 from heedful.inspect.mixing import NOTES
-from heedful.inspect.positions import describe_positions, position_tensors
+from heedful.inspect.position_parts import describe_positions, position_tensors
 from heedful.server.json_response import Json
 from heedful.studio import snippets
 from heedful.studio.shared_state import Here
@@ -20,7 +20,7 @@ router = APIRouter()
 
 
 @router.get("/api/models/{id}/positions")
-def positions(id: str, studio: Here, length: int = 64) -> Response:
+def model_positions(id: str, studio: Here, length: int = 64) -> Response:
     held = studio.registry.get(id)
     if isinstance(held.model, Word2Vec):
         found: dict[str, Any] = {
@@ -33,7 +33,7 @@ def positions(id: str, studio: Here, length: int = 64) -> Response:
 
 
 @router.get("/api/models/{id}/positions/tensor")
-def tensor(
+def position_tensor(
     id: str, name: str, studio: Here, length: int = 64, dtype: Literal["f32", "f16", "u8"] = "f32"
 ) -> Response:
     held = studio.registry.get(id)

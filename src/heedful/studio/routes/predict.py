@@ -62,10 +62,10 @@ def predict(body: Choice, studio: Here) -> Response:
     table = [
         row | {"logit": float(logits[i])} | {name: float(p[i]) for name, p in drawn.chances.items()}
         | {"low": float(below[i - 1]) if i else 0.0, "high": float(below[i])}
-        for i, row in zip(ids, predictions.entries(model, ids), strict=True)
+        for i, row in zip(ids, predictions.token_entries(model, ids), strict=True)
     ]  # fmt: skip
     return Json({
-        "token": predictions.entries(model, [drawn.token])[0], "u": drawn.u, "greedy": sampling.greedy,
+        "token": predictions.token_entries(model, [drawn.token])[0], "u": drawn.u, "greedy": sampling.greedy,
         "kept": drawn.kept(), "table": table,
         "counts": {"all": len(logits)} | {n: drawn.kept(n) for n in ("top_k", "top_p", "min_p", "final")},
         "entropy": {"plain": drawn.entropy("p"), "temperature": drawn.entropy("temperature"),

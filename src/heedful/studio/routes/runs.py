@@ -25,12 +25,12 @@ def runs(studio: Here) -> Response:
 
 
 @router.get("/api/runs/{id}")
-def run(id: str, studio: Here) -> Response:
+def run_of(id: str, studio: Here) -> Response:
     return Json(run_curves.run_details(id, run_curves.run_at(studio.runs, id)))
 
 
 @router.get("/api/runs/{id}/live")
-def live(
+def follow_run(
     id: str, request: Request, studio: Here, after: int | None = None,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
 ) -> Response:  # fmt: skip

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.errors import InputError
-from heedful.inspect.vectors import contextual_vectors, nearest_by_distance
+from heedful.inspect.word_vectors import contextual_vectors, nearest_by_distance
 from heedful.server.json_response import Json
 from heedful.studio import snippets, vector_space
 from heedful.studio.model_registry import LoadedModel
@@ -27,7 +27,7 @@ def _python(loaded_model: LoadedModel, table: str, lines: str, imports: str = ""
     if not loaded_model.entry.vectors or table != "input":
         source = "vectors" if loaded_model.entry.vectors else "model"
         lines = f"vectors = vector_table({source}, {table!r})\n{lines}"
-        imports = f"from heedful.inspect.vectors import vector_table\n{imports}".strip()
+        imports = f"from heedful.inspect.word_vectors import vector_table\n{imports}".strip()
     return snippets.script(loaded_model.entry, lines, imports)
 
 
@@ -69,7 +69,7 @@ def nearest_words(
     find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(found, count)
     if metric == "euclid":  # smaller is nearer
         call = f"nearest_by_distance(vectors, {found!r}, {count})"
-        imports = "from heedful.inspect.vectors import nearest_by_distance"
+        imports = "from heedful.inspect.word_vectors import nearest_by_distance"
         find = lambda: nearest_by_distance(rows, found, count)
     near = vector_space.rank_tokens(held, held.run(find))
     return Json({

@@ -1,0 +1,90 @@
+"""Vectors of words: the tables of any model as one object, neighbours by distance, a word in many texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from heedful.decode.request import context_length
+from heedful.errors import InputError
+from heedful.inspect.inputs import reading, word_head
+from heedful.inspect.mixing import stacks_of
+from heedful.inspect.prediction import special_ids
+from heedful.models.base import Model, Seq2Seq
+from heedful.nn.context import Watch
+from heedful.word2vec import Word2Vec
+
+
+def vector_table(model: Model | Word2Vec, name: str = "input") -> Word2Vec:
+    """Return the input or output vectors of a model with the words they stand for."""
+    if name not in ("input", "output"):
+        raise InputError(f"table={name!r} is unknown", hint="choose input or output")
+    if isinstance(model, Word2Vec):
+        if name == "input":
+            return model
+        if model.output is None or len(model.output) != len(model):
+            raise InputError("these vectors have no second table of words", hint="leave table out")
+        return Word2Vec(model.words, np.asarray(model.output))
+    own = model.tables["tokens"].table
+    rows = own if name == "input" else cast(nn.Linear, word_head(model).out).weight
+    words = [str(i) for i in range(len(rows))]
+    if model.tokenizer is not None:
+        names, seen = model.tokenizer.tokens(range(len(rows))), set[str]()
+        for i, word in enumerate(names):  # holes of a vocabulary share a name; each row needs its own
+            words[i] = f"{word}#{i}" if word in seen else word
+            seen.add(words[i])
+    return Word2Vec.from_table(rows, words)
+
+
+def nearest_by_distance(table: Word2Vec, word: str, count: int = 10) -> list[tuple[str, float]]:
+    """Return the words at the smallest distance ‖u − v‖ from a word, and that distance."""
+    row = table.row(word)
+    far = np.linalg.norm(np.asarray(table.input, dtype=np.float64) - table.input[row], axis=1)
+    far[row] = np.inf
+    return [(table.words[i], float(far[i])) for i in np.argsort(far, kind="stable")[:count]]
+
+
+@torch.no_grad()
+def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dict[str, Any]:
+    """Return the vectors of one word in several sentences: `items` says where it stands, `layers` are the
+    names of the layers, `vectors` are (layers, items, D) arrays, and `cosine` compares any two items.
+    """
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer", hint="choose one that has")
+    items: list[dict[str, Any]] = []
+    rows: list[list[np.ndarray]] = []
+    stack_name, stack = next(iter(stacks_of(model).items()))
+    names = ["embed.output", *(f"{stack_name}.{i}.output" for i in range(len(stack)))]
+    special, most = special_ids(model), context_length(model, source=True)
+    for s, text in enumerate(sentences):
+        found = model.tokenizer.encoding(text)
+        ids, spans = found.ids[:most], found.offsets
+        is_word = lambda i, text=text, ids=ids, spans=spans: (
+            ids[i] not in special and text[slice(*spans[i])].strip().lower() == word.strip().lower()
+        )
+        places = [i for i in range(len(ids)) if is_word(i)]
+        if not places:
+            continue
+        watch = Watch(*names)
+        reading(model, ids, [model.start_token] if isinstance(model, Seq2Seq) else None).run(model, watch)
+        tokens = model.tokenizer.tokens(ids)
+        for at in places:
+            items.append({"sentence": s, "position": at, "token": tokens[at], "context": text})
+            rows.append([watch[n][0, at].double().cpu().numpy() for n in names])
+    if not items:
+        raise InputError(
+            f"no sentence has a token {word!r} of its own", hint="choose a word that is one token"
+        )
+    vectors = [np.stack([row[layer] for row in rows]) for layer in range(len(names))]
+    unit = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in vectors]
+    layers = [name.removesuffix(".output") for name in names]
+    return {
+        "layers": layers,
+        "items": items,
+        "cosine": [(u @ u.T).tolist() for u in unit],
+        "vectors": vectors,
+    }

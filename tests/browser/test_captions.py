@@ -209,3 +209,17 @@ def test_leaving_the_page_lets_go_of_the_model(browser: Any, server: Server, slo
         page.get_by_role("link", name="Tokens").first.click()
     assert free_again(server, "large") < 1.5
     context.close()
+
+
+@pytest.mark.parametrize("measured", ["losses", "speed"])
+def test_leaving_the_comparison_gives_up_what_it_measures(
+    browser: Any, server: Server, slow: None, measured: str
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    asked = "&speed=1" if measured == "speed" else f"&win=8&lx={'the cat sat on the mat . ' * 40}"
+    with page.expect_request(lambda request: request.url.endswith(measured), timeout=60_000):
+        page.goto(f"{server.url}/compare?a=decoder&b=decoder&x={TEXT}{asked}")
+    page.get_by_role("link", name="Tokens").first.click()
+    assert free_again(server, "decoder") < 2.0
+    context.close()

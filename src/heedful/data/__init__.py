@@ -1,6 +1,7 @@
 """From files to batches.
 
     readers.py  tables.py                 files: documents of plain text, rows of tables
+    input_files.py                        what kind of file it is; its rows, and those that cannot be used
     input_files.py                        what a file of examples is: its kind, columns and usable rows
     tokenization.py  token_cache.py       what is needed of a tokenizer; text tokenised once
     windows.py  corruption.py             documents cut into rows; masking, spans, noise

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html as web
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from heedful.inspect.worked import INFIX, Derivation, Line, Operation, Tree, Value
 
@@ -49,6 +51,11 @@ class Style:
         kept = max(1, self.wide // 2)
         return self.row([*entries[:kept], "…", *entries[-kept // 2 :]]) + f"({len(entries)})"
 
+    def cells(self, line: Line) -> tuple[str, str, str | None, str]:
+        """Label, formula, numbers and result of a line; no numbers where it is given."""
+        numbers = None if line.operands is None else self.tree(line.operands)
+        return line.label, line.formula, numbers, self.value(line.result)
+
     def tree(self, tree: Tree, around: int = 0, first: bool = True) -> str:
         """An expression, with parentheses where the one around it binds more strongly."""
         if not isinstance(tree, Operation):
@@ -72,11 +79,9 @@ def render_text(derivation: Derivation, digits: int = 4, width: int | None = Non
             out += ["", render_text(line, digits, width, level + 1)]
             continue
         out += [""] * isinstance(before, Derivation)
-        if line.operands is None:
-            out.append(f"{pad}{line.label}: {line.formula} ≔ {style.value(line.result)}")
-        else:
-            numbers, result = style.tree(line.operands), style.value(line.result)
-            out.append(f"{pad}{line.label}: {line.formula} = {numbers} = {result}")
+        label, formula, numbers, result = style.cells(line)
+        middle = " ≔ " if numbers is None else f" = {numbers} = "
+        out.append(f"{pad}{label}: {formula}{middle}{result}")
     return "\n".join(out + _foot(derivation, level, pad))
 
 
@@ -90,18 +95,15 @@ def _foot(derivation: Derivation, level: int, pad: str) -> list[str]:
 def render_markdown(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 2) -> str:
     """A heading, a table of steps, the note."""
     style, out = Style(digits, width), [f"{'#' * level} {_cell(derivation.title)}", ""]
-    open_ = False
-    for line in derivation.lines:
-        if isinstance(line, Derivation):
-            out += ["", render_markdown(line, digits, width, min(6, level + 1)), ""]
-            open_ = False
+    for is_section, lines in itertools.groupby(derivation.lines, lambda line: isinstance(line, Derivation)):
+        if is_section:
+            for line in lines:
+                out += ["", render_markdown(cast(Derivation, line), digits, width, min(6, level + 1)), ""]
             continue
-        if not open_:
-            out += ["| step | formula | numbers | result |", "|---|---|---|---|"]
-            open_ = True
-        numbers = "given" if line.operands is None else f"`{_cell(style.tree(line.operands))}`"
-        result = _cell(style.value(line.result))
-        out.append(f"| {_cell(line.label)} | {_cell(line.formula)} | {numbers} | `{result}` |")
+        out += ["| step | formula | numbers | result |", "|---|---|---|---|"]
+        for label, formula, numbers, result in map(style.cells, cast(Iterator[Line], lines)):
+            shown = "given" if numbers is None else f"`{_cell(numbers)}`"
+            out.append(f"| {_cell(label)} | {_cell(formula)} | {shown} | `{_cell(result)}` |")
     if derivation.note:
         out += ["", derivation.note]
     if derivation.check is not None and level == 2:
@@ -162,9 +164,10 @@ def render_latex(derivation: Derivation, digits: int = 4, width: int | None = No
         if isinstance(line, Derivation):
             out.append(render_latex(line, digits, width, level + 1))
             continue
-        said = rf"\text{{{line.label.translate(TEX)}: {line.formula.translate(TEX)}}}"
-        middle = "" if line.operands is None else f" &= {style.tree(line.operands)} \\\\"
-        out.append(rf"\begin{{align*}} {said}{middle} &= {style.value(line.result)} \end{{align*}}")
+        label, formula, numbers, result = style.cells(line)
+        said = rf"\text{{{label.translate(TEX)}: {formula.translate(TEX)}}}"
+        middle = "" if numbers is None else f" &= {numbers} \\\\"
+        out.append(rf"\begin{{align*}} {said}{middle} &= {result} \end{{align*}}")
     return "\n".join(out + ([derivation.note.translate(TEX)] if derivation.note else []))
 
 
@@ -172,23 +175,20 @@ def render_html(derivation: Derivation, digits: int = 4, width: int | None = Non
     """A section with a table; no script and no style, so that a page may give it its own."""
     style, said = Style(digits, width), web.escape
     out = [f'<section class="worked"><h{level}>{said(derivation.title)}</h{level}>']
-    rows: list[str] = []
-
-    def flush() -> None:
-        if rows:
-            head = "<tr><th>step</th><th>formula</th><th>numbers</th><th>result</th></tr>"
-            out.append(f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>")
-            rows.clear()
-
-    for line in derivation.lines:
-        if isinstance(line, Line):
-            numbers = "given" if line.operands is None else style.tree(line.operands)
-            cells = (line.label, line.formula, numbers, style.value(line.result))
-            rows.append("<tr>" + "".join(f"<td>{said(cell)}</td>" for cell in cells) + "</tr>")
-        else:
-            flush()
-            out.append(render_html(line, digits, width, min(6, level + 1)))
-    flush()
+    head = "<tr><th>step</th><th>formula</th><th>numbers</th><th>result</th></tr>"
+    for is_section, lines in itertools.groupby(derivation.lines, lambda line: isinstance(line, Derivation)):
+        if is_section:
+            out += [render_html(cast(Derivation, line), digits, width, min(6, level + 1)) for line in lines]
+            continue
+        rows = [
+            "".join(
+                f"<td>{said('given' if cell is None else cell)}</td>"
+                for cell in style.cells(cast(Line, line))
+            )
+            for line in lines
+        ]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        out.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
     if derivation.note:
         out.append(f"<p>{said(derivation.note)}</p>")
     if derivation.check is not None and level == 3:

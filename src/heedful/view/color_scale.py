@@ -29,14 +29,10 @@ SCALES = ("linear", "sqrt", "log")
 FLOOR = 1e-4  # the smallest share of the limit that a logarithmic scale still shows
 
 
-def rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-
-
 @functools.cache
 def color_table(stops: tuple[str, ...]) -> np.ndarray:
     """256 colours (256, 3) between stops that stand at equal distances."""
-    known = np.array([rgb(s) for s in stops], dtype=np.float64)
+    known = np.array([list(bytes.fromhex(stop[1:])) for stop in stops], dtype=np.float64)
     at = np.linspace(0, len(stops) - 1, 256)
     channels = [np.interp(at, np.arange(len(stops)), known[:, c]) for c in range(3)]
     return np.stack(channels, -1).round().astype(np.uint8)

@@ -99,11 +99,6 @@ def inputs_of(model: Any, text: Any, tokenizer: Any) -> dict[str, Any]:
     return {name: value.to(device) for name, value in found.items()}
 
 
-def second_of(text: Any, tokenizer: Any) -> int | None:
-    """Where the second of two texts begins."""
-    return list(tokenizer(*text).sequence_ids(0)).index(1) if is_pair(text) else None
-
-
 def token_names(tokenizer: Any, ids: torch.Tensor) -> list[str]:
     """The tokens of ids (1, T), those of a byte-level vocabulary spelled out."""
     if len(ids) != 1:
@@ -162,7 +157,7 @@ def attention_patterns(model: Any, text: Any, target: Any, tokenizer: Any) -> li
             getattr(out, "cross_attentions", None), "decoder.{}.cross", written, source, cross=True
         )
     else:
-        second = second_of(text, tokenizer)
+        second = list(tokenizer(*text).sequence_ids(0)).index(1) if is_pair(text) else None
         found += layers(getattr(out, "attentions", None), "layers.{}", source, source, second=second)
     if not found:
         raise InputError(

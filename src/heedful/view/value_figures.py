@@ -68,8 +68,7 @@ def _rows(derivation: Derivation) -> Iterator[tuple[str, ...]]:
         if isinstance(line, Derivation):
             yield from _rows(line)
             continue
-        operands = "" if line.operands is None else style.tree(line.operands)
-        yield derivation.title, line.label, line.formula, operands, style.value(line.result)
+        yield derivation.title, *(cell or "" for cell in style.cells(line))
 
 
 def surprisal(model: Model, text: Text, target: Text = None) -> Figure:

@@ -28,8 +28,8 @@ def with_text(derivation: Derivation, width: int, style: Style) -> dict[str, Any
         if isinstance(line, Derivation):
             found["lines"][i] = with_text(line, width, style)
             continue
-        operands = "" if line.operands is None else style.tree(line.operands)
-        found["lines"][i]["shown"] = {"operands": operands[:20_000], "result": style.value(line.result)}
+        _, _, numbers, result = style.cells(line)
+        found["lines"][i]["shown"] = {"operands": (numbers or "")[:20_000], "result": result}
     return found
 
 

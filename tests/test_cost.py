@@ -27,7 +27,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 def test_loading_a_model_never_imports_what_only_some_need() -> None:
     code = (
         "import sys, heedful; heedful.load, heedful.build, heedful.Watch;"
-        "rare = ('transformers', 'gguf', 'sentencepiece', 'huggingface_hub', 'numba');"
+        "rare = ('transformers', 'gguf', 'sentencepiece', 'huggingface_hub', 'numba', 'torch._dynamo');"
         "print([m for m in rare if m in sys.modules])"
     )
     assert python(code) == "[]"

@@ -45,12 +45,11 @@ class UnrolledValues:
 
 def outside_compiler(length: int, run: Callable[..., T], *given: Any) -> T:
     """run(*given) for `length` steps, which a compiler leaves as it is; a single step it may compile."""
-    return run(*given) if length == 1 else _call(run, *given)
-
-
-@torch.compiler.disable(reason="a loop over time is not unrolled")
-def _call(run: Callable[..., T], *given: Any) -> T:
-    return run(*given)
+    if length == 1 or not torch.compiler.is_compiling():
+        return run(*given)
+    # Only here: as a decorator it would import the compiler with every model.
+    whole: Callable[..., T] = torch.compiler.disable(run, reason="a loop over time is not unrolled")
+    return whole(*given)
 
 
 def unroll(
@@ -251,7 +250,12 @@ class LSTM(Recurrence):
             nn.init.ones_(self.x.bias.split(self.hidden)[1])
 
     def cell(self, x: Tensor, carry: Carry, see: See) -> Carry:
-        i, f, g, o = (x + self.h(carry["h"])).chunk(4, -1)  # (B, H) each
+        gates = x + self.h(carry["h"])
+        fused = operators()
+        if fused is not None:
+            h, c = fused.lstm_cell(gates, carry["c"])
+            return {"h": see("h", h), "c": see("c", c)}
+        i, f, g, o = gates.chunk(4, -1)  # (B, H) each
         i, f, g, o = see("i", i.sigmoid()), see("f", f.sigmoid()), see("g", g.tanh()), see("o", o.sigmoid())
         c = see("c", f * carry["c"] + i * g)
         return {"h": see("h", o * c.tanh()), "c": c}

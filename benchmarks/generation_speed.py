@@ -90,6 +90,7 @@ def ours(case: str, a: argparse.Namespace) -> None:
     )
     write(model, few, fast=False)
     plain = seconds(lambda: write(model, few, fast=False))
+    known["prompt ms"] = round(1e3 * seconds(lambda: write(model, 1, fast=False)), 1)
     known["plain"] = round(rows * few / plain, 1)
     known["first +s"] = round(seconds(lambda: write(model, few)) - plain, 2)
     known["default"] = rate(lambda: write(model, tokens), tokens)

@@ -75,8 +75,7 @@ def fast(model: Model, cache_dtype: torch.dtype | None = None, *, compiled: bool
     if compiled:
         return GraphStepper(model, compiled=True)
     if model.device.type == "cuda":
-        known = isinstance(model, LM) and importlib.util.find_spec("triton") is not None
-        if known and (cache_dtype is not None or find_fallback_reason(model) is None):
+        if isinstance(model, LM) and importlib.util.find_spec("triton") is not None:
             from heedful.decode.engines.recorded_stepper import RecordedStepper
 
             stepper = RecordedStepper(model, cache_dtype=cache_dtype)

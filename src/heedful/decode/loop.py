@@ -179,8 +179,16 @@ def stream(
     """
     known = stepper_for(model).model
     prompts, request = encode_prompts(known, prompt), make_request(known, settings, n=n)
-    stepper = choose_stepper(model, len(prompts.ids) * n, request.max_tokens) if fast else stepper_for(model)
+    stepper = fresh_stepper(model, len(prompts.ids) * n, request.max_tokens) if fast else stepper_for(model)
     return decode_pieces(stepper, prompts, request)
+
+
+def fresh_stepper(model: Model | Stepper, rows: int, tokens: int) -> Stepper:
+    """Choose the stepper of a text that begins now: the model need not be looked at a second time."""
+    stepper = choose_stepper(model, rows, tokens)
+    if isinstance(stepper, FastStepper) and stepper is not model:
+        stepper.is_checked = True
+    return stepper
 
 
 def decode_pieces(stepper: Stepper, prompts: Prompts, request: Request) -> Iterator[Piece]:
@@ -223,7 +231,7 @@ def generate(
     prompts = encode_prompts(known, prompt)
     request = make_request(known, settings, n=samples, samples=not searches)
     rows = len(prompts.ids) * max(samples, beam_settings.width)
-    stepper = choose_stepper(model, rows, request.max_tokens) if fast else stepper_for(model)
+    stepper = fresh_stepper(model, rows, request.max_tokens) if fast else stepper_for(model)
     if searches:
         found = run_search(stepper, prompts, request, beam_settings, contrastive)
     else:

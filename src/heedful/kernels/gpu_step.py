@@ -1,9 +1,11 @@
 """The operators of one step of decoding as Triton kernels; `nn/operators.py` defines each in plain torch.
 
-    linear             x Wᵀ + b of one row: as fast as memory gives W
-    rms_norm           rows of any number
+    products           act(W norm(x) + b) + r of one row, up to four W at once
+    normalise          a norm of rows
+    rotate             rotary positions of one token
     append             the newest key and value of every row, at the position of that row
     attend             one query of each head over keys of a fixed size, some of them hidden
+    lstm_cell          what an LSTM does with its gates
     conv_silu          a convolution over the last few tokens
     selective_step     Mamba's state space with its skip and gate
     gated_linear_step  gated linear attention
@@ -14,6 +16,7 @@ Small kernels in a row are a matter of how many there are: each starts in one to
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton  # type: ignore[import-not-found, unused-ignore]
@@ -21,9 +24,21 @@ import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
 
 from heedful.kernels.gpu_attend import combine_kernel
-from heedful.kernels.gpu_rows import product_kernel
+from heedful.kernels.gpu_rows import (
+    GELU,
+    GELU_TANH,
+    LAYER,
+    NONE,
+    PLAIN,
+    RELU,
+    RMS,
+    SILU,
+    TANH,
+    apply_activation,
+    normalise_row,
+)
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+ACTS = {None: NONE, "relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH, "silu": SILU, "tanh": TANH}
 MAX_HEAD = 256  # numbers of a head that `attend` takes
 TILE = 8192  # numbers of a tile of keys
 LONG = 1024  # keys beyond which a head is cut into pieces
@@ -34,41 +49,167 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-    """x Wᵀ + b of one row; None for more rows, and for what a kernel cannot read."""
-    count, columns = weight.shape
-    if x.numel() != columns or count < 16 or weight.dtype not in FLOATS:
-        return None
-    if x.dtype != weight.dtype or not weight.is_contiguous() or not weight.is_cuda:
-        return None
-    y, whole = x.new_empty(*x.shape[:-1], count), power_of_two(columns)
+@triton.jit
+def product_rows(  # type: ignore[no-untyped-def]
+    program, x, gamma, beta, w, bias, y, residual, size, count, eps,
+    NORM: tl.constexpr, BETA: tl.constexpr, ACT: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ROWS numbers of act(W norm(x) + b) + r. ONE_BLOCK reaches over all columns: x can be normalised."""
+    r = program * ROWS + tl.arange(0, ROWS)
+    live = r < count
+    base = w + r.to(tl.int64)[:, None] * size
+    k = tl.arange(0, BLOCK)
+    if ONE_BLOCK:
+        inside = k < size
+        a = tl.load(
+            base + k[None, :], mask=live[:, None] & inside[None, :], other=0, eviction_policy="evict_first"
+        )
+        v = tl.load(x + k, mask=inside, other=0.0).to(tl.float32)
+        v = normalise_row(v, gamma, beta, k, inside, size, eps, NORM, BETA)
+        value = tl.sum(a.to(tl.float32) * v[None, :], 1)
+    else:
+        total = tl.zeros((ROWS, BLOCK), tl.float32)
+        for start in range(0, size, BLOCK):
+            inside = start + k < size
+            mask = live[:, None] & inside[None, :]
+            v = tl.load(x + start + k, mask=inside, other=0.0).to(tl.float32)
+            a = tl.load(base + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+            total += a.to(tl.float32) * v[None, :]
+        value = tl.sum(total, 1)
+    if BIAS:
+        value += tl.load(bias + r, mask=live, other=0.0).to(tl.float32)
+    value = apply_activation(value, ACT)
+    if RESIDUAL:
+        value += tl.load(residual + r, mask=live, other=0.0).to(tl.float32)
+    tl.store(y + r, value.to(y.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def products_kernel(  # type: ignore[no-untyped-def]
+    x, gamma, beta, w0, w1, w2, w3, b0, b1, b2, b3, y0, y1, y2, y3, residual, size, n0, n1, n2, n3, eps,
+    NORM: tl.constexpr, BETA: tl.constexpr, RESIDUAL: tl.constexpr, COUNT: tl.constexpr,
+    A0: tl.constexpr, A1: tl.constexpr, A2: tl.constexpr, A3: tl.constexpr,
+    B0: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr, B3: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Up to four products of one x, one after the other in the grid."""
+    program = tl.program_id(0)
+    first = tl.cdiv(n0, ROWS)
+    if COUNT == 1:
+        product_rows(
+            program, x, gamma, beta, w0, b0, y0, residual, size, n0, eps, NORM, BETA, A0, B0, RESIDUAL, ROWS,
+            BLOCK, ONE_BLOCK,
+        )  # fmt: skip
+    else:
+        second = first + tl.cdiv(n1, ROWS)
+        third = second + tl.cdiv(n2, ROWS)
+        if program < first:
+            product_rows(
+                program, x, gamma, beta, w0, b0, y0, residual, size, n0, eps, NORM, BETA, A0, B0, False, ROWS,
+                BLOCK, ONE_BLOCK,
+            )  # fmt: skip
+        elif program < second:
+            product_rows(
+                program - first, x, gamma, beta, w1, b1, y1, residual, size, n1, eps, NORM, BETA, A1, B1,
+                False, ROWS, BLOCK, ONE_BLOCK,
+            )  # fmt: skip
+        elif program < third:
+            if COUNT > 2:
+                product_rows(
+                    program - second, x, gamma, beta, w2, b2, y2, residual, size, n2, eps, NORM, BETA, A2, B2,
+                    False, ROWS, BLOCK, ONE_BLOCK,
+                )  # fmt: skip
+        else:
+            if COUNT > 3:
+                product_rows(
+                    program - third, x, gamma, beta, w3, b3, y3, residual, size, n3, eps, NORM, BETA, A3, B3,
+                    False, ROWS, BLOCK, ONE_BLOCK,
+                )  # fmt: skip
+
+
+def products(
+    x: Tensor, norm: Any, products: list[Any], residual: Tensor | None, dtype: torch.dtype
+) -> list[Tensor]:
+    """act(W norm(x) + b) + r of one row for up to four W."""
+    count, columns = len(products), x.numel()
+    found = [torch.empty(len(p.weight), dtype=dtype, device=x.device) for p in products]
+    fill = lambda items, rest: [*items, *[rest] * (4 - count)]
+    whole, nothing = power_of_two(columns), found[0]
     rows, block = (2 if whole >= 2048 else 4, whole) if whole <= 4096 else (4, 1024)
-    product_kernel[(-(-count // rows),)](
-        x.contiguous(), weight, y, y if bias is None else bias, y, y, columns, count, 0.0, 1.0,
-        NORM=0, BETA=False, MODE=0, ACT=0, BIAS=bias is not None, ROWS=rows, BLOCK=block,
+    biases = [nothing if p.bias is None else p.bias for p in products]
+    sizes = [len(p.weight) for p in products]
+    beta = None if norm is None else norm.bias
+    acts = {f"A{i}": act for i, act in enumerate(fill([ACTS[p.act] for p in products], 0))}
+    biased = {f"B{i}": b for i, b in enumerate(fill([p.bias is not None for p in products], False))}
+    products_kernel[(sum(-(-n // rows) for n in sizes),)](
+        x, nothing if norm is None else norm.weight, nothing if beta is None else beta,
+        *fill([p.weight for p in products], nothing), *fill(biases, nothing), *fill(found, nothing),
+        nothing if residual is None else residual, columns, *fill(sizes, 0),
+        0.0 if norm is None else norm.eps,
+        NORM=PLAIN if norm is None else LAYER if norm.kind == "layer" else RMS, BETA=beta is not None,
+        RESIDUAL=residual is not None, COUNT=count, **acts, **biased, ROWS=rows, BLOCK=block,
         ONE_BLOCK=block >= columns, num_warps=4,
+    )  # fmt: skip
+    return found
+
+
+@triton.jit
+def normalise_kernel(  # type: ignore[no-untyped-def]
+    x, gamma, beta, y, size, eps, NORM: tl.constexpr, BETA: tl.constexpr, BLOCK: tl.constexpr
+):
+    """norm(x) in the type of y; an RMSNorm is rounded to it before it meets γ, as its definition has it"""
+    row, k = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = k < size
+    value = tl.load(x + row * size + k, mask=inside, other=0.0).to(y.dtype.element_ty).to(tl.float32)
+    if NORM == 1:
+        value = normalise_row(value, gamma, beta, k, inside, size, eps, NORM, BETA)
+    else:
+        gain = tl.rsqrt(tl.sum(value * value, 0) / size + eps)
+        value = (value * gain).to(y.dtype.element_ty).to(tl.float32)
+        value = value * tl.load(gamma + k, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * size + k, value.to(y.dtype.element_ty), mask=inside)
+
+
+def normalise(x: Tensor, norm: Any) -> Tensor:
+    size, weight = x.shape[-1], norm.weight
+    y = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
+    normalise_kernel[(x.numel() // size,)](
+        x.contiguous(), weight, weight if norm.bias is None else norm.bias, y, size, norm.eps,
+        NORM=LAYER if norm.kind == "layer" else RMS, BETA=norm.bias is not None, BLOCK=power_of_two(size),
+        num_warps=8 if size > 2048 else 4,
     )  # fmt: skip
     return y
 
 
 @triton.jit
-def rms_norm_kernel(x, gamma, y, size, eps, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, BLOCK)
-    inside = k < size
-    value = tl.load(x + row * size + k, mask=inside, other=0.0).to(y.dtype.element_ty).to(tl.float32)
-    gain = tl.rsqrt(tl.sum(value * value, 0) / size + eps)
-    value = (value * gain).to(y.dtype.element_ty).to(tl.float32)
-    value = value * tl.load(gamma + k, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + row * size + k, value.to(y.dtype.element_ty), mask=inside)
+def rotate_kernel(  # type: ignore[no-untyped-def]
+    x, cos, sin, y, heads, x_row, x_head, angle_row,
+    SIZE: tl.constexpr, TURNED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, h, i = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.arange(0, BLOCK)
+    half: tl.constexpr = TURNED // 2
+    inside, turned = i < SIZE, i < TURNED
+    line = x + row * x_row + h * x_head
+    value = tl.load(line + i, mask=inside, other=0.0).to(tl.float32)
+    partner = tl.where(i < half, i + half, i - half)
+    other = tl.load(line + partner, mask=turned, other=0.0).to(tl.float32)
+    c = tl.load(cos + row * angle_row + i % half, mask=turned, other=1.0)
+    s = tl.load(sin + row * angle_row + i % half, mask=turned, other=0.0)
+    value = value * c + other * tl.where(i < half, -s, s)
+    tl.store(y + (row * heads + h) * SIZE + i, value.to(y.dtype.element_ty), mask=inside)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    size = x.shape[-1]
-    y = torch.empty(x.shape, dtype=weight.dtype, device=x.device)
-    rms_norm_kernel[(x.numel() // size,)](
-        x.contiguous(), weight, y, size, eps, BLOCK=power_of_two(size), num_warps=8 if size > 2048 else 4
-    )
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
+    """One token's heads (B, H, 1, K), turned by angles (B or 1, 1, 1, ·); None for several tokens."""
+    B, H, T, K = x.shape
+    if T != 1 or x.stride(3) != 1 or not cos.is_contiguous() or not sin.is_contiguous():
+        return None
+    y = x.new_empty(B, H, 1, K)
+    rotate_kernel[(B, H)](
+        x, cos, sin, y, H, x.stride(0), x.stride(1), 0 if len(cos) == 1 else cos.stride(0),
+        SIZE=K, TURNED=2 * cos.shape[-1], BLOCK=power_of_two(K), num_warps=1,
+    )  # fmt: skip
     return y
 
 
@@ -170,6 +311,31 @@ def attend(
             parts, y, y, K, splits, SPLITS=power_of_two(splits), BLOCK=padded, DIGITS=False, num_warps=1
         )
     return y
+
+
+@triton.jit
+def lstm_kernel(gates, c, h_new, c_new, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = k < size
+    line = gates + row * 4 * size + k
+    i = tl.sigmoid(tl.load(line, mask=inside, other=0.0).to(tl.float32))
+    f = tl.sigmoid(tl.load(line + size, mask=inside, other=0.0).to(tl.float32))
+    g = 2.0 * tl.sigmoid(2.0 * tl.load(line + 2 * size, mask=inside, other=0.0).to(tl.float32)) - 1.0
+    o = tl.sigmoid(tl.load(line + 3 * size, mask=inside, other=0.0).to(tl.float32))
+    value = f * tl.load(c + row * size + k, mask=inside, other=0.0).to(tl.float32) + i * g
+    tl.store(c_new + row * size + k, value.to(c_new.dtype.element_ty), mask=inside)
+    value = o * (2.0 * tl.sigmoid(2.0 * value) - 1.0)
+    tl.store(h_new + row * size + k, value.to(h_new.dtype.element_ty), mask=inside)
+
+
+def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """h and c after one token; c is read where it stands."""
+    h_new, c_new = torch.empty_like(c), torch.empty_like(c)
+    size = c.shape[1]
+    lstm_kernel[(len(c), -(-size // 128))](
+        gates.contiguous(), c.contiguous(), h_new, c_new, size, BLOCK=128, num_warps=1
+    )
+    return h_new, c_new
 
 
 @triton.jit

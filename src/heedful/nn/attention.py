@@ -149,7 +149,7 @@ class CrossAttention(Part):
         k, v = self._memory(ctx, state)  # (B, H, S', K)
         k, v = ctx.see("k", k), ctx.see("v", v)
         mask = ctx.memory_mask or Mask()
-        k_pos = ctx.q_pos.new_zeros(1, k.shape[2])
+        k_pos = ctx.q_pos[:1, :1].expand(1, k.shape[2])  # a memory's mask does not ask for positions
         call = Call(q, k, v, ctx.q_pos, k_pos, mask, None, self.scale, self.dropout * self.training)
         out: Tensor = self.o(join_heads(attend(call, ctx)))
         return out

@@ -4,35 +4,73 @@
     with step_operators("definitions"):  the same way through the parts in plain torch, which defines it
 
 Outside, `operators()` is None, and parts compute as they are written. Inside, a part that reads one token and
-remembers in a static state may use them, and every nn.Linear of one row is a kernel. A function that cannot
-take what it is given returns None. States are written over in place.
+remembers in a static state may use them, and products of one row are launched with the norm, the activation
+and the sum beside them (nn/fusion.py). A function that cannot take what it is given returns None. States are
+written over in place.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from heedful.nn.fusion import FusedOperators
 
 Kind = Literal["definitions", "kernels"]
+MAX_PRODUCTS = 4  # that are launched together
+ACTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "silu": F.silu, "tanh": torch.tanh,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """γ (x − mean) / √(var + ε) + β, or γ x / √(mean x² + ε)"""
+
+    kind: Literal["layer", "rms"]
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """act(W x + b)"""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    act: str | None = None
 
 
 class Operators(Protocol):
-    """The functions of this module, or of kernels/gpu_step.py."""
+    """The functions of `Definitions`, or of kernels/gpu_step.py."""
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None: ...
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+    def products(
+        self,
+        x: Tensor,
+        norm: Norm | None,
+        products: list[Product],
+        residual: Tensor | None,
+        dtype: torch.dtype,
+    ) -> list[Tensor]: ...
+    def normalise(self, x: Tensor, norm: Norm) -> Tensor: ...
     def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> bool: ...
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> Tensor | None: ...
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None: ...
+    def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]: ...
     def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
     def selective_step(
         self, u: Tensor, dt: Tensor, B: Tensor, C: Tensor, A_log: Tensor, D: Tensor, gate: Tensor, h: Tensor
@@ -42,61 +80,75 @@ class Operators(Protocol):
     ) -> Tensor: ...
 
 
-ACTIVE: ContextVar[Operators | None] = ContextVar("operators of a step", default=None)
+ACTIVE: ContextVar[FusedOperators | None] = ContextVar("operators of a step", default=None)
 
 
-def operators() -> Operators | None:
+def operators() -> FusedOperators | None:
     """Return the operators of the step that is being computed; None if parts compute as they are written."""
     return None if torch.compiler.is_compiling() else ACTIVE.get()
 
 
 @contextmanager
-def step_operators(kind: Kind | None) -> Iterator[None]:
-    """Let parts use the operators of this kind inside; None changes nothing."""
+def step_operators(kind: Kind | None) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Let parts use the operators of this kind inside; None changes nothing.
+
+    What is yielded must be asked for any tensor that leaves: it may not be computed yet.
+    """
     if kind is None:
-        yield
+        yield lambda x: x
         return
-    chosen = Definitions()
+    from heedful.nn.fusion import FusedOperators
+
+    base: Operators = Definitions()
     if kind == "kernels":
         from heedful.kernels import gpu_step
 
-        chosen = cast(Any, gpu_step)
-    token = ACTIVE.set(chosen)
+        base = cast(Any, gpu_step)
+    fused = FusedOperators(base)
+    token = ACTIVE.set(fused)
     try:
-        with LinearOperator(chosen):
-            yield
+        with fused:
+            yield fused.compute
     finally:
         ACTIVE.reset(token)
-
-
-class LinearOperator(TorchFunctionMode):
-    """Every F.linear inside is the operator's, where it takes the call: so are layers of any part."""
-
-    def __init__(self, chosen: Operators) -> None:
-        super().__init__()
-        self.chosen = chosen
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is F.linear:
-            out = self.chosen.linear(*args, **(kwargs or {}))
-            if out is not None:
-                return out
-        return func(*args, **(kwargs or {}))
 
 
 class Definitions:
     """The definitions."""
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        """x Wᵀ + b"""
-        return F.linear(x, weight, bias)
+    def products(
+        self,
+        x: Tensor,
+        norm: Norm | None,
+        products: list[Product],
+        residual: Tensor | None,
+        dtype: torch.dtype,
+    ) -> list[Tensor]:
+        """act(W norm(x) + b) + r of one row for each product; r belongs to the only one there is"""
+        n = x if norm is None else self.normalise(x, norm)
+        found = []
+        for p in products:
+            y = F.linear(n, p.weight, p.bias).flatten()
+            y = y if p.act is None else ACTS[p.act](y)
+            found.append(y if residual is None else (residual.flatten() + y).to(dtype))
+        return found
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """γ x / √(mean x² + ε), x rounded to the type of γ first"""
-        normed = F.rms_norm(x.to(weight.dtype).float(), weight.shape, None, eps)
-        return weight * normed.to(weight.dtype)
+    def normalise(self, x: Tensor, norm: Norm) -> Tensor:
+        """The norm over the last dimension, of x rounded to the type of its weights."""
+        wide = x.to(norm.weight.dtype).float()
+        if norm.kind == "layer":
+            bias = None if norm.bias is None else norm.bias.float()
+            return F.layer_norm(wide, norm.weight.shape, norm.weight.float(), bias, norm.eps).to(
+                norm.weight.dtype
+            )
+        return norm.weight * F.rms_norm(wide, norm.weight.shape, None, norm.eps).to(norm.weight.dtype)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
+        """[a cos − b sin ; b cos + a sin] of the halves a and b of what is turned; the rest as it is"""
+        size = 2 * cos.shape[-1]
+        a, b = x[..., :size].float().chunk(2, -1)
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+        return torch.cat((turned, x[..., size:]), -1)
 
     def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> bool:
         """keys[b, :, past[b]] = k[b, :, 0], and the values likewise; True if it was done"""
@@ -115,6 +167,12 @@ class Definitions:
         if keep is not None:
             u = u.masked_fill(~keep[:, None, None], -math.inf)
         return (u.softmax(-1).nan_to_num(0.0) @ v).to(q.dtype)
+
+    def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """c = σ(f) c + σ(i) tanh(g),  h = σ(o) tanh(c) from i, f, g and o side by side, (B, 4 H)"""
+        i, f, g, o = gates.float().chunk(4, -1)
+        wide = f.sigmoid() * c.float() + i.sigmoid() * g.tanh()
+        return (o.sigmoid() * wide.tanh()).to(c.dtype), wide.to(c.dtype)
 
     def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """silu(b + Σ_j w_j x_j), x (B, 1, D) and the W − 1 before it, which the window keeps for the next"""

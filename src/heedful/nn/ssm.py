@@ -169,10 +169,11 @@ class Mamba(Part):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         fused = step_of(x, state)
         if fused is not None and isinstance(state, RecurrentState):
-            conv, h = self.conv, state["h"]
-            u = fused.conv_silu(self.value(x), state["window"], conv.weight, conv.bias)
-            delta, B, C = self.delta(self.low(u)), self.B(u), self.C(u)
-            return self.out(fused.selective_step(u, delta, B, C, self.A_log, self.D, self.gate(x), h))
+            value, gate = self.value(x), self.gate(x)
+            u = fused.conv_silu(value, state["window"], self.conv.weight, self.conv.bias)
+            low, B, C = self.low(u), self.B(u), self.C(u)  # products of one x, asked for one after the other
+            y = fused.selective_step(u, self.delta(low), B, C, self.A_log, self.D, gate, state["h"])
+            return self.out(y)
         with_pattern = shows_pattern(ctx, state)
         u = F.silu(self.conv(self.value(x), ctx, state))  # (B, T, F)
         delta = F.softplus(to_float32(self.delta(self.low(u))))

@@ -9,13 +9,17 @@ allocated. A row is filled from the state in which its prompt was read (`write`)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from heedful.nn.context import Context, PartState
-from heedful.nn.operators import Operators, operators
+from heedful.nn.operators import operators
 from heedful.nn.state import KV, FixedState, RecurrentState, SlidingKV, StateGroup, slot_positions
+
+if TYPE_CHECKING:
+    from heedful.nn.fusion import FusedOperators
 
 # Tensors of a part that run along an encoder's memory, and the axis that does.
 MEMORY_AXES = {"k": 2, "v": 2, "keys": 1}
@@ -141,7 +145,7 @@ class StaticFixedState(StaticRecurrentState, FixedState):
     """What stays the same while decoding, at fixed addresses."""
 
 
-def step_of(x: Tensor, state: PartState | None) -> Operators | None:
+def step_of(x: Tensor, state: PartState | None) -> FusedOperators | None:
     """Return the operators of a step, for a part that reads one token and remembers in a static state."""
     return operators() if x.shape[1] == 1 and isinstance(state, StaticRecurrentState) else None
 

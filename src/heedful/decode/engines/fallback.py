@@ -10,6 +10,7 @@ recorded (`find_recording_obstacle`). Anything else is computed by the plain ste
 from __future__ import annotations
 
 import sys
+import weakref
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -42,7 +43,7 @@ KNOWN_PARTS: dict[type[nn.Module], tuple[str, ...]] = {
     Int8Linear: ("weight", "scale", "bias"), Int4Linear: ("weight", "scale", "bias"),
     Int8Embedding: ("weight", "scale"), TiedLinear: (),
 }  # fmt: skip
-METHODS = {kind: frozenset(n for n in dir(kind) if callable(getattr(kind, n))) for kind in KNOWN_PARTS}
+METHODS: weakref.WeakKeyDictionary[type[nn.Module], frozenset[str]] = weakref.WeakKeyDictionary()
 NO_GRAD = torch.no_grad()(lambda: None).__code__  # of any function that torch.no_grad decorates
 TENSOR_TYPES = frozenset({Tensor, nn.Parameter})
 PLAIN_VALUES = (int, float, str, tuple, Scaling, FunctionType, BuiltinFunctionType)
@@ -60,12 +61,19 @@ class FastStepper(EagerStepper):
     """
 
     fallback_reason: str | None = None
+    is_checked = False  # set by who makes a stepper and fills it at once: the model was looked at just now
     hooks = -1  # how many hooks there had ever been when the model was looked at
 
     def check_model(self) -> None:
         """Find out whether the fast way computes the model as it is now."""
         self.hooks = RemovableHandle.next_id
         self.fallback_reason = self.find_reason()
+
+    def check_again(self) -> None:
+        """Find it out before a text, unless that was done just now."""
+        if not self.is_checked:
+            self.check_model()
+        self.is_checked = False
 
     def find_reason(self) -> str | None:
         """Return why the fast way does not compute the model as it is now; None if it does."""
@@ -113,13 +121,23 @@ def find_recording_obstacle(model: Model) -> str | None:
     kind = type(model)
     if kind.step not in (LM.step, Seq2Seq.step) or kind.start not in (LM.start, Seq2Seq.start):  # type: ignore[attr-defined]
         return f"{kind.__name__} has a step of its own"
-    for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks:
-            return f"{name or 'the model'} has a forward hook"
-        replaced = [n for n in module.__dict__ if callable(getattr(type(module), n, None))]
-        if replaced:
-            return f"{name or 'the model'} has another {min(replaced)} than other {type(module).__name__}s"
+    for module in model.modules():
+        hooked = module._forward_hooks or module._forward_pre_hooks
+        methods = method_names(type(module))
+        if hooked or not methods.isdisjoint(module.__dict__):
+            name = next(name for name, found in model.named_modules() if found is module) or "the model"
+            if hooked:
+                return f"{name} has a forward hook"
+            replaced = min(methods.intersection(module.__dict__))
+            return f"{name} has another {replaced} than other {type(module).__name__}s"
     return None
+
+
+def method_names(kind: type[nn.Module]) -> frozenset[str]:
+    """Return the names of a class's methods."""
+    if kind not in METHODS:
+        METHODS[kind] = frozenset(name for name in dir(kind) if callable(getattr(kind, name)))
+    return METHODS[kind]
 
 
 def part_change(module: nn.Module) -> str | None:
@@ -130,8 +148,8 @@ def part_change(module: nn.Module) -> str | None:
         return f"is a {kind.__name__}, " + (f"a subclass of {base.__name__}" if base else "no known part")
     if module._forward_hooks or module._forward_pre_hooks:
         return "has a forward hook"
-    if not METHODS[kind].isdisjoint(module.__dict__):
-        name = min(METHODS[kind].intersection(module.__dict__))
+    if not method_names(kind).isdisjoint(module.__dict__):
+        name = min(method_names(kind).intersection(module.__dict__))
         return f"has another {name} than other {kind.__name__}s"
     return None
 
@@ -180,8 +198,8 @@ def model_fingerprint(model: Model) -> list[object]:
     not hold the model itself, so that what was recorded goes when the model does.
     """
     found: list[object] = [model.config]
-    kinds = {base for module in model.modules() for base in type(module).__mro__ if base is not object}
-    for kind in sorted(kinds, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}"):
+    kinds = dict.fromkeys(map(type, model.modules()))
+    for kind in dict.fromkeys(base for known in kinds for base in known.__mro__ if base is not object):
         found += [method for method in vars(kind).values() if isinstance(method, FunctionType)]
     for module in model.modules():
         if module is not model:

@@ -96,8 +96,8 @@ class Recording:
             self.replays[count, feed] = self.record(model, count, feed)
 
     def launch(self, model: LM | Seq2Seq, count: int, feed: bool) -> None:
-        with step_operators(self.operators):
-            logits = self.step(model, self.buffer(count))
+        with step_operators(self.operators) as computed:
+            logits = computed(self.step(model, self.buffer(count)))
         self.logits[count, feed] = logits
         if feed:
             best = logits[:, -1:].argmax(-1)
@@ -174,7 +174,7 @@ class GraphStepper(FastStepper):
         return self._state.past
 
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        self.check_model()
+        self.check_again()
         start = prompt.shape[1] if isinstance(self.model, LM) else 1
         self.length = min(length, start + CAPACITY_STEP)
         return super().prefill(prompt, valid, length)

@@ -38,7 +38,7 @@ class NumbaStepper(FastStepper):
             self.fallback_reason = "numba is not installed (pip install 'heedful[fast]')"
 
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        self.check_model()
+        self.check_again()
         self.rows = None  # the weights may have moved since
         return super().prefill(prompt, valid, length)
 

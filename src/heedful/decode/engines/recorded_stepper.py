@@ -23,7 +23,7 @@ from heedful.models.base import LM, Model, State, evaluation_mode
 from heedful.nn.context import PartState, Watch
 from heedful.nn.state import KV, SlidingKV, StateGroup
 
-MIN_PROMPT_TOKENS = 2048  # tokens of prompts; fewer are read soon enough by the plain pass
+MIN_PROMPT_TOKENS = 16  # tokens of prompts; the plain pass launches several times as many kernels
 
 
 class RoundedKV(KV):
@@ -169,7 +169,7 @@ class RecordedStepper(FastStepper):
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor, valid: Tensor | None = None, length: int = 0) -> Tensor:
-        self.check_model()
+        self.check_again()
         if self.fallback_reason is not None:
             return super().prefill(prompt, valid, length)
         assert isinstance(self.model, LM)

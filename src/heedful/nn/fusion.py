@@ -1,0 +1,251 @@
+"""Products of one row with what stands beside them, in one launch: a norm before, an activation, a sum after.
+
+    y = act(W norm(x) + b) + r
+
+Inside a recorded step a norm and a product of one row give a tensor that is not computed yet. An activation
+or a residual sum that follows becomes part of it; products of the same x are launched together; whatever else
+looks at it has it computed first. So the parts stay as they are written, and what a step launches is little
+more than its products. Nothing waits longer than to the next write in place, or the end of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from heedful.nn.operators import MAX_PRODUCTS, Norm, Operators, Product
+
+MAX_COLUMNS = 4096  # of a row that a product can normalise on its way
+
+
+@dataclass(eq=False)
+class NormNode:
+    """norm(source), not computed yet; `source` may not be either."""
+
+    source: Tensor
+    norm: Norm
+    value: Tensor | None = None
+
+
+@dataclass(eq=False)
+class ProductNode:
+    """act(W norm(x) + b) + r, not computed yet; x and r are."""
+
+    x: Tensor
+    norm: NormNode | None
+    product: Product
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    residual: Tensor | None = None
+    value: Tensor | None = None
+
+
+class Deferred(Tensor):
+    """A tensor that is not computed yet: it has a shape and a type, and what it will be."""
+
+    node: NormNode | ProductNode
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls, shape: Sequence[int], dtype: torch.dtype, device: torch.device, node: NormNode | ProductNode
+    ) -> Deferred:
+        tensor = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=device)
+        tensor.node = node
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise RuntimeError(f"{func} was given a tensor that is not computed yet")
+
+
+ACTIVATIONS: dict[Any, str] = {
+    F.relu: "relu", torch.relu: "relu", torch.Tensor.relu: "relu", F.silu: "silu", torch._C._nn.silu: "silu",
+    F.gelu: "gelu", F.tanh: "tanh", torch.tanh: "tanh", torch.Tensor.tanh: "tanh",
+}  # fmt: skip
+SUMS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__}
+DESCRIBED = ("shape", "dtype", "device", "is_cuda", "ndim", "requires_grad")
+DESCRIPTIONS = {
+    *(vars(torch._C.TensorBase)[name].__get__ for name in DESCRIBED),
+    torch.Tensor.dim, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__,
+}  # fmt: skip
+
+
+class FusedOperators(TorchFunctionMode):
+    """The operators of a step as parts see them: `base` computes, this decides when and how much at once."""
+
+    def __init__(self, base: Operators) -> None:
+        super().__init__()
+        self.base = base
+        self.pending: list[ProductNode] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in DESCRIPTIONS:
+            return func(*args, **kwargs)
+        found = self.defer(func, args, kwargs)
+        if found is not None:
+            return found
+        name = getattr(func, "__name__", "")
+        if name.endswith("_") and not name.endswith("__"):
+            self.flush()  # what is written over may be what a product reads
+        args, kwargs = tree_map(self.compute, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def defer(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """Return the result of a function as one that is not computed yet; None if it must be computed."""
+        if func is F.linear:
+            return self.defer_product(*args, **kwargs)
+        if func is F.layer_norm:
+            return self.defer_layer_norm(*args, **kwargs)
+        if func in (F.dropout, torch.dropout):
+            training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+            return None if training else args[0]
+        if func in SUMS and len(args) == 2 and not kwargs:
+            found = self.defer_sum(*args)
+            return self.defer_sum(args[1], args[0]) if found is None else found
+        if func in ACTIVATIONS:
+            tanh = (
+                kwargs.get("approximate", args[1] if func is F.gelu and len(args) > 1 else "none") == "tanh"
+            )
+            return self.defer_activation(args[0], "gelu_tanh" if tanh else ACTIVATIONS[func])
+        return None
+
+    def defer_product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        if x.numel() != weight.shape[1] or x.dtype != weight.dtype or not weight.is_contiguous():
+            return None
+        norm = x.node if isinstance(x, Deferred) and isinstance(x.node, NormNode) else None
+        if norm is not None and (norm.value is not None or weight.shape[1] > MAX_COLUMNS):
+            norm = None
+        if norm is None:
+            source = self.compute(x).contiguous()
+        else:
+            source = norm.source = self.compute(norm.source).contiguous()
+        shape = (*x.shape[:-1], weight.shape[0])
+        node = ProductNode(source, norm, Product(weight, bias), shape, weight.dtype)
+        return self.append_node(node)
+
+    def append_node(self, node: ProductNode) -> Deferred:
+        self.pending.append(node)
+        return Deferred(node.shape, node.dtype, node.x.device, node)
+
+    def defer_layer_norm(
+        self,
+        x: Tensor,
+        shape: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor | None:
+        if weight is None or weight.dim() != 1 or x.numel() != weight.numel() or x.dtype != weight.dtype:
+            return None
+        node = NormNode(x, Norm("layer", weight, bias, eps))
+        return Deferred(x.shape, weight.dtype, x.device, node)
+
+    def defer_sum(self, residual: Tensor, x: Tensor) -> Tensor | None:
+        """residual + x, where x is a product that nothing was added to"""
+        if not isinstance(residual, Tensor) or not isinstance(x, Deferred) or residual.shape != x.shape:
+            return None
+        node = x.node
+        if not isinstance(node, ProductNode) or node.value is not None or node.residual is not None:
+            return None
+        self.pending = [other for other in self.pending if other is not node]
+        dtype = torch.promote_types(residual.dtype, node.dtype)
+        added = self.compute(residual).contiguous()
+        return self.append_node(replace(node, residual=added, dtype=dtype))
+
+    def defer_activation(self, x: Tensor, name: str) -> Tensor | None:
+        node = x.node if isinstance(x, Deferred) else None
+        if not isinstance(node, ProductNode) or node.value is not None or node.residual is not None:
+            return None
+        if node.product.act is not None:
+            return None
+        self.pending = [other for other in self.pending if other is not node]
+        return self.append_node(replace(node, product=replace(node.product, act=name)))
+
+    def compute(self, x: Any) -> Any:
+        """Return the tensor itself, computed; anything else as it is."""
+        if not isinstance(x, Deferred):
+            return x
+        node = x.node
+        if node.value is None:
+            if isinstance(node, NormNode):
+                node.value = self.base.normalise(self.compute(node.source), node.norm).view(x.shape)
+            elif node in self.pending:
+                self.flush()
+            else:  # it had become part of another, and is looked at itself
+                self.launch([node])
+        return node.value
+
+    def flush(self) -> None:
+        """Compute all products that wait, those of the same x together."""
+        while self.pending:
+            first = self.pending[0]
+            alike = [
+                n for n in self.pending if n.x is first.x and n.norm is first.norm and n.residual is None
+            ]
+            group = [first] if first.residual is not None else alike[:MAX_PRODUCTS]
+            group = [node for node in group if node.dtype == first.dtype]
+            self.pending = [node for node in self.pending if node not in group]
+            self.launch(group)
+
+    def launch(self, nodes: list[ProductNode]) -> None:
+        first = nodes[0]
+        norm = None if first.norm is None else first.norm.norm
+        products = [node.product for node in nodes]
+        found = self.base.products(first.x, norm, products, first.residual, first.dtype)
+        for node, value in zip(nodes, found, strict=True):
+            node.value = value.view(node.shape)
+
+    def ready(self, *tensors: Tensor | None) -> list[Any]:
+        """Compute all that waits, and these."""
+        self.flush()
+        return [self.compute(t) for t in tensors]
+
+    # What parts call by name.
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        norm = Norm("rms", weight, None, eps)
+        if x.numel() == weight.numel():
+            return Deferred(x.shape, weight.dtype, x.device, NormNode(x, norm))
+        return self.base.normalise(self.compute(x), norm)
+
+    def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> bool:
+        k, v = self.ready(k, v)
+        return self.base.append(keys, values, k, v, past)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    ) -> Tensor | None:
+        q, k, v, keep, bias = self.ready(q, k, v, keep, bias)
+        return self.base.attend(q, k, v, keep, bias, scale)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
+        return self.base.rotate(*self.ready(x, cos, sin))
+
+    def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        gates, c = self.ready(gates, c)
+        return self.base.lstm_cell(gates, c)
+
+    def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.base.conv_silu(*self.ready(x, window, weight, bias))
+
+    def selective_step(self, *tensors: Tensor) -> Tensor:
+        return self.base.selective_step(*self.ready(*tensors))
+
+    def gated_linear_step(
+        self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
+    ) -> Tensor:
+        q, k, v, decay, S = self.ready(q, k, v, decay, S)
+        return self.base.gated_linear_step(q, k, v, decay, S, tau, scale)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fastapi.testclient import TestClient
 
 import heedful
 from heedful import view
-from tests.studio.conftest import KINDS, get, traced
+from tests.studio.conftest import KINDS, TEXT, get, traced
 from tests.studio.test_snippets import ran
 
 
@@ -33,6 +35,18 @@ def test_a_figure_of_the_page_is_that_of_python(
     figure = get(client, f"/api/trace/{found['id']}/figures/surprisal")
     _, names = ran(figure.pop("python"))
     assert names["seen"].to_dict() | {"python": ""} == figure | {"python": ""}
+
+
+@pytest.mark.parametrize(("format", "start"), [("html", "<!doctype"), ("svg", "<?xml"), ("csv", "panel,row")])
+def test_a_figure_is_sent_as_the_file_that_python_saves(
+    client: TestClient, models: Path, format: str, start: str
+) -> None:
+    found = traced(client, "decoder")
+    answer = client.get(f"/api/trace/{found['id']}/figures/surprisal", params={"format": format})
+    figure = view.surprisal(heedful.load(models / "decoder"), TEXT)
+    assert answer.text.startswith(start)
+    assert answer.text == getattr(figure, f"to_{format}")()
+    assert answer.headers["content-disposition"] == f'attachment; filename="surprisal.{format}"'
 
 
 def test_a_figure_that_is_none_is_refused(client: TestClient) -> None:

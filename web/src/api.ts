@@ -1,4 +1,5 @@
 // What the server offers, by docs/studio-api.md: types, calls, and the hooks that pages use.
+import { halves } from "./figures/packed";
 import { call, get, post, queried } from "./http";
 import { useResource, type Resource } from "./resource";
 import { parseOff, parseSub, place, str, whole } from "./url";
@@ -110,22 +111,10 @@ export function knows(vocabulary: Vocabulary, word: string): boolean {
   return [word, `Ġ${word}`, `▁${word}`].some((form) => vocabulary.tokens.includes(form));
 }
 
-const HALF = /f16/;
-
 function decode(bytes: ArrayBuffer, dtype: string, least: number, step: number): Float32Array {
   if (dtype === "f32") return new Float32Array(bytes);
-  if (HALF.test(dtype)) return halves(new Uint16Array(bytes));
+  if (dtype === "f16") return halves(new Uint8Array(bytes));
   return Float32Array.from(new Uint8Array(bytes), (v) => least + v * step);
-}
-
-function halves(bits: Uint16Array): Float32Array {
-  return Float32Array.from(bits, (h) => {
-    const sign = h & 0x8000 ? -1 : 1;
-    const exponent = (h >> 10) & 31;
-    const part = h & 1023;
-    if (exponent === 31) return part ? NaN : sign * Infinity;
-    return sign * (exponent ? 2 ** (exponent - 15) * (1 + part / 1024) : 2 ** -14 * (part / 1024));
-  });
 }
 
 export async function tensor(path: string, query: Record<string, string | number | undefined> = {}): Promise<Tensor> {

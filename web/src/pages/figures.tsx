@@ -45,5 +45,14 @@ function OneFigure({ trace, name }: { trace: Trace; name: string }) {
     const figure = await get<FigureJson>(path, {}, signal);
     return { ...figure, data: (await unpackAll(figure.data)) as Record<string, unknown> };
   });
-  return <Panel><Await of={found}>{(figure) => <FigureView figure={figure} />}</Await></Panel>;
+  return (
+    <Panel>
+      <Await of={found}>{(figure) => (
+        <>
+          <FigureView figure={figure} />
+          <p class="muted small">{t("figures.files")} {["html", "svg", "csv"].map((format) => <><a href={`${path}?format=${format}`} download>{`.${format}`}</a>{" "}</>)}</p>
+        </>
+      )}</Await>
+    </Panel>
+  );
 }

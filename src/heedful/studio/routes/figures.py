@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from heedful.studio.model_registry import Entry
 from heedful.studio.shared_state import Here, Seen
 
 router = APIRouter()
+MEDIA_TYPES = {"html": "text/html", "svg": "image/svg+xml", "csv": "text/csv"}
 
 
 def known_figures(entry: Entry) -> dict[str, Callable[..., view.Figure]]:
@@ -34,8 +35,8 @@ def list_figures(id: str, studio: Here) -> Response:
 
 
 @router.get("/api/trace/{id}/figures/{name}")
-def draw_figure(look: Seen, name: str) -> Response:
-    """A figure as JSON, which the page draws whatever it is."""
+def draw_figure(look: Seen, name: str, format: Literal["json", "html", "svg", "csv"] = "json") -> Response:
+    """A figure as JSON, which the page draws whatever it is; or as a file that Python writes."""
     trace, known = look.trace, known_figures(look.trace.entry)
     if name not in known:
         hint = nearest(name, known) or f"there are {', '.join(known)}"
@@ -46,6 +47,10 @@ def draw_figure(look: Seen, name: str) -> Response:
     if trace.given.target is not None and "target" in takes:
         given.append(trace.given.target)
     figure = look.run(lambda held: function(held.model, *given))
+    if format != "json":
+        text = {"html": figure.to_html, "svg": figure.to_svg, "csv": figure.to_csv}[format]()
+        headers = {"Content-Disposition": f'attachment; filename="{name}.{format}"'}
+        return Response(text, media_type=MEDIA_TYPES[format], headers=headers)
     return Json(
         figure.to_dict() | {"python": snippets.of_call(trace, function, f".save({name + '.html'!r})")}
     )

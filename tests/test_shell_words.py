@@ -83,6 +83,7 @@ def test_what_to_do_is_said_in_the_words_of_the_shell(line: str, said: str, heed
         ("train", "say shared=False", "say --set model.shared=false"),
         ("train", "name a trained model: --set teacher=FOLDER", "name a trained model: --set teacher=FOLDER"),
         ("eval", "pass truncate=True", "pass --set truncate=true"),
+        ("eval", "pass truncation=True", "pass --set truncation=true"),
         ("fill", "pass truncation=True to cut", "shorten the text"),
     ],
 )

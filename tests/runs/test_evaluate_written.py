@@ -138,3 +138,20 @@ def test_completions_are_measured_by_their_perplexity(
     code, out, err = heed("eval", models["decoder"], rows, "--task", "complete", "--json")
     assert code == 0, err
     assert json.loads(out)["perplexity"] > 1
+
+
+def test_a_text_that_is_cut_is_reported(heed: Heed, models: dict[str, Path], tmp_path: Path) -> None:
+    rows = table(tmp_path / "s.csv", ("document", "summary"), [(" ".join(SENTENCES), "x")])
+    code, _, err = heed("eval", models["decoder"], rows, "--task", "summarize", "--length", 4, "--json")
+    assert code == 0
+    assert "cut off" in err
+
+
+def test_settings_of_batches_may_be_options(models: dict[str, Path], tmp_path: Path) -> None:
+    rows = table(tmp_path / "s.csv", ("document", "summary"), ROWS)
+    model = heedful.load(models["both"])
+    found = [
+        evaluate(model, "summarize", EvaluationRequest([str(rows)], length=4)),
+        evaluate(model, "summarize", EvaluationRequest([str(rows)], options={"length": 4})),
+    ]
+    assert found[0] == found[1]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from heedful.commands.options import options_from
-from heedful.commands.output import Json, as_json, console, format_metric, print_pairs
+from heedful.commands.output import Json, as_json, console, format_metric, print_pairs, print_warnings
 from heedful.errors import HeedfulError
 from heedful.files import write_text
 from heedful.runs.requests import EvaluationRequest
@@ -63,7 +63,8 @@ def eval_command(
     loaded = load_trained(model, device)
     task = task or default_task(loaded)
     options = {one.path: one.value for one in map(parse_assignment, settings or [])}
-    found = evaluate(loaded, task, replace(request, options=options, quiet=json))
+    with print_warnings():
+        found = evaluate(loaded, task, replace(request, options=options, quiet=json))
     first, metric = next((n, v) for n, v in found.items() if isinstance(v, int | float))  # not its interval
     below = fail_under is not None and metric < fail_under
     threshold = {} if fail_under is None else {"fail_under": fail_under, "ok": not below}

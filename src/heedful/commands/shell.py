@@ -72,7 +72,7 @@ def _option(options: Mapping[str, tuple[str, str]], name: str, value: str) -> st
 
 
 def _setting(path: str, name: str, value: str) -> str | None:
-    """Return `--set train.clip=1` for what is no option of `heed train`; `heed eval` has those of data."""
+    """Return `--set train.clip=1` for what is no option of `heed train`; `heed eval` sets what tasks take."""
     where = {"train": _train_section, "eval": _eval_section}.get(path)
     section = None if where is None else where(name)
     plain = {"True": "true", "False": "false", "None": "null", "": "…"}.get(value, value)
@@ -91,7 +91,10 @@ def _train_section(name: str) -> str | None:
 
 
 def _eval_section(name: str) -> str | None:
-    return "" if name in _data_options() else None
+    from heedful.tasks.pipeline import trainable_tasks
+
+    predicts = [inspect.signature(task.predict).parameters for task in trainable_tasks().values()]
+    return "" if name in _data_options() or any(name in options for options in predicts) else None
 
 
 def _data_options() -> set[str]:

@@ -51,16 +51,16 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
         raise ConfigError(f"no task is called {task!r}", hint=hint)
     kind = tasks[task]
     kind.check_model(model)
-    settings = dict(request.options)
+    settings, rows = dict(request.options), {"batch": request.batch}
+    rows |= {} if request.length is None else {"length": request.length}
     examples, facts = read_examples(kind, request.files, settings)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)
     bar = make_reporter(len(examples), request.quiet or not kind.by_loss)
     report = lambda number: bar.step({"step": number, "steps": len(examples)})
     try:
         scores = bind_task(kind, model).score(
-            examples, batch=request.batch, length=request.length, report=report if kind.by_loss else None,
-            **settings,
-        )  # fmt: skip
+            examples, report=report if kind.by_loss else None, **(settings | rows)
+        )
     finally:
         bar.close()
     first = {name: scores.pop(name) for name in ("first",) if name in scores}

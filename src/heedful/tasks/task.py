@@ -8,7 +8,6 @@ eval        file ── read_examples ──▶ Examples ── score: predict, 
 from __future__ import annotations
 
 import inspect
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,6 @@ from heedful.tasks.examples import Examples, split_randomly
 from heedful.tasks.model_inputs import (
     BATCH_SIZE,
     IGNORED_OPTIONS,
-    Truncated,
     check_length,
     truncates,
     warn_truncated,
@@ -331,8 +329,7 @@ class TrainableTask(Task):
         self.check_truth(examples)
         options = self.scoring_options(examples, **({"batch": BATCH_SIZE} | settings))
         first, *others = self.inputs(examples)
-        with evaluation_mode(self.model), warnings.catch_warnings():
-            warnings.simplefilter("ignore", Truncated)
+        with evaluation_mode(self.model):
             answers = list(self(first if report is None else _count(first, report), *others, **options))
         return self.compare(examples, answers)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingInterrupted, TrainingLoop, TrainingResult, Validation
 from heedful.tasks.columns import check_flags, infer_file_task, list_columns
 from heedful.tasks.examples import Examples, limit_characters
+from heedful.tasks.model_inputs import Truncated
 from heedful.tasks.pipeline import bind_task, trainable_tasks
 from heedful.tasks.task import TrainableTask, TrainingDefaults
 from heedful.tasks.tokenized import smallest_limit
@@ -102,7 +104,11 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
         )
     finally:
         bar.close()
-    scores = training.scores | ({} if training.interrupted else task.final_scores(split.valid, setup.options))
+    scores = dict(training.scores)
+    if not training.interrupted:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Truncated)
+            scores |= task.final_scores(split.valid, setup.options)
     first = [name for name in (f"{task.metric}_95", task.metric) if name in scores]
     result = FinetuneResult(
         task.command, task.task, request.model, out, {name: scores[name] for name in [*first, *scores]},
@@ -125,6 +131,13 @@ def count_parameters(model: Model, *, trainable_only: bool = False) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable_only)
 
 
+def score_quietly(task: TrainableTask, examples: Examples, options: BatchOptions) -> dict[str, Any]:
+    """Return the scores of examples, of which `batch_options` has told how many are cut."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Truncated)
+        return task.score(examples, batch=options.batch, length=options.length, truncate=True)
+
+
 def finetune_model(
     task: TrainableTask, batches: Batches, valid: Examples, options: BatchOptions, config: TrainConfig,
     reporter: ProgressReporter, has_head: bool = False,
@@ -140,7 +153,7 @@ def finetune_model(
     def score(step: Step | None) -> dict[str, Any]:
         if valid_batches is not None:
             return task.loss_scores(valid_batches)
-        return task.score(valid, batch=options.batch, length=options.length, truncate=True)
+        return score_quietly(task, valid, options)
 
     def keep(step: Step | None) -> None:
         kept.update({n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad})
@@ -177,7 +190,7 @@ def finetune_linear_head(
     reporter.report(f"training: {few}: the head alone is fitted; --full or --lora trains the model itself")
     found = fit_linear_head(model, task.batches(examples, options), request.seed)
     if request.valid:
-        scores = task.score(valid, batch=options.batch, length=options.length, truncate=True)
+        scores = score_quietly(task, valid, options)
         rows, folds, split_method = len(valid), 0, split.split_method
     else:
         rows, folds, scores = found.rows, found.folds, found.scores()

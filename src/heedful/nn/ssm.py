@@ -44,11 +44,26 @@ class Widen(nn.Module):
 class NarrowRMSNorm(RMSNorm):
     """RMSNorm of x in the weights' own precision, for blocks whose sum is kept in a wider one (see Widen)"""
 
+    narrows = True
+
     def forward(self, x: Tensor) -> Tensor:
         fused = operators()
         if fused is not None:
             return fused.rms_norm(x, self.weight, self.eps)
         return super().forward(x.to(self.weight.dtype))
+
+
+def autocasts(x: Tensor) -> bool:
+    """Whether autocast is on where x is; `meta` knows none."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
+def joint_products(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """W x for every layer; under autocast, where they are plain, by one product that reads x once."""
+    if not autocasts(x) or any(type(layer) is not nn.Linear or layer.bias is not None for layer in layers):
+        return tuple(layer(x) for layer in layers)
+    weight = torch.cat([layer.weight for layer in layers])
+    return F.linear(x, weight).split([layer.out_features for layer in layers], -1)
 
 
 class ShortConv(nn.Module):
@@ -107,7 +122,7 @@ def shows_pattern(ctx: Context, state: PartState | None) -> bool:
 
 def show_pattern(ctx: Context, y: Tensor, v: Tensor, pattern: Tensor) -> Tensor:
     """y (B, H, T, K) after its pattern was shown: an edit changes y by what it changes of pattern @ v."""
-    edited = ctx.see("pattern", pattern)
+    edited = ctx.see("pattern", pattern, keys=-1)
     return y if edited is pattern else y + (edited - pattern) @ v
 
 
@@ -175,24 +190,25 @@ class Mamba(Part):
             y = fused.selective_step(u, self.delta(low), B, C, self.A_log, self.D, gate, state["h"])
             return self.out(y)
         with_pattern = shows_pattern(ctx, state)
-        u = F.silu(self.conv(self.value(x), ctx, state))  # (B, T, F)
-        delta = F.softplus(to_float32(self.delta(self.low(u))))
+        value, gate = joint_products(x, self.value, self.gate)
+        u = F.silu(ctx.see("conv", self.conv(ctx.see("value", value), ctx, state)))  # (B, T, F)
         if ctx.valid_new is not None:
-            u, delta = (t.masked_fill(~ctx.valid_new[..., None], 0.0) for t in (u, delta))
-        # What is read may be in lower precision, what is remembered not; `meta` knows no autocast.
-        narrow = not u.is_meta and torch.is_autocast_enabled(u.device.type)
-        v = ctx.see("v", (u if narrow else to_float32(u)).transpose(1, 2)[..., None])  # (B, F, T, 1)
-        delta, B, C = (
-            ctx.see("delta", delta),
-            ctx.see("B", to_float32(self.B(u))),
-            ctx.see("C", to_float32(self.C(u))),
-        )
-        y = self._states(v[..., 0].transpose(1, 2), delta, B, C, ctx, state)
-        heads = y.transpose(1, 2)[..., None]
-        if with_pattern:
-            heads = show_pattern(ctx, heads, v, selective_pattern(delta, self._A(), B, C, ctx.fresh))
-        y = with_skip(ctx, heads, self.D, v).to(x.dtype)
-        out: Tensor = self.out(y * F.silu(self.gate(x)))
+            u = u.masked_fill(~ctx.valid_new[..., None], 0.0)
+        low, B, C = joint_products(u, self.low, self.B, self.C)
+        delta = F.softplus(to_float32(self.delta(low)))
+        if ctx.valid_new is not None:
+            delta = delta.masked_fill(~ctx.valid_new[..., None], 0.0)
+        u = u if autocasts(u) else to_float32(u)  # what is read may be narrow, what is remembered not
+        v = None if ctx.watch is None else ctx.see("v", u.transpose(1, 2)[..., None])  # (B, F, T, 1)
+        delta, B, C = ctx.see("delta", delta), ctx.see("B", to_float32(B)), ctx.see("C", to_float32(C))
+        if v is None:
+            y = self._states(u, delta, B, C, ctx, state) + to_float32(self.D) * u
+        else:
+            heads = self._states(v[..., 0].mT, delta, B, C, ctx, state).mT[..., None]
+            if with_pattern:
+                heads = show_pattern(ctx, heads, v, selective_pattern(delta, self._A(), B, C, ctx.fresh))
+            y = with_skip(ctx, heads, self.D, v)
+        out: Tensor = self.out(ctx.see("hidden", y.to(x.dtype) * F.silu(ctx.see("gate", gate))))
         return out
 
     def _A(self) -> Tensor:
@@ -274,7 +290,8 @@ class S4(Part):
             else show_pattern(ctx, y[..., None], v, self.pattern(ctx, len(x), T))
         )
         y = with_skip(ctx, heads, self.D, v).to(x.dtype)
-        out: Tensor = F.glu(self.out(F.dropout(F.gelu(y), self.dropout, self.training)), -1)
+        hidden = ctx.see("hidden", F.gelu(y))
+        out: Tensor = F.glu(self.out(F.dropout(hidden, self.dropout, self.training)), -1)
         return out
 
     def _recurrence(self, u: Tensor, ctx: Context, state: PartState | None) -> Tensor:

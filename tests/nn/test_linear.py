@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Mask, Part, Watch
 from heedful.nn.linear import (
     GatedConv,
@@ -18,7 +19,7 @@ from heedful.nn.linear import (
     elu_features,
     taylor_features,
 )
-from heedful.nn.scan import fast_linear, linear_pattern, linear_scan
+from heedful.nn.scan import linear_pattern, linear_scan
 
 LENGTH = 70
 KINDS = ["linear", "gla", "taylor", "conv"]

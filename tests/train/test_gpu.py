@@ -21,7 +21,11 @@ from torch import Tensor
 
 from heedful import data
 from heedful.adapters import load_adapter, lora, save_adapter
+from heedful.models import FAMILIES
 from heedful.models.base import Model
+from heedful.nn.chunked import fast_linear
+from heedful.nn.scan import linear_scan, selective
+from heedful.nn.selective import fast_selective
 from heedful.train.config import TrainConfig
 from heedful.train.crossentropy import cross_entropy_reference, linear_cross_entropy
 from heedful.train.distributed import DistributedProcesses, Processes
@@ -266,3 +270,86 @@ def test_adapters_learn_on_the_device_and_come_back(files: Files, tmp_path: Path
     with torch.no_grad():
         wanted = model.eval()(tokens)
         torch.testing.assert_close(load_adapter(base, tmp_path).to(DEVICE).eval()(tokens), wanted)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [1, 40, 64, 150])
+def test_the_selective_scan_and_its_gradients_are_the_definition(
+    length: int, dtype: torch.dtype, forgets: bool
+) -> None:
+    """From a state, at lengths that no chunk divides, with channels and states that fill no block."""
+    torch.manual_seed(0)
+    made = [torch.randn(2, length, 40).to(dtype), torch.rand(2, length, 40), -4 * torch.rand(40, 5)]
+    made += [torch.randn(2, length, 5), torch.randn(2, length, 5), torch.randn(2, 40, 5)]
+    keep = (torch.rand(2, length) > 0.1).float().to(DEVICE) if forgets else None
+    found = []
+    for form, wide in ((selective, torch.float64), (fast_selective, None)):
+        leaves = [x.to(DEVICE, wide or x.dtype).requires_grad_() for x in made]
+        y, last = form(*leaves[:5], keep, leaves[5])
+        (y.double().square().sum() + last.double().sin().sum()).backward()
+        found.append([y, last, *(x.grad for x in leaves)])
+    for slow, fast in zip(*found, strict=True):
+        assert fast is not None
+        assert slow is not None
+        assert float((fast.double() - slow).norm()) <= (1e-5 if dtype == torch.float32 else 1e-2) * float(
+            slow.norm()
+        )
+
+
+@pytest.mark.parametrize("decays", [True, False])
+@pytest.mark.parametrize("length", [1, 70, 300])
+def test_chunks_of_linear_attention_and_their_gradients_are_the_definition(length: int, decays: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, length, n, device=DEVICE, dtype=torch.float64) for n in (5, 5, 6))
+    log_a = -5 * torch.rand_like(q) if decays else None
+    fresh, S = torch.rand(2, length, device=DEVICE) < 0.1, torch.randn(2, 3, 5, 6, device=DEVICE).double()
+    found = []
+    for form in (linear_scan, fast_linear):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v, S, *([] if log_a is None else [log_a]))]
+        y, last = form(*leaves[:3], leaves[4] if decays else None, fresh, leaves[3])
+        (y.square().sum() + last.sin().sum()).backward()
+        found.append([y, last, *(x.grad for x in leaves)])
+    for slow, fast in zip(*found, strict=True):
+        torch.testing.assert_close(fast, slow, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("float8", [False, True])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_trains_in_half_precision_recorded(family: str, float8: bool, files: Files) -> None:
+    """With float8 where there is any: products whose sizes are multiples of 16."""
+    if float8 and (not CUDA or torch.cuda.get_device_capability() < (8, 9)):
+        pytest.skip("no GPU with float8")
+    purpose = FAMILIES[family].objective
+    settings: dict[str, Any] = {f: 0.0 for f in FAMILIES[family].tiny.known() if "dropout" in f}
+    plain = trained(toys.tiny(family, **settings), purpose, files, batch=16, steps=6)[0]
+    narrow = trained(
+        toys.tiny(family, **settings),
+        purpose,
+        files,
+        batch=16,
+        steps=6,
+        dtype="bfloat16",
+        graph=True,
+        float8=float8,
+    )[0]
+    assert narrow == pytest.approx(plain, rel=0.1)
+
+
+@pytest.mark.parametrize("family", ["mamba", "gla", "linear", "s4", "lstm", "deepseek-v3"])
+def test_families_of_all_kinds_train_compiled_and_recorded(family: str, files: Files) -> None:
+    if DEVICE == "cpu":
+        pytest.skip("compiling for a CPU takes minutes; tests/train/test_compile.py does it")
+    torch._dynamo.reset()
+    settings: dict[str, Any] = {f: 0.0 for f in FAMILIES[family].tiny.known() if "dropout" in f}
+    plain = trained(toys.tiny(family, **settings), "next_token", files, steps=6)[0]
+    fast = trained(
+        toys.tiny(family, **settings),
+        "next_token",
+        files,
+        steps=6,
+        dtype="bfloat16",
+        compile=True,
+        graph=True,
+    )[0]
+    assert fast == pytest.approx(plain, rel=0.1)

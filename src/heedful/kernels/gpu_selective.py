@@ -8,7 +8,7 @@
 follows from what every chunk makes of nothing (`chunk_ends`) by one more scan, over the chunks
 (`chunk_starts`); then every chunk is read again from its true start (`chunk_outputs`). Going back is the same
 from the right, and the last pass (`chunk_gradients`) makes SPAN states again at a time from the h that was
-kept before them. There a thread holds one channel over SPAN positions, for one state n after the other, and
+kept before them. There a thread holds two channels over SPAN positions, for one state n after the other, and
 only the sums over channels go from thread to thread. No exponent is ever positive.
 """
 
@@ -22,9 +22,8 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 64  # positions that one program reads, of WIDTH channels
-SPAN = 16  # positions between states that are kept for the gradient: BLOCK of the form for CPUs
+SPAN = 8  # positions between states that are kept for the gradient
 WIDTH = 32  # one warp
-GROUPS = 2  # blocks of channels whose sums one program of the gradient takes together
 TILE = 16  # chunks that the scan over chunks reads at a time
 REGISTERS = 168  # the most a thread of the gradient may hold: more programs run beside each other
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
@@ -135,28 +134,31 @@ def chunk_outputs(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def add_across(x, y, lane, BIT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x + the neighbour's x in lanes without BIT, y + the neighbour's y in others: two sums, one exchange"""
+def add_across(x, y, odd, BIT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x + the neighbour's x in even lanes, y + the neighbour's y in odd ones: two sums, one exchange
+
+    The neighbour is BIT lanes away; odd is lane & BIT.
+    """
     code: tl.constexpr = """{.reg .pred p; .reg .b32 give, keep;
-        and.b32 give, $3, $4; setp.ne.u32 p, give, 0; selp.b32 give, $1, $2, p; selp.b32 keep, $2, $1, p;
+        setp.ne.u32 p, $3, 0; selp.b32 give, $1, $2, p; selp.b32 keep, $2, $1, p;
         shfl.sync.bfly.b32 give, give, $4, 0x1f, 0xffffffff; add.f32 $0, keep, give;}"""
-    return tl.inline_asm_elementwise(code, "=r,r,r,r,r", [x, y, lane, BIT], tl.float32, True, 1)
+    return tl.inline_asm_elementwise(code, "=r,r,r,r,r", [x, y, odd, BIT], tl.float32, True, 1)
 
 
 @triton.jit
 def sum_lanes(xs, lane, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Lane i of 32 gets the sum over all lanes of the i-th of 32 vectors: 31 exchanges, not 5 for each."""
+    """Lanes i and i + 16 of 32 get the sum over all lanes of the i-th of 16 vectors: 16 exchanges, not 80."""
     if FAST:
-        for level in tl.static_range(5):
-            halved = ()
-            for i in tl.static_range(16 >> level):
-                halved = halved + (add_across(xs[2 * i], xs[2 * i + 1], lane, 1 << level),)
+        for level in tl.static_range(4):
+            halved, odd = (), lane & (1 << level)
+            for i in tl.static_range(8 >> level):
+                halved = halved + (add_across(xs[2 * i], xs[2 * i + 1], odd, 1 << level),)
             xs = halved
-        out = xs[0]
+        out = add_across(xs[0], xs[0], lane, 16)
     else:  # an interpreter knows no lanes
         out = tl.zeros_like(xs[0])
-        for i in tl.static_range(32):
-            out = tl.where(lane == i, tl.sum(xs[i], 0), out)
+        for i in tl.static_range(16):
+            out = tl.where(lane % 16 == i, tl.sum(xs[i], 0), out)
     return out
 
 
@@ -170,19 +172,14 @@ def load_span(x, at, d, D, left, SPAN: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
-def store_span(x, rows, at, d, D, left, SPAN: tl.constexpr):  # type: ignore[no-untyped-def]
-    for i in tl.static_range(SPAN):
-        tl.store(x + at + (i * D + d), rows[i].to(x.dtype.element_ty), mask=(d < D) & (i < left))
-
-
-@triton.jit
 def state_gradients(  # type: ignore[no-untyped-def]
-    steps, xs, ups, inner, decays, a_n, h, g, B, C, keep, left, SPAN: tl.constexpr, FORGETS: tl.constexpr
-):
+    steps, xs, ups, inner, decays, a_n, h, g, total, B, C, keep, left,
+    SPAN: tl.constexpr, FORGETS: tl.constexpr,
+):  # fmt: skip
     """One state n over SPAN positions: h ahead from the h before them, then G back from the one after them.
 
-    Adds to `inner` the gradient of Δu and to `decays` that of Δ A; gives G before the span, the gradient of
-    A_n, and for every position what is to be summed over channels for B_n, then for C_n.
+    Adds to `inner` the gradient of Δu, to `decays` that of Δ A and to `total` that of A_n; gives G before the
+    span, and for every position what is to be summed over channels for B_n, then for C_n.
     """
     hs, decay = (h,), ()
     for i in tl.static_range(SPAN):
@@ -192,7 +189,6 @@ def state_gradients(  # type: ignore[no-untyped-def]
         h = a * h + xs[i] * tl.load(B + i)
         hs, decay = hs + (h,), decay + (a,)
     for_b, for_c, inner_new, decays_new = (), (), (), ()
-    total = tl.zeros_like(g)
     for i in tl.static_range(SPAN - 1, -1, -1):
         g += ups[i] * tl.load(C + i)
         for_b, for_c = (g * xs[i],) + for_b, (ups[i] * hs[i + 1],) + for_c
@@ -205,60 +201,93 @@ def state_gradients(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def start_sums(steps, read, SPAN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Δu of SPAN positions, and zeros to add up the gradients of Δu and of Δ in"""
+    xs, inner, decays = (), (), ()
+    for i in tl.static_range(SPAN):
+        xs, inner = xs + (steps[i] * read[i],), inner + (tl.zeros_like(steps[i]),)
+        decays = decays + (tl.zeros_like(steps[i]),)
+    return xs, inner, decays
+
+
+@triton.jit
+def end_sums(u, du, ddelta, steps, inner, decays, at, d, D, left, SPAN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Write the gradients of u and Δ of SPAN positions."""
+    for i in tl.static_range(SPAN):
+        place, there = at + (i * D + d), (d < D) & (i < left)
+        x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
+        tl.store(du + place, (inner[i] * steps[i]).to(du.dtype.element_ty), mask=there)
+        tl.store(ddelta + place, (inner[i] * x + decays[i]).to(ddelta.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def load_state(A, before, slopes, n, d, D, N):  # type: ignore[no-untyped-def]
+    """A_n, h before the span and G after it; zeros after the last state"""
+    there = (d < D) & (n < N)
+    a = tl.load(A + n * D + d, mask=there, other=0.0)
+    h = tl.load(before + (n * D + d), mask=there, other=0.0)
+    return a, h, tl.load(slopes + (n * D + d), mask=there, other=0.0)
+
+
+@triton.jit
 def chunk_gradients(  # type: ignore[no-untyped-def]
     u, delta, A, B, C, keep, dy, states, slopes, du, ddelta, dA, sums, T, D, N, spans,
-    CHUNK: tl.constexpr, SPAN: tl.constexpr, BD: tl.constexpr, GROUPS: tl.constexpr, FORGETS: tl.constexpr,
-    FAST: tl.constexpr,
+    CHUNK: tl.constexpr, SPAN: tl.constexpr, BD: tl.constexpr, FORGETS: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of a chunk, SPAN positions at a time from its end.
+    """All gradients of a chunk, SPAN positions at a time from its end, for two blocks of channels.
 
     B and C are (rows, N, spans · SPAN) here. `slopes` holds G after the chunk and is carried on in place;
     `sums` (rows, spans, N, programs, 2 · SPAN) gets the sums over this program's channels for B, then for C.
     """
     c, b, lane = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.arange(0, BD)
-    for group in range(0, GROUPS):
-        d = (tl.program_id(0) * GROUPS + group) * BD + lane
-        carried = (b * tl.num_programs(1) + c) * N * D + d
-        for back in range(0, CHUNK // SPAN):
-            span = c * (CHUNK // SPAN) + CHUNK // SPAN - 1 - back
-            if span < spans:
-                row, left = b * T + span * SPAN, T - span * SPAN
-                steps = load_span(delta, row * D, d, D, left, SPAN)
-                ups, read = load_span(dy, row * D, d, D, left, SPAN), load_span(u, row * D, d, D, left, SPAN)
-                xs, inner, decays = (), (), ()
-                for i in tl.static_range(SPAN):
-                    xs, inner = xs + (steps[i] * read[i],), inner + (tl.zeros((BD,), tl.float32),)
-                    decays = decays + (tl.zeros((BD,), tl.float32),)
-                before = states + (b * spans + span) * N * D
-                line = b * N * spans * SPAN + span * SPAN
-                goal = (b * spans + span) * N * tl.num_programs(0) + tl.program_id(0)
-                a_next = tl.load(A + d, mask=d < D, other=0.0)
-                h_next = tl.load(before + d, mask=d < D, other=0.0)
-                for n in range(0, N):
-                    a_n, h = a_next, h_next
-                    more = (d < D) & (n + 1 < N)  # fetched ahead: the next state's numbers lie far away
-                    a_next = tl.load(A + (n + 1) * D + d, mask=more, other=0.0)
-                    h_next = tl.load(before + ((n + 1) * D + d), mask=more, other=0.0)
-                    g = tl.load(slopes + carried + n * D, mask=d < D, other=0.0)
-                    at = line + n * spans * SPAN
-                    inner, decays, g, total, both = state_gradients(
-                        steps, xs, ups, inner, decays, a_n, h, g, B + at, C + at, keep + row, left,
-                        SPAN, FORGETS,
-                    )  # fmt: skip
-                    tl.store(slopes + carried + n * D, g, mask=d < D)
-                    total += tl.load(dA + carried + n * D, mask=d < D, other=0.0)
-                    tl.store(dA + carried + n * D, total, mask=d < D)
-                    both = sum_lanes(both, lane, FAST)
-                    place = sums + (goal + n * tl.num_programs(0)) * 2 * SPAN + lane
-                    if group > 0:
-                        both += tl.load(place)
-                    tl.store(place, both)
-                read, slope_x, slope_step = load_span(u, row * D, d, D, left, SPAN), (), ()
-                for i in tl.static_range(SPAN):
-                    slope_x = slope_x + (inner[i] * steps[i],)
-                    slope_step = slope_step + (inner[i] * read[i] + decays[i],)
-                store_span(du, slope_x, row * D, d, D, left, SPAN)
-                store_span(ddelta, slope_step, row * D, d, D, left, SPAN)
+    d = tl.program_id(0) * 2 * BD + lane
+    e = d + BD
+    carried = (b * tl.num_programs(1) + c) * N * D
+    for back in range(0, CHUNK // SPAN):
+        span = c * (CHUNK // SPAN) + CHUNK // SPAN - 1 - back
+        if span < spans:
+            row, left = b * T + span * SPAN, T - span * SPAN
+            steps, ups = load_span(delta, row * D, d, D, left, SPAN), load_span(dy, row * D, d, D, left, SPAN)
+            xs, inner, decays = start_sums(steps, load_span(u, row * D, d, D, left, SPAN), SPAN)
+            steps2, ups2 = (
+                load_span(delta, row * D, e, D, left, SPAN),
+                load_span(dy, row * D, e, D, left, SPAN),
+            )
+            xs2, inner2, decays2 = start_sums(steps2, load_span(u, row * D, e, D, left, SPAN), SPAN)
+            before = states + (b * spans + span) * N * D
+            line = b * N * spans * SPAN + span * SPAN
+            goal = (b * spans + span) * N * tl.num_programs(0) + tl.program_id(0)
+            a_n, h, g = load_state(A, before, slopes + carried, 0, d, D, N)
+            a_n2, h2, g2 = load_state(A, before, slopes + carried, 0, e, D, N)
+            for n in range(0, N):
+                # Fetched ahead: the next state's numbers lie far away.
+                a_next, h_next, g_next = load_state(A, before, slopes + carried, n + 1, d, D, N)
+                a_next2, h_next2, g_next2 = load_state(A, before, slopes + carried, n + 1, e, D, N)
+                place = carried + n * D
+                total = tl.load(dA + place + d, mask=d < D, other=0.0)
+                total2 = tl.load(dA + place + e, mask=e < D, other=0.0)
+                at = line + n * spans * SPAN
+                inner, decays, g, total, both = state_gradients(
+                    steps, xs, ups, inner, decays, a_n, h, g, total, B + at, C + at, keep + row, left,
+                    SPAN, FORGETS,
+                )  # fmt: skip
+                inner2, decays2, g2, total2, both2 = state_gradients(
+                    steps2, xs2, ups2, inner2, decays2, a_n2, h2, g2, total2, B + at, C + at, keep + row,
+                    left, SPAN, FORGETS,
+                )  # fmt: skip
+                tl.store(slopes + place + d, g, mask=d < D)
+                tl.store(slopes + place + e, g2, mask=e < D)
+                tl.store(dA + place + d, total, mask=d < D)
+                tl.store(dA + place + e, total2, mask=e < D)
+                pairs = ()
+                for i in tl.static_range(2 * SPAN):
+                    pairs = pairs + (both[i] + both2[i],)
+                found = sum_lanes(pairs, lane, FAST)
+                to = sums + (goal + n * tl.num_programs(0)) * 2 * SPAN + lane
+                tl.store(to, found, mask=lane < 2 * SPAN)
+                a_n, h, g, a_n2, h2, g2 = a_next, h_next, g_next, a_next2, h_next2, g_next2
+            end_sums(u, du, ddelta, steps, inner, decays, row * D, d, D, left, SPAN)
+            end_sums(u, du, ddelta, steps2, inner2, decays2, row * D, e, D, left, SPAN)
 
 
 def columns_first(x: Tensor) -> Tensor:
@@ -322,11 +351,11 @@ def launch_backward(
     )
     by_state = [F.pad(x.float().mT, (0, spans * SPAN - T)).contiguous() for x in (B, C)]
     du, ddelta, dA = torch.empty_like(u), torch.empty_like(delta), torch.zeros_like(slopes)
-    programs = triton.cdiv(D, WIDTH * GROUPS)
+    programs = triton.cdiv(D, 2 * WIDTH)
     sums = A.new_empty(rows, spans, N, programs, 2 * SPAN)
     chunk_gradients[(programs, triton.cdiv(T, CHUNK), rows)](
         u, delta, A, *by_state, dh if keep is None else keep, dy, states, slopes, du, ddelta, dA, sums,
-        T, D, N, spans, CHUNK=CHUNK, SPAN=SPAN, BD=WIDTH, GROUPS=GROUPS, FORGETS=keep is not None,
+        T, D, N, spans, CHUNK=CHUNK, SPAN=SPAN, BD=WIDTH, FORGETS=keep is not None,
         FAST=not triton.knobs.runtime.interpret, num_warps=1, maxnreg=registers,
     )  # fmt: skip
     both = sums.sum(3).transpose(2, 3)  # (B, spans, 2 · SPAN, N)

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.attention import head_size, join_heads, split_heads
+from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.norm import RMSNorm
-from heedful.nn.scan import fast_linear, linear_pattern, linear_scan, to_float32
+from heedful.nn.norm import RMSNorm, show_norm
+from heedful.nn.scan import linear_pattern, linear_scan, to_float32
 from heedful.nn.ssm import ShortConv, show_pattern, shows_pattern
 from heedful.nn.state import RecurrentState
 from heedful.nn.static_state import step_of
@@ -130,14 +131,16 @@ class GatedLinearAttention(Part):
         )  # (B, H, T, K)
         q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", v)
         log_a = F.logsigmoid(to_float32(split_heads(self.decay(self.low(x)), self.heads))) / self.tau
+        log_a = ctx.see("log_decay", log_a)
         if ctx.valid_new is not None:
             k, log_a = (t.masked_fill(~ctx.valid_new[:, None, :, None], 0.0) for t in (k, log_a))
         with_pattern = shows_pattern(ctx, state)
         heads = remember(q, k, v, log_a, ctx, state)
         if with_pattern:
             heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
-        heads = ctx.see("heads", heads).to(x.dtype)
-        out: Tensor = self.o(join_heads(self.norm(heads)) * F.silu(self.gate(x)))
+        heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
+        gate = F.silu(ctx.see("gate", self.gate(x)))
+        out: Tensor = self.o(ctx.see("hidden", join_heads(heads) * gate))
         return out
 
 
@@ -162,7 +165,8 @@ class GatedConv(Part):
         if fused is not None and isinstance(state, RecurrentState):
             mixed = fused.conv_silu(self.value(x), state["window"], self.conv.weight, self.conv.bias)
         else:
-            mixed = F.silu(self.conv(self.value(x), ctx, state))
-        hidden = ctx.see("hidden", mixed * self.gate(x))
+            value = ctx.see("value", self.value(x))
+            mixed = F.silu(ctx.see("conv", self.conv(value, ctx, state)))
+        hidden = ctx.see("hidden", mixed * ctx.see("gate", self.gate(x)))
         out: Tensor = self.out(hidden)
         return out

@@ -8,13 +8,22 @@ now and then, and make the rest again for the gradient.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from heedful.nn.scan import BLOCK, fast_scan, same_document, shown_scan, to_float32, uncast
+from heedful.nn.scan import (
+    BLOCK,
+    fast_scan,
+    runs_on_gpu,
+    same_document,
+    shown_scan,
+    to_float32,
+    uncast,
+)
+
+GPU_SPAN = 8  # positions between the states that the kernels keep: SPAN there
 
 
 def fast_selective(
@@ -23,11 +32,6 @@ def fast_selective(
     """`selective` with y in the type of u; h is never held for all positions at once."""
     y, last, _ = selective_scan(u, delta, A, B, C, keep, h)
     return y, last
-
-
-def runs_on_gpu(u: Tensor) -> bool:
-    """Whether the kernels are taken: they compute in float32."""
-    return u.is_cuda and u.element_size() <= 4 and find_spec("triton") is not None
 
 
 @torch.library.custom_op("heedful::selective_scan", mutates_args=())
@@ -48,8 +52,9 @@ def _(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, keep: Tensor | None, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     (rows, T, D), N = u.shape, A.shape[1]
-    spans = -(-T // BLOCK)  # both forms keep a state every BLOCK positions
-    kept = (rows, spans, N, D) if runs_on_gpu(u) else (spans, rows, D, N)
+    gpu = runs_on_gpu(u)
+    spans = -(-T // (GPU_SPAN if gpu else BLOCK))
+    kept = (rows, spans, N, D) if gpu else (spans, rows, D, N)
     return u.new_empty(u.shape), A.new_empty(rows, D, N), A.new_empty(kept)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 import heedful
 from heedful.decode.bursts import decode_bursts
 from heedful.decode.engines.graph_stepper import RECORDINGS, GraphStepper, rounded_capacity
+from heedful.decode.fast import choose_stepper, fast
 from heedful.decode.loop import make_rows
 from heedful.decode.request import GenerationSettings, encode_prompts, make_request
 from heedful.decode.stepper import EagerStepper
@@ -239,8 +240,8 @@ def test_weights_that_are_replaced_are_used(family: str) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "t5", "lstm"])
 def test_bursts_write_what_steps_write_when_rows_end_at_different_times(family: str) -> None:
     model = on_device(family)
-    settings: dict[str, Any] = {"max_tokens": 23, "eos": [7, 11, 30]}
-    request = replace(make_request(model, GenerationSettings(**settings)), scored=False)
+    settings: GenerationSettings = {"max_tokens": 23, "eos": [7, 11, 30]}
+    request = replace(make_request(model, settings), scored=False)
     stepper, prompts = GraphStepper(model), encode_prompts(model, given(model))
     rows = make_rows(model, prompts, request)
     pieces = list(decode_bursts(stepper, rows, prompts.prefill(stepper, 1, 32)))
@@ -261,6 +262,39 @@ def test_a_burst_ends_where_a_row_reaches_its_context() -> None:
     )
     found = [[p.token for p in pieces if p.row == number] for number in range(2)]
     assert found == heedful.generate(EagerStepper(model), texts, max_tokens=12, eos=[])
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="the policy for a GPU")
+def test_a_gpu_records_what_pays() -> None:
+    chosen = lambda model, rows=1, tokens=64: type(choose_stepper(model, rows, tokens)).__name__
+    model = on_device("llama")
+    assert chosen(model, tokens=4) == "EagerStepper"
+    assert chosen(model) == "GraphStepper"
+    assert chosen(model, rows=4) == "RecordedStepper"
+    assert chosen(model, tokens=1000) == "RecordedStepper"
+    assert chosen(model) == "RecordedStepper"
+    assert chosen(on_device("t5"), tokens=1000) == "GraphStepper"
+    assert chosen(on_device("llama").train(), tokens=1000) == "GraphStepper"
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="the policy for a GPU")
+def test_writing_while_training_leaves_the_weights_where_they_are() -> None:
+    model = on_device("llama").train()
+    before = [p.data_ptr() for p in model.parameters()]
+    heedful.generate(model, [5, 6, 7], max_tokens=400, eos=[])
+    assert [p.data_ptr() for p in model.parameters()] == before
+
+
+def test_a_compiler_is_given_the_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in it that a compiler would have to leave to Python; what it makes of it is not asked here."""
+    compiler = torch.compile
+    traced = lambda step, mode: compiler(step, backend="eager", fullgraph=True)
+    monkeypatch.setattr(torch, "compile", traced)
+    model = on_device("llama")
+    steppers = fast(model, compiled=True), EagerStepper(model)
+    token = [s.prefill(prompt(model)) for s in steppers][1].argmax(-1)
+    for _ in range(2):
+        assert near(steppers[0].step(token), steppers[1].step(token))
 
 
 def test_capacities_are_few() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import weakref
 from pathlib import Path
 
 import torch
@@ -28,23 +29,30 @@ from heedful.models.base import LM, Model
 # second to read what an earlier process compiled, some ten to compile it the first time.
 MIN_WORK_CACHED, MIN_WORK_COMPILED = 4e9, 4e10
 MIN_TOKENS_RECORDED = 12  # tokens that make up for recording a step, which costs a few
+# Tokens of one row that make up for the kernels of a whole decoder: there are more to compile than for its
+# parts, up to four seconds on a machine that never did. Several rows gain more by them.
+MIN_TOKENS_MERGED = 256
 NUMBA_KERNELS = "heedful.kernels.team"
+WRITTEN: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()  # tokens asked for on a GPU
 
 
 def choose_stepper(model: Model | Stepper, rows: int, tokens: int, *, exact: bool = True) -> Stepper:
     """Return the stepper that writes `rows` texts of `tokens` tokens soonest, or the one that is given.
 
-    On a GPU a step is recorded unless there is hardly anything to write. A model in training mode keeps its
-    weights where they are: a recorded training step may read them there. On a CPU the fast stepper pays for
+    On a GPU a step is recorded unless there is hardly anything to write: of the model's own parts, or of a
+    whole decoder's kernels once it writes much. A model in training mode keeps its weights where they are: a
+    recorded training step may read them there. On a CPU the fast stepper pays for
     at most MAX_ROWS texts, if weights × tokens make up for getting its machine code ready; `exact` keeps it
     to float32, where its logits are the eager stepper's up to rounding.
     """
     if not isinstance(model, Model):
         return stepper_for(model)
     if model.device.type == "cuda":
+        written = WRITTEN[model] = WRITTEN.get(model, 0) + tokens
         if tokens < MIN_TOKENS_RECORDED:
             return EagerStepper(model)
-        return GraphStepper(model) if model.training else fast(model)
+        much = rows > 1 or written > MIN_TOKENS_MERGED
+        return fast(model) if much and not model.training else GraphStepper(model)
     parameters = list(model.parameters())
     if model.device.type != "cpu" or (exact and any(p.dtype != torch.float32 for p in parameters)):
         return EagerStepper(model)

@@ -3,8 +3,8 @@
     products           act(W norm(x) + b) + r of one row, up to four W at once
     normalise          a norm of rows
     rotate             rotary positions of one token
-    append             the newest key and value of every row, at the position of that row
-    attend             one query of each head over keys of a fixed size, some of them hidden
+    attend             one query of each head over keys of a fixed size, some hidden, the newest put there
+    append             the newest key and value of every row alone
     lstm_cell          what an LSTM does with its gates
     conv_silu          a convolution over the last few tokens
     selective_step     Mamba's state space with its skip and gate
@@ -41,6 +41,7 @@ from heedful.kernels.gpu_rows import (
 ACTS = {None: NONE, "relu": RELU, "gelu": GELU, "gelu_tanh": GELU_TANH, "silu": SILU, "tanh": TANH}
 MAX_HEAD = 256  # numbers of a head that `attend` takes
 TILE = 8192  # numbers of a tile of keys
+LOG2E = tl.constexpr(math.log2(math.e))
 LONG = 1024  # keys beyond which a head is cut into pieces
 
 
@@ -51,35 +52,53 @@ def power_of_two(n: int) -> int:
 
 @triton.jit
 def product_rows(  # type: ignore[no-untyped-def]
-    program, x, gamma, beta, w, bias, y, residual, size, count, eps,
+    program, x, gamma, beta, w, bias, w_up, b_up, y, residual, size, count, eps,
     NORM: tl.constexpr, BETA: tl.constexpr, ACT: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
+    GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """ROWS numbers of act(W norm(x) + b) + r. ONE_BLOCK reaches over all columns: x can be normalised."""
+    """ROWS numbers of act(W norm(x) + b) + r, or of that product times a second one, GATED.
+
+    ONE_BLOCK reaches over all columns, so that x can be normalised on the way.
+    """
     r = program * ROWS + tl.arange(0, ROWS)
     live = r < count
-    base = w + r.to(tl.int64)[:, None] * size
+    far = r.to(tl.int64)[:, None] * size
+    base = w + far
     k = tl.arange(0, BLOCK)
     if ONE_BLOCK:
         inside = k < size
-        a = tl.load(
-            base + k[None, :], mask=live[:, None] & inside[None, :], other=0, eviction_policy="evict_first"
-        )
+        mask = live[:, None] & inside[None, :]
+        a = tl.load(base + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
+        if GATED:
+            b = tl.load(w_up + far + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
         v = tl.load(x + k, mask=inside, other=0.0).to(tl.float32)
         v = normalise_row(v, gamma, beta, k, inside, size, eps, NORM, BETA)
         value = tl.sum(a.to(tl.float32) * v[None, :], 1)
+        up = value
+        if GATED:
+            up = tl.sum(b.to(tl.float32) * v[None, :], 1)
     else:
         total = tl.zeros((ROWS, BLOCK), tl.float32)
+        second = tl.zeros((ROWS, BLOCK), tl.float32)
         for start in range(0, size, BLOCK):
             inside = start + k < size
             mask = live[:, None] & inside[None, :]
             v = tl.load(x + start + k, mask=inside, other=0.0).to(tl.float32)
             a = tl.load(base + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first")
             total += a.to(tl.float32) * v[None, :]
-        value = tl.sum(total, 1)
+            if GATED:
+                b = tl.load(
+                    w_up + far + start + k[None, :], mask=mask, other=0, eviction_policy="evict_first"
+                )
+                second += b.to(tl.float32) * v[None, :]
+        value, up = tl.sum(total, 1), tl.sum(second, 1)
     if BIAS:
         value += tl.load(bias + r, mask=live, other=0.0).to(tl.float32)
     value = apply_activation(value, ACT)
+    if GATED:
+        if BIAS:
+            up += tl.load(b_up + r, mask=live, other=0.0).to(tl.float32)
+        value = value * up
     if RESIDUAL:
         value += tl.load(residual + r, mask=live, other=0.0).to(tl.float32)
     tl.store(y + r, value.to(y.dtype.element_ty), mask=live)
@@ -88,7 +107,7 @@ def product_rows(  # type: ignore[no-untyped-def]
 @triton.jit
 def products_kernel(  # type: ignore[no-untyped-def]
     x, gamma, beta, w0, w1, w2, w3, b0, b1, b2, b3, y0, y1, y2, y3, residual, size, n0, n1, n2, n3, eps,
-    NORM: tl.constexpr, BETA: tl.constexpr, RESIDUAL: tl.constexpr, COUNT: tl.constexpr,
+    NORM: tl.constexpr, BETA: tl.constexpr, RESIDUAL: tl.constexpr, GATED: tl.constexpr, COUNT: tl.constexpr,
     A0: tl.constexpr, A1: tl.constexpr, A2: tl.constexpr, A3: tl.constexpr,
     B0: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr, B3: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr,
@@ -98,58 +117,60 @@ def products_kernel(  # type: ignore[no-untyped-def]
     first = tl.cdiv(n0, ROWS)
     if COUNT == 1:
         product_rows(
-            program, x, gamma, beta, w0, b0, y0, residual, size, n0, eps, NORM, BETA, A0, B0, RESIDUAL, ROWS,
-            BLOCK, ONE_BLOCK,
+            program, x, gamma, beta, w0, b0, w1, b1, y0, residual, size, n0, eps, NORM, BETA, A0, B0,
+            RESIDUAL, GATED, ROWS, BLOCK, ONE_BLOCK,
         )  # fmt: skip
     else:
         second = first + tl.cdiv(n1, ROWS)
         third = second + tl.cdiv(n2, ROWS)
         if program < first:
             product_rows(
-                program, x, gamma, beta, w0, b0, y0, residual, size, n0, eps, NORM, BETA, A0, B0, False, ROWS,
-                BLOCK, ONE_BLOCK,
+                program, x, gamma, beta, w0, b0, w0, b0, y0, residual, size, n0, eps, NORM, BETA, A0, B0,
+                False, False, ROWS, BLOCK, ONE_BLOCK,
             )  # fmt: skip
         elif program < second:
             product_rows(
-                program - first, x, gamma, beta, w1, b1, y1, residual, size, n1, eps, NORM, BETA, A1, B1,
-                False, ROWS, BLOCK, ONE_BLOCK,
+                program - first, x, gamma, beta, w1, b1, w1, b1, y1, residual, size, n1, eps, NORM, BETA, A1,
+                B1, False, False, ROWS, BLOCK, ONE_BLOCK,
             )  # fmt: skip
         elif program < third:
             if COUNT > 2:
                 product_rows(
-                    program - second, x, gamma, beta, w2, b2, y2, residual, size, n2, eps, NORM, BETA, A2, B2,
-                    False, ROWS, BLOCK, ONE_BLOCK,
+                    program - second, x, gamma, beta, w2, b2, w2, b2, y2, residual, size, n2, eps, NORM, BETA,
+                    A2, B2, False, False, ROWS, BLOCK, ONE_BLOCK,
                 )  # fmt: skip
         else:
             if COUNT > 3:
                 product_rows(
-                    program - third, x, gamma, beta, w3, b3, y3, residual, size, n3, eps, NORM, BETA, A3, B3,
-                    False, ROWS, BLOCK, ONE_BLOCK,
+                    program - third, x, gamma, beta, w3, b3, w3, b3, y3, residual, size, n3, eps, NORM, BETA,
+                    A3, B3, False, False, ROWS, BLOCK, ONE_BLOCK,
                 )  # fmt: skip
 
 
 def products(
     x: Tensor, norm: Any, products: list[Any], residual: Tensor | None, dtype: torch.dtype
 ) -> list[Tensor]:
-    """act(W norm(x) + b) + r of one row for up to four W."""
-    count, columns = len(products), x.numel()
+    """act(W norm(x) + b) + r of one row for up to four W, or for one that is gated by a second."""
+    count, columns, gated = len(products), x.numel(), products[0].gated
     found = [torch.empty(len(p.weight), dtype=dtype, device=x.device) for p in products]
     fill = lambda items, rest: [*items, *[rest] * (4 - count)]
     whole, nothing = power_of_two(columns), found[0]
     rows, block = (2 if whole >= 2048 else 4, whole) if whole <= 4096 else (4, 1024)
-    biases = [nothing if p.bias is None else p.bias for p in products]
+    read = products if gated is None else [products[0], gated]
+    weights = [p.weight for p in read] + [nothing] * (4 - len(read))
+    biases = [nothing if p.bias is None else p.bias for p in read] + [nothing] * (4 - len(read))
     sizes = [len(p.weight) for p in products]
     beta = None if norm is None else norm.bias
     acts = {f"A{i}": act for i, act in enumerate(fill([ACTS[p.act] for p in products], 0))}
     biased = {f"B{i}": b for i, b in enumerate(fill([p.bias is not None for p in products], False))}
     products_kernel[(sum(-(-n // rows) for n in sizes),)](
         x, nothing if norm is None else norm.weight, nothing if beta is None else beta,
-        *fill([p.weight for p in products], nothing), *fill(biases, nothing), *fill(found, nothing),
+        *weights, *biases, *fill(found, nothing),
         nothing if residual is None else residual, columns, *fill(sizes, 0),
         0.0 if norm is None else norm.eps,
         NORM=PLAIN if norm is None else LAYER if norm.kind == "layer" else RMS, BETA=beta is not None,
-        RESIDUAL=residual is not None, COUNT=count, **acts, **biased, ROWS=rows, BLOCK=block,
-        ONE_BLOCK=block >= columns, num_warps=4,
+        RESIDUAL=residual is not None, GATED=gated is not None, COUNT=count, **acts, **biased,
+        ROWS=rows, BLOCK=block, ONE_BLOCK=block >= columns, num_warps=4,
     )  # fmt: skip
     return found
 
@@ -226,25 +247,29 @@ def append_kernel(  # type: ignore[no-untyped-def]
     tl.store(values + slot * VALUE + i, value.to(values.dtype.element_ty), mask=i < VALUE)
 
 
-def append(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> bool:
+def append(keys: Tensor, values: Tensor, newest: Any) -> None:
+    k, v, past = newest.k, newest.v, newest.past
+    k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (k, v))
     key, value = k.shape[3], v.shape[3]
-    if k.stride(3) != 1 or v.stride(3) != 1:
-        return False
     append_kernel[(len(k), k.shape[1])](
         keys, values, k, v, past, keys.shape[2], k.shape[1], k.stride(0), k.stride(1), v.stride(0),
         v.stride(1), KEY=key, VALUE=value, BLOCK=power_of_two(max(key, value)), num_warps=1,
     )  # fmt: skip
-    return True
 
 
 @triton.jit
 def attend_kernel(  # type: ignore[no-untyped-def]
-    q, k, v, keep, bias, y, parts, length, heads, shared, scale, splits,
+    q, k, v, keep, bias, y, parts, new_k, new_v, past, length, heads, shared, scale, splits,
     q_row, q_head, k_row, k_head, k_slot, v_row, v_head, v_slot, keep_row, bias_row, bias_head, bias_slot,
+    nk_row, nk_head, nv_row, nv_head,
     SIZE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, KEEP: tl.constexpr, BIAS: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr, NEWEST: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row over one piece of the keys. `scale` has the factor log₂e."""
+    """One head of one row over one piece of the keys. `scale` has the factor log₂e.
+
+    The NEWEST key and value are not in their slot yet: piece 0 counts them, and a group's first head puts
+    them there; nobody reads that slot.
+    """
     row, h, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
     g = h // shared
     i = tl.arange(0, PADDED)
@@ -253,12 +278,27 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     m = tl.full((1,), -1e30, tl.float32)
     z = tl.zeros((1,), tl.float32)
     o = tl.zeros((PADDED,), tl.float32)
+    if NEWEST:
+        at = tl.load(past + row)
+        new = tl.load(new_k + row * nk_row + g * nk_head + i, mask=live, other=0.0).to(k.dtype.element_ty)
+        worth = tl.load(new_v + row * nv_row + g * nv_head + i, mask=live, other=0.0).to(v.dtype.element_ty)
+        score = tl.sum(new.to(tl.float32) * x, 0)
+        if BIAS:
+            score += tl.load(bias + row * bias_row + h * bias_head + at * bias_slot).to(tl.float32) * LOG2E
+        m = z + tl.where(piece == 0, score, -1e30)
+        z = z + tl.where(piece == 0, 1.0, 0.0)
+        o = tl.where(piece == 0, worth.to(tl.float32), 0.0)
+        mine = live & (piece == 0) & (h % shared == 0)
+        tl.store(k + row * k_row + g * k_head + at * k_slot + i, new, mask=mine)
+        tl.store(v + row * v_row + g * v_head + at * v_slot + i, worth, mask=mine)
     span = tl.cdiv(length, splits * BLOCK) * BLOCK
     low = piece * span
     high = tl.minimum(low + span, length)
     for start in range(low, high, BLOCK):
         j = start + tl.arange(0, BLOCK)
         visible = j < high
+        if NEWEST:
+            visible = visible & (j != at)
         if KEEP:
             visible = visible & (tl.load(keep + row * keep_row + j, mask=visible, other=0) != 0)
         mask = visible[:, None] & live[None, :]
@@ -268,7 +308,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
         u = tl.sum(key.to(tl.float32) * x[None, :], 1)
         if BIAS:
             added = tl.load(bias + row * bias_row + h * bias_head + j * bias_slot, mask=visible, other=0.0)
-            u += added.to(tl.float32) * 1.4426950408889634
+            u += added.to(tl.float32) * LOG2E
         u = tl.where(visible, u, -1e30)
         top = tl.maximum(m, tl.max(u, 0))
         p = tl.where(visible, tl.exp2(u - top), 0.0)
@@ -288,11 +328,12 @@ def attend_kernel(  # type: ignore[no-untyped-def]
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float, newest: Any
 ) -> Tensor | None:
     """softmax(q kᵀ · scale + bias, kept) v; None for heads it does not take."""
     (B, H, T, K), (S, V) = q.shape, v.shape[2:]
-    if T != 1 or K != V or K > MAX_HEAD or any(t.stride(3) != 1 for t in (q, k, v)):
+    new = (q, q) if newest is None else (newest.k, newest.v)
+    if T != 1 or K != V or K > MAX_HEAD or any(t.stride(3) != 1 for t in (q, k, v, *new)):
         return None
     y, padded = q.new_empty(B, H, 1, K), power_of_two(K)
     splits = 1 if S <= LONG or B * H >= 264 else min(16, S // 256)
@@ -300,11 +341,13 @@ def attend(
     kept = y if keep is None else keep.contiguous().view(torch.uint8)
     apart = lambda t, axis: 0 if t is None or t.shape[axis] == 1 else t.stride(axis)
     attend_kernel[(B, H, splits)](
-        q, k, v, kept, y if bias is None else bias, y, parts, S, H, H // k.shape[1],
-        scale * math.log2(math.e), splits, q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3],
+        q, k, v, kept, y if bias is None else bias, y, parts, *new, y if newest is None else newest.past,
+        S, H, H // k.shape[1], scale * math.log2(math.e), splits,
+        q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3],
         apart(keep, 0), apart(bias, 0), apart(bias, 1), apart(bias, 3),
+        *(stride for t in new for stride in t.stride()[:2]),
         SIZE=K, PADDED=padded, BLOCK=max(16, min(TILE // padded, power_of_two(S))), KEEP=keep is not None,
-        BIAS=bias is not None, SPLIT=splits > 1, num_warps=8,
+        BIAS=bias is not None, SPLIT=splits > 1, NEWEST=newest is not None, num_warps=8,
     )  # fmt: skip
     if splits > 1:
         combine_kernel[(B * H,)](

@@ -10,9 +10,9 @@ more than its products. Nothing waits longer than to the next write in place, or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from heedful.nn.operators import MAX_PRODUCTS, Norm, Operators, Product
+from heedful.nn.operators import MAX_PRODUCTS, Newest, Norm, Operators, Product
 
+R = TypeVar("R")
 MAX_COLUMNS = 4096  # of a row that a product can normalise on its way
 
 
@@ -72,12 +73,19 @@ ACTIVATIONS: dict[Any, str] = {
     F.relu: "relu", torch.relu: "relu", torch.Tensor.relu: "relu", F.silu: "silu", torch._C._nn.silu: "silu",
     F.gelu: "gelu", F.tanh: "tanh", torch.tanh: "tanh", torch.Tensor.tanh: "tanh",
 }  # fmt: skip
+PRODUCTS = {torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__}
 SUMS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__}
 DESCRIBED = ("shape", "dtype", "device", "is_cuda", "ndim", "requires_grad")
 DESCRIPTIONS = {
     *(vars(torch._C.TensorBase)[name].__get__ for name in DESCRIBED),
     torch.Tensor.dim, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__len__,
 }  # fmt: skip
+
+
+def run(function: Callable[..., R], *args: Any) -> R:
+    """Call a function whose tensors are all computed, and which is not looked into."""
+    with torch._C.DisableTorchFunction():
+        return function(*args)
 
 
 class FusedOperators(TorchFunctionMode):
@@ -87,6 +95,7 @@ class FusedOperators(TorchFunctionMode):
         super().__init__()
         self.base = base
         self.pending: list[ProductNode] = []
+        self.appended: tuple[Tensor, Tensor, Newest] | None = None  # keys, values, and what they lack
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -97,6 +106,7 @@ class FusedOperators(TorchFunctionMode):
         found = self.defer(func, args, kwargs)
         if found is not None:
             return found
+        self.finish_append()
         name = getattr(func, "__name__", "")
         if name.endswith("_") and not name.endswith("__"):
             self.flush()  # what is written over may be what a product reads
@@ -115,6 +125,9 @@ class FusedOperators(TorchFunctionMode):
         if func in SUMS and len(args) == 2 and not kwargs:
             found = self.defer_sum(*args)
             return self.defer_sum(args[1], args[0]) if found is None else found
+        if func in PRODUCTS and len(args) == 2 and not kwargs:
+            found = self.defer_gate(*args)
+            return self.defer_gate(args[1], args[0]) if found is None else found
         if func in ACTIVATIONS:
             tanh = (
                 kwargs.get("approximate", args[1] if func is F.gelu and len(args) > 1 else "none") == "tanh"
@@ -169,10 +182,30 @@ class FusedOperators(TorchFunctionMode):
         node = x.node if isinstance(x, Deferred) else None
         if not isinstance(node, ProductNode) or node.value is not None or node.residual is not None:
             return None
-        if node.product.act is not None:
+        if node.product.act is not None or node.product.gated is not None:
             return None
         self.pending = [other for other in self.pending if other is not node]
         return self.append_node(replace(node, product=replace(node.product, act=name)))
+
+    def defer_gate(self, x: Tensor, up: Tensor) -> Tensor | None:
+        """act(gate) · up of two products of one x that wait; `up` has no activation"""
+        a, b = (t.node if isinstance(t, Deferred) else None for t in (x, up))
+        if not isinstance(a, ProductNode) or not isinstance(b, ProductNode) or a is b or a.shape != b.shape:
+            return None
+        bare = all(n.value is None and n.residual is None and n.product.gated is None for n in (a, b))
+        if not bare or b.product.act is not None or a.x is not b.x or a.norm is not b.norm:
+            return None
+        if (a.product.bias is None) != (b.product.bias is None):
+            return None
+        self.pending = [other for other in self.pending if other is not a and other is not b]
+        return self.append_node(replace(a, product=replace(a.product, gated=b.product)))
+
+    def finish_append(self) -> None:
+        """Put the newest key and value where they belong, unless the attention after them did."""
+        if self.appended is not None:
+            keys, values, newest = self.appended
+            self.appended = None
+            run(self.base.append, keys, values, newest)
 
     def compute(self, x: Any) -> Any:
         """Return the tensor itself, computed; anything else as it is."""
@@ -181,7 +214,7 @@ class FusedOperators(TorchFunctionMode):
         node = x.node
         if node.value is None:
             if isinstance(node, NormNode):
-                node.value = self.base.normalise(self.compute(node.source), node.norm).view(x.shape)
+                node.value = run(self.base.normalise, self.compute(node.source), node.norm).view(x.shape)
             elif node in self.pending:
                 self.flush()
             else:  # it had become part of another, and is looked at itself
@@ -192,10 +225,9 @@ class FusedOperators(TorchFunctionMode):
         """Compute all products that wait, those of the same x together."""
         while self.pending:
             first = self.pending[0]
-            alike = [
-                n for n in self.pending if n.x is first.x and n.norm is first.norm and n.residual is None
-            ]
-            group = [first] if first.residual is not None else alike[:MAX_PRODUCTS]
+            alone = lambda node: node.residual is not None or node.product.gated is not None
+            alike = [n for n in self.pending if n.x is first.x and n.norm is first.norm and not alone(n)]
+            group = [first] if alone(first) else alike[:MAX_PRODUCTS]
             group = [node for node in group if node.dtype == first.dtype]
             self.pending = [node for node in self.pending if node not in group]
             self.launch(group)
@@ -204,13 +236,14 @@ class FusedOperators(TorchFunctionMode):
         first = nodes[0]
         norm = None if first.norm is None else first.norm.norm
         products = [node.product for node in nodes]
-        found = self.base.products(first.x, norm, products, first.residual, first.dtype)
+        found = run(self.base.products, first.x, norm, products, first.residual, first.dtype)
         for node, value in zip(nodes, found, strict=True):
             node.value = value.view(node.shape)
 
     def ready(self, *tensors: Tensor | None) -> list[Any]:
         """Compute all that waits, and these."""
         self.flush()
+        self.finish_append()
         return [self.compute(t) for t in tensors]
 
     # What parts call by name.
@@ -219,33 +252,37 @@ class FusedOperators(TorchFunctionMode):
         norm = Norm("rms", weight, None, eps)
         if x.numel() == weight.numel():
             return Deferred(x.shape, weight.dtype, x.device, NormNode(x, norm))
-        return self.base.normalise(self.compute(x), norm)
+        return run(self.base.normalise, self.compute(x), norm)
 
-    def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> bool:
+    def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> None:
         k, v = self.ready(k, v)
-        return self.base.append(keys, values, k, v, past)
+        self.appended = (keys, values, Newest(k, v, past))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
     ) -> Tensor | None:
+        newest = None
+        if self.appended is not None and self.appended[0] is k and self.appended[1] is v:
+            newest, self.appended = self.appended[2], None
         q, k, v, keep, bias = self.ready(q, k, v, keep, bias)
-        return self.base.attend(q, k, v, keep, bias, scale)
+        out = run(self.base.attend, q, k, v, keep, bias, scale, newest)
+        if out is None and newest is not None:
+            run(self.base.append, k, v, newest)
+        return out
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
-        return self.base.rotate(*self.ready(x, cos, sin))
+        return run(self.base.rotate, *self.ready(x, cos, sin))
 
     def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        gates, c = self.ready(gates, c)
-        return self.base.lstm_cell(gates, c)
+        return run(self.base.lstm_cell, *self.ready(gates, c))
 
     def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self.base.conv_silu(*self.ready(x, window, weight, bias))
+        return run(self.base.conv_silu, *self.ready(x, window, weight, bias))
 
     def selective_step(self, *tensors: Tensor) -> Tensor:
-        return self.base.selective_step(*self.ready(*tensors))
+        return run(self.base.selective_step, *self.ready(*tensors))
 
     def gated_linear_step(
         self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, S: Tensor, tau: float, scale: float
     ) -> Tensor:
-        q, k, v, decay, S = self.ready(q, k, v, decay, S)
-        return self.base.gated_linear_step(q, k, v, decay, S, tau, scale)
+        return run(self.base.gated_linear_step, *self.ready(q, k, v, decay, S), tau, scale)

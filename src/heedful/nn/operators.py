@@ -46,11 +46,21 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """act(W x + b)"""
+    """act(W x + b), multiplied by what another product gives if there is a `gated` one"""
 
     weight: Tensor
     bias: Tensor | None = None
     act: str | None = None
+    gated: Product | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Newest:
+    """A key and a value (B, G, 1, ·) that belong into slot past[b] of each row, and are not there yet."""
+
+    k: Tensor
+    v: Tensor
+    past: Tensor
 
 
 class Operators(Protocol):
@@ -65,10 +75,11 @@ class Operators(Protocol):
         dtype: torch.dtype,
     ) -> list[Tensor]: ...
     def normalise(self, x: Tensor, norm: Norm) -> Tensor: ...
-    def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> bool: ...
+    def append(self, keys: Tensor, values: Tensor, newest: Newest) -> None: ...
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
-    ) -> Tensor | None: ...
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float,
+        newest: Newest | None,
+    ) -> Tensor | None: ...  # fmt: skip
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None: ...
     def lstm_cell(self, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]: ...
     def conv_silu(self, x: Tensor, window: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
@@ -130,6 +141,8 @@ class Definitions:
         for p in products:
             y = F.linear(n, p.weight, p.bias).flatten()
             y = y if p.act is None else ACTS[p.act](y)
+            if p.gated is not None:
+                y = y * F.linear(n, p.gated.weight, p.gated.bias).flatten()
             found.append(y if residual is None else (residual.flatten() + y).to(dtype))
         return found
 
@@ -150,16 +163,21 @@ class Definitions:
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
         return torch.cat((turned, x[..., size:]), -1)
 
-    def append(self, keys: Tensor, values: Tensor, k: Tensor, v: Tensor, past: Tensor) -> bool:
-        """keys[b, :, past[b]] = k[b, :, 0], and the values likewise; True if it was done"""
-        row = torch.arange(len(k), device=k.device)
-        keys[row, :, past], values[row, :, past] = k[:, :, 0], v[:, :, 0]
-        return True
+    def append(self, keys: Tensor, values: Tensor, newest: Newest) -> None:
+        """keys[b, :, past[b]] = k[b, :, 0], and the values likewise"""
+        row, past = torch.arange(len(newest.k), device=keys.device), newest.past
+        keys[row, :, past], values[row, :, past] = newest.k[:, :, 0], newest.v[:, :, 0]
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float
-    ) -> Tensor | None:
-        """softmax(q kᵀ · scale + bias, kept) v of one query (B, H, 1, K), keep (B or 1, S); 0 if none is"""
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, bias: Tensor | None, scale: float,
+        newest: Newest | None,
+    ) -> Tensor | None:  # fmt: skip
+        """softmax(q kᵀ · scale + bias, kept) v of one query (B, H, 1, K), keep (B or 1, S); 0 if none is
+
+        The newest key and value are put where they belong first.
+        """
+        if newest is not None:
+            self.append(k, v, newest)
         repeat = q.shape[1] // k.shape[1]
         k, v = (t.repeat_interleave(repeat, 1).float() for t in (k, v))
         u = q.float() @ k.mT * scale  # (B, H, 1, S)

@@ -53,7 +53,8 @@ class StaticKV(KV):
         assert self.k is not None
         assert self.v is not None
         fused = operators() if k.shape[2] == 1 else None
-        if fused is not None and fused.append(self.k, self.v, k, v, past):
+        if fused is not None:
+            fused.append(self.k, self.v, k, v, past)
             return self.k, self.v
         where = positions_after(past, k.shape[2])
         write_slots(self.k, k, where)

@@ -12,9 +12,12 @@ import pytest
 import torch
 
 import heedful
+from heedful.errors import InputError
 from heedful.loading import save_on_base
 from heedful.nn.head import SentenceHead
+from heedful.runs.evaluate import evaluate
 from heedful.runs.finetune.linear_head import assign_folds, cross_validate, fit_logistic
+from heedful.runs.requests import EvaluationRequest
 from heedful.tasks.text_classification import are_few
 from tests.runs import finetuning as toy
 from tests.runs.conftest import Heed
@@ -95,6 +98,20 @@ def test_heed_classify_and_eval_take_the_folder(heed: Heed, bases: dict[str, Pat
     assert OTHERS[0].split()[1] in out
     code, out, _ = heed("eval", "made", verbs(tmp_path / "others.csv", OTHERS), "--json", "--fail-under", 0.8)
     assert (code, json.loads(out)["ok"]) == (0, True)
+
+
+def test_several_files_are_evaluated_together_and_an_unknown_label_is_named(
+    heed: Heed, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    taught(heed, bases["encoder"], verbs(tmp_path / "few.csv", FEW))
+    files = [verbs(tmp_path / "a.csv", OTHERS[:5]), verbs(tmp_path / "b.csv", OTHERS[5:])]
+    code, out, err = heed("eval", "made", *files, "--json")
+    assert (code, json.loads(out)["rows"]) == (0, len(OTHERS)), err
+    odd = toy.table(tmp_path / "odd.csv", ("text", "label"), [("ann sees cats", "seees")])
+    with pytest.raises(InputError) as caught:
+        evaluate(heedful.load("made"), "classify", EvaluationRequest([str(files[0]), str(odd)]))
+    assert caught.value.message == f"{odd}, line 2: label 'seees' was not seen in training"
+    assert "'sees'" in (caught.value.hint or "")
 
 
 def test_another_file_measures_what_all_rows_taught(

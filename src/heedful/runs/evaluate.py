@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -81,13 +80,20 @@ def read_examples(
             f"{task.command} reads one table or two files of lines", hint=f"got {len(files)} files"
         )
     parts = [read_one_file(task, path, flags, encoding) for path in files]
-    examples = replace(
-        parts[0], items=[item for part in parts for item in part.items],
-        locations=[where for part in parts for where in part.locations],
-        notes=tuple(note for part in parts for note in part.notes),
-    )  # fmt: skip
+    examples = parts[0] if len(parts) == 1 else join_examples(parts)
     columns = {"columns": list(examples.columns.values())} if examples.columns else {}
     return examples, columns | ({"left_out": list(examples.notes)} if examples.notes else {})
+
+
+def join_examples(parts: Sequence[Examples]) -> Examples:
+    """Return the examples of several files as one."""
+    name = lambda part, where: f"{part.path}, {where}" if part.path else where
+    return Examples(
+        [item for part in parts for item in part.items],
+        [name(part, where) for part in parts for where in part.locations],
+        parts[0].columns,
+        tuple(note for part in parts for note in part.notes),
+    )
 
 
 def take_columns(settings: dict[str, Any]) -> dict[str, str | None]:

@@ -44,10 +44,6 @@ class Examples:
         """Return the first `count` examples; None: all."""
         return self if count is None or count >= len(self) else self.select(range(count))
 
-    def locate(self, index: int) -> str:
-        """Return the file and the line of an example, for a message."""
-        return f"{self.path}, {self.locations[index]}" if self.path else self.locations[index]
-
     def table(self, length: int, texts: int) -> MemoryTable:
         """Return the examples as the builders of batches take them; the first `texts` cells may be cut."""
         rows = [(*limit_characters(cells[:texts], length), *cells[texts:]) for cells in self.items]

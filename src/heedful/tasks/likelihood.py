@@ -102,7 +102,12 @@ def log_probability(
         if is_masked(model):
             found = pseudo_log_likelihoods(model, [(ids, range(len(ids))) for ids in rows])
         else:
-            groups = [whole_text(model, ids) for ids in rows]
+            first = list(find_template(model.tokenizer).before) or start_ids(model)
+            if not first and any(len(ids) < 2 for ids in rows):
+                raise InputError(
+                    "this model has no token that begins a text", hint="score one of several tokens"
+                )
+            groups = [Continuations(first or ids[:1], [ids if first else ids[1:]]) for ids in rows]
             found = [row[0] for row in score_continuations(model, groups)]
     return found[0] if isinstance(text, str) else found
 
@@ -271,14 +276,6 @@ def split_texts(
                 "this model has no token that begins a text: put a first word before all of them"
             )
     return Continuations([*before, *texts[0][:at]], [ids[at:] for ids in texts])
-
-
-def whole_text(model: Model, ids: Sequence[int]) -> Continuations:
-    """Return a text from its first token on; from its second if nothing predicts the first."""
-    first = list(find_template(model.tokenizer).before) or start_ids(model)
-    if not first and len(ids) < 2:
-        raise InputError("this model has no token that begins a text", hint="score one of several tokens")
-    return Continuations(first, [ids]) if first else Continuations(ids[:1], [ids[1:]])
 
 
 def batch_by_length(rows: Sequence[tuple[int, int, int]], vocab: int) -> Iterator[list[int]]:

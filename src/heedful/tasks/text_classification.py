@@ -207,7 +207,9 @@ class TextClassification(TrainableTask):
         return ([one(row) for row in examples.items],)
 
     def check_truth(self, examples: Examples) -> None:
-        check_labels(self.model, [(row[-1], examples.locate(i)) for i, row in enumerate(examples.items)])
+        file = f"{examples.path}, " if examples.path else ""
+        lines = zip(examples.items, examples.locations, strict=True)
+        check_labels(self.model, [(row[-1], f"{file}{where}") for row, where in lines])
 
     def compare(self, examples: Examples, answers: Sequence[Any]) -> dict[str, Any]:
         return class_scores([row[-1] for row in examples.items], [answer["label"] for answer in answers])

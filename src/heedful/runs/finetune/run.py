@@ -116,7 +116,11 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
         setup.parameters, count_parameters(task.model, trainable_only=True),
     )  # fmt: skip
     write_result(task.model, result, request)
-    report_uncertainty(result, task, reporter)
+    between = scores.get(f"{task.metric}_95")
+    if between and result.valid_rows < MIN_CHOOSING_ROWS:
+        few = f"the score is of {result.valid_rows:,} {task.unit} only"
+        low, high = (f"{end:.4g}" for end in between)
+        reporter.report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
     if training.interrupted:
         measured = (
             "the best weights so far" if training.chosen else f"the weights of step {training.best_step}"
@@ -204,15 +208,6 @@ def finetune_linear_head(
     )  # fmt: skip
     write_result(model, result, request)
     return result
-
-
-def report_uncertainty(result: FinetuneResult, task: TrainableTask, reporter: ProgressReporter) -> None:
-    """Report the interval of a score on few rows."""
-    between = result.scores.get(f"{task.metric}_95")
-    if between and result.valid_rows < MIN_CHOOSING_ROWS:
-        low, high = (f"{end:.4g}" for end in between)
-        few = f"the score is of {result.valid_rows:,} {task.unit} only"
-        reporter.report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
 
 
 def read_and_split(request: FinetuneRequest, reporter: ProgressReporter) -> SplitExamples:

@@ -121,5 +121,6 @@ def module_at(model: Model, path: str) -> Part:
 
     module: Any = model
     for word in path.split("."):
-        module = module[int(word)] if isinstance(module, Stack) else module.get_submodule(word)
+        layer = isinstance(module, Stack) and word.isdigit()
+        module = module[int(word)] if layer else module.get_submodule(word)
     return module

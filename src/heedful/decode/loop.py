@@ -36,7 +36,7 @@ from heedful.decode.request import (
 )
 from heedful.decode.sampling import generator
 from heedful.decode.speculative import speculate
-from heedful.decode.stepper import Stepper, stepper_for
+from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
 from heedful.decode.token_choice import UNIFORMS_AT_ONCE, TokenChooser
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
@@ -175,12 +175,20 @@ def stream(
     """Yield a text token by token; `row` and `sample` tell several prompts and samples apart.
 
     A model is stepped by the fast path where that pays (see decode/fast.py); `fast=False` steps it plainly.
-    To choose oneself, give a stepper in its place.
+    To choose oneself, give a stepper in its place. A `watch` sees the prompt's pass and every step, all plain
+    ones; its rows are those of the prompts, n of each, and with beams the beams as they stand.
     """
     known = stepper_for(model).model
     prompts, request = encode_prompts(known, prompt), make_request(known, settings, n=n)
-    stepper = fresh_stepper(model, len(prompts.ids) * n, request.max_tokens) if fast else stepper_for(model)
+    stepper = stepper_of_request(model, len(prompts.ids) * n, request, fast=fast)
     return decode_pieces(stepper, prompts, request)
+
+
+def stepper_of_request(model: Model | Stepper, rows: int, request: Request, *, fast: bool) -> Stepper:
+    """Return the stepper of a call: the plain one if somebody watches, or if no fast one is wanted."""
+    if request.watch is not None:
+        return EagerStepper(stepper_for(model).model, watch=request.watch)
+    return fresh_stepper(model, rows, request.max_tokens) if fast else stepper_for(model)
 
 
 def fresh_stepper(model: Model | Stepper, rows: int, tokens: int) -> Stepper:
@@ -231,7 +239,7 @@ def generate(
     prompts = encode_prompts(known, prompt)
     request = make_request(known, settings, n=samples, samples=not searches)
     rows = len(prompts.ids) * max(samples, beam_settings.width)
-    stepper = fresh_stepper(model, rows, request.max_tokens) if fast else stepper_for(model)
+    stepper = stepper_of_request(model, rows, request, fast=fast)
     if searches:
         found = run_search(stepper, prompts, request, beam_settings, contrastive)
     else:
@@ -279,7 +287,7 @@ def check_search(
             raise InputError(
                 f"{what} searches and never draws", hint=f"{name}={value} is for drawing: leave one out"
             )
-    for name in ("stop", "draft", "lookup", "logprobs"):
+    for name in ("stop", "draft", "lookup", "logprobs", *(() if beams is not None else ("watch",))):
         if settings.get(name):
             raise InputError(f"{what} does not go with {name}", hint="leave one of them out")
     if n > (beams or 1):

@@ -16,6 +16,7 @@ from heedful.decode.sampling import Sampling
 from heedful.decode.stepper import Stepper, stepper_for
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.context import Watch
 from heedful.padding import pad_rows, valid_mask
 
 Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor
@@ -49,6 +50,7 @@ class GenerationSettings(TypedDict, total=False):
     draft: Model | Stepper | None  # a smaller model proposes (Leviathan et al. 2023)
     lookup: int | None  # what followed the same last tokens before is proposed; so many of them must agree
     propose: int  # so many tokens at once, 4 if not said
+    watch: Watch | None  # sees every pass, which is then a plain one
 
 
 NARROWING = ("top_k", "top_p", "min_p", "typical")
@@ -71,6 +73,7 @@ class Request:
     draft: Model | Stepper | None
     lookup: int | None
     propose: int
+    watch: Watch | None = None
     scored: bool = True  # whether anybody will look at the logprobs
 
     @property
@@ -112,9 +115,10 @@ def make_request(model: Model, settings: GenerationSettings, *, n: int = 1, samp
     eos = eos_ids(model, s.get("eos"))
     guide = constrain(model, eos, s.get("choices"), s.get("regex"), s.get("schema"))
     check_draft(model, guide, s.get("draft"), s.get("lookup"))
+    check_watch(s.get("watch"), speculates="draft" in s or "lookup" in s)
     return Request(
         max_tokens, sampling, stop_strings(model, s.get("stop")), eos, s.get("seed", secrets.randbits(63)),
-        logprobs, guide, n, s.get("draft"), s.get("lookup"), propose,
+        logprobs, guide, n, s.get("draft"), s.get("lookup"), propose, s.get("watch"),
     )  # fmt: skip
 
 
@@ -151,6 +155,14 @@ def check_draft(model: Model, guide: Guide | None, draft: Model | Stepper | None
         )
     if isinstance(smaller, Seq2Seq) != isinstance(model, Seq2Seq):
         raise InputError("the draft and the model must both be decoders, or both encoder-decoders")
+
+
+def check_watch(watch: object, *, speculates: bool) -> None:
+    """Raise an error for a watch that is none, and for one of a text that is guessed."""
+    if watch is not None and not isinstance(watch, Watch):
+        raise InputError(f"watch={watch!r:.40} is no Watch", hint="give heedful.Watch(name, …)")
+    if watch is not None and speculates:
+        raise InputError("draft and lookup read guesses, which a watch would show", hint="leave one out")
 
 
 def vocab_size(model: Model) -> int:

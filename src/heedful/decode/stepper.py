@@ -68,11 +68,14 @@ class Stepper(Protocol):
 
 
 class EagerStepper:
-    """A model's own `start` and `step`: the definition that the fast steppers are compared with."""
+    """A model's own `start` and `step`: the definition that the fast steppers are compared with.
+
+    A `watch` sees every pass. Its rows stay where they are: one whose text has ended is stepped further.
+    """
 
     fixed_batch = False
 
-    def __init__(self, model: Model, chunk: int | None = None) -> None:
+    def __init__(self, model: Model, chunk: int | None = None, watch: Watch | None = None) -> None:
         if not isinstance(model, (LM, Seq2Seq)) or (isinstance(model, LM) and not model.causal):
             raise InputError(
                 f"{model.family.name} reads both ways and cannot generate: load a decoder or encoder-decoder"
@@ -84,6 +87,9 @@ class EagerStepper:
             )
         self.model: LM | Seq2Seq = model
         self.chunk = chunk  # prompts longer than this are read in pieces
+        self.watch = watch
+        if watch is not None:
+            self.fixed_batch = True
         self.state: State = State(None)
 
     @property
@@ -95,21 +101,34 @@ class EagerStepper:
         length = min(length, prompt.shape[1] + MAX_CAPACITY_AHEAD)
         with evaluation_mode(self.model):
             if isinstance(self.model, LM):
-                self.state = self.model.start(prompt, valid=valid, length=length, chunk=self.chunk)
+                self.state = self.model.start(
+                    prompt, valid=valid, length=length, chunk=self.chunk, watch=self.watch
+                )
             else:
-                self.state = self.model.start(prompt, valid=valid, length=length)
+                self.state = self.model.start(prompt, valid=valid, length=length, watch=self.watch)
         assert self.state.logits is not None
         return self.state.logits
 
     @torch.no_grad()
     def step(self, tokens: Tensor, watch: Watch | None = None) -> Tensor:
+        valid = None
+        if self.watch is not None:
+            valid, watch = self._within_context(), self.watch if watch is None else self.watch + watch
         with evaluation_mode(self.model):
-            return self.model.step(tokens[:, None], self.state, watch=watch)[:, -1]
+            return self.model.step(tokens[:, None], self.state, watch=watch, valid=valid)[:, -1]
+
+    def _within_context(self) -> Tensor | None:
+        """(B, 1): False for rows that ended because the context is full; None if there is none."""
+        model, valid = self.model, self.state.valid
+        context = (model.embed if isinstance(model, LM) else model.decoder_embed).context
+        if context is None or valid is None or self.state.past < context:
+            return None
+        return valid.sum(1, keepdim=True) < context
 
     @torch.no_grad()
     def extend(self, tokens: Tensor) -> Tensor:
         with evaluation_mode(self.model):
-            return self.model.step(tokens, self.state)
+            return self.model.step(tokens, self.state, watch=self.watch)
 
     @torch.no_grad()
     def step_greedily(self, tokens: Tensor, count: int) -> Tensor:
@@ -120,7 +139,11 @@ class EagerStepper:
         return torch.stack(found, 1)
 
     def reorder(self, index: Tensor) -> None:
+        runs = self.state.runs
         self.state.reorder(index)
+        if self.watch is not None:
+            self.watch.reorder(index)
+            self.state.runs = runs
 
     def crop(self, length: int) -> None:
         self.state.crop(length)

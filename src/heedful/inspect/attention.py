@@ -19,8 +19,9 @@ from heedful.inspect.results import Result, to_plain
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import LM, Model
 from heedful.nn.context import Watch
+from heedful.nn.watch import LAYER_OUTPUT
 
-STATES = re.compile(r"\.(h|c|i|f|g|o|r|z|n|hidden|output)$")
+STATES = re.compile(rf"\.(h|c|i|f|g|o|r|z|n|hidden)$|{LAYER_OUTPUT.pattern}")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.recurrent import Recurrence
 from heedful.nn.ssm import S4, Mamba
+from heedful.nn.watch import LAYER_OUTPUT
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,12 @@ def summarise_states(
             "mean": {w: values[w].mean(-1).tolist() for w in names},
         })  # fmt: skip
     norms: list[dict[str, Any]] = []
-    for name in (n for n in shapes if n.endswith(".output") and len(shapes[n]) == 2):
+    for name in (n for n in shapes if LAYER_OUTPUT.search(n) and len(shapes[n]) == 2):
         lengths = value(name).float().norm(dim=-1).tolist()
         if not norms or lengths != norms[-1]["values"]:  # a stack may end with its last layer's output
             norms.append({"name": name, "values": lengths})
-    neurons = [{"name": n, "shape": list(shape)} for n, shape in shapes.items() if n.endswith(".hidden")]
+    hidden = [name for name, shape in shapes.items() if name.endswith(".hidden") and len(shape) == 2]
+    neurons = [{"name": name, "shape": list(shapes[name])} for name in hidden]
     note = "" if parts else state_note(model)
     return {
         "parts": parts,

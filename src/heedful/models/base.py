@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Unpack
 
 import torch
@@ -17,15 +15,18 @@ from heedful.models.calls import (
     WatchOptions,
     advance,
     document_positions,
+    evaluation_mode,
     positions,
 )
 from heedful.models.family import Config, Family, Tokenizer, derived, from_zero
 from heedful.models.input_checks import check_beside, check_ids_tensor
+from heedful.models.value_names import Shape, value_names
 from heedful.nn.attentive import Bridge
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, PartState, Watch
 from heedful.nn.embedding import Embedding
 from heedful.nn.head import Head, NoHead, last_token
+from heedful.nn.state import keep_all_keys
 
 __all__ = [
     "LM", "Config", "Family", "Model", "Seq2Seq", "State", "Tokenizer", "derived", "evaluation_mode",
@@ -63,13 +64,20 @@ class Model(nn.Module):
         """Where the weights are."""
         return next(self.parameters()).device
 
+    def names(self, *, batch: int | None = None, length: int | None = None) -> dict[str, Shape]:
+        """Return the shape of every value a `Watch` can see, by its name. Nothing is computed.
+
+        B is the batch, T the length and S that of an encoder-decoder's source, unless they are given.
+        """
+        return value_names(self, batch, length)
+
     def check(self, tokens: Tensor, embed: Embedding, valid: Tensor | None, name: str = "tokens") -> None:
         """One clear error for ids outside the vocabulary, wrong shapes, and more tokens than positions."""
         check_ids_tensor(tokens, name)
         if valid is not None and (valid.shape != tokens.shape or valid.dtype != torch.bool):
             got = f"{tuple(valid.shape)} of {valid.dtype}"
             raise InputError(f"valid must be a bool tensor of shape {tuple(tokens.shape)}, got {got}")
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or tokens.is_meta:
             return
         # Looking at ids on a GPU makes the host wait, so a training step looks at them before they travel.
         if not (tokens.is_cuda and torch.is_grad_enabled()):
@@ -97,22 +105,6 @@ class Model(nn.Module):
                     f"pieces of at most {embed.context}"
                 ),
             )
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off for a while, also in the middle of training; costs nothing in eval mode."""
-    if not model.training:
-        yield
-        return
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 class LM(Model):
@@ -174,6 +166,8 @@ class LM(Model):
         if documents is not None:
             pos, fresh = document_positions(documents)
         mask = Mask(causal=self.causal, valid=valid, q_documents=documents, k_documents=documents)
+        if watch is not None:
+            watch.begin()
         ctx = Context(pos, pos, mask, valid_new=valid, fresh=fresh, watch=watch, backend=backend)
         x = self.embed(tokens, ctx.at("embed"), types)
         return self.blocks(x, ctx.at("blocks")), ctx
@@ -191,29 +185,36 @@ class LM(Model):
         length: int = 0,
         chunk: int | None = None,
         state: State | None = None,
+        watch: Watch | None = None,
     ) -> State:
         """Read the prompt (B, T); `state.logits` are those of the next token.
 
         `length` is how much will be written in all; `chunk` reads the prompt in pieces of that size; `state`
-        is an empty one made before, with caches of its own.
+        is an empty one made before, with caches of its own. Watched, all keys are kept, whatever the window.
         """
         if not self.causal:
             raise InputError(
                 "an encoder reads both ways and cannot generate", hint="load a decoder or an encoder-decoder"
             )
         self.check(prompt, self.embed, valid)
-        state = state or self.new_state(len(prompt), max(length, prompt.shape[1]))
+        if state is None:
+            state = self.new_state(len(prompt), max(length, prompt.shape[1]))
+            state.parts = state.parts if watch is None else keep_all_keys(state.parts)
         pieces = prompt.split(chunk or prompt.shape[1], 1)
         valids = [None] * len(pieces) if valid is None else valid.split(chunk or prompt.shape[1], 1)
         last = None
         for piece, known in zip(pieces, valids, strict=True):
-            hidden, ctx = self._advance(piece, state, valid=known)
+            hidden, ctx = self._advance(piece, state, valid=known, watch=watch)
             newest = last_token(hidden, ctx)
+            if ctx.at("head").watches("logits"):
+                newest = last_token(self.head.predict(hidden, ctx), ctx)
             # A row whose piece is all padding keeps what it had.
             keep = None if known is None or last is None else known.any(1, keepdim=True)
             last = newest if keep is None or last is None else torch.where(keep, newest, last)
         assert last is not None
-        state.logits = self.head(last[:, None], ctx)[:, 0]
+        shown = ctx.at("head").watches("logits")
+        state.logits = last if shown else self.head(last[:, None], ctx)[:, 0]
+        ctx.end()
         return state
 
     def step(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> Tensor:
@@ -357,23 +358,27 @@ class Seq2Seq(Model):
         """Run the encoder; the state holds the memory and, with a bridge, what the decoder starts from."""
         self.check(source, self.embed, valid, name="source")
         pos = positions(valid, source.shape[1], source.device)
+        runs = frozenset[int]() if watch is None else watch.begin()
         ctx = Context(pos, pos, Mask(valid=valid), valid_new=valid, watch=watch, backend=backend)
         x = self.embed(source, ctx.at("embed"))
         held = None if self.bridge is None else self.encoder.new_state(len(source), source.shape[1])
         memory = self.encoder(x, ctx.at("encoder"), held)
-        state = State(None, memory=memory, memory_mask=None if valid is None else Mask(valid=valid))
+        mask = None if valid is None else Mask(valid=valid)
+        state = State(None, memory=memory, memory_mask=mask, runs=runs)
         if self.bridge is not None:
             state.parts = self.bridge(held)
         return state
 
     @torch.no_grad()
-    def start(self, source: Tensor, *, valid: Tensor | None = None, length: int = 0) -> State:
+    def start(
+        self, source: Tensor, *, valid: Tensor | None = None, length: int = 0, watch: Watch | None = None
+    ) -> State:
         """Read the source (B, S) and write the start token; `state.logits` are those of the next."""
-        state = self._read(source, valid=valid)
+        state = self._read(source, valid=valid, watch=watch)
         if state.parts is None:
             state.parts = self.decoder.new_state(len(source), length)
         first = source.new_full((len(source), 1), self.start_token)
-        state.logits = self.step(first, state)[:, -1]
+        state.logits = self.step(first, state, watch=watch)[:, -1]
         return state
 
     def step(self, tokens: Tensor, state: State, **how: Unpack[StepOptions]) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heedful.nn.context import Context, Mask, PartState, Watch
 
@@ -41,6 +43,7 @@ class State:
     memory: Tensor | None = None
     memory_mask: Mask | None = None
     logits: Tensor | None = None  # (B, V) for the next token, after `start`
+    runs: frozenset[int] = frozenset()  # of the watches that have seen all of it: see Watch.begin
 
     def reorder(self, index: Tensor) -> None:
         """Row b becomes what row index[b] was."""
@@ -51,13 +54,14 @@ class State:
         if self.memory_mask is not None and self.memory_mask.valid is not None:
             self.memory_mask = Mask(valid=self.memory_mask.valid[index])
         self.logits = None if self.logits is None else self.logits[index]
+        self.runs = frozenset()  # what was recorded stands in the order of the rows before
 
     def crop(self, length: int) -> None:
         """Forget everything after the first `length` positions."""
         if length < self.past:
             if self.parts is not None:
                 self.parts.crop(length)
-            self.past = length
+            self.past, self.runs = length, frozenset()
             self.valid = None if self.valid is None else self.valid[:, :length]
 
 
@@ -86,6 +90,7 @@ def advance(
     backend: str = "auto",
 ) -> Context:
     """The context of the next tokens; counts them in the state, once for all layers."""
+    state.runs = frozenset() if watch is None else watch.begin(state.runs)
     T, past = tokens.shape[1], state.past
     if valid is not None or state.valid is not None:
         old = tokens.new_ones(len(tokens), past, dtype=torch.bool) if state.valid is None else state.valid
@@ -99,3 +104,19 @@ def advance(
     )  # fmt: skip
     state.past = past + T
     return ctx
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off for a while, also in the middle of training; costs nothing in eval mode."""
+    if not model.training:
+        yield
+        return
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

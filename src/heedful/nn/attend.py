@@ -56,9 +56,9 @@ def reference(call: Call, ctx: Context) -> Tensor:
     scores = torch.einsum("bhtk,bhsk->bhts", call.q, k) * call.scale
     if call.bias is not None:
         scores = scores + call.bias
-    scores = ctx.see("scores", scores)
+    scores = ctx.see("scores", scores, keys=-1)
     pattern = masked_softmax(scores, call.keep()).to(v.dtype)  # a bias may be wider than v
-    pattern = ctx.see("pattern", pattern)
+    pattern = ctx.see("pattern", pattern, keys=-1)
     return ctx.see("heads", F.dropout(pattern, call.dropout) @ v)
 
 

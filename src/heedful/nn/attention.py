@@ -96,6 +96,7 @@ class Attention(Part):
         # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
         late = self.rotary is not None and self.rotary.by_length
         if self.rotary is not None:
+            q, k = ctx.see("q_unrotated", q), ctx.see("k_unrotated", k)
             q = self.rotary(q, ctx.q_pos, ctx)
             k = k if late else self.rotary(k, ctx.q_pos, ctx)
         mask, k_pos, bias = ctx.mask, ctx.k_pos, ctx.bias
@@ -104,9 +105,10 @@ class Attention(Part):
         elif isinstance(state, SlidingKV):
             k, v, k_pos, valid = state.append(k, v, ctx)  # (B, G, S, K)
             mask, bias = replace(mask, valid=valid), None if bias is None else select_bias(bias, k_pos, ctx)
+            ctx = ctx if ctx.watch is None else replace(ctx, in_order=False)
         if self.rotary is not None and late:
             k = self.rotary(k, k_pos, ctx)
-        q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
+        q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
         mask = mask if self.window is None else replace(mask, window=self.window)
         call = Call(q, k, v, ctx.q_pos, k_pos, mask, bias, self.scale, self.dropout * self.training)
         out: Tensor = self.o(join_heads(attend(call, ctx)))
@@ -147,7 +149,7 @@ class CrossAttention(Part):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q = ctx.see("q", split_heads(self.q(x), self.heads))  # (B, H, T, K)
         k, v = self._memory(ctx, state)  # (B, H, S', K)
-        k, v = ctx.see("k", k), ctx.see("v", v)
+        k, v = ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
         mask = ctx.memory_mask or Mask()
         k_pos = ctx.q_pos[:1, :1].expand(1, k.shape[2])  # a memory's mask does not ask for positions
         call = Call(q, k, v, ctx.q_pos, k_pos, mask, None, self.scale, self.dropout * self.training)

@@ -36,7 +36,8 @@ class Decoding(Part):
         keys = self.score.keys(ctx.memory) if held is None else held
         if isinstance(state, RecurrentState):
             state.update(keys=keys)
-        return ctx.see("k", keys[:, None])[:, 0], ctx.see("v", ctx.memory[:, None])[:, 0]
+        k, v = ctx.see("k", keys[:, None], keys=-2), ctx.see("v", ctx.memory[:, None], keys=-2)
+        return k[:, 0], v[:, 0]
 
     def look(self, query: Tensor, keys: Tensor, values: Tensor, ctx: Context, see: See) -> Tensor:
         """The context vector c (B, M) for one query (B, Q)."""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.context import Context, Part, PartState
+from heedful.nn.norm import show_norm
 from heedful.nn.state import StateGroup, child
 
 MakeNorm = Callable[[], nn.Module]
@@ -33,7 +34,8 @@ class Block(NamedParts):
 
     (Vaswani et al. 2017 §3.1, post; Baevski and Auli 2019, Radford et al. 2019, pre.) The keyword a part
     comes under is its name everywhere: as a module, in states, in checkpoints and when watched.
-    Block(norm, attn=…, cross=…, ffn=…).
+    Block(norm, attn=…, cross=…, ffn=…). Watched: input, attn_norm.{input,scale,output}, attn.output, which
+    is added, after_attn, the sum that the next part finds, and so on; output.
     """
 
     def __init__(
@@ -48,13 +50,18 @@ class Block(NamedParts):
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
         for name in self.names:
-            part, norm = self.part(name), getattr(self, f"{name}_norm")
-            here, memory = ctx.at(name), child(state, name)
+            norm, at_norm = getattr(self, f"{name}_norm"), ctx.at(f"{name}_norm")
             if self.order == "pre":
-                x = x + self._drop(part(norm(x), here, memory))
+                x = x + self._run(name, show_norm(norm, x, at_norm), ctx, state)
             else:
-                x = norm(x + self._drop(part(x, here, memory)))
+                x = show_norm(norm, x + self._run(name, x, ctx, state), at_norm)
+            x = x if name == self.names[-1] else ctx.see(f"after_{name}", x)
         return ctx.see("output", x)
+
+    def _run(self, name: str, x: Tensor, ctx: Context, state: PartState | None) -> Tensor:
+        """What the part called `name` adds."""
+        here = ctx.at(name)
+        return here.see("output", self._drop(self.part(name)(x, here, child(state, name))))
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
@@ -72,10 +79,11 @@ class ParallelBlock(NamedParts):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
-        n = self.norm(x)
+        n = show_norm(self.norm, x, ctx.at("norm"))
         for name in self.names:
-            out = self.part(name)(n, ctx.at(name), child(state, name))
-            x = x + F.dropout(out, self.dropout, self.training)
+            here = ctx.at(name)
+            out = self.part(name)(n, here, child(state, name))
+            x = x + here.see("output", F.dropout(out, self.dropout, self.training))
         return ctx.see("output", x)
 
 
@@ -110,8 +118,12 @@ class Stack(Part):
         return StateGroup({str(i): self[i].new_state(batch, length) for i in range(len(self))})
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        return self.run_from(0, x, ctx, state)
+
+    def run_from(self, layer: int, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
+        """What comes out if x is given to the block at depth `layer`: the blocks before it are left out."""
         if self.bias is not None:
-            ctx = replace(ctx, bias=ctx.see("bias", self.bias(ctx)))
-        for i in range(len(self)):
+            ctx = replace(ctx, bias=ctx.see("bias", self.bias(ctx), keys=-1))
+        for i in range(layer, len(self)):
             x = self[i](x, ctx.at(str(i)), child(state, str(i)))
-        return ctx.see("output", x if self.norm is None else self.norm(x))
+        return ctx.see("output", x if self.norm is None else show_norm(self.norm, x, ctx.at("norm")))

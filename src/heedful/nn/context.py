@@ -1,20 +1,17 @@
-"""What the parts of a model share: the Part signature, the Mask, the Context of one forward pass, the Watch.
+"""What the parts of a model share: the Part signature, the Mask, the Context of one forward pass.
 
 A part answers three questions: what do I transform (x), what do we share (ctx), what do I remember (state).
 """
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import InputError, nearest
+from heedful.nn.watch import Axes, Watch
 
 
 class PartState(Protocol):
@@ -90,104 +87,6 @@ class Mask:
         return keep
 
 
-WILDCARD = re.compile(r"[*?\[]")
-
-
-def apply_edit(name: str, value: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
-    """fn(value) of a copy, so that an edit in place changes nothing else; an error if it does not fit."""
-    new: object = fn(value.clone())
-    is_like = lambda t: (t.shape, t.dtype, t.device) == (value.shape, value.dtype, value.device)
-    if isinstance(new, Tensor) and is_like(new):
-        return new
-    describe = lambda t: f"{tuple(t.shape)} of {t.dtype} on {t.device}"
-    gave = describe(new) if isinstance(new, Tensor) else f"a {type(new).__name__}"
-    raise InputError(f"the edit of {name!r} gave {gave}", hint=f"it must give back {describe(value)}")
-
-
-class Watch:
-    """Records, and may replace, what is computed inside a forward pass.
-
-    `Watch("blocks.*.attn.pattern")` keeps every value whose name matches; afterwards `watch[name]` is the
-    tensor. `Watch(edit={name: fn})` puts fn(value) in its place; what is recorded is the edited value.
-    A name is the path of the part and one word: blocks.3.attn.pattern, decoder.5.cross.scores.
-
-    A name without wildcards, and every edit, must meet a value in the pass, or a pass before, else the model
-    raises an error with the nearest name; a wildcard asks what there is, which may be nothing. An edit is
-    given a copy, which it may change in place, and gives back the same shape and type. `positions` has the
-    axis of each value that runs over tokens, counted from the end; None where there is none.
-    """
-
-    def __init__(self, *names: str, edit: Mapping[str, Callable[[Tensor], Tensor]] | None = None) -> None:
-        self.names = names
-        self.edit = dict(edit or {})
-        self.values: dict[str, Tensor] = {}
-        self.positions: dict[str, int | None] = {}
-        self.seen: set[str] = set()  # names of the passes so far, watched or not
-        self.met: set[str] = set()  # names and edits that matched one of them
-
-    def wants(self, name: str) -> bool:
-        """Whether the value called `name` is to be recorded or replaced."""
-        return any(fnmatch.fnmatchcase(name, p) for p in (*self.names, *self.edit))
-
-    def visit(self, name: str, value: Tensor) -> Tensor:
-        """Called by the model for every value it computes."""
-        self.seen.add(name)
-        for pattern, fn in self.edit.items():
-            if fnmatch.fnmatchcase(name, pattern):
-                self.met.add(pattern)
-                value = apply_edit(name, value, fn)
-        wanted = [p for p in self.names if fnmatch.fnmatchcase(name, p)]
-        if wanted:
-            self.met.update(wanted)
-            # A view may be one of a cache, which changes; what is recorded is also what is used from here on.
-            value = value.clone() if value._is_view() else value
-            self.values[name] = value
-        return value
-
-    def withhold(self, name: str, reason: str, hint: str) -> None:
-        """Called by a part that cannot show `name` in this pass: an error if that name was asked for.
-
-        A wildcard that only records asks what there is, and is left without it.
-        """
-        if any(fnmatch.fnmatchcase(name, p) for p in self.edit) or name in self.names:
-            raise InputError(f"{name} cannot be watched here: {reason}", hint=hint)
-
-    def check(self) -> None:
-        """Called by the model at the end of a pass: an error for a name or an edit that met no value."""
-        for name in (*self.edit, *(n for n in self.names if not WILDCARD.search(n))):
-            if name not in self.met:
-                raise self.missing(name)
-
-    def missing(self, name: str) -> InputError:
-        """The error for a name that nothing has."""
-        known = sorted({n.partition(".")[0] for n in self.seen})
-        where = "" if name.partition(".")[0] in known else f": this call runs {', '.join(known)}"
-        hint = nearest(name, sorted(self.seen)) or "watch '*' to see the names"
-        return InputError(f"nothing here is called {name!r}{where}", hint=hint)
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self.values:
-            if not self.values and not self.seen:
-                raise InputError(
-                    f"nothing was watched under {name!r}", hint="pass this watch to a model first"
-                )
-            known = self.values or self.seen
-            raise InputError(
-                f"no value {name!r} was recorded (asked for: {', '.join(self.names) or 'none'})",
-                hint=(nearest(name, known) or f"recorded: {', '.join(sorted(known)[:6])}"),
-            )
-        return self.values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.values
-
-
 @dataclass(frozen=True)
 class Context:
     """What all layers of one forward pass share. Passed along: two passes may run on one model at once."""
@@ -204,6 +103,7 @@ class Context:
     watch: Watch | None = None
     path: str = ""
     backend: str = "auto"
+    in_order: bool = True  # whether keys stand as in the text; those of a window stand in its slots
     memo: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = field(
         default_factory=dict
     )  # tables made once
@@ -219,17 +119,16 @@ class Context:
             return self
         return replace(self, path=f"{self.path}.{name}" if self.path else name)
 
-    def see(self, name: str, value: Tensor, positions: int | None = -2) -> Tensor:
+    def see(self, name: str, value: Tensor, positions: int | None = -2, keys: int | None = None) -> Tensor:
         """Show `value` to the watcher under this path; what comes back is used from here on.
 
         `positions` is the axis that runs over tokens (of a pattern: the queries), counted from the end, as
-        (B, T, D) and (B, H, T, K) have it; None if there is none.
+        (B, T, D) and (B, H, T, K) have it; None if there is none. `keys` is the one over what is looked at.
         """
         if self.watch is None:
             return value
-        path = f"{self.path}.{name}"
-        self.watch.positions[path] = positions
-        return self.watch.visit(path, value)
+        axes = Axes(positions, keys, self.valid_new, self.in_order)
+        return self.watch.show(f"{self.path}.{name}", value, axes)
 
     def watches(self, *names: str) -> bool:
         """Whether somebody wants one of these values of this part: then it must be computed openly."""

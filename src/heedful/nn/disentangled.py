@@ -19,6 +19,7 @@ from heedful.nn.attention import head_size, join_heads, split_heads
 from heedful.nn.block import Block, MakeNorm
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.ffn import Activation
+from heedful.nn.norm import show_norm
 
 TERMS = ("c2p", "p2c")
 
@@ -105,8 +106,8 @@ class DisentangledAttention(Part):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         q, k, v = (split_heads(p(x), self.heads) for p in (self.q, self.k, self.v))  # (B, H, T, K)
-        q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
-        bias = self._position_scores(q, k, ctx) if self.terms else None
+        q, k, v = ctx.see("q", q), ctx.see("k", k, keys=-2), ctx.see("v", v, keys=-2)
+        bias = ctx.see("position_scores", self._position_scores(q, k, ctx), keys=-1) if self.terms else None
         call = Call(q, k, v, ctx.q_pos, ctx.k_pos, ctx.mask, bias, self.scale, self.dropout * self.training)
         out: Tensor = self.o(join_heads(attend(call, ctx)))
         return out
@@ -183,6 +184,9 @@ class ConvBlock(Block):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         x = ctx.see("input", x)
-        y = self.attn_norm(x + self._drop(self.part("attn")(x, ctx.at("attn"))))
-        y = self.ffn_norm(y + self._drop(self.part("ffn")(y, ctx.at("ffn"))))
-        return ctx.see("output", self.conv_norm(y + self.part("conv")(x, ctx.at("conv"))))
+        y = show_norm(self.attn_norm, x + self._run("attn", x, ctx, None), ctx.at("attn_norm"))
+        y = ctx.see("after_attn", y)
+        y = show_norm(self.ffn_norm, y + self._run("ffn", y, ctx, None), ctx.at("ffn_norm"))
+        y = ctx.see("after_ffn", y)
+        conv = ctx.at("conv").see("output", self.part("conv")(x, ctx.at("conv")))
+        return ctx.see("output", show_norm(self.conv_norm, y + conv, ctx.at("conv_norm")))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.context import Context
+from heedful.nn.norm import show_norm
 from heedful.nn.position import Learned, Sinusoidal
 
 
@@ -58,9 +59,9 @@ class Embedding(nn.Module):
         if self.position is not None:
             x = x + ctx.see("position", self.position(ctx.q_pos).to(x.dtype))
         if self.types is not None:
-            x = x + self.types(torch.zeros_like(tokens) if types is None else types)
+            x = x + ctx.see("types", self.types(torch.zeros_like(tokens) if types is None else types))
         if self.norm is not None:
-            x = self.norm(x)
+            x = show_norm(self.norm, x, ctx.at("norm"))
         if self.project is not None:
             x = self.project(x)
         if torch.is_autocast_enabled(x.device.type):  # the residual stream too is kept in the lower precision

@@ -58,7 +58,7 @@ class MLP(Part):
         self.act, self.dropout = act, dropout
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        hidden = ctx.see("hidden", self.act(self.up(x)))  # (B, T, F)
+        hidden = ctx.see("hidden", self.act(ctx.see("up", self.up(x))))  # (B, T, F)
         out: Tensor = self.down(F.dropout(hidden, self.dropout, self.training))
         return out
 
@@ -76,6 +76,7 @@ class GatedMLP(Part):
         self.act, self.dropout = act, dropout
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        hidden = ctx.see("hidden", self.act(self.gate(x)) * self.up(x))  # (B, T, F)
+        gate = self.act(ctx.see("gate", self.gate(x)))
+        hidden = ctx.see("hidden", gate * ctx.see("up", self.up(x)))  # (B, T, F)
         out: Tensor = self.down(F.dropout(hidden, self.dropout, self.training))
         return out

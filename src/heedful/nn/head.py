@@ -166,7 +166,7 @@ class MLMHead(Head):
         return features
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.out(self.features(x))
+        logits: Tensor = self.out(ctx.at("head").see("features", self.features(x)))
         return logits
 
 
@@ -224,7 +224,8 @@ class ClassifyHead(Head):
         self.label = nn.Linear(dim, labels, bias=bias)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.label(F.dropout(self.pool(x, ctx), self.dropout, self.training))
+        pooled = ctx.at("head").see("pooled", self.pool(x, ctx), positions=None)
+        logits: Tensor = self.label(F.dropout(pooled, self.dropout, self.training))
         return logits
 
 
@@ -259,6 +260,7 @@ class SentenceHead(Head):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         vector = F.normalize(pool_tokens(x, ctx.valid_new, self.pooling), dim=-1)
+        vector = ctx.at("head").see("pooled", vector, positions=None)
         logits: Tensor = self.linear(vector)
         return logits
 
@@ -304,7 +306,7 @@ class NextHead(Head):
         self.next = nn.Linear(dim, 2)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.next(self.pool(x, ctx))
+        logits: Tensor = self.next(ctx.at("head").see("pooled", self.pool(x, ctx), positions=None))
         return logits
 
 
@@ -342,7 +344,8 @@ class DetectHead(Head):
         self.act = act
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        logits: Tensor = self.replaced(self.act(self.dense(x))).squeeze(-1)
+        features = ctx.at("head").see("features", self.act(self.dense(x)))
+        logits: Tensor = self.replaced(features).squeeze(-1)
         return logits
 
 

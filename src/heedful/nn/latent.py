@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from heedful.nn.attend import Call, attend, masked_softmax
 from heedful.nn.attention import join_heads, split_heads
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.norm import RMSNorm
+from heedful.nn.norm import RMSNorm, show_norm
 from heedful.nn.position import Rotary
 from heedful.nn.state import KV
 
@@ -74,9 +74,11 @@ class LatentAttention(Part):
         return KV(length)
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        q, q_turn = self._queries(x).split((self.head_dim, self.rope_dim), -1)  # (B, H, T, K), (B, H, T, Kr)
+        q = ctx.see("q_unrotated", self._queries(x, ctx))
+        q, q_turn = q.split((self.head_dim, self.rope_dim), -1)  # (B, H, T, K), (B, H, T, Kr)
         c, r = self.kv_down(x)[:, None].split((self.rank, self.rope_dim), -1)  # (B, 1, T, R), (B, 1, T, Kr)
-        c, q_turn = self.kv_norm(c), self.rotary(q_turn, ctx.q_pos, ctx)
+        c, r = ctx.see("kv_latent", show_norm(self.kv_norm, c, ctx.at("kv_norm"))), ctx.see("k_unrotated", r)
+        q_turn = self.rotary(q_turn, ctx.q_pos, ctx)
         # A rotation that depends on the length turns a key anew each time: such keys are remembered unturned.
         r = r if self.rotary.by_length else self.rotary(r, ctx.q_pos, ctx)
         if isinstance(state, KV):
@@ -88,10 +90,11 @@ class LatentAttention(Part):
         out: Tensor = self.o(join_heads(form(q, q_turn, c, r, ctx)))
         return out
 
-    def _queries(self, x: Tensor) -> Tensor:
+    def _queries(self, x: Tensor, ctx: Context) -> Tensor:
         if self.q_up is None:
             return split_heads(cast(nn.Linear, self.q)(x), self.heads)
-        return split_heads(self.q_up(cast(RMSNorm, self.q_norm)(cast(nn.Linear, self.q_down)(x))), self.heads)
+        latent = show_norm(cast(RMSNorm, self.q_norm), cast(nn.Linear, self.q_down)(x), ctx.at("q_norm"))
+        return split_heads(self.q_up(ctx.see("q_latent", latent)), self.heads)
 
     def _absorbs(self, T: int, S: int, ctx: Context) -> bool:
         """Whether the absorbed form takes fewer multiplications, and may be used.
@@ -109,8 +112,8 @@ class LatentAttention(Part):
         up = split_heads(self.kv_up(c[:, 0]), self.heads)  # (B, H, S, K + V)
         k, v = up.split((self.head_dim, self.value_dim), -1)
         q = ctx.see("q", torch.cat((q, q_turn), -1))
-        k = ctx.see("k", torch.cat((k, r.expand(-1, self.heads, -1, -1)), -1))
-        v = ctx.see("v", v)
+        k = ctx.see("k", torch.cat((k, r.expand(-1, self.heads, -1, -1)), -1), keys=-2)
+        v = ctx.see("v", v, keys=-2)
         dropout = self.dropout * self.training
         return attend(Call(q, k, v, ctx.q_pos, ctx.k_pos, ctx.mask, ctx.bias, self.scale, dropout), ctx)
 

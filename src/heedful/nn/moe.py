@@ -90,7 +90,8 @@ class SoftmaxRouter(Router):
         s = ctx.see("router", self.logits(x).softmax(-1))
         chosen = ctx.see("chosen", self.choose(s, 1))
         weights = s.gather(-1, chosen)
-        return weights / weights.sum(-1, keepdim=True) if self.normalise else weights * self.scale, chosen
+        weights = weights / weights.sum(-1, keepdim=True) if self.normalise else weights * self.scale
+        return ctx.see("weights", weights), chosen
 
 
 class SigmoidRouter(Router):
@@ -124,7 +125,7 @@ class SigmoidRouter(Router):
         weights = s.gather(-1, chosen)
         if self.normalise:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)  # all may underflow to 0
-        return weights * self.scale, chosen
+        return ctx.see("weights", weights * self.scale), chosen
 
     @torch.no_grad()
     def balance(self, indices: Tensor, speed: float = 1e-3) -> None:
@@ -151,6 +152,21 @@ class Experts(nn.Module):
         matrices = self.matrices(x.device.type)
         rows = x.to(matrices.gate.dtype)
         return best_method(matrices, rows)(matrices, rows, weights, indices).to(x.dtype)
+
+    def show(self, x: Tensor, weights: Tensor, chosen: Tensor, ctx: Context) -> Tensor:
+        """The same of x (B, T, D), expert by expert, with what each makes of the tokens it was chosen for.
+
+        `hidden` (B, T, k, F) and `output` (B, T, k, D) stand in the order of `chosen`; outputs are not
+        weighted yet.
+        """
+        matrices, indices = self.matrices(x.device.type), chosen.flatten(0, 1)  # (N, k)
+        rows = x.flatten(0, 1).to(matrices.gate.dtype)[:, None].expand(-1, indices.shape[1], -1)  # (N, k, D)
+        gate = self.act(each_product(rows, matrices.gate, indices))
+        hidden = gate * each_product(rows, matrices.up, indices)
+        hidden = ctx.see("hidden", hidden.unflatten(0, x.shape[:2]), positions=-3).flatten(0, 1)
+        out = each_product(hidden, matrices.down, indices).unflatten(0, x.shape[:2])
+        out = ctx.see("output", out, positions=-3)
+        return (out * weights[..., None]).sum(2).to(x.dtype)
 
     def matrices(self, device: str) -> ExpertMatrices:
         """The stacks in the type they are multiplied in: autocast knows no grouped product."""
@@ -181,6 +197,17 @@ def best_method(experts: ExpertMatrices, x: Tensor) -> ExpertMethod:
         return experts_grouped
     traced = torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
     return experts_batched if traced else experts_one_by_one
+
+
+def each_product(x: Tensor, matrices: Tensor, indices: Tensor) -> Tensor:
+    """x (N, k, D) times the matrix of the expert that each was sent to: (N, k, F)"""
+    if x.is_meta:
+        return x.new_empty(*indices.shape, matrices.shape[1])
+    out = x.new_zeros(*indices.shape, matrices.shape[1])
+    for e in indices.unique().tolist():
+        tokens, place = (indices == e).nonzero(as_tuple=True)
+        out = out.index_put((tokens, place), F.linear(x[tokens, place], matrices[e]))
+    return out
 
 
 def experts_one_by_one(experts: ExpertMatrices, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
@@ -230,7 +257,8 @@ def groupable(x: Tensor, experts: ExpertMatrices) -> bool:
 class MoE(Part):
     """y = shared(x) + Σ_{e chosen} w_e · expert_e(x)   (Dai et al. 2024, arXiv 2401.06066, eq. 9)
 
-    `shared` sees every token. Watched: router and chosen, and shared.hidden.
+    `shared` sees every token. Watched: router, chosen and weights; experts.hidden and experts.output of the
+    chosen ones; what `shared` shows, and shared.output.
     """
 
     def __init__(self, router: Router, experts: Experts, shared: Part | None = None) -> None:
@@ -252,5 +280,12 @@ class MoE(Part):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         weights, chosen = self.router(x, ctx)
-        y = self.experts(x.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1)).view_as(x)
-        return y if self.shared is None else y + self.shared(x, ctx.at("shared"))
+        at_experts = ctx.at("experts")
+        if at_experts.watches("hidden", "output"):
+            y = self.experts.show(x, weights, chosen, at_experts)
+        else:
+            y = self.experts(x.flatten(0, 1), weights.flatten(0, 1), chosen.flatten(0, 1)).view_as(x)
+        if self.shared is None:
+            return y
+        at_shared = ctx.at("shared")
+        return y + at_shared.see("output", self.shared(x, at_shared))

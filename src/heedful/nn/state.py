@@ -218,6 +218,13 @@ class StateGroup:
                 part.crop(length)
 
 
+def keep_all_keys(state: PartState | None) -> PartState | None:
+    """An empty state whose windows forget nothing, so that a watch sees the keys in the order of the text."""
+    if isinstance(state, StateGroup):
+        return StateGroup({name: keep_all_keys(part) for name, part in state.parts.items()})
+    return KV(state.capacity) if isinstance(state, SlidingKV) else state
+
+
 def child(state: PartState | None, name: str) -> PartState | None:
     """The state of one child of a container; None where nothing is remembered."""
     return state[name] if isinstance(state, StateGroup) else None

@@ -28,7 +28,7 @@ class MLP8(MLP):
     """down(gelu(up x)) whose hidden state is rounded as it is made, forward and back."""
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        plain = ctx.watches("hidden") or (self.training and self.dropout > 0)
+        plain = ctx.watches("up", "hidden") or (self.training and self.dropout > 0)
         plain = plain or not fits_float8(x, self.up, self.down)
         return super().forward(x, ctx, state) if plain else mlp8(x, self.up, self.down)
 

@@ -30,7 +30,7 @@ class FusedMLP(MLP):
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
         narrow = torch.is_autocast_enabled(x.device.type)
-        if not narrow or ctx.watches("hidden") or (self.training and self.dropout > 0):
+        if not narrow or ctx.watches("up", "hidden") or (self.training and self.dropout > 0):
             return super().forward(x, ctx, state)
         dtype = torch.get_autocast_dtype(x.device.type)
         factors = self.up.weight, self.up.bias, self.down.weight, self.down.bias

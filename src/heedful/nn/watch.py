@@ -1,0 +1,336 @@
+"""The Watch: records, and may replace, the values that a model computes, by their names.
+
+A name is the path of the part and one word: blocks.3.attn.pattern, decoder.5.cross.scores. `model.names()`
+lists them. In a pattern a `*` between dots stands for one word of the path; at the beginning and at the end
+of a pattern it stands for any number of words, and so does `**` anywhere: blocks.*.output are the outputs of
+the blocks, *.output those of all parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from heedful.errors import InputError, nearest
+
+Edit = Callable[[Tensor], Tensor]
+WILDCARD = re.compile(r"[*?\[]")
+PIECE = re.compile(r"\*+|\?|\[!?[^\]]+\]|[^*?\[]+|\[")
+# The output of an embedding, a layer or a stack, not of a part within a layer.
+LAYER_OUTPUT = re.compile(r"^\w+(\.\d+(\.(ahead|back))?)?\.output$")
+RUNS = itertools.count(1)
+
+
+@functools.lru_cache(maxsize=4096)
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the expression that a whole name must match."""
+    out = []
+    for piece in PIECE.finditer(pattern):
+        text = piece.group()
+        if text == "?":
+            out.append("[^.]")
+        elif text[0] == "*":
+            outermost = piece.start() == 0 or piece.end() == len(pattern)
+            out.append(".*" if outermost or len(text) > 1 else "[^.]*")
+        elif text[0] == "[" and len(text) > 1:
+            out.append(text.replace("[!", "[^", 1))
+        else:
+            out.append(re.escape(text))
+    return re.compile("".join(out))
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether `pattern`, a name or one with wildcards, means the value called `name`."""
+    return name == pattern or compile_pattern(pattern).fullmatch(name) is not None
+
+
+def apply_edit(name: str, value: Tensor, fn: Edit) -> Tensor:
+    """fn(value) of a copy, so that an edit in place changes nothing else; an error if it does not fit."""
+    new: object = fn(value.clone())
+    is_like = lambda t: (t.shape, t.dtype, t.device) == (value.shape, value.dtype, value.device)
+    if isinstance(new, Tensor) and is_like(new):
+        return new
+    describe = lambda t: f"{tuple(t.shape)} of {t.dtype} on {t.device}"
+    gave = describe(new) if isinstance(new, Tensor) else f"a {type(new).__name__}"
+    raise InputError(f"the edit of {name!r} gave {gave}", hint=f"it must give back {describe(value)}")
+
+
+class Axes(NamedTuple):
+    """What a part declares of a value: the axes that run over tokens and over keys, counted from the end.
+
+    Of keys and values both are one axis: a cached step has those of all tokens so far. `valid` (B, T) is
+    False on padding; `in_order` is False where keys stand in the slots of a window, not as in the text.
+    """
+
+    positions: int | None = -2
+    keys: int | None = None
+    valid: Tensor | None = None
+    in_order: bool = True
+
+
+def last_position(value: Tensor, axes: Axes) -> Tensor:
+    """The last token of each row that is no padding, as a copy; the axis stays, with one entry."""
+    axis, valid = axes.positions, axes.valid
+    if axis is None:
+        return value
+    if valid is None or value.shape[axis] != valid.shape[1] or len(value) != len(valid):
+        return value.narrow(axis, value.shape[axis] - 1, 1).clone()
+    at = valid.shape[1] - 1 - valid.flip(1).int().argmax(1)
+    shape = [len(value), *(1 for _ in value.shape[1:])]
+    size = list(value.shape)
+    size[axis] = 1
+    return value.gather(axis % value.dim(), at.view(shape).expand(size))
+
+
+def join_passes(name: str, values: list[Tensor], axes: Axes) -> Tensor:
+    """The values of passes that follow each other as one over all of them would show them.
+
+    What runs over keys alone, or over no tokens, is the newest: it has them all. Rows over keys are as long
+    as the newest: what an earlier token could not see yet has the weight 0 and the score −∞.
+    """
+    axis, keys = axes.positions, axes.keys
+    if axis is None or axis == keys or not axes.in_order:
+        return values[-1]
+    rows = max(map(len, values))
+    values = [v if len(v) == rows else v.expand(rows, *v.shape[1:]) for v in values]
+    if keys is not None:
+        fill, longest = -math.inf if name.endswith("scores") else 0.0, max(v.shape[keys] for v in values)
+        pad = [0, 0] * (-keys - 1)
+        values = [F.pad(v, [*pad, 0, longest - v.shape[keys]], value=fill) for v in values]
+    return torch.cat(values, axis)
+
+
+class Watch:
+    """Records, and may replace, what is computed inside a forward pass.
+
+    `Watch("blocks.*.attn.pattern")` keeps every value whose name matches; afterwards `watch[name]` is the
+    tensor. `Watch(edit={name: fn})` puts fn(value) in its place; what is recorded is the edited value.
+
+    Every call of a model takes one, and so do `generate` and `stream`. While the same watch reads on from the
+    same state, `watch[name]` has the values of all positions read so far, as one pass over the whole text
+    would show them; `watch.passes(name)` has those of each pass. An edit is called in every pass. Any other
+    call begins anew: its values take the place of earlier ones of the same name.
+
+    `detach` cuts what is recorded off the graph, `device="cpu"` keeps it there, `last` keeps the last token
+    of each pass alone. `first + second` does what both do: the edits of the first, then those of the second,
+    then each records.
+
+    A name without wildcards, and every edit, must meet a value in the pass, or a pass before, else the model
+    raises an error with the nearest name; a wildcard asks what there is, which may be nothing. An edit is
+    given a copy, which it may change in place, and gives back the same shape and type. `positions` has the
+    axis of each value that runs over tokens, counted from the end; None where there is none.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        edit: Mapping[str, Edit] | None = None,
+        device: str | torch.device | None = None,
+        detach: bool = False,
+        last: bool = False,
+    ) -> None:
+        self.names = names
+        self.edit = dict(edit or {})
+        self.device, self.detach, self.last = device, detach, last
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything that was recorded and met, so that the next call begins anew."""
+        self.values: dict[str, Tensor] = {}  # of the newest pass that had the name
+        self.positions: dict[str, int | None] = {}
+        self.seen: set[str] = set()  # names of the passes so far, watched or not
+        self.met: set[str] = set()  # names and edits that matched one of them
+        self.run = 0  # which run of passes this is: those that read on from one state
+        self._passes = self._first = 0  # how many passes there were; the number of the run's first
+        self._pass_of: dict[str, int] = {}  # in which pass a name was last recorded
+        self._earlier: dict[str, list[Tensor]] = {}  # what the run's passes before that recorded
+        self._axes: dict[str, Axes] = {}
+
+    @property
+    def members(self) -> tuple[Watch, ...]:
+        """The watches that record: this one, or those it was made of."""
+        return (self,)
+
+    def edits(self) -> Iterator[tuple[str, Edit]]:
+        """Yield the edits in the order in which they are applied."""
+        yield from self.edit.items()
+
+    def begin(self, runs: frozenset[int] = frozenset()) -> frozenset[int]:
+        """Called by the model before a pass that reads on from `runs`; return those that it belongs to."""
+        self._passes += 1
+        if self.run not in runs:
+            self.run, self._first = next(RUNS), self._passes
+        return frozenset([self.run])
+
+    def wants(self, name: str) -> bool:
+        """Whether the value called `name` is to be recorded or replaced."""
+        return any(matches(name, p) for p in (*self.names, *self.edit))
+
+    def show(self, name: str, value: Tensor, axes: Axes) -> Tensor:
+        """Called by the model for every value it computes; what comes back is used from here on."""
+        self.note(name, axes)
+        return self.visit(name, value)
+
+    def note(self, name: str, axes: Axes) -> None:
+        """Keep what a part declares of a value."""
+        self.seen.add(name)
+        self.positions[name], self._axes[name] = axes.positions, axes
+
+    def visit(self, name: str, value: Tensor) -> Tensor:
+        """Replace and record one value; return what is used from here on."""
+        return self.record(name, self.replace(name, value))
+
+    def replace(self, name: str, value: Tensor) -> Tensor:
+        """Apply the edits that match the name."""
+        for pattern, fn in self.edits():
+            if matches(name, pattern):
+                self.met.add(pattern)
+                value = apply_edit(name, value, fn)
+        return value
+
+    def record(self, name: str, value: Tensor) -> Tensor:
+        """Record a value if its name matches; return it, or the copy that was recorded."""
+        wanted = [p for p in self.names if matches(name, p)]
+        if not wanted:
+            return value
+        self.met.update(wanted)
+        # A view may be one of a cache, which changes; what is recorded is also what is used from here on.
+        value = value.clone() if value._is_view() else value
+        before = self._pass_of.get(name, -1)
+        if before < self._first or name not in self.values:
+            self._earlier[name] = []
+        elif before < self._passes:
+            self._earlier[name].append(self.values[name])
+        self._pass_of[name] = self._passes
+        kept = last_position(value, self._axes[name]) if self.last else value
+        kept = kept.detach() if self.detach else kept
+        self.values[name] = kept if self.device is None else kept.to(self.device)
+        return value
+
+    def reorder(self, index: Tensor) -> None:
+        """Let row b continue what row index[b] was: what was recorded of it goes along (beam search)."""
+        rows = lambda t: t if len(t) == 1 and len(index) > 1 else t[index.to(t.device)]
+        self._earlier = {name: list(map(rows, several)) for name, several in self._earlier.items()}
+        self.values = {name: rows(value) for name, value in self.values.items()}
+
+    def withhold(self, name: str, reason: str, hint: str) -> None:
+        """Called by a part that cannot show `name` in this pass: an error if that name was asked for.
+
+        A wildcard that only records asks what there is, and is left without it.
+        """
+        if any(matches(name, p) for p, _ in self.edits()) or name in self.names:
+            raise InputError(f"{name} cannot be watched here: {reason}", hint=hint)
+
+    def check(self) -> None:
+        """Called by the model at the end of a pass: an error for a name or an edit that met no value."""
+        for name in (*self.edit, *self.names):
+            if name in self.met:
+                continue
+            if name in self.edit or not WILDCARD.search(name):
+                raise self.missing(name)
+            self._check_depth(name)
+
+    def _check_depth(self, pattern: str) -> None:
+        """Raise an error for a wildcard that meets nothing because a `*` between dots is one word."""
+        deeper = re.sub(r"(?<!\*)\*(?!\*)", "**", pattern)
+        if any(matches(name, deeper) for name in self.seen):
+            raise InputError(
+                f"nothing here is called {pattern!r}: a * between dots is one word", hint=f"use {deeper!r}"
+            )
+
+    def missing(self, name: str) -> InputError:
+        """The error for a name that nothing has."""
+        known = sorted({n.partition(".")[0] for n in self.seen})
+        where = "" if name.partition(".")[0] in known else f": this call runs {', '.join(known)}"
+        hint = nearest(name, sorted(self.seen)) or "model.names() lists the names"
+        return InputError(f"nothing here is called {name!r}{where}", hint=hint)
+
+    def passes(self, name: str) -> list[Tensor]:
+        """Return the values of each pass of the run: the prompt's, then those of each step."""
+        if name not in self.values:
+            if not self.values and not self.seen:
+                raise InputError(
+                    f"nothing was watched under {name!r}", hint="pass this watch to a model first"
+                )
+            known = self.values or self.seen
+            raise InputError(
+                f"no value {name!r} was recorded (asked for: {', '.join(self.names) or 'none'})",
+                hint=(nearest(name, known) or f"recorded: {', '.join(sorted(known)[:6])}"),
+            )
+        return [*self._earlier.get(name, ()), self.values[name]]
+
+    def __getitem__(self, name: str) -> Tensor:
+        several = self.passes(name)
+        return several[0] if len(several) == 1 else join_passes(name, several, self._axes[name])
+
+    def __add__(self, other: Watch) -> Watch:
+        return CombinedWatch(*self.members, *other.members) if isinstance(other, Watch) else NotImplemented
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values
+
+
+class CombinedWatch(Watch):
+    """Several watches in one call: all edits in order, then each records for itself.
+
+    What is recorded can be read here too; of two that recorded one name, the first is read.
+    """
+
+    def __init__(self, *members: Watch) -> None:
+        self._members = members
+        super().__init__(*dict.fromkeys(name for member in members for name in member.names))
+        self.edit = {name: fn for member in members for name, fn in member.edit.items()}
+
+    def clear(self) -> None:
+        super().clear()
+        for member in self._members:
+            member.clear()
+
+    @property
+    def members(self) -> tuple[Watch, ...]:
+        return self._members
+
+    def edits(self) -> Iterator[tuple[str, Edit]]:
+        for member in self.members:
+            yield from member.edits()
+
+    def begin(self, runs: frozenset[int] = frozenset()) -> frozenset[int]:
+        super().begin(runs)
+        return frozenset().union(*(member.begin(runs) for member in self.members))
+
+    def note(self, name: str, axes: Axes) -> None:
+        super().note(name, axes)
+        for member in self.members:
+            member.note(name, axes)
+            member.met.update(p for p in member.edit if matches(name, p))
+
+    def record(self, name: str, value: Tensor) -> Tensor:
+        for member in self.members:
+            value = member.record(name, value)
+            self.met.update(member.met)
+        found = next((member for member in self.members if name in member), None)
+        if found is not None:
+            self.values[name] = found.values[name]
+        return value
+
+    def reorder(self, index: Tensor) -> None:
+        for member in self.members:
+            member.reorder(index)
+
+    def passes(self, name: str) -> list[Tensor]:
+        found = next((member for member in self.members if name in member), None)
+        return super().passes(name) if found is None else found.passes(name)

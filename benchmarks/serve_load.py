@@ -6,7 +6,8 @@
 
 It starts `heed serve` (and the peer) on free ports of 127.0.0.1, asks each in turns of --seconds, checks
 every text against the one that its prompt gets alone, and stops what it started. Clients and servers share
-the machine. Rates count tokens of answers (the usage that servers report), times are in milliseconds.
+the machine. Rates count tokens of answers (the usage that servers report; events with text where they report
+none), times are in milliseconds, `CPU µs/t` is what the server computed for a token, on all cores together.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Tally:
     """What the clients of one turn saw."""
 
     seconds: float = 0.0
+    cpu: float = 0.0  # seconds that the server computed
     tokens: int = 0
     answers: int = 0
     wrong: int = 0
@@ -53,10 +55,11 @@ class Tally:
         """Return one line of the table."""
         times = [f"{1000 * quantile(t, q):8.1f}" for t in (self.first, self.between) for q in (0.5, 0.95)]
         counts = f"{self.answers:7d} {self.wrong:6d} {len(self.errors):7d}"
-        return f"{name:24s} {self.rate:9.1f} {counts} {' '.join(times)}"
+        cpu = f"{1e6 * self.cpu / max(1, self.tokens):8.0f}"
+        return f"{name:24s} {self.rate:9.1f} {cpu} {counts} {' '.join(times)}"
 
 
-HEADING = f"{'':24s} {'tokens/s':>9s} answers  wrong  errors first p50      p95 next p50      p95"
+HEADING = f"{'':24s} {'tokens/s':>9s} CPU µs/t answers  wrong  errors first p50      p95 next p50      p95"
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -71,6 +74,11 @@ class Target:
     port: int
     model: str
     process: subprocess.Popen[bytes]
+
+    def cpu_seconds(self) -> float:
+        """Return what the server has computed so far, in user and system mode."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -90,6 +98,7 @@ async def stream_answer(target: Target, prompt: str, max_tokens: int, tally: Tal
     head += f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
     texts: list[str] = []
+    counted: int | None = None
     last = begun = time.perf_counter()
     try:
         writer.write(head.encode() + data)
@@ -103,7 +112,7 @@ async def stream_answer(target: Target, prompt: str, max_tokens: int, tally: Tal
             if "error" in event:
                 raise RuntimeError(str(event["error"]))
             if event.get("usage"):
-                tally.tokens += event["usage"]["completion_tokens"]
+                counted = event["usage"]["completion_tokens"]
             for choice in event["choices"]:
                 text = choice["delta"].get("content") if chat else choice["text"]
                 if text:
@@ -113,13 +122,14 @@ async def stream_answer(target: Target, prompt: str, max_tokens: int, tally: Tal
                     texts.append(text)
     finally:
         writer.close()
+    tally.tokens += len(texts) if counted is None else counted
     return "".join(texts)
 
 
 async def run_clients(target: Target, streams: int, seconds: float, max_tokens: int, chat: bool,
                       alone: dict[str, str]) -> Tally:  # fmt: skip
     """Keep `streams` clients busy for that long; each waits for its answer before it asks again."""
-    tally, begun = Tally(), time.perf_counter()
+    tally, begun, computed = Tally(), time.perf_counter(), target.cpu_seconds()
 
     async def client(number: int) -> None:
         at = number
@@ -135,7 +145,7 @@ async def run_clients(target: Target, streams: int, seconds: float, max_tokens: 
             tally.wrong += text != alone.setdefault(prompt, text)
 
     await asyncio.gather(*(client(number) for number in range(streams)))
-    tally.seconds = time.perf_counter() - begun
+    tally.seconds, tally.cpu = time.perf_counter() - begun, target.cpu_seconds() - computed
     return tally
 
 

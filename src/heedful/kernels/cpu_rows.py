@@ -20,11 +20,13 @@ from numba import carray
 
 from heedful.kernels.cpu_activations import activate, exp
 from heedful.kernels.numba_intrinsics import (
+    LANES,
     Array,
     Float,
     Int,
     bytes_at,
     compile_cached,
+    dot_four_int8,
     floats_at,
     nibbles_at,
     shorts_at,
@@ -171,8 +173,15 @@ def dot_tile_float32(weight: Int, work: Int, stride: Int, rows: Int, size: Int, 
 @compile_cached
 def dot_rows_int8(weight: Int, scales: Int, x: Array, size: Int, gain: Float, out: Array) -> None:
     """out_r = gain · s_r Σ n x"""
-    scale = carray(floats_at(scales), (len(out),))
-    for r in range(len(out)):
+    scale, done = carray(floats_at(scales), (len(out),)), 0
+    if LANES > 1 and size % LANES == 0:
+        sums = np.empty(4, np.int32)
+        for r in range(0, len(out) - 3, 4):
+            dot_four_int8(weight + r * size, size, x.ctypes.data, size // LANES, sums.ctypes.data)
+            for i in range(4):
+                out[r + i] = gain * scale[r + i] * np.float32(sums[i])
+        done = len(out) - len(out) % 4
+    for r in range(done, len(out)):
         w, total = carray(bytes_at(weight + r * size), (size,)), np.int32(0)
         for i in range(size):
             total = np.int32(total + np.int32(np.int32(w[i]) * np.int32(x[i])))  # plain += counts in 64 bits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -11,6 +12,11 @@ import uvicorn
 
 from heedful.serve.openai_server import Server
 from heedful.server.guard import Guard
+
+
+# The engine gives up the interpreter's lock in every operation of torch, and the event loop, which then writes
+# dozens of events, would keep it for Python's 5 ms each time.
+SWITCH_SECONDS = 0.0002
 
 
 class Draining(uvicorn.Server):
@@ -52,8 +58,11 @@ def run_until_signal(
     )  # fmt: skip
     running = Draining(config, server, patience)
     on_ready(running)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         running.run(sockets=[sock])
     finally:
+        sys.setswitchinterval(before)
         server.engine.close()
         sock.close()

@@ -25,7 +25,7 @@ from heedful.serve.openai_errors import as_openai_error, queue_full, shutting_do
 
 MAX_UNREAD_ITEMS = 16_384  # that may wait for a client before its work is given up
 # Events cost more than tokens of a small model: with many streams, tokens of some steps go out together.
-MANY_STREAMS, MERGE_SECONDS = 8, 0.03
+MANY_STREAMS, MERGE_SECONDS = 8, 0.05
 log = logging.getLogger("heedful.serve")
 
 

@@ -1,9 +1,8 @@
-"""A model without a head or a layer, or with another input's activations; heads taken out for good."""
+"""A model without a head or a layer; heads taken out for good. `patching` puts another input's values in."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -12,7 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import InputError
-from heedful.inspect.inputs import Input, Text, answer_id, choices, part_at, reading, stack_of
+from heedful.inspect.inputs import Input, Text, part_at, reading
+from heedful.inspect.patching import carry as carry
+from heedful.inspect.patching import causal_trace as causal_trace
+from heedful.inspect.patching import patch as patch
 from heedful.inspect.prediction import divergence
 from heedful.inspect.results import Result
 from heedful.models.base import Model
@@ -123,115 +125,6 @@ def ablate(
     """
     given = reading(model, text, target)
     return Ablation(given.run(model, without(model, heads, layers, mean=mean)), given.run(model))
-
-
-@torch.no_grad()
-def carry(
-    model: Model, clean: Text | Input, names: Sequence[str], positions: Sequence[int] | None = None,
-    *, target: Text | None = None,
-) -> Watch:  # fmt: skip
-    """A watch that puts the values called `names`, as they are in `clean`, into any call that takes it.
-
-    `positions` carries over those alone, along the axis that the part declares; a negative one counts from
-    the end. By default everything is carried over.
-    """
-    seen = Watch(*names)
-    reading(model, clean, target).run(model, seen)
-    for name in names:
-        if name not in seen.met:  # a wildcard that matched nothing
-            raise seen.missing(name)
-    return Watch(edit={name: _replace_positions(name, seen, positions) for name in seen})
-
-
-def _replace_positions(name: str, seen: Watch, positions: Sequence[int] | None) -> Edit:
-    value, axis = seen[name], seen.positions[name]
-    where = None if positions is None else _indices(name, value, axis, positions)
-
-    def edit(now: Tensor) -> Tensor:
-        if now.shape != value.shape:
-            sizes = f"{name} is {tuple(value.shape)} in one and {tuple(now.shape)} in the other"
-            raise InputError("the two inputs must have as many tokens", hint=sizes)
-        if where is None or axis is None:
-            return value
-        return now.index_copy_(axis, where, value.index_select(axis, where))
-
-    return edit
-
-
-def _indices(name: str, value: Tensor, axis: int | None, positions: Sequence[int]) -> Tensor:
-    if axis is None:
-        raise InputError(f"{name} has no positions: it is of the whole text", hint="leave positions out")
-    length = value.shape[axis]
-    bad = [t for t in positions if not -length <= t < length]
-    if bad:
-        raise InputError(f"{name} has positions 0 … {length - 1}", hint=f"there is no position {bad[0]}")
-    return torch.tensor([t % length for t in positions], device=value.device)
-
-
-@torch.no_grad()
-def patch(
-    model: Model, clean: Text | Input, corrupt: Text | Input, names: Sequence[str],
-    positions: Sequence[int] | None = None, *, target: Text | None = None,
-) -> Tensor:  # fmt: skip
-    """The logits of `corrupt` with the values called `names` as they were in `clean`   (Meng et al. 2022 §2)
-
-    `positions` carries over those alone (see `carry`); by default all. The decoder of an encoder-decoder
-    reads the same `target` both times: by default what the model writes for `clean`.
-    """
-    first, second = _both(model, clean, corrupt, target)
-    return second.run(model, carry(model, first, names, positions))
-
-
-def _both(
-    model: Model, clean: Text | Input, corrupt: Text | Input, target: Text | None
-) -> tuple[Input, Input]:
-    """Two inputs of the same length, which an encoder-decoder reads with the same target."""
-    fixed = [x.target for x in (clean, corrupt) if isinstance(x, Input)]
-    first = reading(model, clean, fixed[0] if target is None and fixed else target)
-    second = reading(model, corrupt, first.target)
-    sides = {"inputs": (first.ids, second.ids)}
-    if first.target is not None and second.target is not None:
-        sides = {"sources": sides["inputs"], "targets": (first.target, second.target)}
-    for what, (one, other) in sides.items():
-        if one.shape != other.shape:
-            counts = f"they have {one.shape[1]} and {other.shape[1]}"
-            raise InputError(f"the two {what} must have as many tokens", hint=counts)
-    return first, second
-
-
-@torch.no_grad()
-def causal_trace(
-    model: Model, clean: Text | Input, corrupt: Text | Input, right: int | str, wrong: int | str,
-    *, target: Text | None = None,
-) -> dict[str, list[float]]:  # fmt: skip
-    """Which layer and position carry the answer: 0 where patching does nothing, 1 where it restores it all
-
-    For every layer's output and every position alone: (d − d_corrupt) / (d_clean − d_corrupt), with d the
-    difference of the logits of `right` and `wrong` at the last position. Both are ids, or texts of one token
-    (" Paris"), or labels of a classifier. The decoder of an encoder-decoder, whose layers are traced, reads
-    the same `target` both times: by default what the model writes for `clean`.
-    """
-    first, second = _both(model, clean, corrupt, target)
-    if first.target is not None and not torch.equal(first.target, cast(Tensor, second.target)):
-        raise InputError(
-            "the two inputs have different targets, after which no answers can be compared",
-            hint="give texts, or one target= for both",
-        )
-    plain, other = (choices(model, x.run(model), -1) for x in (first, second))
-    one, two = (answer_id(model, answer, plain.shape[-1]) for answer in (right, wrong))
-    gap = lambda logits: float(logits[0, one] - logits[0, two])
-    best, worst = gap(plain), gap(other)
-    if best == worst:
-        raise InputError("both inputs answer alike", hint="choose two that differ in what they predict")
-    where, stack = stack_of(model)
-    names = [f"{where}.{i}.output" for i in range(len(stack))]
-    seen = Watch(*names)
-    first.run(model, seen)
-    found: dict[str, list[float]] = {name: [] for name in names}
-    for name, t in itertools.product(names, range(first.read.shape[1])):
-        patched = second.run(model, Watch(edit={name: _replace_positions(name, seen, [t])}))
-        found[name].append((gap(choices(model, patched, -1)) - worst) / (best - worst))
-    return found
 
 
 def prune(model: Model, heads: Heads) -> Model:

@@ -6,8 +6,8 @@
 
 Machine code is made first. Every measurement is a process of its own, in which OMP_NUM_THREADS=1. `first` is
 a new process from its start to the answer: imports, loading, computing. `again` is the same call in that
-process once more (of the studio: another trace). Both are processor time, user and system, of all threads.
-Medians over the rounds.
+process, the median of three more (of the studio: one more trace). Both are processor time, user and system,
+of all threads. Medians over the rounds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
+REPEATS = 3  # of the same call after the first
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = [f"{what} {verdict}." for what in ("The film", "This book", "Her new song", "The long meal")
          for verdict in ("is a joy", "was too slow", "made me laugh", "is not worth it", "is fine, I think",
@@ -86,9 +88,11 @@ def measure_call(name: str) -> dict[str, float]:
     """Return the processor seconds of this process until the first answer, and of the same call again."""
     call = WORKLOADS[name]()
     call()
-    first = processor_seconds()
-    call()
-    return {"first": first, "again": processor_seconds() - first}
+    marks = [processor_seconds()]
+    for _ in range(REPEATS):
+        call()
+        marks.append(processor_seconds())
+    return {"first": marks[0], "again": statistics.median(b - a for a, b in pairwise(marks))}
 
 
 def measure_studio(environment: dict[str, str]) -> dict[str, float]:
@@ -151,9 +155,9 @@ def main() -> None:
     print("|---|---|---|---|---|", flush=True)
     for name in options.only:
         rows: dict[str, list[dict[str, float]]] = {"before": [], "after": []}
-        for _ in range(options.rounds):
-            for version, source in sources.items():
-                rows[version].append(measure(name, source))
+        for number in range(options.rounds):
+            for version in sorted(sources, reverse=number % 2 == 0):  # neither is always the second
+                rows[version].append(measure(name, sources[version]))
                 time.sleep(0.2)
         cells = [
             f"{statistics.median(row[when] for row in rows[version]):.2f}"

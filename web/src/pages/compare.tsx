@@ -19,7 +19,8 @@ type Compared = {
 export function ComparePage({ caps }: { caps: Caps | undefined }) {
   const models = useModels();
   const usable = (models.data?.models ?? []).filter((m) => !m.error && m.kind !== "vectors");
-  const first = str("a") || (caps && caps.kind !== "vectors" ? caps.id : usable[0]?.id) || "";
+  const chosen = caps?.id ?? (str("m") || models.data?.default); // known before its record is: nothing is asked of another first
+  const first = str("a") || (usable.find((m) => m.id === chosen) ?? usable[0])?.id || "";
   const second = str("b") || partner(usable, first);
   const choices = usable.map((m) => ({ value: m.id, label: `${m.id} (${m.family})` }));
   const capsA = useCaps(first || null);

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK = 64  # positions that one program reads, of WIDTH channels
+CHUNK = 64  # positions that one program reads, of two times WIDTH channels
 SPAN = 8  # positions between states that are kept for the gradient
 WIDTH = 32  # one warp
 TILE = 16  # chunks that the scan over chunks reads at a time
@@ -39,33 +39,49 @@ def load_row(u, delta, keep, row, d, D, FORGETS: tl.constexpr):  # type: ignore[
 
 
 @triton.jit
+def load_states(x, d, D, SCALE: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """SCALE times N rows of x, one vector each"""
+    rows = ()
+    for n in tl.static_range(N):
+        rows = rows + (tl.load(x + n * D + d, mask=d < D, other=0.0) * SCALE,)
+    return rows
+
+
+@triton.jit
+def store_states(x, rows, d, D, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    for n in tl.static_range(N):
+        tl.store(x + n * D + d, rows[n], mask=d < D)
+
+
+@triton.jit
 def chunk_ends(  # type: ignore[no-untyped-def]
-    x, delta, A, B, keep, ends, sums, T, D, N,
-    CHUNK: tl.constexpr, STATES: tl.constexpr, BD: tl.constexpr, FORGETS: tl.constexpr, BACK: tl.constexpr,
+    x, delta, A, B, keep, ends, sums, T, D,
+    N: tl.constexpr, CHUNK: tl.constexpr, BD: tl.constexpr, FORGETS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
     """h after every chunk if nothing came before it, and Σ Δ of the chunk.
 
     BACK: the gradient of h before every chunk if nothing comes after it, with dy for u and C for B.
     """
-    d, n = tl.program_id(0) * BD + tl.arange(0, BD), tl.arange(0, STATES)
+    d = tl.program_id(0) * BD + tl.arange(0, BD)
     c, b = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    inside = (n[:, None] < N) & (d[None, :] < D)
-    decay = tl.load(A + n[:, None] * D + d[None, :], mask=inside, other=0.0) * LOG2E
-    h = tl.zeros((STATES, BD), tl.float32)
+    decay, hs = load_states(A, d, D, LOG2E, N), ()
+    for _ in tl.static_range(N):
+        hs = hs + (tl.zeros((BD,), tl.float32),)
     total = tl.zeros((BD,), tl.float32)
     first, length = c * CHUNK, min(T - c * CHUNK, CHUNK)
     for i in range(0, length):
         row = b * T + first + (length - 1 - i if BACK else i)
         new, step, kept = load_row(x, delta, keep, row, d, D, FORGETS)
-        vector = tl.load(B + row * N + n, mask=n < N, other=0.0).to(tl.float32)
-        a = tl.exp2(decay * step[None, :]) * kept
-        if BACK:
-            h = a * (h + new[None, :] * vector[:, None])
-        else:
-            h = a * h + (step * new)[None, :] * vector[:, None]
+        made, after = new if BACK else step * new, ()
+        for n in tl.static_range(N):
+            a, vector = tl.exp2(decay[n] * step), tl.load(B + row * N + n)
+            if FORGETS:
+                a *= kept
+            after = after + (a * (hs[n] + made * vector) if BACK else a * hs[n] + made * vector,)
+        hs = after
         total += step
     at = b * tl.num_programs(1) + c
-    tl.store(ends + (at * N + n[:, None]) * D + d[None, :], h, mask=inside)
+    store_states(ends + at * N * D, hs, d, D, N)
     tl.store(sums + at * D + d, total, mask=d < D)
 
 
@@ -110,27 +126,30 @@ def chunk_starts(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def chunk_outputs(  # type: ignore[no-untyped-def]
-    u, delta, A, B, C, keep, states, y, T, D, N, spans,
-    CHUNK: tl.constexpr, SPAN: tl.constexpr, STATES: tl.constexpr, BD: tl.constexpr, FORGETS: tl.constexpr,
+    u, delta, A, B, C, keep, states, y, T, D, spans,
+    N: tl.constexpr, CHUNK: tl.constexpr, SPAN: tl.constexpr, BD: tl.constexpr, FORGETS: tl.constexpr,
 ):  # fmt: skip
     """y, and the h before every SPAN positions, from the h before the chunk."""
-    d, n = tl.program_id(0) * BD + tl.arange(0, BD), tl.arange(0, STATES)
+    d = tl.program_id(0) * BD + tl.arange(0, BD)
     c, b = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    inside = (n[:, None] < N) & (d[None, :] < D)
-    decay = tl.load(A + n[:, None] * D + d[None, :], mask=inside, other=0.0) * LOG2E
-    place = states + ((b * spans + c * (CHUNK // SPAN)) * N + n[:, None]) * D + d[None, :]
-    h = tl.load(place, mask=inside, other=0.0)
+    decay = load_states(A, d, D, LOG2E, N)
+    place = states + (b * spans + c * (CHUNK // SPAN)) * N * D
+    hs = load_states(place, d, D, 1.0, N)
     for begin in range(c * CHUNK, min(T, (c + 1) * CHUNK), SPAN):
-        if begin > c * CHUNK:
-            place += N * D
-            tl.store(place, h, mask=inside)
+        store_states(place, hs, d, D, N)
+        place += N * D
         for t in range(begin, min(T, begin + SPAN)):
             row = b * T + t
             x, step, kept = load_row(u, delta, keep, row, d, D, FORGETS)
-            read = tl.load(B + row * N + n, mask=n < N, other=0.0).to(tl.float32)
-            write = tl.load(C + row * N + n, mask=n < N, other=0.0).to(tl.float32)
-            h = tl.exp2(decay * step[None, :]) * kept * h + (step * x)[None, :] * read[:, None]
-            tl.store(y + row * D + d, tl.sum(h * write[:, None], 0).to(y.dtype.element_ty), mask=d < D)
+            made, out, after = step * x, tl.zeros((BD,), tl.float32), ()
+            for n in tl.static_range(N):
+                a = tl.exp2(decay[n] * step)
+                if FORGETS:
+                    a *= kept
+                after = after + (a * hs[n] + made * tl.load(B + row * N + n),)
+                out += after[n] * tl.load(C + row * N + n)
+            hs = after
+            tl.store(y + row * D + d, out.to(y.dtype.element_ty), mask=d < D)
 
 
 @triton.jit
@@ -312,9 +331,9 @@ def starts_of_chunks(
     ends, sums = A.new_empty(rows, chunks, N, D), A.new_empty(rows, chunks, D)
     starts, last = A.new_empty(rows, slots, N, D), A.new_empty(rows, N, D)
     forgets, nothing = keep is not None, sums
-    chunk_ends[(triton.cdiv(D, WIDTH), chunks, rows)](
-        x, delta, A, B, keep if forgets else nothing, ends, sums, T, D, N, CHUNK=CHUNK,
-        STATES=triton.next_power_of_2(N), BD=WIDTH, FORGETS=forgets, BACK=back, num_warps=1,
+    chunk_ends[(triton.cdiv(D, 2 * WIDTH), chunks, rows)](
+        x, delta, A, B, keep if forgets else nothing, ends, sums, T, D, N=N, CHUNK=CHUNK, BD=2 * WIDTH,
+        FORGETS=forgets, BACK=back, num_warps=1,
     )  # fmt: skip
     chunk_starts[(triton.cdiv(D, 128), N, rows)](
         ends, sums, A, chunks_kept(keep, chunks) if forgets else nothing, first, starts, last,
@@ -329,12 +348,13 @@ def launch_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y (B, T, D), the last h (B, D, N) and the states kept for the gradient (B, spans, N, D)"""
     (rows, T, D), N, spans = u.shape, A.shape[1], -(-u.shape[1] // SPAN)
-    u, delta, B, C, A = u.contiguous(), delta.contiguous(), B.contiguous(), C.contiguous(), columns_first(A)
+    u, delta, A = u.contiguous(), delta.contiguous(), columns_first(A)
+    B, C = B.float().contiguous(), C.float().contiguous()
     states, last = starts_of_chunks(u, delta, A, B, keep, columns_first(h), spans, back=False)
     y = torch.empty_like(u)
-    chunk_outputs[(triton.cdiv(D, WIDTH), triton.cdiv(T, CHUNK), rows)](
-        u, delta, A, B, C, last if keep is None else keep, states, y, T, D, N, spans, CHUNK=CHUNK, SPAN=SPAN,
-        STATES=triton.next_power_of_2(N), BD=WIDTH, FORGETS=keep is not None, num_warps=1,
+    chunk_outputs[(triton.cdiv(D, 2 * WIDTH), triton.cdiv(T, CHUNK), rows)](
+        u, delta, A, B, C, last if keep is None else keep, states, y, T, D, spans, N=N, CHUNK=CHUNK,
+        SPAN=SPAN, BD=2 * WIDTH, FORGETS=keep is not None, num_warps=1,
     )  # fmt: skip
     return y, last.mT.contiguous(), states
 
@@ -347,7 +367,7 @@ def launch_backward(
     (rows, T, D), N, spans = u.shape, A.shape[1], states.shape[1]
     dy, u, delta, A = dy.contiguous(), u.contiguous(), delta.contiguous(), columns_first(A)
     slopes, dh = starts_of_chunks(
-        dy, delta, A, C.contiguous(), keep, columns_first(dlast), -(-T // CHUNK), back=True
+        dy, delta, A, C.float().contiguous(), keep, columns_first(dlast), -(-T // CHUNK), back=True
     )
     by_state = [F.pad(x.float().mT, (0, spans * SPAN - T)).contiguous() for x in (B, C)]
     du, ddelta, dA = torch.empty_like(u), torch.empty_like(delta), torch.zeros_like(slopes)

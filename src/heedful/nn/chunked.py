@@ -48,8 +48,11 @@ def chunk_size(length: int, decays: bool, gpu: bool) -> tuple[int, int]:
 
     A GPU multiplies larger matrices better; decays cost memory for every pair of a piece and a position.
     """
-    small = 16 if gpu else 8
-    size, most = small, (4 if decays else 8) * small
+    if gpu:
+        small, most = 16, 128
+    else:
+        small, most = 8, 64 if not decays else 32 if length > 32 else 8
+    size = small
     while size < min(length, most):
         size *= 2
     return size, small
@@ -80,9 +83,9 @@ def _linear_chunks(
         q = q * (document == 0)[..., None]
         k = k * (document == document[..., -1:])[..., None]
     resets = None if document is None else document[..., -1] > 0  # (B, 1, n)
-    states = between_chunks(end, resets, to_float32(k.mT @ v), S)  # (B, H, n + 1, K, K′)
-    y = y + to_float32(q @ states[:, :, :-1].to(q.dtype))
-    return y.flatten(2, 3)[:, :, :T], states[:, :, -1]
+    states, last = between_chunks(end, resets, to_float32(k.mT @ v), S)
+    y = y + to_float32(q @ states.to(q.dtype))
+    return y.flatten(2, 3)[:, :, :T], last
 
 
 def _inside_chunks(
@@ -95,6 +98,8 @@ def _inside_chunks(
     by way of its border, and itself pair by pair   (Yang et al. 2024 §4.3).
     """
     size = q.shape[3]
+    if log is not None and size == small:
+        return to_float32(_decayed_pattern(q, k, log, document) @ v)
     place = torch.arange(size, device=q.device)
     if log is None:
         scores = q @ k.mT
@@ -179,24 +184,33 @@ def _backward(ctx: Any, dP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 decayed_scores.register_autograd(_backward, setup_context=_save)
 
 
-def between_chunks(log: Tensor | None, resets: Tensor | None, ends: Tensor, S: Tensor) -> Tensor:
-    """S_0 = S,  S_{i+1} = exp(log_i) S_i + end_i, 0 where chunk i resets: all of them, (B, H, n + 1, K, K′)
+def between_chunks(
+    log: Tensor | None, resets: Tensor | None, ends: Tensor, S: Tensor
+) -> tuple[Tensor, Tensor]:
+    """S_0 = S,  S_{i+1} = exp(log_i) S_i + end_i, without S_i where chunk i resets: all S_i, and the last one
 
     As one product, S_i = Σ_{j≤i} W_ij x_j of x = (S, end_0, end_1, …) and W_ij = exp(Σ_{j≤r<i} log_r), and so
-    for few chunks at a time; in float32, since here sums grow long.
+    for few chunks at a time; in float32, since here sums grow long. (B, H, n, K, K′) and (B, H, K, K′)
     """
     n = ends.shape[2]
     with uncast(S):
-        x = torch.cat((to_float32(S)[:, :, None], ends), 2)
-        if log is None and resets is None:
-            return x.cumsum(2)
-        keep = torch.ones(n + 1, n + 1, dtype=torch.bool, device=S.device).tril()
+        x = torch.cat((to_float32(S)[:, :, None], ends[:, :, :-1]), 2)
+        keep = torch.ones(n, n, dtype=torch.bool, device=S.device).tril()
         if resets is not None:
-            count = F.pad(resets.int().cumsum(2), (1, 0))  # (B, 1, n + 1)
+            count = F.pad(resets[..., :-1].int().cumsum(2), (1, 0))  # (B, 1, n)
             keep = keep & (count[..., :, None] == count[..., None, :])
-        if log is None:
-            return torch.einsum("bij,bhjkv->bhikv", keep[:, 0].to(x.dtype), x)
-        total = F.pad(log.cumsum(2), (0, 0, 1, 0)).mT  # (B, H, K, n + 1)
-        hidden = ~keep if resets is None else ~keep[:, :, None]
-        weights = (total[..., :, None] - total[..., None, :]).masked_fill(hidden, -torch.inf)
-        return torch.einsum("bhkij,bhjkv->bhikv", weights.exp(), x)
+        if log is not None:
+            total = F.pad(log[:, :, :-1].cumsum(2), (0, 0, 1, 0)).mT  # (B, H, K, n)
+            hidden = ~keep if resets is None else ~keep[:, :, None]
+            weights = (total[..., :, None] - total[..., None, :]).masked_fill(hidden, -torch.inf).exp()
+            states = torch.einsum("bhkij,bhjkv->bhikv", weights, x)
+        elif resets is not None:
+            states = torch.einsum("bij,bhjkv->bhikv", keep[:, 0].to(x.dtype), x)
+        else:
+            states = x.cumsum(2)
+        last = states[:, :, -1]
+        if log is not None:
+            last = last * log[:, :, -1, :, None].exp()
+        if resets is not None:
+            last = last.masked_fill(resets[..., -1:, None], 0.0)
+        return states, last + ends[:, :, -1]

@@ -38,23 +38,23 @@ class RMSNorm(nn.Module):
 def show_norm(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
     """norm(x), with its `input`, its `scale` and its `output` shown; unwatched, norm(x) alone.
 
-    The scale is what a row is divided by, √(var x + ε) or √(mean x² + ε), (…, 1). Whoever watches it gets the
-    equation term by term, so that an edit of it counts, and the last norm can be frozen.
+    The scale is what a row is divided by, √(var x + ε) or √(mean x² + ε), (…, 1). Where an edit replaces it, the
+    output follows from the edited one: so a norm can be frozen.
     """
     if ctx.watch is None:
         normed: Tensor = norm(x)
         return normed
     x = ctx.see("input", x)
-    layer = isinstance(norm, nn.LayerNorm)
-    if not (layer or isinstance(norm, RMSNorm)) or not ctx.watches("scale"):
+    if not isinstance(norm, nn.LayerNorm | RMSNorm) or not ctx.watches("scale"):
         return ctx.see("output", norm(x))
-    assert isinstance(norm, nn.LayerNorm | RMSNorm)
     narrow = x.to(norm.weight.dtype) if getattr(norm, "narrows", False) else x
     wide = narrow.to(torch.promote_types(x.dtype, torch.float32))
-    centred = wide - wide.mean(-1, keepdim=True) if layer else wide
-    scale = ctx.see("scale", (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt())
-    out = centred / scale
+    centred = wide - wide.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide
+    scale = (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    edited = ctx.see("scale", scale)
+    if edited is scale:
+        return ctx.see("output", norm(x))
+    out = (centred / edited).to(narrow.dtype)
     if isinstance(norm, RMSNorm):
-        return ctx.see("output", norm.weight * out.to(narrow.dtype))
-    out = out * norm.weight if norm.bias is None else out * norm.weight + norm.bias
-    return ctx.see("output", out.to(x.dtype))
+        return ctx.see("output", norm.weight * out)
+    return ctx.see("output", out * norm.weight if norm.bias is None else out * norm.weight + norm.bias)

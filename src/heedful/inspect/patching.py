@@ -2,7 +2,7 @@
 
 A patch is one value, at one position or of one head, as it was in the clean input. Many are tried in one
 batch, whose rows differ in what is patched. What a patch cannot change is not computed again: layers before
-it, and, where nothing looks ahead, tokens before it.
+it, and, where nothing looks ahead, tokens before it. A patch that puts in what is there is not run at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from heedful.nn.head import Head
 Edit = Callable[[Tensor], Tensor]
 Report = Callable[[int, int], None]  # how many are done, and of how many; may raise to stop
 
-MAX_TOKENS = 256  # of all rows of one batch
+MAX_TOKENS = {"cpu": 96, "cuda": 4096}  # of all rows of one batch: more would begin too far below its patches
 ONWARD = ("input", "output", "heads", "hidden", "q")  # what a cached step shows of its own tokens alone
 
 
@@ -136,21 +136,24 @@ class _PatchRunner:
         # An encoder-decoder, whose decoder also starts from its encoder's state, is run whole.
         self.skips = isinstance(self.model, LM)
         entries = [f"{self.where}.{i}.input" for i in range(len(self.stack))] if self.skips else []
-        seen = Watch(f"{self.where}.*.input") if self.skips else Watch()
-        self.clean = Watch(*names)
+        self.clean, seen = Watch(*names), Watch(*names, *([f"{self.where}.*.input"] * self.skips))
         asked.clean.run(self.model, self.clean)
         given.run(self.model, seen)
+        self.corrupt = seen
         self.entries = [seen.values.get(name) for name in entries]
         onward = all(name.rpartition(".")[2] in ONWARD for name in names)
         causal = isinstance(self.model, LM) and self.model.causal
         self.continues = self.skips and causal and onward and head.positions is not None
+        other = (asked.clean.ids != given.ids)[0].nonzero()
+        self.differ_from = int(other[0]) if len(other) else 0
         self.prefixes: dict[int, State] = {}
 
     def run(self, patches: Sequence[Patch], report: Report | None) -> Tensor:
         """Return what each patch restores."""
         found = torch.zeros(len(patches), dtype=torch.float64)
-        done = 0
-        for batch in self._batches(patches):
+        differ = [i for i, patch in enumerate(patches) if self._differs(patch)]
+        done = len(patches) - len(differ)
+        for batch in self._batches(patches, differ):
             if report is not None:
                 report(done, len(patches))
             gaps = self._run_batch([patches[i] for i in batch])
@@ -160,17 +163,33 @@ class _PatchRunner:
             report(done, len(patches))
         return found
 
-    def _batches(self, patches: Sequence[Patch]) -> Iterator[list[int]]:
+    def _differs(self, patch: Patch) -> bool:
+        """Whether the clean value is another than the corrupt one: else a patch changes nothing."""
+        if self.clean[patch.name].shape != self.corrupt[patch.name].shape:
+            return True
+        return not torch.equal(
+            *(self._select(seen[patch.name][0], patch) for seen in (self.clean, self.corrupt))
+        )
+
+    def _select(self, value: Tensor, patch: Patch, first: int = 0) -> Tensor:
+        """The entries of a row's value that a patch is of; the value begins with the token `first`."""
+        value, axis = value if patch.head is None else value[patch.head], self.clean.positions[patch.name]
+        return value if patch.position is None or axis is None else value.select(axis, patch.position - first)
+
+    def _batches(self, patches: Sequence[Patch], numbers: Sequence[int]) -> Iterator[list[int]]:
         """Yield numbers of patches that share a first token and stand in layers near each other."""
-        order = sorted(range(len(patches)), key=lambda i: (self._first(patches[i]), self._layer(patches[i])))
+        order = sorted(numbers, key=lambda i: (self._first(patches[i]), self._layer(patches[i])))
         for first, same in itertools.groupby(order, key=lambda i: self._first(patches[i])):
-            rows = self.rows or max(1, MAX_TOKENS // (self.tokens - first))
+            limit = MAX_TOKENS["cuda" if self.model.device.type == "cuda" else "cpu"]
+            rows = self.rows or max(1, limit // (self.tokens - first))
             listed = list(same)
             yield from (listed[start : start + rows] for start in range(0, len(listed), rows))
 
     def _first(self, patch: Patch) -> int:
-        """The first token that a patch can change."""
-        return (patch.position or 0) if self.continues else 0
+        """The first token that a patch can change: before the two inputs differ there is none."""
+        if not self.continues:
+            return 0
+        return self.differ_from if patch.position is None else patch.position
 
     def _layer(self, patch: Patch) -> int:
         """The layer to begin with: the one that computes the value, if what it is given is known."""
@@ -235,18 +254,13 @@ class _PatchRunner:
 
     def _put(self, name: str, rows: Sequence[tuple[int, Patch]], first: int) -> Edit:
         value, axis = self.clean[name], self.clean.positions[name]
+        if first and axis is not None:
+            value = value.narrow(axis, first, value.shape[axis] - first)
 
         def edit(now: Tensor) -> Tensor:
-            if not first:
-                _check_shape(name, value, now)
+            _check_shape(name, value, now)
             for row, one in rows:
-                into, source, along = now[row], value[0], axis
-                if one.head is not None:
-                    into, source = into[one.head], source[one.head]
-                if one.position is None or along is None:
-                    into.copy_(source)
-                else:
-                    into.select(along, one.position - first).copy_(source.select(along, one.position))
+                self._select(now[row], one, first).copy_(self._select(value[0], one, first))
             return now
 
         return edit

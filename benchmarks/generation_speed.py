@@ -26,7 +26,8 @@ import torch
 
 import heedful
 from heedful.decode.engines.graph_stepper import GraphStepper
-from heedful.decode.fast import choose_stepper
+from heedful.decode.fast import MIN_TOKENS_MERGED, choose_stepper
+from heedful.decode.fast import WRITTEN as TOKENS_ASKED
 from heedful.decode.stepper import EagerStepper
 
 PROMPT, TOKENS, FEW = 32, 256, 48
@@ -95,7 +96,8 @@ def ours(case: str, a: argparse.Namespace) -> None:
     known["prompt ms"] = round(1e3 * seconds(lambda: write(model, 1, fast=False)), 1)
     known["plain"] = round(rows * few / plain, 1)
     known["first +s"] = round(seconds(lambda: write(model, few)) - plain, 2)
-    known["second s"] = round(seconds(lambda: write(model, tokens)), 2)
+    while TOKENS_ASKED.get(model, 0) <= MIN_TOKENS_MERGED and not a.tiny and rows == 1:
+        known["warm s"] = max(known.get("warm s", 0.0), round(seconds(lambda: write(model, tokens)), 2))
     known["default"] = rate(lambda: write(model, tokens), tokens)
     known["stepper"] = type(choose_stepper(model, rows, tokens)).__name__
     written, want = write(model, few), write(model, few, fast=False)

@@ -30,8 +30,8 @@ from heedful.models.base import LM, Model
 MIN_WORK_CACHED, MIN_WORK_COMPILED = 4e9, 4e10
 MIN_TOKENS_RECORDED = 12  # tokens that make up for recording a step, which costs a few
 # Tokens of one row that make up for the kernels of a whole decoder: there are more to compile than for its
-# parts, up to four seconds on a machine that never did. Several rows gain more by them.
-MIN_TOKENS_MERGED = 256
+# parts, up to five seconds on a machine that never did. Several rows gain more by them.
+MIN_TOKENS_MERGED = 1024
 NUMBA_KERNELS = "heedful.kernels.team"
 WRITTEN: weakref.WeakKeyDictionary[Model, int] = weakref.WeakKeyDictionary()  # tokens asked for on a GPU
 

@@ -37,11 +37,6 @@ CUBLAS = Kernel()
 KernelChoice = dict[str, Kernel]  # by the name of a product: qkv, o, up, down, head
 
 
-def power_of_two(n: int) -> int:
-    """The next power of two."""
-    return 1 << max(0, n - 1).bit_length()
-
-
 @dataclass(frozen=True)
 class AttentionPlan:
     """How attention goes over the cache: keys a block, warps, blocks under way, pieces (0: by the rows)."""

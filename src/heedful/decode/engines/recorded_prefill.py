@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.decode.engines.merged_matrices import MergedMatrix, multiply, norm_fields, power_of_two
+from heedful.decode.engines.merged_matrices import MergedMatrix, multiply, norm_fields
 from heedful.decode.engines.recorded_step import ACTS, StepKernels
 from heedful.kernels import gpu_attend as A
 from heedful.kernels import gpu_rows as R
+from heedful.kernels.gpu_products import power_of_two
 from heedful.models.base import LM
 from heedful.nn.attention import Attention
 from heedful.nn.block import Block

@@ -27,12 +27,12 @@ from heedful.decode.engines.merged_matrices import (
     compute_dtype,
     multiply,
     norm_fields,
-    power_of_two,
     zeros,
 )
 from heedful.kernels import gpu_attend as A
 from heedful.kernels import gpu_int8 as I
 from heedful.kernels import gpu_rows as R
+from heedful.kernels.gpu_products import power_of_two
 from heedful.models.base import LM
 from heedful.nn.adapt import KeptHeads
 from heedful.nn.attention import Attention

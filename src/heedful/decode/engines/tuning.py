@@ -12,10 +12,10 @@ from heedful.decode.engines.merged_matrices import (
     Kernel,
     KernelChoice,
     MergedMatrices,
-    power_of_two,
 )
 from heedful.decode.engines.recorded_step import StepKernels
 from heedful.devices import capture_graph
+from heedful.kernels.gpu_products import power_of_two
 from heedful.nn.attention import Attention
 
 PRODUCTS = ("qkv", "o", "up", "down", "head")

@@ -27,6 +27,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
+from heedful.decode.continuous import ContinuousBatch, GenerationTask, choose_slots, run_tasks
+from heedful.decode.request import make_request
 from heedful.serve.openai_app import Server, create_openai_app
 from heedful.serve.served_model import make_served_model
 from tests.serve.asking import Caller, events, run_async, said, until
@@ -87,6 +89,22 @@ def test_sampled_and_constrained_texts_are_their_own_in_a_crowd(models: Models) 
         server.engine.close()
 
     run_async(scene())
+
+
+def test_sixty_four_texts_of_the_bundled_gpt_are_those_they_are_alone() -> None:
+    """Whatever stands beside a text, and whatever `generate` computes it with."""
+    model = heedful.load(BUNDLED)
+    prompts = [model.tokenizer.encode(text) for text in ("The old man", "In the garden", "Why", "At last")]
+    alone = [heedful.generate(model, ids, max_tokens=30, eos=()) for ids in prompts]
+    found: list[list[Any]] = [[] for _ in range(64)]
+    request = make_request(model, {"max_tokens": 30, "eos": ()})
+    batch = ContinuousBatch(choose_slots(model, 64))
+    for i, pieces in enumerate(found):
+        batch.add(GenerationTask(request, [prompts[i % 4]], pieces.append))
+        if i % 7 == 0:
+            batch.step()  # they do not all begin together
+    run_tasks(batch, [])
+    assert [[piece.token for piece in pieces] for pieces in found] == alone * 16
 
 
 # Mutated requests

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import heedful
-from heedful.serve.openai_app import Server, create_openai_app
+from heedful.serve.openai_app import Limits, Server, create_openai_app
 from heedful.serve.served_model import make_served_model
 from tests.serve.asking import said
 from tests.serve.conftest import Models
@@ -85,6 +85,9 @@ def test_text_is_no_constraint(client: TestClient) -> None:
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 3}}}},
          "response_format"),
         ({"guided_regex": "(("}, "response_format"),
+        ({"guided_regex": "\ud800"}, "response_format"),
+        ({"guided_json": {"enum": ["\ud800"]}}, "response_format"),
+        ({"guided_choice": ["\ud800"]}, "response_format"),
         ({"guided_regex": 5}, "guided_regex"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_json": 3}, "guided_json"),
@@ -181,3 +184,14 @@ def test_equal_beginnings_are_read_once_and_change_nothing(
         assert text == heedful.generate(models.talker, prompt, max_tokens=8, details=True).text
     assert reused[0].reused == 0
     assert all(slot.reused > 20 for slot in reused[1:])
+
+
+def test_the_server_bounds_every_answer(models: Models) -> None:
+    app, server = create_openai_app([make_served_model("only", models.talker)], limits=Limits(tokens=5))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        for path, body in (("completions", {"prompt": "the"}), ("chat/completions", {"messages": MESSAGES})):
+            asked = {"model": "only", "temperature": 0, **body}
+            answer = client.post(f"/v1/{path}", json=asked).json()
+            assert answer["usage"]["completion_tokens"] == 5
+            assert answer["choices"][0]["finish_reason"] == "length"
+    server.engine.close()

@@ -33,6 +33,7 @@ def serve_command(
     ctx: Annotated[
         int | None, typer.Option(min=2, help="Limit prompt and answer together to N tokens.")
     ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that one answer may have.")] = None,
     request_timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one request.")] = 600.0,
     drain_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to finish running answers at the end.")
@@ -88,7 +89,10 @@ def serve_command(
             )
         rules = AccessRules((*LOOPBACK_HOSTS, host) if local else None, api_key)
         app, server = create_openai_app(
-            served, queue=max_queue, limits=Limits(max_batch, request_timeout, strict_length), rules=rules
+            served,
+            queue=max_queue,
+            limits=Limits(max_batch, request_timeout, strict_length, max_tokens),
+            rules=rules,
         )
         for one in served:
             print(announcement(one), file=sys.stderr)

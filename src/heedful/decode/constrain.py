@@ -198,13 +198,15 @@ def constrain(
             raise InputError(f"choices={choices!r} must be a list of texts, at least one")
         return Choices([model.tokenizer.encode(c, special=False) for c in choices], vocab, eos)
     matcher = import_llguidance().LLMatcher
-    if regex is not None:
-        return Grammar(model.tokenizer, matcher.grammar_from_regex(regex), vocab, eos, f"regex={regex!r}")
     try:
+        if regex is not None:
+            return Grammar(model.tokenizer, matcher.grammar_from_regex(regex), vocab, eos, f"regex={regex!r}")
         text = schema if isinstance(schema, str) else json.dumps(schema)
         if not isinstance(json.loads(text), dict):
             raise ValueError("it is no object")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"schema is no JSON: {error}") from None
-    grammar = matcher.grammar_from_json_schema(text, defaults=JSON_STYLE)
+        grammar = matcher.grammar_from_json_schema(text, defaults=JSON_STYLE)
+    except (TypeError, ValueError) as error:  # half a surrogate too, which is no text
+        raise InputError(
+            f"{asked[0]} is no {'expression' if regex is not None else 'JSON'}: {error}"
+        ) from None
     return Grammar(model.tokenizer, grammar, vocab, eos, "schema")

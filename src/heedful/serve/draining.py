@@ -13,8 +13,7 @@ import uvicorn
 from heedful.serve.openai_server import Server
 from heedful.server.guard import Guard
 
-
-# The engine gives up the interpreter's lock in every operation of torch, and the event loop, which then writes
+# The engine gives up the interpreter's lock in every operation of torch; the event loop, which then writes
 # dozens of events, would keep it for Python's 5 ms each time.
 SWITCH_SECONDS = 0.0002
 

@@ -56,7 +56,7 @@ def read_completion(server: Server, fields: RequestFields) -> GenerationJob:
     scoring = echo and asked.max_tokens == 0
     prompts = [served.prompt(one, scoring=scoring) for one in given]
     limit = served.max_new_tokens(prompts, asked, 16, server.limits.strict)
-    return make_generation_job(served, prompts, asked, limit, echo)
+    return make_generation_job(served, prompts, asked, server.limits.bound(limit), echo)
 
 
 def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
@@ -73,9 +73,8 @@ def read_chat(server: Server, fields: RequestFields) -> GenerationJob:
         logprobs=min(top or 0, served.model.config.vocab) if wanted else None,
     )  # fmt: skip
     prompt = served.conversation(read_messages(fields))
-    return make_generation_job(
-        served, [prompt], asked, served.max_new_tokens([prompt], asked, None, server.limits.strict)
-    )
+    limit = served.max_new_tokens([prompt], asked, None, server.limits.strict)
+    return make_generation_job(served, [prompt], asked, server.limits.bound(limit))
 
 
 def check_rows(prompts: int, request: CompletionRequest, max_rows: int) -> None:

@@ -27,6 +27,11 @@ class Limits:
     rows: int = 64  # prompts times choices, written at once
     seconds: float = 600.0  # from its arrival to its end
     strict: bool = False  # refuse more tokens than fit, rather than write those that do
+    tokens: int | None = None  # that one answer may have
+
+    def bound(self, tokens: int) -> int:
+        """Return how many tokens may be written of so many."""
+        return tokens if self.tokens is None else min(tokens, self.tokens)
 
 
 @dataclass(frozen=True)

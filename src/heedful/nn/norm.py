@@ -38,8 +38,8 @@ class RMSNorm(nn.Module):
 def show_norm(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
     """norm(x), with its `input`, its `scale` and its `output` shown; unwatched, norm(x) alone.
 
-    The scale is what a row is divided by, √(var x + ε) or √(mean x² + ε), (…, 1). Where an edit replaces it, the
-    output follows from the edited one: so a norm can be frozen.
+    The scale is what a row is divided by, √(var x + ε) or √(mean x² + ε), (…, 1). Where an edit replaces it,
+    the output follows from the edited one: so a norm can be frozen.
     """
     if ctx.watch is None:
         normed: Tensor = norm(x)

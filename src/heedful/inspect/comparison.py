@@ -96,6 +96,12 @@ class Patch(NamedTuple):
     head: int | None = None
 
 
+def select_entries(value: Tensor, patch: Patch, axis: int | None, first: int = 0) -> Tensor:
+    """Return the entries of a row's value that a patch is of; the value begins with the token `first`."""
+    value = value if patch.head is None else value[patch.head]
+    return value if patch.position is None or axis is None else value.select(axis, patch.position - first)
+
+
 @dataclass(frozen=True)
 class PatchingResult(Result):
     """How much of the clean answer each patch brings back: 0 nothing, 1 all; rows × columns.

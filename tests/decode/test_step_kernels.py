@@ -31,14 +31,18 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("columns", [40, 768, 4096, 5000])
-@pytest.mark.parametrize("kind", [None, "layer", "rms"])
+@pytest.mark.parametrize(
+    ("dtype", "columns", "kind"),
+    [
+        (torch.float32, 40, "layer"),
+        (torch.float32, 768, None),
+        (torch.bfloat16, 768, "rms"),
+        (torch.bfloat16, 5000, None),
+    ],
+)
 def test_products_with_what_stands_beside_them(dtype: torch.dtype, columns: int, kind: Any) -> None:
     from heedful.kernels import gpu_step
 
-    if kind is not None and columns > 4096:
-        return
     x, bias = draw(columns, dtype=dtype), draw(columns, dtype=dtype)
     norm = (
         None
@@ -64,10 +68,15 @@ def test_products_with_what_stands_beside_them(dtype: torch.dtype, columns: int,
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("length", [7, 64, 1000, 2048])
-@pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize(
+    ("length", "heads", "biased", "fresh"),
+    [
+        (7, (4, 4), False, True),
+        (100, (6, 2), True, False),
+        (2048, (6, 2), True, True),
+        (2048, (4, 4), False, False),
+    ],
+)
 def test_attention_over_static_keys(length: int, heads: tuple[int, int], biased: bool, fresh: bool) -> None:
     from heedful.kernels import gpu_step
 

@@ -168,7 +168,7 @@ def attend(
         return None
     y, padded = q.new_empty(B, H, 1, K), power_of_two(K)
     splits = 1 if S <= LONG or B * H >= 264 else min(16, S // 256)
-    parts = y if splits == 1 else torch.empty(B * H * splits * (K + 2), device=q.device)
+    parts = y if splits == 1 else torch.empty(B * H * splits * (K + 2), dtype=torch.float32, device=q.device)
     kept = y if keep is None else keep.contiguous().view(torch.uint8)
     apart = lambda t, axis: 0 if t is None or t.shape[axis] == 1 else t.stride(axis)
     attend_kernel[(B, H, splits)](

@@ -37,7 +37,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "linear": {"name": "linear", "dropout": 0.0},
 }
 SHAPES = ((8, 1024), (2, 8192))
-WHERE = 16  # kernels that are shown
+WHERE = 30  # kernels that are shown
 
 
 @dataclass(frozen=True)

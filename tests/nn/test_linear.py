@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.nn import chunked
 from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Mask, Part, Watch
 from heedful.nn.linear import (
@@ -73,6 +74,47 @@ def test_blocks_have_the_gradient_of_the_loop() -> None:
         (y.square().sum() + S.sin().sum()).backward()
         grads.append([x.grad for x in leaves])
     assert all((a - b).abs().max() <= 1e-9 for a, b in zip(*grads, strict=True))
+
+
+@pytest.mark.parametrize("decays", [True, False])
+@pytest.mark.parametrize("length", [1, 8, 33, 150])
+@pytest.mark.parametrize("sizes", ["cpu", "gpu", "many parts"])
+def test_chunks_of_any_size_equal_the_loop_with_their_gradients(
+    sizes: str, length: int, decays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a state, over documents, at lengths that no chunk divides; as on a GPU, and in several parts."""
+    own = chunked.chunk_size
+    if sizes == "gpu":
+        monkeypatch.setattr(chunked, "chunk_size", lambda length, decays, _: own(length, decays, True))
+    if sizes == "many parts":
+        monkeypatch.setattr(chunked, "CHUNKS", 2)
+    found = []
+    for form in (linear_scan, fast_linear):
+        torch.manual_seed(0)
+        q, k, v, log, fresh, S = inputs(length)
+        leaves = [x.requires_grad_() for x in (q, k, v, S, *([log] if decays else []))]
+        y, last = form(q, k, v, log if decays else None, fresh, S)
+        (y.square().sum() + last.sin().sum()).backward()
+        found.append([y, last, *(x.grad for x in leaves)])
+    for slow, fast in zip(*found, strict=True):
+        torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("decays", [True, False])
+def test_autocast_multiplies_in_bfloat16_and_stays_near_the_loop(decays: bool) -> None:
+    found = []
+    for form, narrow in ((linear_scan, False), (fast_linear, True)):
+        torch.manual_seed(0)
+        q, k, v, log, fresh, S = inputs(150)
+        leaves = [x.float().requires_grad_() for x in (q, k, v, S, *([0.02 * log] if decays else []))]
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            y, last = form(*leaves[:3], leaves[4] if decays else None, fresh, leaves[3])
+        assert y.dtype == last.dtype == torch.float32
+        (y.square().sum() + last.sin().sum()).backward()
+        found.append([y, last, *(x.grad for x in leaves)])
+    for slow, fast in zip(*found, strict=True):
+        assert fast is not None
+        assert (fast - slow).norm() <= 0.03 * slow.norm()
 
 
 def test_a_strong_decay_neither_overflows_nor_gives_nan_nor_spoils_the_gradient() -> None:

@@ -58,7 +58,7 @@ def longer(batch: Batch, times: int) -> Batch:
 
 
 def count_nodes(module: torch.nn.Module, *given: Any) -> int:
-    """How many operations a compiler sees of module(*given) and its gradient, which must be the module's own."""
+    """How many operations a compiler sees of module(*given) and its gradients, which must be the plain ones."""
     torch._dynamo.reset()
     counter = NodeCounter()
     compiled = torch.compile(

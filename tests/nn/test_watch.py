@@ -185,3 +185,174 @@ def test_a_bloom_in_bfloat16_can_be_watched() -> None:
     tokens, watch = torch.randint(50, (2, 7)), Watch("*.pattern")
     assert (model(tokens, watch=watch) - model(tokens)).abs().max() <= 0.02
     assert watch["blocks.0.attn.pattern"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "meant"),
+    [
+        ("blocks.*.output", "blocks.1.output", True),
+        ("blocks.*.output", "blocks.1.attn.output", False),
+        ("blocks.**.output", "blocks.1.attn.output", True),
+        ("*.output", "blocks.1.attn.output", True),
+        ("*", "head.logits", True),
+        ("blocks.0.*", "blocks.0.attn.q", True),
+        ("blocks.*.attn.?", "blocks.0.attn.q", True),
+        ("blocks.*.attn.?", "blocks.0.attn.heads", False),
+        ("blocks.[01].input", "blocks.1.input", True),
+        ("blocks.[!0].input", "blocks.0.input", False),
+        ("blocks.*_norm.*", "blocks.0.attn_norm.scale", False),
+        ("blocks.*.*_norm.*", "blocks.0.attn_norm.scale", True),
+        ("blocks.0.attn", "blocks.0.attn.q", False),
+    ],
+)
+def test_a_star_between_dots_is_one_word_and_at_either_end_any_number(
+    pattern: str, name: str, meant: bool
+) -> None:
+    assert Watch(pattern).wants(name) is meant
+
+
+@torch.no_grad()
+def test_a_wildcard_that_meets_nothing_for_its_depth_alone_is_refused() -> None:
+    model = tiny("gpt2")
+    with refused(InputError, "blocks.*.pattern", "one word", hint="'blocks.**.pattern'"):
+        model(ids(model, 1, 4), watch=Watch("blocks.*.pattern"))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "t5", "luong", "deepseek-v3", "gla"])
+@torch.no_grad()
+def test_a_watch_of_a_prompt_and_its_steps_has_all_positions_as_one_pass_shows_them(family: str) -> None:
+    model, whole, steps = tiny(family), Watch("*"), Watch("*")
+    source, tokens = source_ids(model, 2, 6), ids(model, 2, 7)
+    if hasattr(model, "start_token"):
+        tokens[:, 0] = model.start_token  # type: ignore[assignment]
+        state, rest = model.start(source, watch=steps), tokens[:, 1:]  # type: ignore[operator]
+    else:
+        state, rest = model.start(tokens[:, :4], watch=steps), tokens[:, 4:]  # type: ignore[operator]
+    run(model, tokens, watch=whole)
+    for t in range(rest.shape[1]):
+        model.step(rest[:, t : t + 1], state, watch=steps)  # type: ignore[operator]
+    names = [n for n in whole if not (family == "gla" and n.endswith("pattern"))]
+    assert set(names) <= set(steps)
+    for name in names:
+        a, b = whole[name], steps[name]
+        seen = torch.isfinite(b)
+        seen &= whole[name.replace("scores", "pattern")] > 0 if "scores" in name else True
+        seen &= b != 0 if name.endswith(".bias") else True
+        assert a.shape == b.shape, name
+        assert (a - b).abs().where(seen, 0.0).max() <= 1e-5, name
+    assert len(steps.passes("head.logits")) == 1 + rest.shape[1]
+
+
+@torch.no_grad()
+def test_another_text_or_another_state_begins_anew() -> None:
+    model, watch = tiny("gpt2"), Watch("blocks.0.output")
+    state = model.start(ids(model, 1, 4), watch=watch)  # type: ignore[operator]
+    model.step(ids(model, 1, 1), state, watch=watch)  # type: ignore[operator]
+    assert watch["blocks.0.output"].shape[1] == 5
+    model(ids(model, 1, 3), watch=watch)
+    assert watch["blocks.0.output"].shape[1] == 3
+    model.step(ids(model, 1, 1), state, watch=watch)  # type: ignore[operator]
+    assert watch["blocks.0.output"].shape[1] == 1
+    state.crop(2)
+    model.step(ids(model, 1, 1), state, watch=watch)  # type: ignore[operator]
+    assert watch["blocks.0.output"].shape[1] == 1
+
+
+@torch.no_grad()
+def test_watches_add_up_to_one_that_edits_in_order_and_records_for_each() -> None:
+    model, name = tiny("gpt2"), "blocks.0.output"
+    tokens, plain = ids(model, 2, 5), Watch(name)
+    model(tokens, watch=plain)
+    double = Watch(name, edit={name: lambda x: 2 * x})
+    add = Watch("blocks.1.output", edit={"blocks.*.output": lambda x: x + 1})
+    both = double + add
+    logits = model(tokens, watch=both)
+    last = Watch(edit={name: lambda x: 2 * x + 1, "blocks.1.output": lambda x: x + 1})
+    assert torch.equal(logits, model(tokens, watch=last))
+    assert torch.equal(both[name], 2 * plain[name] + 1)
+    assert torch.equal(double[name], both[name])
+    assert set(both) == {name, "blocks.1.output"}
+    assert (set(double), set(add)) == ({name}, {"blocks.1.output"})
+    with pytest.raises(InputError, match="nothing here is called"):
+        model(tokens, watch=Watch("blocks.0.nothing") + add)
+    three = Watch("embed.token") + both
+    model(tokens, watch=three)
+    assert len(three) == 3
+    both.clear()
+    assert len(both) == len(double) == len(add) == 0
+
+
+def test_what_is_recorded_may_be_detached_and_kept_elsewhere() -> None:
+    model, name = tiny("gpt2"), "blocks.0.output"
+    plain, apart, away = Watch(name), Watch(name, detach=True), Watch(name, device="meta")
+    logits = model(ids(model, 2, 5), watch=plain + apart + away)
+    assert plain[name].requires_grad
+    assert not apart[name].requires_grad
+    assert torch.equal(plain[name], apart[name])
+    assert away[name].is_meta
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("left", [True, False])
+@torch.no_grad()
+def test_only_the_last_token_of_each_row_is_kept_where_that_is_enough(left: bool) -> None:
+    model, whole, last = tiny("llama"), Watch("*"), Watch("*", last=True)
+    valid = torch.ones(2, 6, dtype=torch.bool)
+    valid[0, :2] = not left
+    valid[0, 4:] = left
+    model(ids(model, 2, 6), valid=valid, watch=whole + last)
+    at = [5 if left else 3, 5]
+    for name in last:
+        axis = whole.positions[name]
+        assert axis is not None
+        value = torch.stack([whole[name][b].select(axis, at[b]) for b in range(2)]).unsqueeze(axis)
+        assert torch.equal(last[name], value), name
+        assert not last[name]._is_view(), name
+
+
+@torch.no_grad()
+def test_a_watch_that_is_cleared_misses_its_names_again() -> None:
+    model, watch = tiny("gpt2"), Watch("head.logits")
+    model(ids(model, 1, 3), watch=watch)
+    watch.clear()
+    assert len(watch) == 0
+    with pytest.raises(InputError, match="nothing here is called"):
+        model.encode(ids(model, 1, 3), watch=watch)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mamba"])
+def test_a_norm_can_be_frozen_by_an_edit_of_its_scale(family: str) -> None:
+    """With the scale of another pass in its place a norm is linear in what it is given, but for β."""
+    model, watch = tiny(family), Watch("blocks.norm.scale", "blocks.output")
+    tokens = ids(model, 1, 4)
+    model(tokens, watch=watch)
+    scale, bias = watch["blocks.norm.scale"].detach(), getattr(model.blocks.norm, "bias", None)  # type: ignore[union-attr]
+    frozen = Watch(
+        "blocks.output",
+        edit={"blocks.1.output": lambda x: 2 * x, "blocks.norm.scale": lambda _: scale},
+    )
+    model(tokens, watch=frozen)
+    shift = 0.0 if bias is None else bias
+    wanted = 2 * (watch["blocks.output"] - shift) + shift
+    assert (frozen["blocks.output"] - wanted).abs().max() <= 1e-5
+
+
+@torch.no_grad()
+def test_an_expert_can_be_silenced_for_one_of_its_tokens() -> None:
+    model = tiny("deepseek-v3")
+    tokens, name = ids(model, 1, 5), "blocks.1.ffn.experts.output"
+    watch = Watch("blocks.1.ffn.*")
+    model(tokens, watch=watch)
+    weighted = watch[name] * watch["blocks.1.ffn.weights"][..., None]
+    total = weighted.sum(2) + watch["blocks.1.ffn.shared.output"]
+    assert (total - watch["blocks.1.ffn.output"]).abs().max() <= 1e-5
+
+    def silence(x: Tensor) -> Tensor:
+        x[0, 2, 0] = 0
+        return x
+
+    edited = Watch("blocks.1.ffn.output", edit={name: silence})
+    model(tokens, watch=edited)
+    lost = (watch["blocks.1.ffn.output"] - edited["blocks.1.ffn.output"])[0]
+    assert (lost[2] - weighted[0, 2, 0]).abs().max() <= 1e-5
+    assert lost[[0, 1, 3, 4]].abs().max() <= 1e-6

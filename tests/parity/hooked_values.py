@@ -131,7 +131,7 @@ GPT2: Rows = [
         *attention("blocks.*.attn", "h.*.attn"), ("blocks.*.attn.heads", "h.*.attn.c_proj", "in", heads),
         ("blocks.*.attn.output", "h.*.attn", "out"), ("blocks.*.ffn.up", "h.*.mlp.c_fc", "out"),
         ("blocks.*.ffn.hidden", "h.*.mlp.c_proj", "in"), ("blocks.*.ffn.output", "h.*.mlp", "out"),
-        *norm("blocks.norm", "ln_f"), ("blocks.output", "ln_f", "out"),
+        ("blocks.norm.scale", "ln_f", "scale"), ("blocks.output", "ln_f", "out"),
     ]),
     ("head.logits", "lm_head", "out"),
 ]  # fmt: skip
@@ -148,7 +148,7 @@ DECODER: Rows = [
     ("blocks.*.ffn.gate", "layers.*.mlp.gate_proj", "out"),
     ("blocks.*.ffn.up", "layers.*.mlp.up_proj", "out"),
     ("blocks.*.ffn.hidden", "layers.*.mlp.down_proj", "in"), ("blocks.*.ffn.output", "layers.*.mlp", "out"),
-    *norm("blocks.norm", "norm"), ("blocks.output", "norm", "out"),
+    ("blocks.norm.scale", "norm", "scale"), ("blocks.output", "norm", "out"),
 ]  # fmt: skip
 
 LLAMA: Rows = [
@@ -287,7 +287,7 @@ def t5_stack(stack: str, parts: dict[str, str]) -> Rows:
         else:
             rows += attention(f"{stack}.*.{name}", f"{layer}.{theirs}")
             rows += [(f"{stack}.*.{name}.heads", f"{layer}.{theirs}.o", "in", heads)]
-    rows += norm(f"{stack}.norm", f"{stack}.final_layer_norm")
+    rows += [(f"{stack}.norm.scale", f"{stack}.final_layer_norm", "scale")]
     embed = "embed" if stack == "encoder" else "target_embed"
     rows += [(f"{embed}.{word}", f"{stack}.embed_tokens", "out") for word in ("token", "output")]
     rows += [(f"{stack}.bias", f"{stack}.block.0.layer.0.SelfAttention", "out1")]
@@ -343,7 +343,7 @@ MAMBA: Rows = [
         ("blocks.*.ssm.B", f"{MIXER}.x_proj", "out", lambda theirs, ours: theirs[..., -16:-8]),
         ("blocks.*.ssm.C", f"{MIXER}.x_proj", "out", lambda theirs, ours: theirs[..., -8:]),
         ("blocks.*.ssm.hidden", f"{MIXER}.out_proj", "in"), ("blocks.*.ssm.output", MIXER, "out"),
-        *norm("blocks.norm", "norm_f"), ("blocks.output", "norm_f", "out"),
+        ("blocks.norm.scale", "norm_f", "scale"), ("blocks.output", "norm_f", "out"),
     ]),
     ("head.logits", "lm_head", "out"),
 ]  # fmt: skip

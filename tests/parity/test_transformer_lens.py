@@ -33,9 +33,7 @@ BLOCK = {
     "blocks.*.ffn.output": "blocks.*.hook_mlp_out",
     "blocks.*.output": "blocks.*.hook_resid_post",
     "embed.token": "hook_embed",
-    "blocks.norm.input": "ln_final.hook_in",
     "blocks.norm.scale": "ln_final.hook_scale",
-    "blocks.norm.output": "ln_final.hook_out",
     "blocks.output": "ln_final.hook_out",
     "head.logits": "hook_unembed",
 }
@@ -57,9 +55,7 @@ TABLE = {
         "blocks.*.ffn.up": "blocks.*.mlp.hook_pre_linear",
     },
 }
-ALIASES = ("embed.output",)  # the sum that their first resid_pre is
-    "embed.output",
-)  # ours beside them: TransformerLens has no name for the sum, or has it as resid_pre
+ALIASES = ("embed.output",)  # the sum, which is their first resid_pre
 
 
 @pytest.mark.parametrize("id", TABLE)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.context import Context, Part, PartState
-from heedful.nn.norm import show_norm
+from heedful.nn.norm import show_norm, show_scale
 from heedful.nn.state import StateGroup, child
 
 MakeNorm = Callable[[], nn.Module]
@@ -126,4 +126,5 @@ class Stack(Part):
             ctx = replace(ctx, bias=ctx.see("bias", self.bias(ctx), keys=-1))
         for i in range(layer, len(self)):
             x = self[i](x, ctx.at(str(i)), child(state, str(i)))
-        return ctx.see("output", x if self.norm is None else show_norm(self.norm, x, ctx.at("norm")))
+        # The last norm's input is the last block's output, and its own output that of the stack.
+        return ctx.see("output", x if self.norm is None else show_scale(self.norm, x, ctx.at("norm")))

@@ -36,25 +36,29 @@ class RMSNorm(nn.Module):
 
 
 def show_norm(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
-    """norm(x), with its `input`, its `scale` and its `output` shown; unwatched, norm(x) alone.
-
-    The scale is what a row is divided by, √(var x + ε) or √(mean x² + ε), (…, 1). Where an edit replaces it,
-    the output follows from the edited one: so a norm can be frozen.
-    """
+    """norm(x), with its `input`, its `scale` and its `output` shown; unwatched, norm(x) alone."""
     if ctx.watch is None:
         normed: Tensor = norm(x)
         return normed
-    x = ctx.see("input", x)
-    if not isinstance(norm, nn.LayerNorm | RMSNorm) or not ctx.watches("scale"):
-        return ctx.see("output", norm(x))
+    return ctx.see("output", show_scale(norm, ctx.see("input", x), ctx))
+
+
+def show_scale(norm: nn.Module, x: Tensor, ctx: Context) -> Tensor:
+    """norm(x), with its `scale` shown: what a row is divided by, √(var x + ε) or √(mean x² + ε), (…, 1).
+
+    Where an edit replaces it, what comes out follows from the edited one: so a norm can be frozen.
+    """
+    if ctx.watch is None or not isinstance(norm, nn.LayerNorm | RMSNorm) or not ctx.watches("scale"):
+        normed: Tensor = norm(x)
+        return normed
     narrow = x.to(norm.weight.dtype) if getattr(norm, "narrows", False) else x
     wide = narrow.to(torch.promote_types(x.dtype, torch.float32))
     centred = wide - wide.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else wide
     scale = (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
     edited = ctx.see("scale", scale)
     if edited is scale:
-        return ctx.see("output", norm(x))
+        return norm(x)
     out = (centred / edited).to(narrow.dtype)
     if isinstance(norm, RMSNorm):
-        return ctx.see("output", norm.weight * out)
-    return ctx.see("output", out * norm.weight if norm.bias is None else out * norm.weight + norm.bias)
+        return norm.weight * out
+    return out * norm.weight if norm.bias is None else out * norm.weight + norm.bias

@@ -237,6 +237,30 @@ def test_a_failure_is_told_and_the_engine_goes_on(
         run_async(scene())
 
 
+@pytest.mark.parametrize("where", ["open", "close", "piece"])
+def test_a_failure_anywhere_in_a_step_is_told_and_the_engine_goes_on(
+    slow: Slow, made: Any, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: Any) -> None:
+        raise RuntimeError("broken")
+
+    async def scene() -> None:
+        app, server = made()
+        slots = server.models["decoder"].batch.slots
+        with monkeypatch.context() as broken:
+            broken.setattr(slots, where, fail)
+            caller = Caller(app, "/v1/completions", BODY | {"max_tokens": 2})
+            await caller()
+            assert (caller.status, '"internal_error"' in caller.text) == (500, True)
+        slots.live.clear()  # what could not be closed
+        server.models["decoder"].batch.rows.clear()
+        caller = Caller(app, "/v1/completions", BODY | {"max_tokens": 2})
+        await caller()
+        assert caller.status == 200
+
+    run_async(scene())
+
+
 def test_a_silent_stream_is_pinged(slow: Slow, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PING_SECONDS", 0.02)
 

@@ -48,7 +48,6 @@ class GenerationTask:
     prompts: Sequence[list[int]]
     on_piece: Callable[[Piece | Exception], None] = lambda piece: None  # called in the batch's thread
     left: int = field(init=False)  # texts that are not finished
-    begun: bool = False
 
     def __post_init__(self) -> None:
         self.left = len(self.prompts) * self.request.n
@@ -134,8 +133,11 @@ class ContinuousBatch:
             if not self.slots.fits(length):
                 return
             self.waiting.popleft()
-            task.begun = True
-            slot = self.slots.open(row.prompt, length)
+            try:
+                slot = self.slots.open(row.prompt, length)
+            except Exception as error:  # as likely as not for want of memory
+                self.fail(task, error)
+                continue
             self.rows.append(BatchRow(task, row, slot, row.prompt[slot.past :]))
 
     def plan(self) -> Iterator[tuple[BatchRow, list[int]]]:

@@ -9,6 +9,7 @@ a step gave goes to the event loop in one call; neither waits for the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -157,14 +158,24 @@ class Engine:
                     if self.can_begin(job):
                         self.queue.remove(job)
                         self.begin(job)
-            for job in [job for job in self.running if job.cancelled.is_set()]:
-                self.drop(job)
-            for batch in {job.batch: None for job in self.running if job.task is not None and not job.work}:
-                assert batch is not None
-                batch.step()
-            self.work_item()
+            try:
+                self.advance()
+            except Exception as error:  # whatever it is, the next request must not suffer from it
+                for job in list(self.running):
+                    with contextlib.suppress(Exception):
+                        self.drop(job)
+                    self.finish(job, error)
             if len(self.running) <= MANY_STREAMS or time.perf_counter() - self.flushed > MERGE_SECONDS:
                 self.flush()
+
+    def advance(self) -> None:
+        """Drop those nobody waits for, take a step of every batch, and compute one item of other work."""
+        for job in [job for job in self.running if job.cancelled.is_set()]:
+            self.drop(job)
+        for batch in {job.batch: None for job in self.running if job.task is not None and job.work is None}:
+            assert batch is not None
+            batch.step()
+        self.work_item()
 
     def can_begin(self, job: EngineJob) -> bool:
         """Whether there is room for a job; those that came before it have begun, or want another model."""

@@ -38,19 +38,25 @@ def resolve_device(
 
 @contextmanager
 def capture_graph(
-    graph: torch.cuda.CUDAGraph, pool: Any = None, stream: torch.cuda.Stream | None = None
+    graph: torch.cuda.CUDAGraph,
+    pool: Any = None,
+    stream: torch.cuda.Stream | None = None,
+    *,
+    other_threads: bool = False,
 ) -> Iterator[None]:
     """Record the kernels launched inside into `graph`; if that fails, leave the process able to go on.
 
     Garbage is collected before and not during the capture: an older graph that is destroyed meanwhile would
     end it. A capture that fails leaves the device's random generator waiting for its end, and every later
     dropout would raise; recording a graph of one kernel, which succeeds, brings the generator back.
+    `other_threads` may use the device meanwhile.
     """
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
+        mode = "thread_local" if other_threads else "global"
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode):
             yield
     except BaseException:
         _end_failed_capture()

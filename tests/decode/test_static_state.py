@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
+from heedful.adapters import lora
 from heedful.decode.engines.static_state import StaticState
 from heedful.errors import InputError
 from heedful.models.base import LM, Model, Seq2Seq, State
@@ -16,6 +18,11 @@ from heedful.nn.rope import NTKScaling
 from tests.properties.tiny import GENERATORS, ids, source_ids, tiny
 
 STEPS = 5
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
 
 
 def writer(family: str) -> LM | Seq2Seq:
@@ -69,6 +76,24 @@ def test_a_steps_operators_are_what_the_parts_compute(family: str, rows: int) ->
     valid = torch.arange(8) >= torch.tensor([[3], [0], [6]])[:rows]
     state = model.start(prompts(model, rows, 8), valid=valid)
     static = StaticState(state, rows, 16, memory_capacity=16)
+    static.write(state)
+    same_steps(model, state, static, "definitions")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "mamba", "gla", "lstm"])
+@torch.no_grad()
+def test_a_steps_operators_are_what_changed_parts_compute(family: str) -> None:
+    """Adapted layers, a matrix stored the other way round, and one that is no plain tensor."""
+    model = writer(family)
+    lora(model, rank=2)
+    layers = [m for m in model.modules() if type(m) is nn.Linear]
+    for number, layer in enumerate(layers):
+        if number % 3 == 1:
+            layer.weight.data = layer.weight.data.t().contiguous().t()
+        elif number % 3 == 2:
+            parametrize.register_parametrization(layer, "weight", Twice(), unsafe=True)
+    state = model.start(prompts(model, 1, 8))
+    static = StaticState(state, 1, 16)
     static.write(state)
     same_steps(model, state, static, "definitions")
 

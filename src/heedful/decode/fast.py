@@ -83,7 +83,8 @@ def fast(model: Model, cache_dtype: torch.dtype | None = None, *, compiled: bool
     if compiled:
         return GraphStepper(model, compiled=True)
     if model.device.type == "cuda":
-        if isinstance(model, LM) and importlib.util.find_spec("triton") is not None:
+        here = model.device.index in (None, torch.cuda.current_device())  # Triton launches on the current one
+        if isinstance(model, LM) and here and importlib.util.find_spec("triton") is not None:
             from heedful.decode.engines.recorded_stepper import RecordedStepper
 
             stepper = RecordedStepper(model, cache_dtype=cache_dtype)

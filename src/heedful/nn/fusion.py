@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from heedful.nn.operators import MAX_PRODUCTS, Newest, Norm, Operators, Product
 
 R = TypeVar("R")
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 MAX_COLUMNS = 4096  # of a row that a product can normalise on its way
 
 
@@ -82,6 +83,16 @@ DESCRIPTIONS = {
 }  # fmt: skip
 
 
+def is_plain(weight: Tensor) -> bool:
+    """Whether a tensor is what its memory holds, in a type that kernels read: no subclass of its own."""
+    return type(weight) in (Tensor, nn.Parameter) and weight.dtype in FLOATS
+
+
+def writes_in_place(name: str) -> bool:
+    """Whether a function of this name writes over a tensor: add_, __iadd__, __setitem__."""
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
+
+
 def run(function: Callable[..., R], *args: Any) -> R:
     """Call a function whose tensors are all computed, and which is not looked into."""
     with torch._C.DisableTorchFunction():
@@ -107,8 +118,7 @@ class FusedOperators(TorchFunctionMode):
         if found is not None:
             return found
         self.finish_append()
-        name = getattr(func, "__name__", "")
-        if name.endswith("_") and not name.endswith("__"):
+        if writes_in_place(getattr(func, "__name__", "")):
             self.flush()  # what is written over may be what a product reads
         args, kwargs = tree_map(self.compute, (args, kwargs))
         return func(*args, **kwargs)
@@ -136,7 +146,9 @@ class FusedOperators(TorchFunctionMode):
         return None
 
     def defer_product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        if x.numel() != weight.shape[1] or x.dtype != weight.dtype or not weight.is_contiguous():
+        if not (is_plain(weight) and weight.is_contiguous() and (bias is None or is_plain(bias))):
+            return None
+        if x.numel() != weight.shape[1] or x.dtype != weight.dtype:
             return None
         norm = x.node if isinstance(x, Deferred) and isinstance(x.node, NormNode) else None
         if norm is not None and (norm.value is not None or weight.shape[1] > MAX_COLUMNS):
@@ -161,7 +173,9 @@ class FusedOperators(TorchFunctionMode):
         bias: Tensor | None = None,
         eps: float = 1e-5,
     ) -> Tensor | None:
-        if weight is None or weight.dim() != 1 or x.numel() != weight.numel() or x.dtype != weight.dtype:
+        if weight is None or not is_plain(weight) or weight.dim() != 1:
+            return None
+        if x.numel() != weight.numel() or x.dtype != weight.dtype:
             return None
         node = NormNode(x, Norm("layer", weight, bias, eps))
         return Deferred(x.shape, weight.dtype, x.device, node)

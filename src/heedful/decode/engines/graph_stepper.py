@@ -87,13 +87,14 @@ class Recording:
         """Record a step, unless it is or there is no device to record on."""
         if self.cursor.device.type != "cuda" or (count, feed) in self.replays:
             return
-        try:
-            self.replays[count, feed] = self.record(model, count, feed)
-        except Exception as error:  # a kernel that this device or this model cannot have
-            if self.operators is None:
-                raise
-            self.operators, self.operator_error = None, f"{type(error).__name__}: {error}"
-            self.replays[count, feed] = self.record(model, count, feed)
+        with torch.cuda.device(self.cursor.device):
+            try:
+                self.replays[count, feed] = self.record(model, count, feed)
+            except Exception as error:  # a kernel that this device or this model cannot have
+                if self.operators is None:
+                    raise
+                self.operators, self.operator_error = None, f"{type(error).__name__}: {error}"
+                self.replays[count, feed] = self.record(model, count, feed)
 
     def launch(self, model: LM | Seq2Seq, count: int, feed: bool) -> None:
         with step_operators(self.operators) as computed:
@@ -119,7 +120,7 @@ class Recording:
             for tensor, value in zip(changed, before, strict=True):
                 tensor.copy_(value)
         graph = torch.cuda.CUDAGraph()
-        with capture_graph(graph):
+        with capture_graph(graph, other_threads=True):
             self.launch(model, count, feed)
         return graph.replay
 
@@ -246,7 +247,8 @@ class GraphStepper(FastStepper):
 
     def take(self, rows: int, capacity: int, memory: int) -> None:
         """Copy the state into a recording of this size: the present one, one that waits, or a new one."""
-        how = (self.kernels, self.compiled)
+        double = any(p.dtype == torch.float64 for p in self.model.parameters())  # kernels add in float32
+        how = (self.kernels and not double, self.compiled)
         state, key = self.state, (rows, capacity, memory, how, model_fingerprint(self.model))
         with torch.inference_mode(False), torch.no_grad():
             found = self.recording

@@ -66,7 +66,7 @@ def record_graph(launch: Callable[[], None], device: torch.device) -> Callable[[
         launch()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with capture_graph(graph):
+    with capture_graph(graph, other_threads=True):
         launch()
     return graph.replay
 

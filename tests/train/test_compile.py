@@ -58,7 +58,7 @@ def longer(batch: Batch, times: int) -> Batch:
 
 
 def count_nodes(module: torch.nn.Module, *given: Any) -> int:
-    """How many operations a compiler sees of module(*given) and its gradients, which must be the plain ones."""
+    """Count the operations that a compiler sees of module(*given) and its gradients, which must be plain."""
     torch._dynamo.reset()
     counter = NodeCounter()
     compiled = torch.compile(

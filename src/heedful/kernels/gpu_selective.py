@@ -26,6 +26,7 @@ SPAN = 8  # positions between states that are kept for the gradient
 WIDTH = 32  # one warp
 TILE = 16  # chunks that the scan over chunks reads at a time
 REGISTERS = 168  # the most a thread of the gradient may hold: more programs run beside each other
+FEW_REGISTERS = 80  # the same for the ends of chunks, of which there are about as many as fit at once
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
@@ -333,7 +334,7 @@ def starts_of_chunks(
     forgets, nothing = keep is not None, sums
     chunk_ends[(triton.cdiv(D, 2 * WIDTH), chunks, rows)](
         x, delta, A, B, keep if forgets else nothing, ends, sums, T, D, N=N, CHUNK=CHUNK, BD=2 * WIDTH,
-        FORGETS=forgets, BACK=back, num_warps=1,
+        FORGETS=forgets, BACK=back, num_warps=1, maxnreg=FEW_REGISTERS,
     )  # fmt: skip
     chunk_starts[(triton.cdiv(D, 128), N, rows)](
         ends, sums, A, chunks_kept(keep, chunks) if forgets else nothing, first, starts, last,

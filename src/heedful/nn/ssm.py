@@ -198,7 +198,8 @@ class Mamba(Part):
         delta = F.softplus(to_float32(self.delta(low)))
         if ctx.valid_new is not None:
             delta = delta.masked_fill(~ctx.valid_new[..., None], 0.0)
-        u = u if autocasts(u) else to_float32(u)  # what is read may be narrow, what is remembered not
+        # Under autocast what is read is narrow; what is remembered never is.
+        u, delta = (u, delta.to(u.dtype)) if autocasts(u) else (to_float32(u), delta)
         v = None if ctx.watch is None else ctx.see("v", u.transpose(1, 2)[..., None])  # (B, F, T, 1)
         delta, B, C = ctx.see("delta", delta), ctx.see("B", to_float32(B)), ctx.see("C", to_float32(C))
         if v is None:
@@ -217,7 +218,7 @@ class Mamba(Part):
     def _states(
         self, u: Tensor, delta: Tensor, B: Tensor, C: Tensor, ctx: Context, state: PartState | None
     ) -> Tensor:
-        A, keep = self._A(), None if ctx.fresh is None else (~ctx.fresh).to(delta.dtype)
+        A, keep = self._A(), None if ctx.fresh is None else (~ctx.fresh).to(B.dtype)
         held = state.get("h") if isinstance(state, RecurrentState) else None
         h = A.new_zeros(len(u), *A.shape) if held is None else held
         if ctx.watches("h"):

@@ -276,6 +276,7 @@ def test_watches_add_up_to_one_that_edits_in_order_and_records_for_each() -> Non
     with pytest.raises(InputError, match="nothing here is called"):
         model(tokens, watch=Watch("blocks.0.nothing") + add)
     three = Watch("embed.token") + both
+    assert torch.equal(double[name], 2 * plain[name] + 1)
     model(tokens, watch=three)
     assert len(three) == 3
     both.clear()

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import heedful
 from heedful import Watch
 from heedful.errors import InputError
 from heedful.models.base import Model
+from heedful.nn.block import Block, ParallelBlock
 from heedful.nn.context import Part
-from tests.properties.tiny import ALL, GENERATORS, ids, module_at, patterns_of, run, source_ids, tiny
+from heedful.nn.disentangled import ConvBlock
+from tests.properties.tiny import (
+    ALL,
+    GENERATORS,
+    ids,
+    module_at,
+    patterns_of,
+    run,
+    shape_of,
+    source_ids,
+    tiny,
+)
 from tests.refusal import refused
 
 
@@ -164,3 +180,108 @@ def test_a_name_that_was_not_watched_is_an_error_with_the_nearest() -> None:
     run(model, ids(model, 1, 4), watch=watch)
     with pytest.raises(InputError, match="was recorded"):
         watch["blocks.0.attn.patern"]
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
+def test_the_names_of_a_model_are_those_that_a_pass_shows_with_their_shapes(family: str) -> None:
+    model, watch = tiny(family), Watch("*")
+    names = model.names()
+    run(model, ids(model, 2, 7), watch=watch)
+    assert list(names) == list(watch)
+    sizes = {"B": 2, "T": 7, "S": 6}
+    for name, shape in names.items():
+        assert tuple(sizes.get(n, n) for n in shape) == watch[name].shape, name  # type: ignore[call-overload]
+    assert model.names(batch=3, length=5)["head.logits"][:2] == (3, 5)
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
+def test_a_block_shows_what_each_of_its_parts_adds_and_the_sums_between(family: str) -> None:
+    model, watch = tiny(family), Watch("*")
+    run(model, ids(model, 2, 7), watch=watch)
+    for path in {name.rpartition(".")[0] for name in watch}:
+        block = module_at(model, path) if path[-1].isdigit() else None
+        if not isinstance(block, Block | ParallelBlock) or isinstance(block, ConvBlock):
+            continue
+        x = watch[f"{path}.input"]
+        for name in block.names:
+            x = x + watch[f"{path}.{name}.output"]
+            if isinstance(block, Block) and block.order == "post":
+                assert (x - watch[f"{path}.{name}_norm.input"]).abs().max() <= 1e-6, path
+                x = watch[f"{path}.{name}_norm.output"]
+            if isinstance(block, Block) and name != block.names[-1]:
+                assert torch.equal(x, watch[f"{path}.after_{name}"]), path
+        assert (x - watch[f"{path}.output"]).abs().max() <= 1e-6, path
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
+def test_edits_of_everything_that_change_nothing_leave_the_logits_alone(family: str) -> None:
+    model = tiny(family)
+    tokens = ids(model, 2, 5)
+    edited = run(model, tokens, watch=Watch(edit={name: lambda x: x for name in model.names()}))
+    assert (edited - run(model, tokens)).abs().max() <= 2e-5
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek-v3", "mamba", "gla"])
+@torch.no_grad()
+def test_each_value_alone_can_be_recorded_and_edited_without_a_change(family: str) -> None:
+    model = tiny(family)
+    tokens = ids(model, 2, 5)
+    plain = run(model, tokens)
+    for name in (n for n in model.names() if not n.startswith("blocks.0")):
+        recorded = run(model, tokens, watch=Watch(name))
+        edited = run(model, tokens, watch=Watch(edit={name: lambda x: x}))
+        assert (recorded - plain).abs().max() <= 1e-5, name
+        assert (edited - plain).abs().max() <= 1e-5, name
+
+
+@pytest.mark.parametrize("family", ALL)
+@torch.no_grad()
+def test_unwatched_nothing_is_shown_and_no_path_is_made(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shown = tiny(family), list[str]()
+    monkeypatch.setattr(Watch, "show", lambda self, name, value, axes: shown.append(name) or value)
+    monkeypatch.setattr("heedful.nn.context.replace", lambda *a, **k: pytest.fail("a context was copied"))
+    run(model, ids(model, 2, 5))
+    assert not shown
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "deepseek-v3", "mamba", "t5"])
+@torch.no_grad()
+def test_unwatched_a_pass_computes_nothing_for_a_watch(family: str) -> None:
+    """What only a watch asks for, such as the scale of a norm or an expert's output, is not computed."""
+    model = tiny(family)
+    tokens = ids(model, 2, 5)
+
+    def operations(watch: Watch | None) -> int:
+        with OperationCounter() as counter:
+            run(model, tokens, watch=watch)
+        return counter.count
+
+    assert operations(None) <= operations(Watch("head.logits")) < operations(Watch("*"))
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations of torch."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", GENERATORS)
+@torch.no_grad()
+def test_a_watched_generation_writes_the_same_text_and_shows_every_position(family: str) -> None:
+    model, watch = tiny(family), Watch("*.output", "head.logits")
+    prompts = [[5, 6, 7], [8, 9, 10, 11, 12]]
+    plain = heedful.generate(model, prompts, max_tokens=6, eos=())
+    assert heedful.generate(model, prompts, max_tokens=6, eos=(), watch=watch) == plain
+    read = (
+        6 if shape_of(family) == "seq2seq" else 5 + 5
+    )  # the prompt, or the start token; the last is not read
+    assert watch["head.logits"].shape[:2] == (2, read)
+    last = watch["head.logits"][:, -6:].argmax(-1)
+    assert last.tolist() == plain

@@ -274,6 +274,9 @@ class Watch:
     def __add__(self, other: Watch) -> Watch:
         return CombinedWatch(*self.members, *other.members) if isinstance(other, Watch) else NotImplemented
 
+    def __bool__(self) -> bool:
+        return True  # though nothing may be recorded yet
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.values)
 
@@ -291,8 +294,9 @@ class CombinedWatch(Watch):
     """
 
     def __init__(self, *members: Watch) -> None:
-        self._members = members
+        self._members: tuple[Watch, ...] = ()  # what they have recorded stays
         super().__init__(*dict.fromkeys(name for member in members for name in member.names))
+        self._members = members
         self.edit = {name: fn for member in members for name, fn in member.edit.items()}
 
     def clear(self) -> None:

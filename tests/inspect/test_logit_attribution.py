@@ -85,9 +85,7 @@ def test_a_share_is_what_the_frozen_model_loses_without_the_part() -> None:
     def without(x: Tensor) -> Tensor:
         return x - wrote
 
-    held = Watch(
-        edit={"blocks.norm.input": without, "blocks.norm.scale": lambda _: seen["blocks.norm.scale"]}
-    )
+    held = Watch(edit={"blocks.1.output": without, "blocks.norm.scale": lambda _: seen["blocks.norm.scale"]})
     plain, less = text.run(model)[0, -1], text.run(model, held)[0, -1]
     lost = float((plain[7] - plain[9]) - (less[7] - less[9]))
     assert float(found.heads["blocks.0.attn"][2]) == pytest.approx(lost, abs=1e-5)

@@ -93,9 +93,7 @@ class InterventionRunner:
         """The layer to begin with: the one that computes the value, if what it is given is known."""
         top, _, rest = change.name.partition(".")
         word = rest.partition(".")[0]
-        if top != self.where:
-            return 0
-        layer = int(word) if word.isdigit() else len(self.stack) - 1  # the last norm
+        layer = int(word) if top == self.where and word.isdigit() else 0
         return 0 if self.entries[layer] is None else layer
 
     def _run_batch(self, batch: Sequence[Intervention]) -> Tensor:

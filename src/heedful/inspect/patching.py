@@ -114,9 +114,7 @@ def activation_patching(
     each = not heads if by_position is None else by_position
     patches = list(all_patches(clean_values, names, heads=heads, by_position=each))
     run = [i for i, one in enumerate(patches) if _differs(clean_values, corrupt_values, one)]
-    changes = [
-        Intervention(patches[i].name, patches[i].position, _put(clean_values, patches[i])) for i in run
-    ]
+    change = lambda one: Intervention(one.name, one.position, _put(clean_values, one))
     found = torch.zeros(len(patches), dtype=torch.float64)
     skipped = len(patches) - len(run)
     counted = None if report is None else lambda done, count: report(done + skipped, count + skipped)

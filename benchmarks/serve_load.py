@@ -2,7 +2,7 @@
 
     python benchmarks/serve_load.py                           the bundled GPT, 1 and 64 streams, in turns
     python benchmarks/serve_load.py --model smollm2-135m-instruct --streams 1,8 --max-tokens 64
-    python benchmarks/serve_load.py --peer                    beside `transformers serve`, same folder
+    python benchmarks/serve_load.py --peer plain --streams 8  beside `transformers serve`, which wants accelerate
 
 It starts `heed serve` (and the peer) on free ports of 127.0.0.1, asks each in turns of --seconds, checks
 every text against the one that its prompt gets alone, and stops what it started. Clients and servers share
@@ -21,6 +21,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -176,14 +177,39 @@ def start_heed(model: str) -> Target:
     return Target("heed serve", port, name, process)
 
 
-def start_peer(model: str) -> Target:
-    """`transformers serve` with continuous batching; the folder must be one that it can load."""
+def save_float32(model: str, folder: str) -> str:
+    """Write a copy in float32, without quantised layers, which both servers can load."""
+    import torch
+
+    import heedful
+    from heedful.loading import assemble
+    from heedful.nn.quantised import Int8Embedding, Quantised
+
+    given = heedful.load(model)
+    plain = assemble(given.family, given.config).float()
+    weights = dict(given.named_parameters())
+    with torch.no_grad():
+        for name, module in given.named_modules():
+            if isinstance(module, Quantised):
+                weights[f"{name}.weight"] = module.dequantise(torch.float32)
+            elif isinstance(module, Int8Embedding):
+                weights[f"{name}.weight"] = module(torch.arange(module.num_embeddings))
+        for name, parameter in plain.named_parameters():
+            parameter.copy_(weights[name])
+    plain.tokenizer = given.tokenizer
+    plain.hf_config = {key: value for key, value in given.hf_config.items() if key != "quantization"}
+    heedful.save(plain, folder)
+    return folder
+
+
+def start_peer(model: str, how: str) -> Target:
+    """`transformers serve`, as it is or with its continuous batching; the folder must be one it can load."""
     port = free_port()
-    command = [str(Path(sys.executable).parent / "transformers"), "serve", "--continuous-batching",
-               "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
+    command = [str(Path(sys.executable).parent / "transformers"), "serve", "--host", "127.0.0.1",
+               "--port", str(port), *(["--continuous-batching"] if how == "batching" else [])]  # fmt: skip
     process = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     wait_ready(port, process)
-    return Target("transformers serve", port, str(Path(model).resolve()), process)
+    return Target(f"transformers {how}", port, str(Path(model).resolve()), process)
 
 
 def main() -> None:
@@ -194,17 +220,19 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--chat", action="store_true", help="ask for chat answers")
-    parser.add_argument("--peer", action="store_true", help="measure transformers serve in the same run")
-    parser.add_argument("--peer-model", help="the folder that the peer loads, if it is another")
+    parser.add_argument("--peer", choices=["plain", "batching"], help="measure transformers serve as well")
     asked = parser.parse_args()
-    targets = [start_heed(asked.model)]
-    try:
-        if asked.peer:
-            targets.append(start_peer(asked.peer_model or asked.model))
-        measure(targets, [int(n) for n in asked.streams.split(",")], asked)
-    finally:
-        for target in targets:
-            target.stop()
+    targets: list[Target] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            if asked.peer:
+                asked.model = save_float32(asked.model, f"{folder}/model")
+                targets.append(start_peer(asked.model, asked.peer))
+            targets.insert(0, start_heed(asked.model))
+            measure(targets, [int(n) for n in asked.streams.split(",")], asked)
+        finally:
+            for target in targets:
+                target.stop()
 
 
 def measure(targets: list[Target], counts: list[int], asked: argparse.Namespace) -> None:

@@ -54,6 +54,9 @@ def figures(tmp: Path) -> dict[str, Figure]:
         "embeddings": view.embeddings(model, count=20),
         "training": view.training(run),
         "surprisal": view.surprisal(model, IDS),
+        "head_catalogue": view.head_catalogue(model, [IDS, IDS[::-1]], repeats=2),
+        "find_heads": view.find_heads(model, IDS, "11", "9"),
+        "steering": view.steering(model, IDS, "blocks.0.output", torch.ones(model.config.dim), 2.0),
         "anything": Figure("anything", "Panels", {}, {"panels": [
             panels.table("words", [["a", 1.5], ["b<", 2.0]], ["x", "y"], ["best", "p"], axes=("place", "")),
             panels.lines("two", [[1.0, 2.0, 4.0], [3.0, 2.0, 1.0]], ["a", "b"], [0, 1, 2], axes=("y", "x")),

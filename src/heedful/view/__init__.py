@@ -8,6 +8,9 @@
     view.positions(model)                           how the model knows where a token stands
     view.embeddings(model, count=500)               a map of the token vectors, neighbours in the full space
     view.surprisal(model, "The cat sat")            how surprised the model is by each token
+    view.head_catalogue(model, texts)               what heads look at, over many texts
+    view.find_heads(model, text, "it", "cat")       which heads look from one token at another
+    view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
     view.training("runs/gpt2")                      the curves of a run
     view.attention(tokens=[…], pattern=weights)     any weights you have
 
@@ -18,6 +21,8 @@ from __future__ import annotations
 
 from heedful.view.attention_figures import attention, heads
 from heedful.view.beams import beams
+from heedful.view.catalogue_figures import find_heads, head_catalogue
+from heedful.view.direction_figures import steering
 from heedful.view.figure import Figure
 from heedful.view.position_figures import positions
 from heedful.view.value_figures import embeddings, next_token, steps, surprisal, training
@@ -27,9 +32,12 @@ __all__ = [
     "attention",
     "beams",
     "embeddings",
+    "find_heads",
+    "head_catalogue",
     "heads",
     "next_token",
     "positions",
+    "steering",
     "steps",
     "surprisal",
     "training",

@@ -64,6 +64,6 @@ class Embedding(nn.Module):
             x = show_norm(self.norm, x, ctx.at("norm"))
         if self.project is not None:
             x = self.project(x)
-        if torch.is_autocast_enabled(x.device.type):  # the residual stream too is kept in the lower precision
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # the residual stream too is narrow
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return ctx.see("output", F.dropout(x, self.dropout, self.training))

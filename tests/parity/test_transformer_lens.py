@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import heedful
 from heedful import Watch
-from tests.parity.cases import find_case
-from tests.parity.harness import publish
+from tests.parity.lens_bridge import load_both
 
 pytest.importorskip("transformer_lens", reason="transformer_lens is not installed")
 
@@ -61,20 +59,11 @@ ALIASES = ("embed.output",)  # the sum, which is their first resid_pre
 @pytest.mark.parametrize("id", TABLE)
 @torch.no_grad()
 def test_every_value_is_that_of_transformer_lens(id: str, tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformers import PreTrainedTokenizerFast
-
-    reference = publish(find_case(id), tmp_path).reference
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(99)}, unk_token="w0"))
-    special = {"unk_token": "w0", "pad_token": "w0", "bos_token": "w1", "eos_token": "w2"}
-    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(tmp_path)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    bridge = TransformerBridge.boot_transformers(str(tmp_path), hf_model=reference, tokenizer=tokenizer)
+    loaded, bridge = load_both(id, tmp_path)
     tokens = torch.randint(5, 99, (2, 9), generator=torch.Generator().manual_seed(1))
     _, cache = bridge.run_with_cache(tokens)
-    model, watch = heedful.load(tmp_path), Watch("*")
-    model(tokens, watch=watch)
+    watch = Watch("*")
+    loaded(tokens, watch=watch)
     pairs = {
         ours.replace("*", layer): theirs.replace("*", layer)
         for ours, theirs in TABLE[id].items()

@@ -100,7 +100,7 @@ class NodeTable:
         return [_find(name, known) for name in ([names] if isinstance(names, str) else names)]
 
     def find_reads(self, names: Sequence[str] | str | None) -> list[Node]:
-        """Return the reads of these names: all parts and the logits by default; "q", "k", "v" of every head."""
+        """Return the reads of these names: all parts and the logits by default; "q", "k", "v" of heads."""
         if names is None:
             return list(self.reads)
         if names in PROJECTIONS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -272,8 +272,7 @@ def test_adapters_learn_on_the_device_and_come_back(files: Files, tmp_path: Path
         torch.testing.assert_close(load_adapter(base, tmp_path).to(DEVICE).eval()(tokens), wanted)
 
 
-@pytest.mark.parametrize("forgets", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("dtype", "forgets"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
 @pytest.mark.parametrize("length", [1, 40, 64, 150])
 def test_the_selective_scan_and_its_gradients_are_the_definition(
     length: int, dtype: torch.dtype, forgets: bool
@@ -314,42 +313,33 @@ def test_chunks_of_linear_attention_and_their_gradients_are_the_definition(lengt
         torch.testing.assert_close(fast, slow, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("float8", [False, True])
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_family_trains_in_half_precision_recorded(family: str, float8: bool, files: Files) -> None:
-    """With float8 where there is any: products whose sizes are multiples of 16."""
-    if float8 and (not CUDA or torch.cuda.get_device_capability() < (8, 9)):
-        pytest.skip("no GPU with float8")
-    purpose = FAMILIES[family].objective
-    settings: dict[str, Any] = {f: 0.0 for f in FAMILIES[family].tiny.known() if "dropout" in f}
-    plain = trained(toys.tiny(family, **settings), purpose, files, batch=16, steps=6)[0]
-    narrow = trained(
-        toys.tiny(family, **settings),
-        purpose,
-        files,
-        batch=16,
-        steps=6,
-        dtype="bfloat16",
-        graph=True,
-        float8=float8,
-    )[0]
-    assert narrow == pytest.approx(plain, rel=0.1)
+def some(*families: str, among: Iterable[str]) -> list[Any]:
+    """These families, and the others as slow tests."""
+    return [n if n in families else pytest.param(n, marks=pytest.mark.slow) for n in sorted(among)]
 
 
-@pytest.mark.parametrize("family", ["mamba", "gla", "linear", "s4", "lstm", "deepseek-v3"])
+@pytest.mark.parametrize("family", some("mamba", "gla", "deepseek-v3", among=FAMILIES))
+def test_every_family_trains_in_half_precision_recorded(family: str, files: Files) -> None:
+    """Then with float8 where there is any: products whose sizes are multiples of 16."""
+    purpose, known = FAMILIES[family].objective, FAMILIES[family].tiny.known()
+    own = lambda: toys.tiny(family, **{f: 0.0 for f in known if "dropout" in f})
+    usual: dict[str, Any] = {"batch": 16, "steps": 6}
+    plain = trained(own(), purpose, files, **usual)[0]
+    float8 = CUDA and torch.cuda.get_device_capability() >= (8, 9)
+    for narrow in ({}, {"float8": True}) if float8 else ({},):
+        losses = trained(own(), purpose, files, **usual, dtype="bfloat16", graph=True, **narrow)[0]
+        assert losses == pytest.approx(plain, rel=0.1)
+
+
+KINDS = ("mamba", "gla", "linear", "s4", "lstm", "deepseek-v3")
+
+
+@pytest.mark.parametrize("family", some("mamba", among=KINDS))
 def test_families_of_all_kinds_train_compiled_and_recorded(family: str, files: Files) -> None:
     if DEVICE == "cpu":
         pytest.skip("compiling for a CPU takes minutes; tests/train/test_compile.py does it")
     torch._dynamo.reset()
-    settings: dict[str, Any] = {f: 0.0 for f in FAMILIES[family].tiny.known() if "dropout" in f}
-    plain = trained(toys.tiny(family, **settings), "next_token", files, steps=6)[0]
-    fast = trained(
-        toys.tiny(family, **settings),
-        "next_token",
-        files,
-        steps=6,
-        dtype="bfloat16",
-        compile=True,
-        graph=True,
-    )[0]
-    assert fast == pytest.approx(plain, rel=0.1)
+    own = lambda: toys.tiny(family, **{f: 0.0 for f in FAMILIES[family].tiny.known() if "dropout" in f})
+    plain = trained(own(), "next_token", files, steps=6)[0]
+    fast: dict[str, Any] = {"dtype": "bfloat16", "compile": True, "graph": True}
+    assert trained(own(), "next_token", files, steps=6, **fast)[0] == pytest.approx(plain, rel=0.1)

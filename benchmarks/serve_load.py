@@ -2,7 +2,7 @@
 
     python benchmarks/serve_load.py                           the bundled GPT, 1 and 64 streams, in turns
     python benchmarks/serve_load.py --model smollm2-135m-instruct --streams 1,8 --max-tokens 64
-    python benchmarks/serve_load.py --peer plain --streams 8  beside `transformers serve`, which wants accelerate
+    python benchmarks/serve_load.py --peer plain --streams 8  beside `transformers serve`, with accelerate
 
 It starts `heed serve` (and the peer) on free ports of 127.0.0.1, asks each in turns of --seconds, checks
 every text against the one that its prompt gets alone, and stops what it started. Clients and servers share

@@ -15,7 +15,9 @@ from torch import Tensor
 from heedful.decode.engines.graph_stepper import MIN_MEMORY, Recording, rounded_capacity
 from heedful.decode.engines.static_state import StaticState
 from heedful.decode.slots import EagerSlots, Slot, kv_parts
-from heedful.models.base import LM, Seq2Seq, evaluation_mode
+from heedful.models.base import LM, Seq2Seq, State, evaluation_mode
+
+CAPACITY_STEP = 256  # of positions on a GPU
 
 
 class StaticSlots(EagerSlots):
@@ -77,13 +79,18 @@ class StaticSlots(EagerSlots):
         place = self.seats.index(None)
         self.recording.static.write_row(place, slot.state)
         self.seats[place] = slot
+        if slot.reusable < self.chunk:  # no other text will begin with it
+            slot.state, slot.reusable = State(None), 0
 
     def grow(self, slot: Slot, capacity: int, memory: int) -> None:
         """Make a larger static state, and copy into it the texts that have a seat."""
         old = None if self.recording is None else self.recording.static
         if old is not None:
             capacity, memory = max(capacity, old.capacity), max(memory, old.memory_capacity)
-        capacity = rounded_capacity(capacity)
+        if self.model.device.type == "cuda":  # a step reads all of it
+            capacity = -(-capacity // CAPACITY_STEP) * CAPACITY_STEP
+        else:
+            capacity = rounded_capacity(capacity)
         memory = rounded_capacity(memory, MIN_MEMORY) if memory else 0
         self.recording = None  # its memory is free for the new one, unless texts stand in it
         with torch.inference_mode(False), torch.no_grad():

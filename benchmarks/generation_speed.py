@@ -1,13 +1,14 @@
 """Tokens per second of `generate(model, …)` as a user writes it, of models of all kinds, beside transformers.
 
     python benchmarks/generation_speed.py                                   all of it, some minutes on one GPU
-    python benchmarks/generation_speed.py --only t5,mamba --no-peers        some of it
+    python benchmarks/generation_speed.py --only t5-base,lstm --no-peers        some of it
     python benchmarks/generation_speed.py --tiny --device cpu               a dry run
 
 Random weights, bfloat16, a prompt (or source) of 32 tokens, 256 written; a rate counts the whole call, the
 prompt's reading included, and is the best of three. "first" is what the first call takes more than a plain
-one. "plain" is `generate(model, fast=False)`, "graph" the model's own parts recorded, "operators" that with
-the kernels of nn/operators.py, "default" what `generate(model)` chooses. The last line is JSON.
+one, "warm s" the longest call until so much was written that a decoder's own kernels are used. "plain" is
+`generate(model, fast=False)`, "graph" the model's own parts recorded, "operators" that with the kernels of
+nn/operators.py, "default" what `generate(model)` chooses. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def ours(case: str, a: argparse.Namespace) -> None:
     known["prompt ms"] = round(1e3 * seconds(lambda: write(model, 1, fast=False)), 1)
     known["plain"] = round(rows * few / plain, 1)
     known["first +s"] = round(seconds(lambda: write(model, few)) - plain, 2)
-    while TOKENS_ASKED.get(model, 0) <= MIN_TOKENS_MERGED and not a.tiny and rows == 1:
+    while a.device == "cuda" and rows == 1 and TOKENS_ASKED.get(model, 0) <= MIN_TOKENS_MERGED:
         known["warm s"] = max(known.get("warm s", 0.0), round(seconds(lambda: write(model, tokens)), 2))
     known["default"] = rate(lambda: write(model, tokens), tokens)
     known["stepper"] = type(choose_stepper(model, rows, tokens)).__name__

@@ -148,7 +148,7 @@ def head_scores(
         path = name.removesuffix(".pattern")
         side = key_side(path, part_at(model, path), has_target=seen.input.target is not None)
         marks = torch.tensor([token in special for token in cast(Tensor, ids[side])[0].tolist()])
-        found = pattern_scores(name, pattern.values, ordered=not pattern.cross, marks=marks)
+        found = pattern_scores(name, pattern.values, same_tokens=not pattern.cross, marks=marks)
         more = repeated.get(name)
         out += [
             score if more is None else replace(score, induction=float(more[score.head])) for score in found
@@ -157,7 +157,7 @@ def head_scores(
 
 
 def pattern_scores(
-    name: str, pattern: Tensor, *, ordered: bool, marks: Tensor | None = None
+    name: str, pattern: Tensor, *, same_tokens: bool, marks: Tensor | None = None
 ) -> list[HeadScore]:
     """Scores of the heads of one pattern (H, T, S) from its weights alone.
 
@@ -166,10 +166,10 @@ def pattern_scores(
     p = shares(pattern).cpu()
     T, S = p.shape[-2:]
     found: dict[str, Tensor] = {"entropy": torch.special.entr(p).sum(-1).mean(-1) / math.log(2)}
-    if ordered:
+    if same_tokens:
         found["distance"] = (p * (torch.arange(T)[:, None] - torch.arange(S)).abs()).sum(-1).mean(-1)
         found["diagonal"] = p.diagonal(0, -2, -1).mean(-1)
-    if ordered and S > 1:
+    if same_tokens and S > 1:
         found |= {"previous": p.diagonal(-1, -2, -1).mean(-1), "first": p[:, 1:, 0].mean(-1)}
     if marks is not None:
         found["special"] = p[..., marks].sum(-1).mean(-1)
@@ -225,6 +225,17 @@ def rollout(model: Model, text: Text | Input, target: Text | None = None, *, sid
     (Abnar and Zuidema 2020, eq. 1.) `side` is a stack: encoder, decoder, blocks; the last by
     default. It follows attention alone: what values, matrices and feed-forward layers do is not in it.
     """
+    layers = mixed_layers(model, text, side, target)
+    out = torch.eye(layers[0].shape[-1], dtype=torch.float64, device=layers[0].device)
+    for layer in layers:
+        out = layer @ out
+    return out
+
+
+def mixed_layers(
+    model: Model, text: Text | Input, side: str = "", target: Text | None = None
+) -> list[Tensor]:
+    """Return ½ mean_h pattern + ½ I of every layer of a stack, rows summing to 1, in float64."""
     seen = attention(model, text, target)
     stacks = list(dict.fromkeys(name.split(".")[0] for name in seen.patterns))
     if not stacks:
@@ -234,10 +245,7 @@ def rollout(model: Model, text: Text | Input, target: Text | None = None, *, sid
     if not layers:
         raise InputError(f"{side!r} has no attention over itself", hint=f"choose among {', '.join(stacks)}")
     if any(p.kind != "softmax" for p in layers):
-        raise InputError("rollout needs rows that sum to 1", hint="this model's patterns are signed")
+        raise InputError("this needs rows that sum to 1", hint="this model's patterns are signed")
     eye = torch.eye(layers[0].values.shape[-1], dtype=torch.float64, device=layers[0].values.device)
-    out = eye
-    for layer in layers:
-        mixed = layer.values.double().mean(0) / 2 + eye / 2
-        out = mixed / mixed.sum(-1, keepdim=True) @ out
-    return out
+    mixed = [layer.values.double().mean(0) / 2 + eye / 2 for layer in layers]
+    return [layer / layer.sum(-1, keepdim=True) for layer in mixed]

@@ -97,7 +97,7 @@ def explain_values(values: Mapping[str, Any]) -> Derivation:
         sheet = Sheet()
         for part in values["parts"]:
             sheet.section(explain_values(part))
-        return sheet.done(str(values.get("title", "")), _note(values))
+        return sheet.finish(str(values.get("title", "")), _note(values))
     topic = str(values.get("topic"))
     if topic not in TOPICS:
         raise InputError(f"topic={topic!r} is unknown", hint=f"choose {', '.join(TOPICS)}")
@@ -170,7 +170,7 @@ def _attention(values: Mapping[str, Any]) -> Derivation:
         keep = np.arange(len(K)) <= at if mask == "causal" else None
         row = topics.attention_row(Q[at], K, V, query=names[at], keys=keys, scale=scale, keep=keep)
         sheet.section(row)
-    return sheet.done("attention")
+    return sheet.finish("attention")
 
 
 def _positions(values: Mapping[str, Any]) -> Derivation:

@@ -62,7 +62,7 @@ class Subject:
     token: int | str
 
     @cached_property
-    def seen(self) -> Watch:
+    def watch(self) -> Watch:
         """Everything the model computes on the way, watched once."""
         watch = Watch("*")
         with torch.no_grad():
@@ -75,7 +75,7 @@ class Subject:
         has_target = self.given.target is not None
         side = row_side(self.path, part_at(self.model, self.path), has_target=has_target) if self.path else ""
         if side == "written":
-            return written_names(self.model, self.given, self.seen.values.get("head.logits"))
+            return written_names(self.model, self.given, self.watch.values.get("head.logits"))
         return self.given.tokens if side == "tokens" else self.given.names
 
     @property
@@ -83,7 +83,7 @@ class Subject:
         return position_of(self.names, self.token)
 
     def value(self, word: str, path: str | None = None) -> Tensor:
-        return self.seen[f"{self.path if path is None else path}.{word}"][0]
+        return self.watch[f"{self.path if path is None else path}.{word}"][0]
 
     def first(self, *kinds: type[nn.Module]) -> str:
         """The path given, or that of the first part of one of these kinds."""
@@ -93,7 +93,7 @@ class Subject:
                 wanted = " or ".join(k.__name__ for k in kinds)
                 raise InputError(f"{self.path} is a {type(part).__name__}", hint=f"this needs {wanted}")
             return self.path
-        for name in self.seen:
+        for name in self.watch:
             path = name.rpartition(".")[0]
             try:
                 part = part_at(self.model, path)
@@ -107,16 +107,18 @@ class Subject:
     def within(self, path: str, head: int, token: int | None = None) -> Subject:
         """The same pass, another part; `token` is the position where a name would mean another row there."""
         other = replace(self, path=path, head=head, token=self.token if token is None else token)
-        other.__dict__["seen"] = self.seen
+        other.__dict__["watch"] = self.watch
         return other
 
 
-def check_lines(worked: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = "") -> Derivation:
+def check_lines(
+    derivation: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = ""
+) -> Derivation:
     """Compare lines of a calculation, by their labels, with what the model computed."""
-    sheet = Sheet(list(worked.lines))
+    sheet = Sheet(list(derivation.lines))
     for label, value in theirs.items():
-        sheet.compare(label, worked[label], value)
-    return sheet.done(title or worked.title, note or worked.note)
+        sheet.compare(label, derivation[label], value)
+    return sheet.finish(title or derivation.title, note or derivation.note)
 
 
 def find_part(subject: Subject, *kinds: type[nn.Module]) -> Subject:
@@ -154,10 +156,10 @@ def head_row(s: Subject) -> Derivation:
 def shared_bias(s: Subject, part: Attention) -> Array | None:
     """What the stack adds to the scores of this head and token, if it does."""
     name = f"{s.path.partition('.')[0]}.bias"
-    if name not in s.seen:
+    if name not in s.watch:
         return None
     head = part.kept[s.head] if isinstance(part, KeptHeads) else s.head
-    bias = s.seen[name][0]
+    bias = s.watch[name][0]
     return array(bias[head if len(bias) > 1 else 0, s.at])
 
 
@@ -229,7 +231,7 @@ def block(subject: Subject) -> Derivation:
     this, sheet = cast(Any, part_at(s.model, s.path)), Sheet()
     if type(this) not in (Block, ParallelBlock):
         raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in a way of its own")
-    x = sheet.given("input", "x", array(s.value("input")[s.at]))
+    x = sheet.add_given("input", "x", array(s.value("input")[s.at]))
     if isinstance(this, ParallelBlock):
         n = _norm_section(sheet, "norm", x, this.norm)
         outs = [_part(sheet, s, name, n) for name in this.names]
@@ -245,13 +247,13 @@ def block(subject: Subject) -> Derivation:
                 x = _norm_section(sheet, f"{name}_norm", added, module)
     sheet.compare("block", x, s.value("output")[s.at])
     order = "parallel" if isinstance(this, ParallelBlock) else f"{this.order}-norm"
-    return sheet.done(f"{s.path}, {order}: the whole block for “{s.names[s.at]}”")
+    return sheet.finish(f"{s.path}, {order}: the whole block for “{s.names[s.at]}”")
 
 
 def _norm_section(sheet: Sheet, name: str, x: Array, module: nn.Module) -> Array:
     inner = Sheet()
     out = topics.norm_lines(inner, x, **norm_of(module))
-    sheet.section(inner.done(name))
+    sheet.section(inner.finish(name))
     return out
 
 
@@ -265,7 +267,7 @@ def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
         for row in rows:
             inner.section(row)
         joined = np.concatenate([row[f"output of {name}"] for row in rows])
-        inner.given("heads side by side", "concat_h", joined)
+        inner.add_given("heads side by side", "concat_h", joined)
         out = topics.linear_line(inner, "o", "W_O heads", joined, *parameters(part.o))
     elif isinstance(part, MLP | GatedMLP):
         out = _feed_forward(inner, part, x)
@@ -273,7 +275,7 @@ def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
         raise InputError(
             f"{path} is a {type(part).__name__}", hint="only plain attention and MLPs are written out"
         )
-    sheet.section(inner.done(path))
+    sheet.section(inner.finish(path))
     return out
 
 
@@ -297,19 +299,19 @@ def positions(subject: Subject) -> Derivation:
     table = model.tables["target" if subject.given.target is not None else "tokens"]
     place = table.position
     if isinstance(place, Sinusoidal | Learned):
-        name, at, vectors = subject.given.names, subject.at, subject.seen[f"{side}.position"][0]
-        token = array(subject.seen[f"{side}.token"][0, at]) * table.scale
+        name, at, vectors = subject.given.names, subject.at, subject.watch[f"{side}.position"][0]
+        token = array(subject.watch[f"{side}.token"][0, at]) * table.scale
         if isinstance(place, Sinusoidal):
             worked = topics.sinusoid(
                 [at], place.dim, base=place.base, layout=place.layout, add=token, tokens=[name[at]]
             )
             return check_lines(worked, {f"PE({at})": vectors[at]})
         sheet = Sheet()
-        row = sheet.given(f"row {at} of the table", "p_t", array(vectors[at]))
+        row = sheet.add_given(f"row {at} of the table", "p_t", array(vectors[at]))
         both = sheet.line(f"{name[at]} + p", "x + p", op("+", token, row))
         if table.types is None and table.norm is None and table.project is None:
-            sheet.compare("sum", both, subject.seen[f"{side}.output"][0, at])
-        return sheet.done("a learned position")
+            sheet.compare("sum", both, subject.watch[f"{side}.output"][0, at])
+        return sheet.finish("a learned position")
     return rotation(find_part(subject, Attention))
 
 
@@ -353,7 +355,7 @@ def lstm(subject: Subject) -> Derivation:
 
 def prediction(subject: Subject, temperature: float = 1.0, count: int = 8) -> Derivation:
     """The softmax over the likeliest words after the token, at a temperature."""
-    logits = subject.seen["head.logits"]
+    logits = subject.watch["head.logits"]
     if logits.dim() != 3:
         raise InputError("this head gives no logits for each token")
     best = logits[0, subject.at].topk(min(count, logits.shape[-1]))

@@ -82,7 +82,7 @@ class DrawnToken:
     u: float | None
     chances: dict[str, Tensor]
 
-    def kept(self, rule: str = "final") -> int:
+    def candidates(self, rule: str = "final") -> int:
         """Return how many tokens may still be drawn after a rule."""
         return int((self.chances[rule] > 0).sum())
 

@@ -56,7 +56,7 @@ class Style:
         numbers = None if line.operands is None else self.tree(line.operands)
         return line.label, line.formula, numbers, self.value(line.result)
 
-    def tree(self, tree: Tree, around: int = 0, first: bool = True) -> str:
+    def tree(self, tree: Tree, outer_strength: int = 0, first: bool = True) -> str:
         """An expression, with parentheses where the one around it binds more strongly."""
         if not isinstance(tree, Operation):
             shown = self.value(tree)
@@ -67,7 +67,7 @@ class Style:
         # What stands to the right of a minus or a stroke keeps its parentheses: a - (b - c).
         parts = [self.tree(a, mine + (i > 0), i == 0) for i, a in enumerate(tree.args)]
         shown = self.join(tree.name, parts)
-        return f"({shown})" if mine < around else shown
+        return f"({shown})" if mine < outer_strength else shown
 
 
 def render_text(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 0) -> str:

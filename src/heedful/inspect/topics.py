@@ -19,7 +19,7 @@ LARGE = 20.0  # a score whose exponential is no longer a number one reads
 def softmax_lines(sheet: Sheet, scores: Array, of: str) -> Array:
     """w_j = exp(s_j) / Σ exp(s); with the largest taken off first where exponentials would be huge."""
     if not np.isfinite(scores).any():
-        return sheet.given(f"weights of {of}", "every key is hidden: no weights", np.zeros_like(scores))
+        return sheet.add_given(f"weights of {of}", "every key is hidden: no weights", np.zeros_like(scores))
     top = scores.max()
     if top > LARGE:
         scores = sheet.line("shifted", "s − max s (changes no weight)", op("-", scores, top))
@@ -62,7 +62,7 @@ def attention_row(
     weights = softmax_lines(sheet, scores, query)
     if V is not None:
         sheet.line(f"output of {query}", "Σ w v", weighted_sum(weights, V))
-    return sheet.done(title or f"attention of “{query}”")
+    return sheet.finish(title or f"attention of “{query}”")
 
 
 def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = ()) -> Derivation:
@@ -70,13 +70,13 @@ def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = 
     if temperature <= 0:
         raise InputError(f"temperature={temperature} must be above 0", hint="near 0 the largest takes all")
     sheet = Sheet()
-    z = sheet.given("logits" + (f" of {' '.join(tokens)}" if tokens else ""), "z", logits)
+    z = sheet.add_given("logits" + (f" of {' '.join(tokens)}" if tokens else ""), "z", logits)
     if temperature != 1.0:
         z = sheet.line("cooled" if temperature < 1 else "heated", "z / T", op("/", z, temperature))
     weights = softmax_lines(sheet, z, "all")
     logs = np.log2(weights, where=weights > 0, out=np.zeros_like(weights))
     sheet.line("entropy", "−Σ w log₂ w, in bits", op("-", 0.0, op("·", weights, logs)))
-    return sheet.done(f"softmax at temperature {temperature:g}")
+    return sheet.finish(f"softmax at temperature {temperature:g}")
 
 
 def sinusoid(
@@ -92,12 +92,12 @@ def sinusoid(
             angle = op("/", t, op("^", base, op("/", 2 * i, dim)))
             name, formula = ("cos", "cos(t / base^(2i/d))") if cosine else ("sin", "sin(t / base^(2i/d))")
             entries[k] = part.line(f"PE({t},{k})", formula, op(name, angle))
-        vector = part.given(f"PE({t})", f"position {t}", entries)
+        vector = part.add_given(f"PE({t})", f"position {t}", entries)
         if add is not None:
             word = tokens[n] if n < len(tokens) else "x"
             part.line(f"{word} + PE({t})", "x + PE", op("+", np.asarray(add, dtype=float), vector))
-        sheet.section(part.done(f"position {t}"))
-    return sheet.done(f"positional encoding, d = {dim}, base {base:g}")
+        sheet.section(part.finish(f"position {t}"))
+    return sheet.finish(f"positional encoding, d = {dim}, base {base:g}")
 
 
 def norm_lines(
@@ -125,19 +125,19 @@ def norm_lines(
 def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more: Any) -> Derivation:
     """norm(x + sublayer(x))   (Vaswani et al. 2017 §3.1)"""
     sheet = Sheet()
-    x = sheet.given("x", "x", x)
+    x = sheet.add_given("x", "x", x)
     if residual is not None:
-        other = sheet.given("sub-layer", "f(x)", residual)
+        other = sheet.add_given("sub-layer", "f(x)", residual)
         x = sheet.line("added", "x + f(x)", op("+", x, other))
     norm_lines(sheet, x, **more)
-    return sheet.done(title or ("layer norm" if residual is None else "add & norm"))
+    return sheet.finish(title or ("layer norm" if residual is None else "add & norm"))
 
 
 def linear_line(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias: Array | None) -> Array:
     """W x + b; a matrix too large for a page is not written out, only what comes of it."""
     if weight.size > HUGE:
         said = f"{formula} ({weight.shape[0]} × {weight.shape[1]} numbers, not written out)"
-        return sheet.given(label, said, weight @ x if bias is None else weight @ x + bias)
+        return sheet.add_given(label, said, weight @ x if bias is None else weight @ x + bias)
     product = op("·", weight, x)
     return sheet.line(label, formula, product if bias is None else op("+", product, bias))
 
@@ -150,14 +150,14 @@ def rnn_steps(text: str, letters: Sequence[str], W: Array, U: Array, V: Array) -
     whole, h = Sheet(), np.zeros(len(U))
     for now, following in pairwise(text):
         sheet = Sheet()
-        x = sheet.given(f"letter {now}", "x_t, one-hot", np.eye(len(letters))[letters.index(now)])
+        x = sheet.add_given(f"letter {now}", "x_t, one-hot", np.eye(len(letters))[letters.index(now)])
         before = sheet.line("before tanh", "U h + W x", op("+", op("·", U, h), op("·", W, x)))
         h = sheet.line("state", "h_t: tanh", op("tanh", before))
         scores = sheet.line("scores", "V h_t", op("·", V, h))
         weights = softmax_lines(sheet, scores, f"{', '.join(letters)} after {now}")
         chance = float(weights[letters.index(following)])
-        whole.section(sheet.done(f"“{now}”", f"“{following}” follows, with a probability of {chance:.3f}."))
-    return whole.done(f"an RNN reads “{text}”")
+        whole.section(sheet.finish(f"“{now}”", f"“{following}” follows, with a probability of {chance:.3f}."))
+    return whole.finish(f"an RNN reads “{text}”")
 
 
 def lstm_step(
@@ -168,8 +168,8 @@ def lstm_step(
     The rows of W, U and b are those of i, f, g, o in turn.
     """
     sheet, H = Sheet(), len(h)
-    x, h = sheet.given("input", "x_t", x), sheet.given("state", "h_{t−1}", h)
-    c = sheet.given("cell", "c_{t−1}", c)
+    x, h = sheet.add_given("input", "x_t", x), sheet.add_given("state", "h_{t−1}", h)
+    c = sheet.add_given("cell", "c_{t−1}", c)
     gates = {}
     for n, name in enumerate("ifgo"):
         rows = slice(n * H, (n + 1) * H)
@@ -181,7 +181,7 @@ def lstm_step(
     new = op("+", op("⊙", gates["f"], c), op("⊙", gates["i"], gates["g"]))
     cell = sheet.line("new cell", "c_t: f ⊙ c + i ⊙ g", new)
     sheet.line("new state", "h_t: o ⊙ tanh(c_t)", op("⊙", gates["o"], op("tanh", cell)))
-    return sheet.done(title, "g is the candidate (C̃ in many figures), not the cell state: c_t is.")
+    return sheet.finish(title, "g is the candidate (C̃ in many figures), not the cell state: c_t is.")
 
 
 def additive_step(
@@ -189,7 +189,7 @@ def additive_step(
 ) -> Derivation:
     """e_j = vᵀ tanh(W s + U m_j), α = softmax(e), c = Σ α_j m_j   (Bahdanau et al. 2015, A.1.2)"""
     sheet = Sheet()
-    s = sheet.given("decoder state", "s_{i−1}", s)
+    s = sheet.add_given("decoder state", "s_{i−1}", s)
     asked = sheet.line("asked", "W s", op("·", W, s))
     names, scores = keys or [str(j) for j in range(len(memory))], []
     for name, m in zip(names, memory, strict=True):
@@ -198,18 +198,18 @@ def additive_step(
         scores.append(sheet.line(f"energy of {name}", "v·tanh(W s + U m)", op("·", v, bent)))
     weights = softmax_lines(sheet, np.array(scores), "the state")
     sheet.line("context", "Σ α m", weighted_sum(weights, memory))
-    return sheet.done("one Bahdanau step")
+    return sheet.finish("one Bahdanau step")
 
 
 def scored_step(s: Array, keys: Array, memory: Array, names: Sequence[str]) -> Derivation:
     """e_j = s·k_j, k_j = m_j (dot) or W m_j (general)   (Luong et al. 2015, eq. 8)"""
     sheet = Sheet()
-    s = sheet.given("decoder state", "s_i", s)
+    s = sheet.add_given("decoder state", "s_i", s)
     pairs = zip(names, keys, strict=True)
     scores = np.array([sheet.line(f"energy of {name}", "s·k", op("·", s, k)) for name, k in pairs])
     weights = softmax_lines(sheet, scores, "the state")
     sheet.line("context", "Σ α m", weighted_sum(weights, memory))
-    return sheet.done("one Luong step")
+    return sheet.finish("one Luong step")
 
 
 def sgns(
@@ -220,11 +220,11 @@ def sgns(
     (Mikolov et al. 2013 §2.2; gradients: Goldberg and Levy 2014.) One step of size `rate` on all of them.
     """
     sheet = Sheet()
-    v = sheet.given(centre, "v", v)
+    v = sheet.add_given(centre, "v", v)
     errors, losses = [], []
     for word, label, u in outside:
         part = Sheet()
-        u = part.given(word, "u, observed: y is 1" if label else "u, drawn as noise: y is 0", u)
+        u = part.add_given(word, "u, observed: y is 1" if label else "u, drawn as noise: y is 0", u)
         x = part.line(f"{word} · {centre}", "u·v", op("·", u, v))
         p = part.line(f"σ of {word}", "σ(u·v)", op("σ", x))
         right = op("ln", p) if label else op("ln", op("-", 1.0, p))
@@ -232,19 +232,21 @@ def sgns(
         errors.append(part.line(f"error of {word}", "σ − y", op("-", p, float(label))))
         slope = part.line(f"gradient of {word}", "∂L/∂u: (σ − y) v", op("×", errors[-1], v))
         part.line(f"new {word}", "u − η ∂L/∂u", op("-", u, op("×", rate, slope)))
-        sheet.section(part.done(word))
+        sheet.section(part.finish(word))
     sheet.line("loss", "the sum over all words", op("sum", np.array(losses)))
     terms = [op("×", e, u) for e, (_, _, u) in zip(errors, outside, strict=True)]
     slope = sheet.line(f"gradient of {centre}", "∂L/∂v: Σ (σ − y) u", op("+", *terms))
     sheet.line(f"new {centre}", "v − η ∂L/∂v", op("-", v, op("×", rate, slope)))
-    return sheet.done(f"one step of skip-gram with negative sampling: “{centre}”")
+    return sheet.finish(f"one step of skip-gram with negative sampling: “{centre}”")
 
 
 def rotary(x: Array, cos: Array, sin: Array, *, position: int, of: str) -> Derivation:
     """(a, b) → (a cos − b sin, b cos + a sin); a, b the two halves of what is turned   (Su et al. 2021)"""
     sheet, half = Sheet(), len(cos)
-    a, b = sheet.given("first half", "a", x[:half]), sheet.given("second half", "b", x[half : 2 * half])
-    cos, sin = sheet.given("cosines", f"cos(t f) at t {position}", cos), sheet.given("sines", "sin(t f)", sin)
+    a = sheet.add_given("first half", "a", x[:half])
+    b = sheet.add_given("second half", "b", x[half : 2 * half])
+    cos = sheet.add_given("cosines", f"cos(t f) at t {position}", cos)
+    sin = sheet.add_given("sines", "sin(t f)", sin)
     sheet.line("turned first half", "a cos − b sin", op("-", op("⊙", a, cos), op("⊙", b, sin)))
     sheet.line("turned second half", "b cos + a sin", op("+", op("⊙", b, cos), op("⊙", a, sin)))
-    return sheet.done(f"rotary position {position} of {of}")
+    return sheet.finish(f"rotary position {position} of {of}")

@@ -197,7 +197,7 @@ class Sheet:
     lines: list[Line | Derivation] = field(default_factory=list)
     worst: float | None = None
 
-    def given(self, label: str, formula: str, value: Any) -> np.ndarray:
+    def add_given(self, label: str, formula: str, value: Any) -> np.ndarray:
         """Something that is put in."""
         line = Line(label, formula, None, frozen(value))
         self.lines.append(line)
@@ -225,5 +225,5 @@ class Sheet:
             )
         self.worst = gap if self.worst is None else max(self.worst, gap)
 
-    def done(self, title: str, note: str = "") -> Derivation:
+    def finish(self, title: str, note: str = "") -> Derivation:
         return Derivation(title, tuple(self.lines), note, self.worst)

@@ -36,7 +36,7 @@ class Entry:
     run: str | None = None
 
     @property
-    def adapted(self) -> bool:
+    def needs_merge(self) -> bool:
         """Whether an adapter lies beside the weights; it is merged when loaded. (`load` itself merges one
         that names the model it stands on.)
         """
@@ -103,13 +103,13 @@ class LoadedModel:
     def once(self, key: str, function: Callable[[], T]) -> T:
         """Worked out in the model's thread the first time, remembered after."""
 
-        def found() -> T:
+        def compute() -> T:
             if key not in self.memo:
                 self.memo[key] = function()
             value: T = self.memo[key]
             return value
 
-        return self.run(found)
+        return self.run(compute)
 
 
 class ModelRegistry:
@@ -181,7 +181,7 @@ class ModelRegistry:
 
         try:
             model = Word2Vec.load(entry.path) if entry.vectors else load(entry.name)
-            if isinstance(model, Model) and entry.adapted:
+            if isinstance(model, Model) and entry.needs_merge:
                 merge(model)  # plain matrices, so that heads can be taken apart
         except HeedfulError:
             raise
@@ -195,7 +195,7 @@ class ModelRegistry:
         return held
 
     @property
-    def loaded(self) -> list[str]:
+    def loaded_ids(self) -> list[str]:
         with self._lock:
             return list(self._held)
 

@@ -116,7 +116,7 @@ def run_details(id: str, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def follow(id: str, folder: Path, start: int, known: set[int]) -> tuple[list[str], int]:
+def follow(id: str, folder: Path, start: int, reported_steps: set[int]) -> tuple[list[str], int]:
     """New events since a byte: lines, a file that became shorter, new checkpoints."""
     file, out = folder / "metrics.jsonl", []
     if file.is_file() and file.stat().st_size < start:
@@ -129,7 +129,7 @@ def follow(id: str, folder: Path, start: int, known: set[int]) -> tuple[list[str
         )
         out.append(f"event: metrics\nid: {at}\ndata: {data}\n\n")
     for one in checkpoints(id, folder):
-        if one["step"] not in known:
-            known.add(one["step"])
+        if one["step"] not in reported_steps:
+            reported_steps.add(one["step"])
             out.append(f"event: checkpoint\ndata: {json.dumps(one)}\n\n")
     return out, end

@@ -48,22 +48,22 @@ class Look:
     trace: Trace
 
     @property
-    def held(self) -> LoadedModel:
+    def loaded_model(self) -> LoadedModel:
         return self.studio.registry.get(self.trace.entry.id)
 
     def run(self, function: Callable[[LoadedModel], T]) -> T:
         """In the thread that owns the model."""
-        held = self.held
+        held = self.loaded_model
         return held.run(lambda: function(held))
 
     def call(self, function: Callable[..., T], **options: Any) -> T:
         """Call `function(model, input, …)` on what the trace read, in the model's thread."""
         return self.run(lambda held: function(held.sequence, self.trace.given, **options))
 
-    def answer(self, function: Callable[..., Any], shown: str = "", **options: Any) -> Response:
+    def respond(self, function: Callable[..., Any], suffix: str = "", **options: Any) -> Response:
         """Answer with what such a call gives, and with the lines that make the same call."""
         found = self.call(function, **options).to_dict()
-        return Json(found | {"python": snippets.of_call(self.trace, function, shown, **options)})
+        return Json(found | {"python": snippets.of_call(self.trace, function, suffix, **options)})
 
 
 def studio_of(request: Request) -> Studio:

@@ -59,7 +59,7 @@ def loading(entry: Entry) -> str:
     if entry.vectors:
         return f"vectors = heedful.Word2Vec.load({str(entry.path)!r})"
     loaded_model = f"heedful.load({entry.name!r})"
-    return f"model = heedful.merge({loaded_model})" if entry.adapted else f"model = {loaded_model}"
+    return f"model = heedful.merge({loaded_model})" if entry.needs_merge else f"model = {loaded_model}"
 
 
 def script(entry: Entry, lines: str, imports: str = "") -> str:
@@ -93,11 +93,11 @@ def of_trace(trace: Trace, view_name: str, **options: Any) -> str:
         return of_pass(trace, "tensor", name=name)
     if view_name in PASSES:
         return of_pass(trace, view_name, **options)
-    function, shown = CALLS[view_name]
-    return of_call(trace, function, shown.format(**{"name": "", "head": 0} | options), **options)
+    function, suffix = CALLS[view_name]
+    return of_call(trace, function, suffix.format(**{"name": "", "head": 0} | options), **options)
 
 
-def of_call(trace: Trace, function: Callable[..., Any], shown: str = "", **options: Any) -> str:
+def of_call(trace: Trace, function: Callable[..., Any], suffix: str = "", **options: Any) -> str:
     """Return the lines that call `function(model, text, …)` on what a trace read, and print what is shown."""
     known = inspect.signature(function).parameters
     given, first, needs = input_code(trace)
@@ -111,7 +111,7 @@ def of_call(trace: Trace, function: Callable[..., Any], shown: str = "", **optio
     arguments = given if "target" in known else given[:1] if "text" in known else []
     subject = Code("vectors" if trace.entry.vectors else "model")
     imports, call = call_text(function, subject, *arguments, **kept)
-    return script(trace.entry, f"{first}seen = {call}\nprint(seen{shown})", (needs + imports).strip())
+    return script(trace.entry, f"{first}seen = {call}\nprint(seen{suffix})", (needs + imports).strip())
 
 
 def of_pass(

@@ -108,7 +108,7 @@ def _with_vectors(
     if task not in VECTOR_FIELDS:
         can = "it has neighbours and analogy"
         raise InputError(f"{loaded_model.id} is a table of word vectors and cannot do {task}", hint=can)
-    words = [vector_space.find_token(loaded_model, vectors, str(w)) for w in inputs]
+    words = [vector_space.find_token(vectors, str(w)) for w in inputs]
     if task == "neighbours":
         call, found = f"vectors.neighbours({words[0]!r}, {count})", vectors.neighbours(words[0], count)
     else:

@@ -26,17 +26,17 @@ def parse_range(text: str | None, size: int) -> slice:
     return slice(low, min(high, size))
 
 
-def cut_tensor(value: Tensor, head: int | None, rows: str | None, cols: str | None, over: str) -> Tensor:
+def cut_tensor(value: Tensor, head: int | None, rows: str | None, cols: str | None, reduction: str) -> Tensor:
     """Cut one head of (H, T, S), or join all of them; then some rows and columns. `over` "norm" is the
     length of the vectors along the last axis: of a state (T, F, N) one number for each channel.
     """
-    if over == "norm":
+    if reduction == "norm":
         if value.dim() < 2 or head is not None:
             raise InputError(
                 f"this value has the shape {tuple(value.shape)} and no vectors", hint="leave over out"
             )
-        value, over = value.float().norm(dim=-1), "none"
-    if head is not None or over != "none":
+        value, reduction = value.float().norm(dim=-1), "none"
+    if head is not None or reduction != "none":
         if value.dim() < 3:
             raise InputError(
                 f"this value has the shape {tuple(value.shape)} and no heads", hint="leave head and over out"
@@ -44,7 +44,7 @@ def cut_tensor(value: Tensor, head: int | None, rows: str | None, cols: str | No
         if head is not None and not 0 <= head < len(value):
             raise InputError(f"there are heads 0 … {len(value) - 1}", hint=f"there is no head {head}")
         value = value.float()
-        value = value[head] if head is not None else value.mean(0) if over == "mean" else value.amax(0)
+        value = value[head] if head is not None else value.mean(0) if reduction == "mean" else value.amax(0)
     if value.dim() == 1:
         return value[parse_range(rows, len(value))]
     value = value[..., parse_range(rows, value.shape[-2]), :]

@@ -52,7 +52,7 @@ def speller(model: Model) -> Callable[[str], str]:
     if not is_byte_level(tokenizer):
         return _without_marks
 
-    def spelled(token: str) -> str:
+    def spell(token: str) -> str:
         raw = token_bytes(tokenizer, token)
         if raw is None:
             return visible(token)
@@ -61,7 +61,7 @@ def speller(model: Model) -> Callable[[str], str]:
         except UnicodeDecodeError:
             return "<" + raw.hex(" ").upper() + ">"
 
-    return spelled
+    return spell
 
 
 def _without_marks(token: str) -> str:

@@ -113,7 +113,7 @@ class TraceBuilder:
         )  # fmt: skip
         trace.values.pop("head.logits", None)  # it is the output
         change = self.change(given, plain, output) if edits.any or ids != plain else None
-        trace.answer = self.answer(trace, prompt, heads) | {"change": change, "edited": change is not None}
+        trace.answer = self.response(trace, prompt, heads) | {"change": change, "edited": change is not None}
         return trace
 
     def edits(self, inputs: Input) -> Edits:
@@ -200,12 +200,12 @@ class TraceBuilder:
             return tokens_found, count
         return tokens_found[: limit - len(end)] + tokens.token_name(self.model, end), count + len(end)
 
-    def warn(self, count: int, limit: int, what: str) -> None:
+    def warn(self, count: int, limit: int, sequence_name: str) -> None:
         """Say what was cut."""
         if count > limit:
             self.cut += count - limit
             who = "this model reads" if limit < MOST else "the studio traces"
-            said = f"the {what} has {count:,} tokens and {who} {limit:,}"
+            said = f"the {sequence_name} has {count:,} tokens and {who} {limit:,}"
             self.warnings.append(f"{said}: the last {count - limit:,} were cut")
 
     def replace_tokens(
@@ -293,7 +293,7 @@ class TraceBuilder:
             **predictions.matching_position(self.model, before, output, at, 10),
         }  # fmt: skip
 
-    def answer(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
+    def response(self, trace: Trace, prompt: int, heads: Mapping[str, int]) -> dict[str, Any]:
         model, output, edits = self.model, trace.output, trace.edits
         assert output is not None
         groups = []

@@ -34,7 +34,7 @@ def token_label(loaded_model: LoadedModel, word: str) -> str:
     return tokens.visible(word) if isinstance(model, Word2Vec) else tokens.visible_token(model, word)
 
 
-def find_token(loaded_model: LoadedModel, table: Word2Vec, word: str) -> str:
+def find_token(table: Word2Vec, word: str) -> str:
     """A word as the vocabulary names it: itself, or with the mark of a word's beginning, or in lower case."""
     lower = word.lower()
     for form in (word, f"Ġ{word}", f"▁{word}", lower, f"Ġ{lower}", f"▁{lower}", f"{word}</w>"):
@@ -52,14 +52,14 @@ def rank_tokens(loaded_model: LoadedModel, pairs: Sequence[tuple[str, float]]) -
 def cached_result(loaded_model: LoadedModel, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """A map that took seconds, kept while it is among the last few."""
 
-    def found() -> dict[str, Any]:
+    def compute() -> dict[str, Any]:
         maps: dict[str, dict[str, Any]] = loaded_model.memo.setdefault("maps", {})
         maps[key] = maps.pop(key) if key in maps else make()
         while len(maps) > MAPS:
             maps.pop(next(iter(maps)))
         return maps[key]
 
-    return loaded_model.run(found)
+    return loaded_model.run(compute)
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ def map_of(
     method: Map,
 ) -> dict[str, Any]:
     """A map of some words' vectors, each made one long first."""
-    named = [find_token(loaded_model, table, w) for w in words]
+    named = [find_token(table, w) for w in words]
     rows = [table.row(w) for w in named] if named else list(range(min(count, len(table))))
     vectors = unit_rows(table, named or count)
     made = project(vectors, method.method, method.dims, perplexity=method.perplexity, seed=method.seed)
     along = None
     if axis is not None:
-        a, b = (table.unit(find_token(loaded_model, table, w)) for w in axis)
+        a, b = (table.unit(find_token(table, w)) for w in axis)
         direction = (b - a) / max(float(np.linalg.norm(b - a)), 1e-12)
         along = vectors @ direction
     points = []

@@ -154,8 +154,8 @@ def infer_columns(
     return {name: found[name] for name in roles if name in found}
 
 
-def _find_by_name(source: InputFile, name: str, role: Role, found: Mapping[str, str]) -> dict[str, str]:
+def _find_by_name(source: InputFile, name: str, role: Role, columns: Mapping[str, str]) -> dict[str, str]:
     """Return {name: column} for the first of the role's usual names that a free column has, or nothing."""
-    free: Sequence[str] = [column for column in source.columns if column not in found.values()]
+    free: Sequence[str] = [column for column in source.columns if column not in columns.values()]
     match = next((column for usual in role.names for column in free if column.lower() == usual), None)
     return {} if match is None else {name: match}

@@ -170,7 +170,7 @@ def _scores_alone(patterns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     each = lambda p: pattern_scores(
         p["name"],
         torch.from_numpy(p["values"]),
-        ordered=not p["cross"] and p["values"].shape[1] == p["values"].shape[2],
+        same_tokens=not p["cross"] and p["values"].shape[1] == p["values"].shape[2],
     )
     return [score.to_dict() for pattern in patterns for score in each(pattern)]
 
@@ -224,7 +224,7 @@ def _ours(
         path = pattern.name.removesuffix(".pattern")
         entry = from_huggingface.figure_entry(
             path, pattern.values[:CHANNELS], readable(model, pattern.queries), readable(model, pattern.keys),
-            cross=pattern.cross, written=pattern.written, window=window_of(part_at(model, path)),
+            cross=pattern.cross, predicted_rows=pattern.written, window=window_of(part_at(model, path)),
             kind=pattern.kind, mark=mark, second=given.second,
         )  # fmt: skip
         found.append(entry | {"leaves_out": pattern.leaves_out})

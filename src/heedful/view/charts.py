@@ -65,7 +65,7 @@ def heat_map(
     values: np.ndarray, rows: Sequence[str], columns: Sequence[str], *, signed: bool, scale: str = "linear",
     palette: str = "blue", axes: str = "", compact: bool = False, masked: np.ndarray | None = None,
 ) -> Drawing:  # fmt: skip
-    """Draw a heat map with its labels and its legend; cells where `masked` is true are hatched."""
+    """Draw a heat map with its labels and its legend; cells that are NaN, or `masked`, are hatched."""
     T, S = values.shape
     wide = min(longest(columns), 100.0)
     left = min(max(longest(rows) + 18, 40), 130)
@@ -80,8 +80,7 @@ def heat_map(
         Box(left, top, S * cell, T * tall, stroke=FAINT),
         TextLabel(12, 8, axes, 11, colour=SOFT),
     ]
-    if masked is not None:
-        shapes += hatching(masked, left, top, cell)
+    shapes += hatching(np.isnan(values) if masked is None else masked, left, top, cell, tall)
     every = max(1, math.ceil(13 / tall))
     shapes += [
         TextLabel(left - 6, top + (t + 0.5) * tall, short(rows[t]), anchor="end") for t in range(0, T, every)
@@ -98,7 +97,7 @@ def heat_map(
                 f"on {ramp} {paint[t, s]}",
             )
             for (t, s), v in np.ndenumerate(values)
-            if v != 0
+            if v != 0 and not math.isnan(v)
         ]  # fmt: skip
     bottom = top + T * tall + 16
     shapes += legend(left, bottom, limit, signed, scale, palette)
@@ -111,7 +110,7 @@ def cell_number(value: float) -> str:
     return "0" if abs(value) < 0.005 else f"{value:.2f}".replace("0.", ".", 1).replace("-", "−")
 
 
-def hatching(masked: np.ndarray, left: float, top: float, cell: float) -> list[Shape]:
+def hatching(masked: np.ndarray, left: float, top: float, cell: float, tall: float) -> list[Shape]:
     """Draw one slanted line through each run of hidden cells on an anti-diagonal t + s = k."""
     (T, S), out = masked.shape, list[Shape]()
     for k in range(T + S - 1):
@@ -120,10 +119,10 @@ def hatching(masked: np.ndarray, left: float, top: float, cell: float) -> list[S
         for run in np.split(hidden, np.flatnonzero(np.diff(hidden) > 1) + 1) if len(hidden) else ():
             t0, t1 = int(run[0]), int(run[-1])
             ends = [
-                (left + (k - t1) * cell, top + (t1 + 1) * cell),
-                (left + (k - t0 + 1) * cell, top + t0 * cell),
+                (left + (k - t1) * cell, top + (t1 + 1) * tall),
+                (left + (k - t0 + 1) * cell, top + t0 * tall),
             ]
-            out.append(Stroke(ends, FAINT, min(1.0, cell / 8)))
+            out.append(Stroke(ends, FAINT, min(1.0, min(cell, tall) / 8)))
     return out
 
 
@@ -149,7 +148,7 @@ def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: 
 
 def bar_chart(
     names: Sequence[str], values: Sequence[float], captions: Sequence[str], *, note: str = "",
-    marks: Sequence[float] | None = None, chosen: int | None = None,
+    marks: Sequence[float] | None = None, highlight: int | None = None,
 ) -> Drawing:  # fmt: skip
     """Draw a bar for each name with its caption behind it; a mark is a line across the bar's row."""
     left = min(max(longest(names) + 30, 70), 150)
@@ -158,7 +157,7 @@ def bar_chart(
     shapes: list[Shape] = [TextLabel(left, 8, note, 11, colour=SOFT)] if note else []
     top = 22.0 if note else 6.0
     for r, (name, value) in enumerate(zip(names, values, strict=True)):
-        y, picked = top + 22 * r, r == chosen
+        y, picked = top + 22 * r, r == highlight
         label = f"▸ {short(name)}" if picked else short(name)
         shapes.append(TextLabel(left - 8, y + 8, label, 12, "end", ACCENT if picked else INK, bold=picked))
         shapes.append(Box(left, y, max(abs(value) * unit, 0.5), 16, fill=BAR if value else FAINT))

@@ -28,7 +28,7 @@ def figure_entry(
     keys: Sequence[str],
     *,
     cross: bool = False,
-    written: bool = False,
+    predicted_rows: bool = False,
     window: int | None = None,
     kind: str = "",
     mark: str | None = None,
@@ -36,9 +36,9 @@ def figure_entry(
 ) -> dict[str, Any]:
     """One layer's pattern (H, T, S) as a figure holds it.
 
-    `written` says that the rows are the words written, not those read; `window` is how many positions a query
-    sees. `mark` is how the vocabulary marks words, by default as these tokens do; `second` is where the
-    second of two texts begins.
+    `predicted_rows` says that rows are the tokens predicted, not those read; `window` is how many positions a
+    query sees. `mark` is how the vocabulary marks words, by default as these tokens do; `second` is where
+    the second of two texts begins.
     """
     array = np.asarray(torch.as_tensor(values).detach().float().cpu().numpy())
     if array.ndim == 4 and len(array) == 1:
@@ -58,7 +58,7 @@ def figure_entry(
     told = marks([*queries, *keys]) if mark is None else mark
     return {
         "name": name, "kind": kind, "cross": cross, "queries": list(queries), "keys": list(keys),
-        "written": written, "window": window, "values": array, "second": None if cross else second,
+        "written": predicted_rows, "window": window, "values": array, "second": None if cross else second,
         "query_words": group_words(queries, told), "key_words": group_words(keys, told),
     }  # fmt: skip
 
@@ -181,7 +181,7 @@ def layers(
 ) -> list[dict[str, Any]]:
     """The patterns of a stack; a layer without attention has None."""
     return [
-        figure_entry(name.format(i), layer, queries, keys, cross=cross, written=cross, second=second)
+        figure_entry(name.format(i), layer, queries, keys, cross=cross, predicted_rows=cross, second=second)
         for i, layer in enumerate(values or ())
         if layer is not None
     ]

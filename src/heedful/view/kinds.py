@@ -101,7 +101,7 @@ def draw_next_token(data: Data) -> Drawing:
     ]
     return bar_chart(
         [data["names"][i] for i in shown], chain["final"].tolist(), captions, marks=chain["p"].tolist(),
-        chosen=shown.index(data["drawn"]),
+        highlight=shown.index(data["drawn"]),
         note="bar: probability it is drawn with; line: at temperature 1",
     )  # fmt: skip
 

@@ -59,12 +59,12 @@ def short(token: str, letters: int = 14) -> str:
 def width(text: str, size: float = 12.0) -> float:
     """About how wide a text is when it is drawn, in pixels."""
 
-    def wide(letter: str) -> float:
+    def letter_width(letter: str) -> float:
         if unicodedata.east_asian_width(letter) in "WF":
             return 1.0
         return 0.33 if letter in "il.,:;|'!()[]·" else 0.72 if letter in WIDE else 0.57
 
-    return sum(map(wide, text)) * size
+    return sum(map(letter_width, text)) * size
 
 
 def cut_label(text: str, letters: int = 300) -> str:

@@ -116,7 +116,7 @@ def next_token(
         "names": names, "logits": logits.numpy(), "shown": shown, "drawn": drawn.token, "count": count,
         "u": float(uniforms([generator(seed)], 1)[0, 0]), "seed": seed,
         "chain": {name: drawn.chances[rule][shown].numpy() for name, rule in stages},
-        "entropy": drawn.entropy(), "kept": drawn.kept(), "sampling": chosen,
+        "entropy": drawn.entropy(), "kept": drawn.candidates(), "sampling": chosen,
     }  # fmt: skip
     place = labels(model, given.read)[at]
     said = cut_label(text if isinstance(text, str) else " ".join(labels(model, given.ids)))
@@ -125,9 +125,8 @@ def next_token(
     title = f"Next token of {model.family.name} {after}: {', '.join(f'{k} {v}' for k, v in set_.items())}"
     call = f"heedful.view.next_token(model, {said!r}, {', '.join(f'{k}={v}' for k, v in set_.items())})"
     about = {"model": model.family.name, "text": said, "position": at, **set_}
-    note = (
-        f"{drawn.kept():,} of {len(names):,} tokens may be drawn; the entropy is {drawn.entropy():.2f} bits."
-    )
+    share = f"{drawn.candidates():,} of {len(names):,} tokens may be drawn"
+    note = f"{share}; the entropy is {drawn.entropy():.2f} bits."
     return Figure("next_token", title, about, data, note, call)
 
 

@@ -69,26 +69,26 @@ def exercise(exercise: str, wide: int = 16, digits: int = 4) -> Response:
 
 @router.post("/api/explain")
 def values(
-    studio: Here, given: Annotated[dict[str, Any], Body()], wide: int = 16, digits: int = 4
+    studio: Here, body: Annotated[dict[str, Any], Body()], wide: int = 16, digits: int = 4
 ) -> Response:
     """Your own vectors and matrices, or one update of word vectors."""
-    if "model" in given:
-        given = _update(studio, given)
-    python = f"import heedful\n\nprint(heedful.explain({given!r}))"
-    return derivation_response(explain_values(given), wide, digits, python)
+    if "model" in body:
+        body = _update(studio, body)
+    python = f"import heedful\n\nprint(heedful.explain({body!r}))"
+    return derivation_response(explain_values(body), wide, digits, python)
 
 
-def _update(studio: Studio, given: dict[str, Any]) -> dict[str, Any]:
+def _update(studio: Studio, body: dict[str, Any]) -> dict[str, Any]:
     """One pair of skip-gram with negative sampling, by the model's own vectors."""
-    vectors = studio.registry.get(str(given["model"])).vectors
+    vectors = studio.registry.get(str(body["model"])).vectors
     table = vectors.input if vectors.output is None or len(vectors.output) != len(vectors) else vectors.output
     row = lambda word: [float(x) for x in table[vectors.row(str(word))]]
-    centre = str(given.get("centre", ""))
-    observed, drawn = given.get("observed") or [], given.get("drawn") or []
+    centre = str(body.get("centre", ""))
+    observed, drawn = body.get("observed") or [], body.get("drawn") or []
     if not isinstance(observed, list) or not isinstance(drawn, list) or not observed:
         raise InputError("observed and drawn are lists of words, observed of at least one")
     return {
         "topic": "word2vec", "centre": centre, "vector": [float(x) for x in vectors[centre]],
         "observed": {str(w): row(w) for w in observed}, "drawn": {str(w): row(w) for w in drawn},
-        "rate": float(given.get("rate", 0.025)),
+        "rate": float(body.get("rate", 0.025)),
     }  # fmt: skip

@@ -28,10 +28,11 @@ def known_figures(entry: Entry) -> dict[str, Callable[..., view.Figure]]:
 
 @router.get("/api/models/{id}/figures")
 def list_figures(id: str, studio: Here) -> Response:
-    """The names of the figures, and what each shows: the first sentence of its documentation."""
+    """The names of the figures, and what each shows: its documentation up to the first empty line."""
     known = known_figures(studio.registry.entry(id))
-    about = lambda function: (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
-    return Json({"figures": [{"name": name, "about": about(function)} for name, function in known.items()]})
+    docs = {name: (inspect.getdoc(function) or "").split("\n\n")[0] for name, function in known.items()}
+    plain = str.maketrans({"\n": " ", "`": None})
+    return Json({"figures": [{"name": name, "about": text.translate(plain)} for name, text in docs.items()]})
 
 
 @router.get("/api/trace/{id}/figures/{name}")

@@ -60,7 +60,7 @@ def _lens(model: Model, trace: Trace, count: int) -> dict[str, Any]:
 
 @router.get("/api/trace/{id}/surprisal")
 def surprise(look: Seen) -> Response:
-    return look.answer(surprisal)
+    return look.respond(surprisal)
 
 
 @router.get("/api/trace/{id}/states")
@@ -79,7 +79,7 @@ def trace_states(look: Seen) -> Response:
 @router.get("/api/trace/{id}/neurons")
 def neurons(look: Seen, name: str, count: int = 10) -> Response:
     """The neurons of a feed-forward layer that fire most in this text, and the tokens they fire for."""
-    value = look.trace.value(look.held, name).float()
+    value = look.trace.value(look.loaded_model, name).float()
     if value.dim() != 2:
         raise InputError(f"{name} has the shape {tuple(value.shape)}", hint="neurons are (tokens, neurons)")
     imports = "from heedful.inspect.states import top_neurons"
@@ -91,12 +91,12 @@ def neurons(look: Seen, name: str, count: int = 10) -> Response:
 @router.get("/api/trace/{id}/reach")
 def gradient_reach(look: Seen) -> Response:
     """How large the gradient is that the last state sends back, by distance."""
-    return look.answer(gradient_by_distance, ".relative")
+    return look.respond(gradient_by_distance, ".relative")
 
 
 @router.get("/api/trace/{id}/neighbours")
 def nearest_tokens(look: Seen, name: str = "", count: int = 5) -> Response:
-    return look.answer(neighbours, name=name, count=max(1, min(count, 50)))
+    return look.respond(neighbours, name=name, count=max(1, min(count, 50)))
 
 
 @router.get("/api/trace/{id}/attribution")
@@ -106,7 +106,7 @@ def attribute_prediction(
 ) -> Response:  # fmt: skip
     """What each token adds to the logit of an answer; a number names a token by its id."""
     chosen = int(answer) if answer is not None and answer.isdigit() else answer or None
-    return look.answer(attribution, answer=chosen, position=position, method=method)
+    return look.respond(attribution, answer=chosen, position=position, method=method)
 
 
 @router.get("/api/trace/{id}/order")
@@ -115,7 +115,7 @@ def order(look: Seen, seed: int = 0) -> Response:
     trace = look.trace
     if trace.output is None:
         return Json(_order_of_words(look))
-    model, found = look.held.sequence, look.call(shuffle_test, seed=seed)
+    model, found = look.loaded_model.sequence, look.call(shuffle_test, seed=seed)
     at, token = predictions.telling_position(model, found.shuffled, found.change, found.before)
     return Json({
         "shuffled": list(found.shuffled.tokens), "over": found.over, "positions": len(found.change),

@@ -23,14 +23,15 @@ def status(studio: Here) -> Response:
     waiting = studio.registry.waiting
     return Json({
         "version": __version__, "boot": studio.traces.boot, "queue": sum(waiting.values()),
-        "busy": next(iter(waiting), None), "traces": studio.traces.state(), "loaded": studio.registry.loaded,
+        "busy": next(iter(waiting), None), "traces": studio.traces.state(),
+        "loaded": studio.registry.loaded_ids,
     })  # fmt: skip
 
 
 @router.get("/api/models")
 def models(studio: Here) -> Response:
     """The catalogue, from shapes alone: nothing is loaded."""
-    loaded_model = set(studio.registry.loaded)
+    loaded_model = set(studio.registry.loaded_ids)
     rows = [
         summary(e, studio.summaries) | {"loaded": id in loaded_model}
         for id, e in studio.registry.entries().items()

@@ -53,7 +53,7 @@ def predict(body: Choice, studio: Here) -> Response:
         raise InputError(
             f"{look.trace.entry.id} is a table of vectors and predicts no words", hint="choose a model"
         )
-    model, sampling = look.held.sequence, body.sampling()
+    model, sampling = look.loaded_model.sequence, body.sampling()
     logits = words_at(model, look.trace.output, body.position)
     drawn = draw_token(logits, sampling, seed=body.seed, step=body.step)
     below = drawn.chances["final"].cumsum(-1)
@@ -66,8 +66,9 @@ def predict(body: Choice, studio: Here) -> Response:
     ]  # fmt: skip
     return Json({
         "token": predictions.token_entries(model, [drawn.token])[0], "u": drawn.u, "greedy": sampling.greedy,
-        "kept": drawn.kept(), "table": table,
-        "counts": {"all": len(logits)} | {n: drawn.kept(n) for n in ("top_k", "top_p", "min_p", "final")},
+        "kept": drawn.candidates(), "table": table,
+        "counts": {"all": len(logits)}
+        | {rule: drawn.candidates(rule) for rule in ("top_k", "top_p", "min_p", "final")},
         "entropy": {"plain": drawn.entropy("p"), "temperature": drawn.entropy("temperature"),
                     "final": drawn.entropy()},
         "python": _python(look.trace, body),

@@ -63,7 +63,7 @@ def nearest_words(
 ) -> Response:  # fmt: skip
     held = studio.registry.get(id)
     rows = vector_space.embedding_table(held, table)
-    found = vector_space.find_token(held, rows, word)
+    found = vector_space.find_token(rows, word)
     count = max(1, min(count, 200))
     call, imports = f"vectors.neighbours({found!r}, {count})", ""
     find: Callable[[], Sequence[tuple[str, float]]] = lambda: rows.neighbours(found, count)
@@ -86,7 +86,7 @@ def analogy(
     """a is to b as c is to …; the three do not answer, and what they would have said is shown."""
     held = studio.registry.get(id)
     rows = vector_space.embedding_table(held, table)
-    three = [vector_space.find_token(held, rows, w) for w in (a, b, c)]
+    three = [vector_space.find_token(rows, w) for w in (a, b, c)]
     count = max(1, min(count, 200))
     found = held.run(lambda: rows.analogy(three[0], three[1], three[2], count, method))
     mixed = rows.unit(three[1]) - rows.unit(three[0]) + rows.unit(three[2])

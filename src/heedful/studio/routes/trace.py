@@ -110,10 +110,10 @@ def _value(look: Look, name: str) -> Tensor:
     """Return a value by its name; PATH.effect is the size of what each key adds."""
     trace, path = look.trace, name.removesuffix(".effect")
     if path == name:
-        return trace.values[name] if name in trace.values else trace.value(look.held, name)
+        return trace.values[name] if name in trace.values else trace.value(look.loaded_model, name)
     if path not in {layer for group in trace.groups for layer in group.layers}:
         raise InputError(f"{path[:80]!r} attends to nothing", hint="take a layer of a group")
-    held = look.held
+    held = look.loaded_model
     pattern, v = trace.value(held, f"{path}.pattern"), trace.value(held, f"{path}.v")
     return value_effects(held.sequence, path, pattern, v)
 
@@ -156,7 +156,7 @@ def effects(look: Seen, studio: Here, group: str, mean: bool = False, client: Cl
     """How far the predictions move when each head alone is switched off, or says its mean over this text: a
     stream that tells how many heads are done, and stops within a pass when nobody listens any more.
     """
-    trace, held, ticket = look.trace, look.held, studio.clients.ticket(client)
+    trace, held, ticket = look.trace, look.loaded_model, studio.clients.ticket(client)
     chosen = trace.group(group)
     return stream_job(held, lambda report: _effects(held, trace, chosen, mean, ticket, report), ticket)
 
@@ -183,13 +183,13 @@ def _effects(
 @router.get("/api/trace/{id}/logits")
 def logits(look: Seen, position: int = -1) -> Response:
     """The whole vocabulary's logits at a position, in float32."""
-    value = words_at(look.held.sequence, _output(look), position)
+    value = words_at(look.loaded_model.sequence, _output(look), position)
     return tensor_response(value, tag=f"{look.trace.id}|logits|{position}")
 
 
 @router.get("/api/trace/{id}/top")
 def top_tokens(look: Seen, position: int = -1, count: int = 10) -> Response:
-    model, output = look.held.sequence, _output(look)
+    model, output = look.loaded_model.sequence, _output(look)
     if not -len(output) <= position < len(output):
         raise InputError(f"position {position} is outside 0 … {len(output) - 1}")
     found = predictions.prediction_at(model, output, position, max(1, min(count, 1000)))

@@ -10,15 +10,19 @@
     view.surprisal(model, "The cat sat")            how surprised the model is by each token
     view.head_catalogue(model, texts)               what heads look at, over many texts
     view.find_heads(model, text, "it", "cat")       which heads look from one token at another
+    view.patching(activation_patching(model, …))    which values carry an answer, by layer, position and head
+    view.logit_attribution(logit_attribution(…))    what every part, head and token adds to a logit
     view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
     view.training("runs/gpt2")                      the curves of a run
     view.attention(tokens=[…], pattern=weights)     any weights you have
+    view.matrix(values), view.lines(values)         any numbers you have
 
 Each gives a `Figure`, a value: `.data` has the numbers, `.save("x.html")` writes it.
 """
 
 from __future__ import annotations
 
+from heedful.view.answer_figures import lines, logit_attribution, matrix, patching
 from heedful.view.attention_figures import attention, heads
 from heedful.view.beams import beams
 from heedful.view.catalogue_figures import find_heads, head_catalogue
@@ -35,7 +39,11 @@ __all__ = [
     "find_heads",
     "head_catalogue",
     "heads",
+    "lines",
+    "logit_attribution",
+    "matrix",
     "next_token",
+    "patching",
     "positions",
     "steering",
     "steps",

@@ -50,7 +50,8 @@ def level(values: np.ndarray, limit: float, scale: str) -> np.ndarray:
 
 def rows(values: np.ndarray, limit: float, *, scale: str = "linear", signed: bool = False) -> np.ndarray:
     """The row of each value in a table of 256 colours: 0 is a ramp's background, 128 that of "signed"."""
-    size = level(np.nan_to_num(values), limit, scale)
+    values = np.nan_to_num(values)
+    size = level(values, limit, scale)
     if signed:
         return np.rint(127.5 + np.sign(values) * size * 127.5).astype(np.uint8)
     return np.rint(size * 255).astype(np.uint8)
@@ -64,5 +65,5 @@ def ink(colour: np.ndarray) -> str:
 
 
 def greatest(values: np.ndarray) -> float:
-    """The greatest size: the top of a colour scale."""
-    return float(np.abs(values).max(initial=0.0)) or 1.0
+    """The greatest size: the top of a colour scale; NaN has none."""
+    return float(np.nan_to_num(np.abs(values)).max(initial=0.0)) or 1.0

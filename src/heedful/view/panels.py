@@ -74,7 +74,7 @@ def panel(
         raise InputError(
             f"{title}: {len(names[0])} rows and {len(names[1])} columns are named, and the values are {shape}"
         )
-    signed = isinstance(values, np.ndarray) and bool(values.min(initial=0.0) < 0)
+    signed = isinstance(values, np.ndarray) and bool((values < 0).any())
     return {
         "title": title, "note": note, "as": drawing, "rows": [str(r) for r in names[0]],
         "columns": [str(c) for c in names[1]], "rowTitle": axes[0], "columnTitle": axes[1], "values": values,

@@ -55,14 +55,16 @@ def attribution(
     position: int = -1,
     method: str = "integrated",
     steps: int = 2048,
+    baseline: Text | Input = "mean",
 ) -> Attribution:
     """What each token adds to the logit of `answer` at `position`; the likeliest answer if None is given.
 
     An answer is a token, by its id or its text, or a label of a classifier, by its number or its name; a head
     that gives one answer for the whole text has no positions.
     "gradient": x · ∂F/∂x. "integrated": (x − x') · ∫ ∂F/∂x(x' + α (x − x')) dα, which sums to F(x) − F(x')
-    (Sundararajan et al. 2017, eq. 1 and prop. 1). x are token vectors, x' the mean of the table; positions
-    stay as they are. Where the sum is missed the path is halved, up to `steps` points.
+    (Sundararajan et al. 2017, eq. 1 and prop. 1). x are token vectors, x' the `baseline`: "mean" (of all),
+    "zero", the vector of the token "pad" or "mask", or a text (or ids) of as many tokens; positions stay as
+    they are. Where the sum is missed the path is halved, up to `steps` points.
     """
     if method not in ("gradient", "integrated"):
         raise InputError(f"method={method!r} is unknown", hint="choose gradient or integrated")
@@ -77,7 +79,33 @@ def attribution(
     if method == "gradient":
         grads = ask.gradients({n: x[None] for n, x in plain.items()})
         return _result(method, chosen, given, {n: (plain[n] * g[0]).sum(-1) for n, g in grads.items()})
-    return _integrate(model, ask, plain, steps)
+    return _integrate(ask, plain, _baseline_vectors(model, given, plain, baseline), steps)
+
+
+BASELINES = ("mean", "zero", "pad", "mask")
+
+
+def _baseline_vectors(
+    model: Model, given: Input, plain: dict[str, Tensor], baseline: Text | Input
+) -> dict[str, Tensor]:
+    """Return the token vectors where the path begins; a text has those of the source alone."""
+    if not isinstance(baseline, str) or baseline not in BASELINES:
+        other = reading(model, baseline, given.target)
+        if other.ids.shape != given.ids.shape:
+            counts = f"the text has {given.ids.shape[1]}, the baseline {other.ids.shape[1]}"
+            raise InputError(f"a baseline is {', '.join(BASELINES)} or a text of as many tokens", hint=counts)
+        return _vectors(model, other, list(plain))
+    if baseline == "zero":
+        return {name: torch.zeros_like(x) for name, x in plain.items()}
+    tables = {"embed.token": "tokens", "target_embed.token": "target"}
+    found = {name: token_vectors(model.tables[tables[name]]).detach() for name in plain}
+    if baseline == "mean":
+        return {name: found[name].mean(0).expand_as(x) for name, x in plain.items()}
+    token = getattr(model.tokenizer, baseline, None)
+    if token is None:
+        hint = "choose mean or zero, or give a text as the baseline"
+        raise InputError(f"this model has no token for {baseline!r}", hint=hint)
+    return {name: found[name][token].expand_as(x) for name, x in plain.items()}
 
 
 def _instead(value: Tensor, _: Tensor) -> Tensor:
@@ -116,11 +144,10 @@ def _vectors(model: Model, inputs: Input, names: list[str]) -> dict[str, Tensor]
     return {name: watch[name][0] for name in names}
 
 
-def _integrate(model: Model, target: _Target, baseline: dict[str, Tensor], steps: int) -> Attribution:
-    tables = {"embed.token": "tokens", "target_embed.token": "target"}
-    mean = lambda name: token_vectors(model.tables[tables[name]]).detach().mean(0)
-    base = {name: mean(name).expand_as(x) for name, x in baseline.items()}
-    whole = _piece(target, baseline, base, 0.0, 1.0)
+def _integrate(
+    target: _Target, vectors: dict[str, Tensor], base: dict[str, Tensor], steps: int
+) -> Attribution:
+    whole = _piece(target, vectors, base, 0.0, 1.0)
     pieces, used, total = [whole], POINTS, whole.rise
     while used + 2 * POINTS <= steps:
         if abs(sum(p.gap for p in pieces)) <= 1e-3 * max(1.0, abs(total)):
@@ -129,10 +156,10 @@ def _integrate(model: Model, target: _Target, baseline: dict[str, Tensor], steps
         middle = (worst.start + worst.end) / 2
         pieces.remove(worst)
         pieces += [
-            _piece(target, baseline, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))
+            _piece(target, vectors, base, *ends) for ends in ((worst.start, middle), (middle, worst.end))
         ]
         used += 2 * POINTS
-    scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in baseline}
+    scores = {n: torch.stack([p.scores[n] for p in pieces]).sum(0) for n in vectors}
     return _result("integrated", target.answer, target.given, scores, total, sum(p.gap for p in pieces))
 
 
@@ -152,14 +179,14 @@ class _Piece:
 
 
 def _piece(
-    target: _Target, baseline: dict[str, Tensor], base: dict[str, Tensor], start: float, end: float
+    target: _Target, vectors: dict[str, Tensor], base: dict[str, Tensor], start: float, end: float
 ) -> _Piece:
     """Gauss-Legendre quadrature between two places of the straight path from base to input."""
     u, w = (torch.tensor(t, dtype=torch.float64) for t in np.polynomial.legendre.leggauss(POINTS))
     alpha, w = start + (end - start) * (u + 1) / 2, w * (end - start) / 2
-    line = lambda at: {n: base[n] + at.to(x)[:, None, None] * (x - base[n]) for n, x in baseline.items()}
+    line = lambda at: {n: base[n] + at.to(x)[:, None, None] * (x - base[n]) for n, x in vectors.items()}
     grads = target.gradients(line(alpha))
-    shares = {n: (g * (baseline[n] - base[n])).sum(-1).double().cpu() for n, g in grads.items()}  # (N, T)
+    shares = {n: (g * (vectors[n] - base[n])).sum(-1).double().cpu() for n, g in grads.items()}  # (N, T)
     with torch.no_grad():
         low, high = target.value(line(torch.tensor([start, end]))).tolist()
     return _Piece(start, end, {n: (w[:, None] * s).sum(0) for n, s in shares.items()}, high - low)

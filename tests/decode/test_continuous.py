@@ -265,6 +265,17 @@ def test_memory_for_texts_bounds_how_many_are_let_in() -> None:
     assert all(task.done for task, _ in asked)
 
 
+def test_a_text_that_may_become_long_does_not_keep_others_out() -> None:
+    model = tiny("llama", context=4096)
+    slots = NumbaSlots(model, 8)
+    slots.positions = 4096
+    batch = ContinuousBatch(slots)
+    for _ in range(4):
+        batch.add(task_of(model, [5, 6, 7], max_tokens=4000)[0])
+    batch.step()
+    assert len(batch.rows) == 4
+
+
 def test_a_request_may_be_replaced_without_scores() -> None:
     model = tiny("gpt2")
     task, pieces = task_of(model, PROMPTS[0])

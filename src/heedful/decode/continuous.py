@@ -24,7 +24,7 @@ from heedful.decode.engines.fallback import UnsupportedPart
 from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.loop import GeneratedRow, Piece
 from heedful.decode.request import Request
-from heedful.decode.slots import EagerSlots, Slot, SlotStepper
+from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot, SlotStepper
 from heedful.decode.token_choice import choose_for_rows, is_number
 from heedful.errors import HeedfulError
 from heedful.models.base import LM, Seq2Seq
@@ -130,7 +130,7 @@ class ContinuousBatch:
             row = GeneratedRow(self.slots.model, task.request, task.prompts[number], number, sample)
             row.limit = min(row.limit, self.slots.context + 1 - len(row.before))
             length = len(row.before) + row.limit
-            if not self.slots.fits(length):
+            if not self.slots.fits(min(length, len(row.prompt) + POSITIONS_AHEAD)):
                 return
             self.waiting.popleft()
             try:

@@ -29,6 +29,7 @@ from heedful.nn.state import KV, StateGroup
 
 CHUNK = 64  # prompt tokens read at once, between two steps of the others
 KEPT_SLOTS = 16  # closed texts whose beginning may be used again
+POSITIONS_AHEAD = 512  # that a text is expected to need yet
 DEFAULT_CONTEXT = 4096  # of a model that states none
 
 
@@ -45,6 +46,11 @@ class Slot:
     @property
     def past(self) -> int:
         return len(self.ids)
+
+    @property
+    def reserved(self) -> int:
+        """Positions to count for it: few texts become as long as they may, and memory is taken as it is used."""
+        return min(self.capacity, self.past + POSITIONS_AHEAD)
 
 
 class SlotStepper(Protocol):
@@ -109,16 +115,16 @@ class EagerSlots:
 
     @property
     def usage(self) -> float:
-        return sum(slot.capacity for slot in self.live) / self.positions
+        return min(1.0, sum(slot.reserved for slot in self.live) / self.positions)
 
     def fits(self, length: int) -> bool:
-        used = sum(slot.capacity for slot in self.live)
+        used = sum(slot.reserved for slot in self.live)
         return len(self.live) < self.max_rows and (not self.live or used + length <= self.positions)
 
     def open(self, ids: Sequence[int], length: int) -> Slot:
         slot = Slot(length)
         source, common = self.find_prefix(ids)
-        self.make_room(length)
+        self.make_room(min(length, len(ids) + POSITIONS_AHEAD))
         if isinstance(self.model, LM):
             slot.state = self.model.new_state(1, length)
         if source is not None:
@@ -128,9 +134,9 @@ class EagerSlots:
 
     def make_room(self, length: int) -> None:
         """Forget the oldest beginnings that are kept, as far as their room is needed."""
-        used = sum(slot.capacity for slot in (*self.live, *self.kept))
+        used = sum(slot.reserved for slot in self.live) + sum(slot.past for slot in self.kept)
         while self.kept and (used + length > self.positions or len(self.kept) > KEPT_SLOTS):
-            used -= self.kept.popleft().capacity
+            used -= self.kept.popleft().past
 
     def find_prefix(self, ids: Sequence[int]) -> tuple[Slot | None, int]:
         """Return the text that begins like this one for the longest, and how much of it can be copied."""

@@ -20,7 +20,7 @@ from heedful.decode.slots import EagerSlots, Slot
 from heedful.errors import InputError
 from heedful.kernels.team import Team
 from heedful.models.base import LM, Seq2Seq
-from heedful.nn.state import SlidingKV
+from heedful.nn.state import KV, SlidingKV
 
 PROMPT_ROWS = 128  # tokens of prompts that one call reads at most
 
@@ -51,14 +51,22 @@ class NumbaSlots(EagerSlots):
     def open(self, ids: Sequence[int], length: int) -> Slot:
         length = min(length, self.context)
         slot = super().open(ids, length)
+        self.tables[slot] = self.program.cache_table(self.allocate(slot))
+        return slot
+
+    def allocate(self, slot: Slot) -> list[KV | SlidingKV]:
+        """Give a text its caches, unless it has them. Nothing is written: memory is taken as it is used."""
         held = kv_caches(slot.state.parts)
         assert held is not None
         for kv, (_, heads, _, size) in zip(held, self.shapes, strict=True):
-            room = min(length, kv.slots) if isinstance(kv, SlidingKV) else length
+            room = min(slot.capacity, kv.slots) if isinstance(kv, SlidingKV) else slot.capacity
             if kv.k is None:
                 kv.k, kv.v = torch.empty(2, 1, heads, room, size)
-        self.tables[slot] = self.program.cache_table(held)
-        return slot
+        return held
+
+    def copy_prefix(self, source: Slot, target: Slot, length: int) -> None:
+        self.allocate(target)
+        super().copy_prefix(source, target, length)
 
     def piece(self, slot: Slot, left: int, budget: int) -> int:
         return min(left, budget, self.prompt_rows)

@@ -25,7 +25,8 @@ class StaticSlots(EagerSlots):
 
     def __init__(self, model: LM | Seq2Seq, max_rows: int, context: int | None = None) -> None:
         super().__init__(model, max_rows, context)
-        self.seats: list[Slot | None] = [None] * max_rows
+        self.max_rows = max(1, min(max_rows, self.positions // self.context))  # every seat may become as long
+        self.seats: list[Slot | None] = [None] * self.max_rows
         self.recording: Recording | None = None
         if model.device.type == "cuda":
             self.chunk, self.prompt_tokens = 512, (512, 2048)

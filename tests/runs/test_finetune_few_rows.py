@@ -13,10 +13,10 @@ import torch
 
 import heedful
 from heedful.errors import InputError
+from heedful.evaluate.logistic import assign_folds, cross_validate, fit_logistic
 from heedful.loading import save_on_base
 from heedful.nn.head import SentenceHead
 from heedful.runs.evaluate import evaluate
-from heedful.runs.finetune.linear_head import assign_folds, cross_validate, fit_logistic
 from heedful.runs.requests import EvaluationRequest
 from heedful.tasks.text_classification import are_few
 from tests.runs import finetuning as toy

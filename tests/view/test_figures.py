@@ -17,6 +17,7 @@ from heedful import view
 from heedful.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.inspect.attention import attention as attended
 from heedful.inspect.lens import surprisal
+from heedful.inspect.probes import ProbeResult
 from heedful.view import panels
 from heedful.view.charts import ticks
 from heedful.view.figure import Figure
@@ -56,6 +57,7 @@ def figures(tmp: Path) -> dict[str, Figure]:
         "surprisal": view.surprisal(model, IDS),
         "head_catalogue": view.head_catalogue(model, [IDS, IDS[::-1]], repeats=2),
         "find_heads": view.find_heads(model, IDS, "11", "9"),
+        "probes": view.probes(ProbeResult(("a", "b"), torch.rand(2, 3), torch.rand(2, 3), 0.4, ("x", "y"), 9)),
         "steering": view.steering(model, IDS, "blocks.0.output", torch.ones(model.config.dim), 2.0),
         "anything": Figure("anything", "Panels", {}, {"panels": [
             panels.table("words", [["a", 1.5], ["b<", 2.0]], ["x", "y"], ["best", "p"], axes=("place", "")),

@@ -12,6 +12,7 @@
     view.find_heads(model, text, "it", "cat")       which heads look from one token at another
     view.patching(activation_patching(model, …))    which values carry an answer, by layer, position and head
     view.logit_attribution(logit_attribution(…))    what every part, head and token adds to a logit
+    view.probes(linear_probes(model, sentences))    what linear probes tell, layer by layer
     view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
     view.training("runs/gpt2")                      the curves of a run
     view.attention(tokens=[…], pattern=weights)     any weights you have
@@ -26,7 +27,7 @@ from heedful.view.answer_figures import lines, logit_attribution, matrix, patchi
 from heedful.view.attention_figures import attention, heads
 from heedful.view.beams import beams
 from heedful.view.catalogue_figures import find_heads, head_catalogue
-from heedful.view.direction_figures import steering
+from heedful.view.direction_figures import probes, steering
 from heedful.view.figure import Figure
 from heedful.view.position_figures import positions
 from heedful.view.value_figures import embeddings, next_token, steps, surprisal, training
@@ -45,6 +46,7 @@ __all__ = [
     "next_token",
     "patching",
     "positions",
+    "probes",
     "steering",
     "steps",
     "surprisal",

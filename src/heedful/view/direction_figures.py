@@ -1,4 +1,4 @@
-"""steering: what a direction in a model's values does to what it predicts."""
+"""steering, probes: directions in a model's values, what they do and what they tell."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from heedful.inspect.probes import ProbeResult
 from heedful.inspect.steering import Method, logit_change, steer
 from heedful.models.base import Model
 from heedful.view.figure import Figure
-from heedful.view.panels import bars
+from heedful.view.panels import bars, lines, table
 from heedful.view.token_labels import cut_label, readable, visible_text
 
 Text = Any
@@ -33,3 +34,24 @@ def steering(
     about = {"model": model.family.name, "text": said, "value": name, "strength": strength, "how": how}
     title = f"{name} steered ({how}, {strength:g}): what {model.family.name} predicts next"
     return Figure("steering", title, about, {"panels": panels}, note, call)
+
+
+def probes(result: ProbeResult) -> Figure:
+    """What linear probes tell of words, layer by layer, beside the control task; of a `ProbeResult`."""
+    layers = range(len(result.names))
+    curves = [result.accuracy.mean(1).tolist(), result.control.mean(1).tolist(), result.selectivity.tolist()]
+    names = ["the task", "the control task", "selectivity"]
+    curves.append([result.majority] * len(layers))
+    drawn = lines("accuracy", curves, [*names, "the most frequent label"], layers, axes=("accuracy", "layer"))
+    rows = [
+        [float(real.mean()), float(real.std()), float(control.mean()), float(real.mean() - control.mean())]
+        for real, control in zip(result.accuracy, result.control, strict=True)
+    ]
+    columns = ["task", "± over folds", "control", "selectivity"]
+    numbers = table("by value", rows, result.names, columns, axes=("value", ""))
+    best = int(result.selectivity.argmax())
+    title = f"Probes of {len(result.labels)} labels, {result.words:,} words: best at {result.names[best]}"
+    about = {"words": result.words, "labels": len(result.labels), "folds": result.accuracy.shape[1]}
+    call = "heedful.view.probes(heedful.inspect.probes.linear_probes(model, sentences))"
+    note = "The control task gives each word a random label; accuracy is that on sentences held out."
+    return Figure("probes", title, about, {"panels": [drawn, numbers]}, note, call)

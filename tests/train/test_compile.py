@@ -67,6 +67,7 @@ def count_nodes(module: torch.nn.Module, *given: Any) -> int:
     found = []
     for run in (module, compiled):
         module.zero_grad()
+        torch.manual_seed(0)
         out = run(*given)
         loss = out[0] if isinstance(out, tuple) else out.square().mean()
         loss.backward()
@@ -104,7 +105,7 @@ PARTS: dict[str, Callable[[], Part]] = {
 @pytest.mark.parametrize("kind", PARTS)
 def test_a_longer_text_gives_the_compiler_no_more_to_do(kind: str) -> None:
     part = Alone(PARTS[kind]())
-    assert count_nodes(part, torch.randn(2, 96, 8)) <= 1.1 * count_nodes(part, torch.randn(2, 24, 8))
+    assert count_nodes(part, torch.randn(2, 150, 8)) <= 1.1 * count_nodes(part, torch.randn(2, 40, 8))
 
 
 @pytest.mark.slow
@@ -115,7 +116,8 @@ def test_no_step_of_any_family_grows_with_its_text_for_the_compiler(family: str,
     model = toys.tiny(family, **settings, **({"context": 256} if "context" in known else {})).train()
     batch = toys.batches_of(purpose, files, model=model, batch=2)[0]
     divide, step = {per: torch.ones(()) for per in counts(batch)}, LossModule(model, objective(purpose))
-    assert count_nodes(step, longer(batch, 3), divide) <= 1.1 * count_nodes(step, batch, divide)
+    short, long = longer(batch, 2), longer(batch, 5)
+    assert count_nodes(step, long, divide) <= 1.1 * count_nodes(step, short, divide)
 
 
 def trained(family: str, files: Files, **settings: Any) -> list[float]:

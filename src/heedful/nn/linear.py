@@ -17,7 +17,7 @@ from heedful.nn.chunked import fast_linear
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm, show_norm
 from heedful.nn.scan import linear_pattern, linear_scan, to_float32
-from heedful.nn.ssm import ShortConv, show_pattern, shows_pattern
+from heedful.nn.ssm import ShortConv, joint_products, show_pattern, shows_pattern
 from heedful.nn.state import RecurrentState
 from heedful.nn.static_state import step_of
 
@@ -76,9 +76,8 @@ class LinearAttention(Part):
         return RecurrentState()
 
     def forward(self, x: Tensor, ctx: Context, state: PartState | None = None) -> Tensor:
-        q, k, v = (
-            to_float32(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v)
-        )  # (B, H, T, K)
+        rows = joint_products(x, self.q, self.k, self.v)
+        q, k, v = (to_float32(split_heads(row, self.heads)) for row in rows)  # (B, H, T, K)
         q, k, v = ctx.see("q", q), ctx.see("k", k), ctx.see("v", v)
         q, k = self.features(q), self.features(k)
         if ctx.valid_new is not None:
@@ -126,11 +125,10 @@ class GatedLinearAttention(Part):
             rows = (self.q(x), self.k(x), self.v(x), self.decay(self.low(x)))
             heads = fused.gated_linear_step(*rows, state["S"], self.tau, self.scale)
             return self.o(join_heads(self.norm(heads)) * F.silu(self.gate(x)))
-        q, k, v = (
-            to_float32(split_heads(p(x), self.heads)) for p in (self.q, self.k, self.v)
-        )  # (B, H, T, K)
+        *made, low, gate = joint_products(x, self.q, self.k, self.v, self.low, self.gate)
+        q, k, v = (to_float32(split_heads(y, self.heads)) for y in made)  # (B, H, T, K)
         q, k, v = ctx.see("q", q) * self.scale, ctx.see("k", k), ctx.see("v", v)
-        log_a = F.logsigmoid(to_float32(split_heads(self.decay(self.low(x)), self.heads))) / self.tau
+        log_a = F.logsigmoid(to_float32(split_heads(self.decay(low), self.heads))) / self.tau
         log_a = ctx.see("log_decay", log_a)
         if ctx.valid_new is not None:
             k, log_a = (t.masked_fill(~ctx.valid_new[:, None, :, None], 0.0) for t in (k, log_a))
@@ -139,7 +137,7 @@ class GatedLinearAttention(Part):
         if with_pattern:
             heads = show_pattern(ctx, heads, v, linear_pattern(q, k, log_a, ctx.fresh))
         heads = show_norm(self.norm, ctx.see("heads", heads).to(x.dtype), ctx.at("norm"))
-        gate = F.silu(ctx.see("gate", self.gate(x)))
+        gate = F.silu(ctx.see("gate", gate))
         out: Tensor = self.o(ctx.see("hidden", join_heads(heads) * gate))
         return out
 

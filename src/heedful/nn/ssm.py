@@ -59,11 +59,13 @@ def autocasts(x: Tensor) -> bool:
 
 
 def joint_products(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """W x for every layer; under autocast, where they are plain, by one product that reads x once."""
-    if not autocasts(x) or any(type(layer) is not nn.Linear or layer.bias is not None for layer in layers):
+    """W x + b for every layer; under autocast, if all are plain and alike, by one product: x is read once."""
+    alike = all(type(m) is nn.Linear for m in layers) and len({m.bias is None for m in layers}) == 1
+    if not autocasts(x) or not alike:
         return tuple(layer(x) for layer in layers)
-    weight = torch.cat([layer.weight for layer in layers])
-    return F.linear(x, weight).split([layer.out_features for layer in layers], -1)
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    out = F.linear(x, torch.cat([layer.weight for layer in layers]), bias)
+    return out.split([layer.out_features for layer in layers], -1)
 
 
 class ShortConv(nn.Module):

@@ -14,6 +14,8 @@
     view.logit_attribution(logit_attribution(…))    what every part, head and token adds to a logit
     view.probes(linear_probes(model, sentences))    what linear probes tell, layer by layer
     view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
+    view.attribution_graph(attribution_graph(…))    the strongest edges between parts, drawn
+    view.attention_flow(model, "The cat sat")       what can flow through attention, beside rollout
     view.training("runs/gpt2")                      the curves of a run
     view.attention(tokens=[…], pattern=weights)     any weights you have
     view.matrix(values), view.lines(values)         any numbers you have
@@ -29,12 +31,15 @@ from heedful.view.beams import beams
 from heedful.view.catalogue_figures import find_heads, head_catalogue
 from heedful.view.direction_figures import probes, steering
 from heedful.view.figure import Figure
+from heedful.view.graph_figures import attention_flow, attribution_graph
 from heedful.view.position_figures import positions
 from heedful.view.value_figures import embeddings, next_token, steps, surprisal, training
 
 __all__ = [
     "Figure",
     "attention",
+    "attention_flow",
+    "attribution_graph",
     "beams",
     "embeddings",
     "find_heads",

@@ -114,6 +114,15 @@ def test_show_as_json_has_every_parameter(heed: Any) -> None:
     )
 
 
+def test_show_lists_the_values_that_can_be_watched_before_anything_is_computed(heed: Any) -> None:
+    code, out, _ = heed("show", "gpt2", "--names")
+    assert code == 0
+    line = next(line for line in out.splitlines() if line.startswith("blocks.*.attn.pattern"))
+    assert "(B, 12, T, T)" in line
+    _, out, _ = heed("show", "gpt2", "--names", "--json")
+    assert json.loads(out)["blocks.11.ffn.hidden"] == ["B", "T", 3072]
+
+
 def test_show_reads_a_folder(heed: Any, model_folder: Path) -> None:
     code, out, _ = heed("show", str(model_folder))
     assert code == 0

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from heedful.models.base import Model
+from heedful.models.value_names import Shape, value_meaning
 from heedful.nn.block import Stack
 from heedful.nn.moe import SigmoidRouter
 
@@ -105,6 +107,31 @@ def _shape(module: nn.Module) -> str:
     if all(p.shape == own[0].shape for p in own):
         return " × ".join(f"{n:,}" for n in own[0].shape)
     return ", ".join("×".join(str(n) for n in p.shape) for p in own[:4]) + (" …" if len(own) > 4 else "")
+
+
+@dataclass(frozen=True)
+class ValueRow:
+    """The values that all layers, or some alike, show under one name."""
+
+    name: str  # a pattern for a Watch if all layers have it: blocks.*.attn.q
+    shape: Shape
+    meaning: str
+
+
+def value_rows(model: Model) -> list[ValueRow]:
+    """The values that a model shows, in the order of a pass; layers that are alike once."""
+    groups: dict[tuple[str, str, Shape], list[int]] = {}  # of what stands before and after a layer's number
+    for name, shape in model.names().items():
+        stack, number, rest = (*name.split(".", 2), "")[:3]
+        key = (f"{stack}.", f".{rest}", shape) if number.isdigit() else (name, "", shape)
+        groups.setdefault(key, []).append(int(number) if number.isdigit() else 0)
+    layers = {before: set(n) for (before, after, _), n in groups.items() if after == ".input"}
+    rows = []
+    for (before, after, shape), numbers in groups.items():
+        of_all = len(numbers) > 1 and set(numbers) == layers.get(before)
+        layer = "" if not after else "*" if of_all else label(numbers)
+        rows.append(ValueRow(f"{before}{layer}{after}", shape, value_meaning(f"{before}{layer}{after}")))
+    return rows
 
 
 def label(numbers: Sequence[int]) -> str:

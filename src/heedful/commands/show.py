@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 def show_command(
     model: Annotated[str, typer.Argument(help="A preset (gpt2), a family, a folder or a .gguf file.")],
+    names: Annotated[
+        bool, typer.Option("--names", help="List the values that a Watch can see, with shapes, instead.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show the tree of a model: its parts, their shapes, parameters and equations.
@@ -28,12 +31,16 @@ def show_command(
 
       heed show gpt2
 
+      heed show gpt2 --names
+
       heed show ./my-model --json
     """
     from heedful.loading import skeleton
     from heedful.show import model_tree, node_to_dict
 
     outline = skeleton(model)
+    if names:
+        return _show_names(outline, json)
     root = model_tree(outline)
     root.name = model
     if json:
@@ -43,6 +50,22 @@ def show_command(
     out.print(_heading(model, outline, root))
     for line in _tree_lines(root, "", "", set(), out.width):
         out.print(line, overflow="fold", no_wrap=False)
+
+
+def _show_names(model: Model, json: bool) -> None:
+    """Print the names that a Watch takes: B is the batch, T the length, S that of a source."""
+    from rich.text import Text
+
+    from heedful.show import value_rows
+
+    if json:
+        return as_json({name: list(shape) for name, shape in model.names().items()})
+    out, rows = console(), value_rows(model)
+    shapes = [f"({', '.join(map(str, row.shape))})" for row in rows]
+    wide, high = max(len(row.name) for row in rows), max(map(len, shapes))
+    for row, shape in zip(rows, shapes, strict=True):
+        line = Text.assemble((f"{row.name:{wide}}  ", "bold cyan"), (f"{shape:{high}}  ", "green"))
+        out.print(line.append(row.meaning, "dim"), overflow="fold", no_wrap=True)
 
 
 def _config(model: Model) -> dict[str, object]:

@@ -25,7 +25,7 @@ from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.loop import GeneratedRow, Piece
 from heedful.decode.request import Request
 from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot, SlotStepper
-from heedful.decode.token_choice import choose_for_rows, is_number
+from heedful.decode.token_choice import choose_for_rows, is_number, one_thread
 from heedful.errors import HeedfulError
 from heedful.models.base import LM, Seq2Seq
 
@@ -155,8 +155,9 @@ class ContinuousBatch:
         """Choose a token for each text and hand it on; those that are finished leave."""
         if not rows:
             return
-        chosen = choose_for_rows([row.row for row in rows], logits)
-        for row, choice, known in zip(rows, chosen, is_number(logits), strict=True):
+        with one_thread():
+            chosen, numbers = choose_for_rows([row.row for row in rows], logits), is_number(logits)
+        for row, choice, known in zip(rows, chosen, numbers, strict=True):
             if row.task.done:  # another of its texts failed
                 continue
             if not known or isinstance(choice, Exception):

@@ -49,7 +49,7 @@ class Slot:
 
     @property
     def reserved(self) -> int:
-        """Positions to count for it: few texts become as long as they may, and memory is taken as it is used."""
+        """Positions to count for it: few texts become as long as they may; memory is taken as it is used."""
         return min(self.capacity, self.past + POSITIONS_AHEAD)
 
 

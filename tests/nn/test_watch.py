@@ -357,3 +357,30 @@ def test_an_expert_can_be_silenced_for_one_of_its_tokens() -> None:
     lost = (watch["blocks.1.ffn.output"] - edited["blocks.1.ffn.output"])[0]
     assert (lost[2] - weighted[0, 2, 0]).abs().max() <= 1e-5
     assert lost[[0, 1, 3, 4]].abs().max() <= 1e-6
+
+
+@torch.no_grad()
+def test_the_last_token_of_each_pass_adds_up_over_steps() -> None:
+    model, whole, last = tiny("llama"), Watch("*"), Watch("*", last=True)
+    tokens, both = ids(model, 2, 6), whole + last
+    state = model.start(tokens[:, :4], watch=both)  # type: ignore[operator]
+    for t in (4, 5):
+        model.step(tokens[:, t : t + 1], state, watch=both)  # type: ignore[operator]
+    for name in whole:
+        axis = whole.positions[name]
+        assert axis is not None
+        length = whole[name].shape[axis]
+        assert torch.equal(last[name], whole[name].narrow(axis, length - 3, 3)), name
+
+
+@torch.no_grad()
+def test_steps_over_a_window_of_ones_own_join_all_but_what_stands_in_its_slots() -> None:
+    model, watch = tiny("mistral", window=4), Watch("blocks.0.attn.*")
+    tokens = ids(model, 1, 30)
+    state = model.start(tokens[:, :24])  # type: ignore[operator]
+    for t in range(24, 30):
+        model.step(tokens[:, t : t + 1], state, watch=watch)  # type: ignore[operator]
+    assert watch["blocks.0.attn.q"].shape[2] == watch["blocks.0.attn.heads"].shape[2] == 6
+    assert watch["blocks.0.attn.pattern"].shape[2] == 1
+    pattern, v = watch["blocks.0.attn.pattern"], watch["blocks.0.attn.v"].repeat_interleave(2, 1)
+    assert (pattern @ v - watch["blocks.0.attn.heads"][:, :, -1:]).abs().max() <= 1e-5

@@ -74,6 +74,7 @@ class EagerStepper:
     """
 
     fixed_batch = False
+    watch: Watch | None = None
 
     def __init__(self, model: Model, chunk: int | None = None, watch: Watch | None = None) -> None:
         if not isinstance(model, (LM, Seq2Seq)) or (isinstance(model, LM) and not model.causal):

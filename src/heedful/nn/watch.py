@@ -97,7 +97,7 @@ def join_passes(name: str, values: list[Tensor], axes: Axes) -> Tensor:
     as the newest: what an earlier token could not see yet has the weight 0 and the score −∞.
     """
     axis, keys = axes.positions, axes.keys
-    if axis is None or axis == keys or not axes.in_order:
+    if axis is None or axis == keys or (keys is not None and not axes.in_order):
         return values[-1]
     rows = max(map(len, values))
     values = [v if len(v) == rows else v.expand(rows, *v.shape[1:]) for v in values]
@@ -269,7 +269,12 @@ class Watch:
 
     def __getitem__(self, name: str) -> Tensor:
         several = self.passes(name)
-        return several[0] if len(several) == 1 else join_passes(name, several, self._axes[name])
+        if len(several) == 1:
+            return several[0]
+        axes = self._axes[name]
+        if self.last and axes.keys == axes.positions:  # the newest key of each pass, not all of them
+            axes = axes._replace(keys=None)
+        return join_passes(name, several, axes)
 
     def __add__(self, other: Watch) -> Watch:
         return CombinedWatch(*self.members, *other.members) if isinstance(other, Watch) else NotImplemented

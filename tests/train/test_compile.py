@@ -54,7 +54,8 @@ class NodeCounter:
 def longer(batch: Batch, times: int) -> Batch:
     """The batch with each row repeated along time."""
     wide = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "extra"}
-    return replace(batch, **{n: t.repeat(1, times) for n, t in wide.items() if t is not None})
+    extra = {name: t.repeat(1, times) if t.ndim == 2 else t for name, t in batch.extra.items()}
+    return replace(batch, **{n: t.repeat(1, times) for n, t in wide.items() if t is not None}, extra=extra)
 
 
 def count_nodes(module: torch.nn.Module, *given: Any) -> int:

@@ -67,6 +67,8 @@ def decode_bursts(stepper: EagerStepper, rows: list[GeneratedRow], logits: Tenso
         size = max(1, min(MAX_BURST, int(BURST_SECONDS / max(seconds, 1e-6))))
 
 
-def select_rows(copied: Callable[[], list[list[Any]]], kept: list[int]) -> Callable[[], list[list[Any]]]:
+def select_rows(
+    copy_rows: Callable[[], list[list[Any]]], indices: list[int]
+) -> Callable[[], list[list[Any]]]:
     """Return the same call for some of its rows."""
-    return lambda: [[rows[i] for i in kept] for rows in copied()]
+    return lambda: [[rows[i] for i in indices] for rows in copy_rows()]

@@ -211,10 +211,10 @@ def state_tensors(part: PartState | None) -> list[Tensor]:
     return [t for kv in kv_parts(part) for t in (kv.k, kv.v) if t is not None]
 
 
-def cache_positions(bytes_each: int, device: torch.device, wanted: int) -> int:
+def cache_positions(bytes_each: int, device: torch.device, requested_positions: int) -> int:
     """Return how many positions all texts together may hold: those wanted, or what half the memory holds."""
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(wanted, max(1, free // 2 // max(bytes_each, 1)))
+    return min(requested_positions, max(1, free // 2 // max(bytes_each, 1)))

@@ -102,11 +102,11 @@ def read_texts(
     return [_cut(reading(model, text, target), max_length) for text in texts]
 
 
-def _cut(given: Input, length: int | None) -> Input:
-    if length is None or given.ids.shape[1] <= length:
-        return given
-    types = None if given.types is None else given.types[:, :length]
-    return Input(given.ids[:, :length], given.tokens[:length], given.target, given.target_tokens, types)
+def _cut(inputs: Input, length: int | None) -> Input:
+    if length is None or inputs.ids.shape[1] <= length:
+        return inputs
+    types = None if inputs.types is None else inputs.types[:, :length]
+    return Input(inputs.ids[:, :length], inputs.tokens[:length], inputs.target, inputs.target_tokens, types)
 
 
 def make_batches(inputs: Sequence[Input], max_tokens: int = MAX_TOKENS) -> Iterator[InputBatch]:
@@ -192,14 +192,14 @@ def collect_activations(
     return {name: Activations(name, *columns) for name, columns in joined.items()}
 
 
-def content_tokens(model: Model, found: Activations) -> Tensor:
+def content_tokens(model: Model, activations: Activations) -> Tensor:
     """(N,): False for tokens that stand for no text, and for the first of a causal model.
 
     The first token sees nothing else, and its vector is often many times longer than all others.
     """
     special = torch.tensor(sorted(special_ids(model)), dtype=torch.long)
-    keep = ~torch.isin(found.ids, special)
-    return keep & (found.position > 0) if is_causal(model) else keep
+    keep = ~torch.isin(activations.ids, special)
+    return keep & (activations.position > 0) if is_causal(model) else keep
 
 
 def token_losses(logits: Tensor, ids: Tensor, valid: Tensor) -> Tensor:

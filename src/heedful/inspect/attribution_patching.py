@@ -79,14 +79,14 @@ def _method(steps: int) -> str:
     return "gradient" if steps == 1 else f"integrated gradients, {steps} steps"
 
 
-def mean_gradients(asked: Comparison, names: Sequence[str], steps: int) -> dict[str, Tensor]:
+def mean_gradients(comparison: Comparison, names: Sequence[str], steps: int) -> dict[str, Tensor]:
     """Return ∂d/∂value of each name, (1, …), the mean over `steps` inputs from corrupt to clean.
 
     Each value is given to whoever reads it under that name alone: of a norm's input, to that norm.
     """
     check_integer("steps", steps, minimum=1)
     with torch.no_grad():
-        low, high = (seen["embed.token"] for seen in asked.values(["embed.token"])[::-1])
+        low, high = (seen["embed.token"] for seen in comparison.values(["embed.token"])[::-1])
     share = torch.zeros(1) if steps == 1 else (torch.arange(steps) + 0.5) / steps
     between = low + share.to(low)[:, None, None] * (high - low)
     with torch.enable_grad():
@@ -94,8 +94,8 @@ def mean_gradients(asked: Comparison, names: Sequence[str], steps: int) -> dict[
         start: dict[str, Callable[[Tensor], Tensor]] = {"embed.token": lambda _: leaf}
         # An edit is given a copy: what is recorded is then read under this name alone.
         watch = Watch(*names, edit=start | {name: lambda value: value for name in names if name not in start})
-        logits = asked.corrupt.run(asked.model, watch, repeat=steps)
-        gap = asked.gap(choices(asked.model, logits, asked.position)).sum()
+        logits = comparison.corrupt.run(comparison.model, watch, repeat=steps)
+        gap = comparison.gap(choices(comparison.model, logits, comparison.position)).sum()
         values = [watch[name] for name in names]
         slopes = torch.autograd.grad(gap, values, allow_unused=True)
     pairs = zip(names, values, slopes, strict=True)

@@ -133,45 +133,45 @@ class PatchingResult(Result):
         return [(self.names[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
 
 
-def value_names(model: Model, given: Input, what: str) -> list[str]:
-    """Return the watched names that `what` stands for: a kind of value, or a name, perhaps with wildcards."""
+def value_names(model: Model, inputs: Input, kind: str) -> list[str]:
+    """Return the watched names that `kind` stands for: a kind of value, or a name, perhaps with wildcards."""
     where, stack = stack_of(model)
-    if what == "residual":
+    if kind == "residual":
         return [f"{where}.{i}.output" for i in range(len(stack))]
-    if what in ("attention", "mlp", "heads"):
-        names = [name for i in range(len(stack)) for name in _part_names(f"{where}.{i}", stack, i, what)]
+    if kind in ("attention", "mlp", "heads"):
+        names = [name for i in range(len(stack)) for name in _part_names(f"{where}.{i}", stack, i, kind)]
         if not names:
-            raise InputError(f"this model has no {what} to patch", hint="patch what='residual'")
+            raise InputError(f"this model has no {kind} to patch", hint="patch what='residual'")
         return names
-    if "." not in what:
-        near = nearest(what, KINDS) or f"use {', '.join(KINDS)}, or a watched name such as 'blocks.*.input'"
-        raise InputError(f"nothing here is called {what!r}", hint=near)
-    seen = Watch(what)
-    given.run(model, seen)
+    if "." not in kind:
+        near = nearest(kind, KINDS) or f"use {', '.join(KINDS)}, or a watched name such as 'blocks.*.input'"
+        raise InputError(f"nothing here is called {kind!r}", hint=near)
+    seen = Watch(kind)
+    inputs.run(model, seen)
     if not len(seen):
-        raise seen.missing(what)
+        raise seen.missing(kind)
     return list(seen)
 
 
-def _part_names(path: str, stack: Stack, layer: int, what: str) -> list[str]:
+def _part_names(path: str, stack: Stack, layer: int, kind: str) -> list[str]:
     block = stack[layer]
     parts = {name: block.part(name) for name in block.names} if isinstance(block, NamedParts) else {}
-    if what == "heads":
+    if kind == "heads":
         attends = [name for name, part in parts.items() if part.pattern_kind is not None]
         bare = [f"{path}.heads"] * (not parts and block.pattern_kind is not None)
         return [*(f"{path}.{name}.heads" for name in attends), *bare]
     mixes = lambda name: name != "ffn"
-    return [f"{path}.{name}.output" for name in parts if mixes(name) == (what == "attention")]
+    return [f"{path}.{name}.output" for name in parts if mixes(name) == (kind == "attention")]
 
 
-def all_patches(seen: Watch, names: Sequence[str], *, heads: bool, by_position: bool) -> Iterator[Patch]:
+def all_patches(watch: Watch, names: Sequence[str], *, heads: bool, by_position: bool) -> Iterator[Patch]:
     """Yield every patch of the values called `names`, value by value."""
     for name in names:
-        axis = seen.positions[name]
-        length = None if axis is None else seen[name].shape[axis]
+        axis = watch.positions[name]
+        length = None if axis is None else watch[name].shape[axis]
         if heads:
             for head, t in itertools.product(
-                range(seen[name].shape[1]), range(length or 0) if by_position else [None]
+                range(watch[name].shape[1]), range(length or 0) if by_position else [None]
             ):
                 yield Patch(name, t, head)
         else:
@@ -179,7 +179,7 @@ def all_patches(seen: Watch, names: Sequence[str], *, heads: bool, by_position: 
 
 
 def collect(
-    what: str, method: str, asked: Comparison, patches: Sequence[Patch], found: Tensor
+    kind: str, method: str, comparison: Comparison, patches: Sequence[Patch], scores: Tensor
 ) -> PatchingResult:
     """Return numbers, one for each patch, as a matrix with the names of its rows and columns."""
     by_head = patches[0].head is not None and patches[0].position is None
@@ -189,10 +189,10 @@ def collect(
     wide = max(map(column, patches)) + 1
     values = torch.full((len(names), wide), torch.nan, dtype=torch.float64)
     at = {name: i for i, name in enumerate(names)}
-    for one, value in zip(patches, found.tolist(), strict=True):
+    for one, value in zip(patches, scores.tolist(), strict=True):
         values[at[row(one)], column(one)] = value
-    read = asked.clean.names if len(asked.clean.names) == wide else asked.clean.tokens
+    read = comparison.clean.names if len(comparison.clean.names) == wide else comparison.clean.tokens
     columns = tuple(map(str, range(wide))) if by_head or len(read) != wide else read
     if patches[0].position is None and not by_head:
         columns = ("all positions",)
-    return PatchingResult(what, method, tuple(names), columns, values, asked.best, asked.worst)
+    return PatchingResult(kind, method, tuple(names), columns, values, comparison.best, comparison.worst)

@@ -86,26 +86,26 @@ BASELINES = ("mean", "zero", "pad", "mask")
 
 
 def _baseline_vectors(
-    model: Model, given: Input, plain: dict[str, Tensor], baseline: Text | Input
+    model: Model, inputs: Input, vectors: dict[str, Tensor], baseline: Text | Input
 ) -> dict[str, Tensor]:
     """Return the token vectors where the path begins; a text has those of the source alone."""
     if not isinstance(baseline, str) or baseline not in BASELINES:
-        other = reading(model, baseline, given.target)
-        if other.ids.shape != given.ids.shape:
-            counts = f"the text has {given.ids.shape[1]}, the baseline {other.ids.shape[1]}"
+        other = reading(model, baseline, inputs.target)
+        if other.ids.shape != inputs.ids.shape:
+            counts = f"the text has {inputs.ids.shape[1]}, the baseline {other.ids.shape[1]}"
             raise InputError(f"a baseline is {', '.join(BASELINES)} or a text of as many tokens", hint=counts)
-        return _vectors(model, other, list(plain))
+        return _vectors(model, other, list(vectors))
     if baseline == "zero":
-        return {name: torch.zeros_like(x) for name, x in plain.items()}
+        return {name: torch.zeros_like(x) for name, x in vectors.items()}
     tables = {"embed.token": "tokens", "target_embed.token": "target"}
-    found = {name: token_vectors(model.tables[tables[name]]).detach() for name in plain}
+    found = {name: token_vectors(model.tables[tables[name]]).detach() for name in vectors}
     if baseline == "mean":
-        return {name: found[name].mean(0).expand_as(x) for name, x in plain.items()}
+        return {name: found[name].mean(0).expand_as(x) for name, x in vectors.items()}
     token = getattr(model.tokenizer, baseline, None)
     if token is None:
         hint = "choose mean or zero, or give a text as the baseline"
         raise InputError(f"this model has no token for {baseline!r}", hint=hint)
-    return {name: found[name][token].expand_as(x) for name, x in plain.items()}
+    return {name: found[name][token].expand_as(x) for name, x in vectors.items()}
 
 
 def _instead(value: Tensor, _: Tensor) -> Tensor:

@@ -155,12 +155,12 @@ def _patterns(model: Model, batch: InputBatch) -> dict[str, Tensor]:
 
 
 def _score_row(
-    model: Model, given: Input, patterns: dict[str, Tensor], row: int, is_text: bool
+    model: Model, inputs: Input, patterns: dict[str, Tensor], row: int, is_text: bool
 ) -> dict[str, list[tuple[Tensor, float]]]:
     """Return scores of one sequence: for each part those of its heads (H,), and the score of chance."""
     found: dict[str, list[tuple[Tensor, float]]] = {}
     for path, several in patterns.items():
-        ids = given.ids[0] if path.startswith("encoder") else given.read[0]
+        ids = inputs.ids[0] if path.startswith("encoder") else inputs.read[0]
         T = len(ids)
         p = shares(several[row, :, :T, :T]).cpu()
         looks_ahead = bool(p[:, 0, 1:].any()) if T > 1 else False
@@ -172,13 +172,13 @@ def _score_row(
     return found
 
 
-def _share(p: Tensor, queries: Tensor, looked: Tensor, looks_ahead: bool) -> tuple[Tensor, float]:
-    """Return the mean over `queries` of the share of `looked` (T, S), and that of uniform attention."""
+def _share(p: Tensor, queries: Tensor, keys: Tensor, looks_ahead: bool) -> tuple[Tensor, float]:
+    """Return the mean over `queries` of the share of `keys` (T, S), and that of uniform attention."""
     if not bool(queries.any()):
         return torch.full((len(p),), math.nan, dtype=p.dtype), math.nan
-    seen = torch.ones_like(looked) if looks_ahead else torch.ones_like(looked).tril()
-    even = (looked & seen).sum(-1) / seen.sum(-1)
-    return (p * looked).sum(-1)[:, queries].mean(-1), float(even[queries].mean())
+    seen = torch.ones_like(keys) if looks_ahead else torch.ones_like(keys).tril()
+    even = (keys & seen).sum(-1) / seen.sum(-1)
+    return (p * keys).sum(-1)[:, queries].mean(-1), float(even[queries].mean())
 
 
 def _key_masks(model: Model, ids: Tensor) -> dict[str, tuple[Tensor, Tensor]]:

@@ -42,10 +42,10 @@ class Intervention(NamedTuple):
 class InterventionRunner:
     """Runs the corrupt input of a comparison with one intervention in each row."""
 
-    def __init__(self, asked: Comparison, rows: int | None = None) -> None:
-        self.asked, self.model, self.rows = asked, asked.model, rows
+    def __init__(self, comparison: Comparison, rows: int | None = None) -> None:
+        self.asked, self.model, self.rows = comparison, comparison.model, rows
         self.where, self.stack = stack_of(self.model)
-        given = asked.corrupt
+        given = comparison.corrupt
         self.tokens, self.head = given.read.shape[1], cast(Head, self.model.head)
         self.entries: list[Tensor | None] = [None] * len(self.stack)
         if isinstance(
@@ -54,7 +54,7 @@ class InterventionRunner:
             seen = Watch(f"{self.where}.*.input")
             given.run(self.model, seen)
             self.entries = [seen.values.get(f"{self.where}.{i}.input") for i in range(len(self.stack))]
-        other = (asked.clean.ids != given.ids)[0].nonzero()
+        other = (comparison.clean.ids != given.ids)[0].nonzero()
         self.differ_from = int(other[0]) if len(other) else 0
         self.continues = False  # whether tokens before a change are left out
         self.prefixes: dict[int, State] = {}

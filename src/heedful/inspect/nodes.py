@@ -130,10 +130,10 @@ class NodeTable:
         leaves_out = part_at(self.model, node.name.partition(" ")[0]).pattern_leaves_out
         return f"{node.name.partition(' ')[0]}.{'hidden' if leaves_out else 'heads'}"
 
-    def written(self, node: Node, seen: Watch, other: Watch) -> Tensor:
+    def written(self, node: Node, watch: Watch, other: Watch) -> Tensor:
         """Return what a node writes in one run beyond what it writes in another, (B, T, D)."""
         name = self._value_name(node)
-        change = seen[name] - other[name]
+        change = watch[name] - other[name]
         if node.head is None:
             return change
         attention = cast(Attention, part_at(self.model, node.name.partition(" ")[0]))
@@ -152,8 +152,8 @@ def has_output_matrix(part: Part) -> bool:
     return part.pattern_kind is not None and isinstance(getattr(part, "o", None), nn.Module)
 
 
-def _find(name: str, known: dict[str, Node]) -> Node:
-    if name not in known:
-        hint = nearest(name, known) or f"there are {', '.join(list(known)[:6])} …"
+def _find(name: str, nodes: dict[str, Node]) -> Node:
+    if name not in nodes:
+        hint = nearest(name, nodes) or f"there are {', '.join(list(nodes)[:6])} …"
         raise InputError(f"no node {name!r}", hint=hint)
-    return known[name]
+    return nodes[name]

@@ -48,8 +48,8 @@ def carry(
     return Watch(edit={name: _replace_positions(name, seen, positions) for name in seen})
 
 
-def _replace_positions(name: str, seen: Watch, positions: Sequence[int] | None) -> Edit:
-    value, axis = seen[name], seen.positions[name]
+def _replace_positions(name: str, watch: Watch, positions: Sequence[int] | None) -> Edit:
+    value, axis = watch[name], watch.positions[name]
     where = None if positions is None else _indices(name, value, axis, positions)
 
     def edit(now: Tensor) -> Tensor:

@@ -53,15 +53,17 @@ def path_patching(
 
 
 def edge_result(
-    method: str, asked: Comparison, senders: Sequence[Node], receivers: Sequence[Node],
-    pairs: Sequence[tuple[Node, Node]], found: Tensor,
+    method: str, comparison: Comparison, senders: Sequence[Node], receivers: Sequence[Node],
+    pairs: Sequence[tuple[Node, Node]], scores: Tensor,
 ) -> PatchingResult:  # fmt: skip
     """Return numbers, one for each pair, as a matrix of senders by receivers."""
     rows, columns = [n.name for n in senders], [n.name for n in receivers]
     values = torch.full((len(rows), len(columns)), torch.nan, dtype=torch.float64)
-    for (sender, receiver), value in zip(pairs, found.tolist(), strict=True):
+    for (sender, receiver), value in zip(pairs, scores.tolist(), strict=True):
         values[rows.index(sender.name), columns.index(receiver.name)] = value
-    return PatchingResult("paths", method, tuple(rows), tuple(columns), values, asked.best, asked.worst)
+    return PatchingResult(
+        "paths", method, tuple(rows), tuple(columns), values, comparison.best, comparison.worst
+    )
 
 
 def _direct(sender: Node, receiver: Node, change: Tensor) -> Intervention:
@@ -74,7 +76,7 @@ def _direct(sender: Node, receiver: Node, change: Tensor) -> Intervention:
 
 
 def _through_projections(
-    asked: Comparison, pairs: Sequence[tuple[Node, Node]], change: dict[str, Tensor]
+    comparison: Comparison, pairs: Sequence[tuple[Node, Node]], change: dict[str, Tensor]
 ) -> list[Intervention]:
     """Put into one head the queries, keys or values that it would have if it read the changed stream."""
     made: dict[tuple[str, str], Tensor] = {}
@@ -85,7 +87,7 @@ def _through_projections(
             some = these[start : start + ROWS]
             added = torch.stack([change[s] for s in some])
             watch = Watch(name, edit={value: _adding(added)})
-            asked.corrupt.run(asked.model, watch, repeat=len(some))
+            comparison.corrupt.run(comparison.model, watch, repeat=len(some))
             made |= {(s, name): row for s, row in zip(some, watch[name], strict=True)}
     put = lambda s, r, name: Intervention(name, None, _put_head(made[s.name, name], r))
     return [put(s, r, _projection_name(r)) for s, r in pairs]
@@ -95,8 +97,8 @@ def _projection_name(receiver: Node) -> str:
     return receiver.name.partition(" ")[0]
 
 
-def _adding(added: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: x + added
+def _adding(change: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: x + change
 
 
 def _put_head(values: Tensor, receiver: Node) -> Callable[[Tensor, int], None]:

@@ -124,10 +124,10 @@ def _encode(model: Model, sentence: Tagged, max_length: int) -> Encoded:
     return ids, [last[w] for w in kept], [words[w] for w in kept], [tags[w] for w in kept]
 
 
-def _word_vectors(values: Tensor, text: Tensor, encoded: Sequence[Encoded]) -> Tensor:
+def _word_vectors(values: Tensor, text: Tensor, sentences: Sequence[Encoded]) -> Tensor:
     """(N, D): the vectors at the last pieces of all words in order, every entry centred and scaled alike."""
     starts = {int(t): int((text == t).nonzero()[0, 0]) for t in text.unique()}
-    rows = torch.tensor([starts[i] + at for i, (_, places, _, _) in enumerate(encoded) for at in places])
+    rows = torch.tensor([starts[i] + at for i, (_, places, _, _) in enumerate(sentences) for at in places])
     x = values[rows]
     x = x - x.mean(0)
     x = x / x.std(0).clamp(min=1e-6)

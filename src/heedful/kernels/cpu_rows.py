@@ -139,16 +139,16 @@ def dot_rows_float32(weight: Int, x: Array, size: Int, out: Array) -> None:
 
 
 @compile_cached
-def dot_tile_float32(weight: Int, work: Int, stride: Int, rows: Int, size: Int, out: Array) -> None:
-    """out_br = w_r · x_b for at most four vectors at `work`, each `stride` bytes after the one before.
+def dot_tile_float32(weight: Int, vectors: Int, stride: Int, rows: Int, size: Int, out: Array) -> None:
+    """out_br = w_r · x_b for at most four vectors at `vectors`, each `stride` bytes after the one before.
 
     There are always four: the last stands in for those that are missing. So the sum for a vector is the same
     whatever stands beside it. Two rows of weights at once, so that what is loaded is used several times.
     """
     count, last = out.shape[1], rows - 1
-    x0, x1 = carray(floats_at(work), (size,)), carray(floats_at(work + min(1, last) * stride), (size,))
-    x2 = carray(floats_at(work + min(2, last) * stride), (size,))
-    x3 = carray(floats_at(work + min(3, last) * stride), (size,))
+    x0, x1 = carray(floats_at(vectors), (size,)), carray(floats_at(vectors + min(1, last) * stride), (size,))
+    x2 = carray(floats_at(vectors + min(2, last) * stride), (size,))
+    x3 = carray(floats_at(vectors + min(3, last) * stride), (size,))
     for r in range(0, count, 2):
         other = min(r + 1, count - 1)
         w, v = (

@@ -153,13 +153,13 @@ class Experts(nn.Module):
         rows = x.to(matrices.gate.dtype)
         return best_method(matrices, rows)(matrices, rows, weights, indices).to(x.dtype)
 
-    def show(self, x: Tensor, weights: Tensor, chosen: Tensor, ctx: Context) -> Tensor:
+    def show(self, x: Tensor, weights: Tensor, expert_indices: Tensor, ctx: Context) -> Tensor:
         """The same of x (B, T, D), expert by expert, with what each makes of the tokens it was chosen for.
 
-        `hidden` (B, T, k, F) and `output` (B, T, k, D) stand in the order of `chosen`; outputs are not
-        weighted yet.
+        `hidden` (B, T, k, F) and `output` (B, T, k, D) stand in the order of `expert_indices`; outputs are
+        not weighted yet.
         """
-        matrices, indices = self.matrices(x.device.type), chosen.flatten(0, 1)  # (N, k)
+        matrices, indices = self.matrices(x.device.type), expert_indices.flatten(0, 1)  # (N, k)
         rows = x.flatten(0, 1).to(matrices.gate.dtype)[:, None].expand(-1, indices.shape[1], -1)  # (N, k, D)
         gate = self.act(each_product(rows, matrices.gate, indices))
         hidden = gate * each_product(rows, matrices.up, indices)

@@ -154,9 +154,9 @@ def _time_first(u: Tensor, delta: Tensor, B: Tensor, C: Tensor, keep: Tensor | N
     return [*major, None if keep is None else keep.transpose(0, 1)]
 
 
-def _coefficients(given: list[Any], A: Tensor, s: slice) -> tuple[Tensor, Tensor, Tensor]:
+def _coefficients(inputs: list[Any], A: Tensor, s: slice) -> tuple[Tensor, Tensor, Tensor]:
     """a and b of h_t = a_t h_{t−1} + b_t at the positions s, (c, B, D, N), and C there; time comes first."""
-    u, delta, B, C, keep = given
+    u, delta, B, C, keep = inputs
     a = torch.exp(delta[s][..., None] * A)
     if keep is not None:
         a = a * keep[s][..., None, None]

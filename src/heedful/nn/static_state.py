@@ -192,17 +192,17 @@ def write_static(
         static.write(source, slots, rows)
 
 
-def ordinary(part: PartState | None, reached: int) -> PartState | None:
+def ordinary(part: PartState | None, length: int) -> PartState | None:
     """Return the ordinary states over the same memory, for a pass that is not recorded."""
     if isinstance(part, StateGroup):
-        return StateGroup({name: ordinary(p, reached) for name, p in part.parts.items()})
+        return StateGroup({name: ordinary(p, length) for name, p in part.parts.items()})
     if isinstance(part, StaticKV):
         kv = KV(part.capacity)
         kv.k, kv.v = part.k, part.v
         return kv
     if isinstance(part, StaticSlidingKV):
         sliding = SlidingKV(part.window, part.capacity)
-        sliding.k, sliding.v, sliding.reached = part.k, part.v, reached
+        sliding.k, sliding.v, sliding.reached = part.k, part.v, length
         return sliding
     if isinstance(part, StaticFixedState):
         return FixedState(**part.tensors)

@@ -55,21 +55,29 @@ class GenerationJob:
 
 
 def make_generation_job(
-    served: ServedModel, prompts: list[list[int]], asked: CompletionRequest, limit: int, echo: bool = False
+    served_model: ServedModel,
+    prompts: list[list[int]],
+    completion: CompletionRequest,
+    limit: int,
+    echo: bool = False,
 ) -> GenerationJob:
     """Check the settings, compile the constraint if there is one, and return the work."""
     if not limit:
-        return GenerationJob(served, prompts, asked, limit, echo)
-    settings: dict[str, Any] = {"max_tokens": limit, "logprobs": asked.logprobs or 0, **asked.settings}
+        return GenerationJob(served_model, prompts, completion, limit, echo)
+    settings: dict[str, Any] = {
+        "max_tokens": limit,
+        "logprobs": completion.logprobs or 0,
+        **completion.settings,
+    }
     try:
-        request = make_request(served.model, settings, n=asked.n)  # type: ignore[arg-type]
+        request = make_request(served_model.model, settings, n=completion.n)  # type: ignore[arg-type]
     except MissingPackage as error:
         raise unsupported_parameter("response_format", str(error)) from None
     except InputError as error:
         constrained = {"schema", "regex", "choices"} & settings.keys()
         raise invalid("response_format" if constrained else None, " ".join(str(error).split())) from None
-    task = GenerationTask(replace(request, scored=asked.logprobs is not None), prompts)
-    return GenerationJob(served, prompts, asked, limit, echo, task)
+    task = GenerationTask(replace(request, scored=completion.logprobs is not None), prompts)
+    return GenerationJob(served_model, prompts, completion, limit, echo, task)
 
 
 def score_prompts(job: GenerationJob) -> Iterator[TokenResult]:

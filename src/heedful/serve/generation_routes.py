@@ -88,12 +88,12 @@ def check_rows(prompts: int, request: CompletionRequest, max_rows: int) -> None:
 async def generate_response(
     server: Server,
     request: Request,
-    read: Callable[[Server, RequestFields], GenerationJob],
+    parse: Callable[[Server, RequestFields], GenerationJob],
     shape: ResponseShape,
 ) -> Response:
     """Text, whole or as it is written."""
     begun = time.perf_counter()
-    job = await parse_request(server, request, read)
+    job = await parse_request(server, request, parse)
     builder, label, seconds = ResponseBuilder(shape, job), request.scope["request_id"], server.limits.seconds
     work = score_prompts(job) if job.echo else None if job.task is not None else iter(())
     running = server.engine.submit(label, work=work, batch=job.served.batch, task=job.task)

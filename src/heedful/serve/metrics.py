@@ -100,12 +100,12 @@ class Metrics:
         self.latency = Histogram("e2e_request_latency_seconds", "From arrival to the end of an answer.")
         self.queue_time = Histogram("queue_time_seconds", "From arrival to the beginning of the work.")
 
-    def count_token(self, submitted: float, last: float | None) -> float:
+    def count_token(self, submit_time: float, last: float | None) -> float:
         """Count a token of a request; return its time, for the next."""
         now = time.perf_counter()
         self.generation_tokens.values[()] += 1  # only the engine's thread counts tokens
         if last is None:
-            self.first_token.observe(now - submitted)
+            self.first_token.observe(now - submit_time)
         else:
             self.between_tokens.observe(now - last)
         return now

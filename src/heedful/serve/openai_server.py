@@ -59,7 +59,7 @@ class Server:
         return self.models[id]
 
 
-async def parse_request(server: Server, request: Request, read: Callable[[Server, RequestFields], T]) -> T:
+async def parse_request(server: Server, request: Request, parse: Callable[[Server, RequestFields], T]) -> T:
     """A body parsed, checked and tokenised, in a thread of its own: a long prompt holds nobody up."""
     if server.engine.draining:
         raise shutting_down()
@@ -67,7 +67,7 @@ async def parse_request(server: Server, request: Request, read: Callable[[Server
 
     def work() -> tuple[T, list[str]]:
         fields = RequestFields(parse_body(body))
-        return read(server, fields), fields.left
+        return parse(server, fields), fields.left
 
     found, left = await asyncio.to_thread(work)
     if left:

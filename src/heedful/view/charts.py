@@ -148,7 +148,7 @@ def legend(x: float, y: float, limit: float, signed: bool, scale: str, palette: 
 
 def bar_chart(
     names: Sequence[str], values: Sequence[float], captions: Sequence[str], *, note: str = "",
-    marks: Sequence[float] | None = None, highlight: int | None = None,
+    marks: Sequence[float] | None = None, highlighted_row: int | None = None,
 ) -> Drawing:  # fmt: skip
     """Draw a bar for each name with its caption behind it; a mark is a line across the bar's row."""
     left = min(max(longest(names) + 30, 70), 150)
@@ -157,7 +157,7 @@ def bar_chart(
     shapes: list[Shape] = [TextLabel(left, 8, note, 11, colour=SOFT)] if note else []
     top = 22.0 if note else 6.0
     for r, (name, value) in enumerate(zip(names, values, strict=True)):
-        y, picked = top + 22 * r, r == highlight
+        y, picked = top + 22 * r, r == highlighted_row
         label = f"▸ {short(name)}" if picked else short(name)
         shapes.append(TextLabel(left - 8, y + 8, label, 12, "end", ACCENT if picked else INK, bold=picked))
         shapes.append(Box(left, y, max(abs(value) * unit, 0.5), 16, fill=BAR if value else FAINT))

@@ -59,8 +59,8 @@ def layer_rows(nodes: Sequence[str]) -> list[list[str]]:
     return list(rows.values())
 
 
-def _place_of(receiver: str, place: Mapping[str, tuple[float, float]]) -> str:
+def _place_of(receiver: str, positions: Mapping[str, tuple[float, float]]) -> str:
     """The node that a part reads as: itself, or, where its heads are nodes, the first of them."""
-    if receiver in place:
+    if receiver in positions:
         return receiver
-    return next(name for name in place if name.startswith(receiver))
+    return next(name for name in positions if name.startswith(receiver))

@@ -102,7 +102,7 @@ def draw_next_token(data: Data) -> Drawing:
     ]
     return bar_chart(
         [data["names"][i] for i in shown], chain["final"].tolist(), captions, marks=chain["p"].tolist(),
-        highlight=shown.index(data["drawn"]),
+        highlighted_row=shown.index(data["drawn"]),
         note="bar: probability it is drawn with; line: at temperature 1",
     )  # fmt: skip
 

@@ -35,9 +35,9 @@ COMPILE_MODE = "max-autotune-no-cudagraphs"
 USES_BEFORE_RECORDING = 3  # of a number of tokens at once
 
 
-def rounded_capacity(need: int, least: int = MIN_CAPACITY) -> int:
+def rounded_capacity(need: int, minimum: int = MIN_CAPACITY) -> int:
     """Return a size of which there are few: a power of two, then multiples of CAPACITY_STEP."""
-    need = max(need, least)
+    need = max(need, minimum)
     return -(-need // CAPACITY_STEP) * CAPACITY_STEP if need > CAPACITY_STEP else 1 << (need - 1).bit_length()
 
 

@@ -301,13 +301,13 @@ class RowProgram:
             entry[:] = kv.k.data_ptr(), kv.v.data_ptr(), kv.k.shape[2]
         return table
 
-    def step(self, rows: np.ndarray, asked: int | None = None) -> Tensor:
+    def step(self, rows: np.ndarray, num_logits: int | None = None) -> Tensor:
         """Step rows (B, 3): a token, the positions before it, the first that counts.
 
-        Return the logits of the first `asked` of them, by default of all.
+        Return the logits of the first `num_logits` of them, by default of all.
         """
         count = len(rows)
-        asked = count if asked is None else asked
-        self.rows[:count], self.now[[R.ROWS, R.ASKED]] = rows, (count, asked)
+        num_logits = count if num_logits is None else num_logits
+        self.rows[:count], self.now[[R.ROWS, R.ASKED]] = rows, (count, num_logits)
         self.team.run(self.code, self.reals, self.now, self.rows, self.caches, self.shared)
-        return self.logits[:asked]
+        return self.logits[:num_logits]

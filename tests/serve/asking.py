@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.decode.slots import EagerSlots, Slot
+from heedful.serve.openai_server import Server
 
 T = TypeVar("T")
 LOOP_THREAD = "event-loop"
@@ -66,6 +68,40 @@ class Scripted(EagerSlots):
         self.at[slot] = self.at.get(slot, -1) + 1
         slot.ids += ids
         return self.logits(self.at[slot])
+
+
+class Slow:
+    """In place of a model: a token every few milliseconds, and how many there were. One text at a time."""
+
+    def __init__(self, pause: float = 0.01) -> None:
+        self.pause, self.tokens, self.begun = pause, 0, 0
+        self.fails: Exception | None = None
+        self.held = threading.Event()
+        self.held.set()
+
+    def slots(self, model: Any, max_rows: int, context: int | None = None) -> Scripted:
+        slow = self
+
+        class SlowSlots(Scripted):
+            def open(self, ids: Any, length: int) -> Slot:
+                slow.begun += 1
+                return super().open(ids, length)
+
+            def read(self, slot: Slot, ids: Any) -> torch.Tensor:
+                assert slow.held.wait(20)
+                time.sleep(slow.pause)
+                if slow.fails is not None:
+                    raise slow.fails
+                slow.tokens += 1
+                return super().read(slot, ids)
+
+        return SlowSlots(model, [5], 1)
+
+    def take_over(self, server: Server) -> None:
+        """Stand in for the models of a server that is there already."""
+        for served in server.models.values():
+            if served.batch is not None:
+                served.batch.slots = self.slots(served.model, 1)
 
 
 class Caller:

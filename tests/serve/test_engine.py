@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,49 +12,14 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.slots import Slot
 from heedful.serve import served_model, streams
 from heedful.serve.engine import Engine
 from heedful.serve.openai_app import Limits, Server, create_openai_app
 from heedful.server.json_response import Json
-from tests.serve.asking import LOOP_THREAD, Caller, Scripted, events, run_async, said, until
+from tests.serve.asking import LOOP_THREAD, Caller, Slow, events, run_async, said, until
 from tests.serve.conftest import Models
 
 BODY = {"model": "decoder", "prompt": "the cat", "max_tokens": 50}
-
-
-class Slow:
-    """In place of a model: a token every few milliseconds, and how many there were. One text at a time."""
-
-    def __init__(self, pause: float = 0.01) -> None:
-        self.pause, self.tokens, self.begun = pause, 0, 0
-        self.fails: Exception | None = None
-        self.held = threading.Event()
-        self.held.set()
-
-    def slots(self, model: Any, max_rows: int, context: int | None = None) -> Scripted:
-        slow = self
-
-        class SlowSlots(Scripted):
-            def open(self, ids: Any, length: int) -> Slot:
-                slow.begun += 1
-                return super().open(ids, length)
-
-            def read(self, slot: Slot, ids: Any) -> torch.Tensor:
-                assert slow.held.wait(20)
-                time.sleep(slow.pause)
-                if slow.fails is not None:
-                    raise slow.fails
-                slow.tokens += 1
-                return super().read(slot, ids)
-
-        return SlowSlots(model, [5], 1)
-
-    def take_over(self, server: Server) -> None:
-        """Stand in for the models of a server that is there already."""
-        for served in server.models.values():
-            if served.batch is not None:
-                served.batch.slots = self.slots(served.model, 1)
 
 
 @pytest.fixture

@@ -27,9 +27,8 @@ from heedful.serve.draining import Draining, run_until_signal
 from heedful.serve.openai_app import Server, create_openai_app
 from heedful.server.guard import AccessRules
 from heedful.server.sockets import bind_socket
-from tests.serve.asking import run_async
+from tests.serve.asking import Slow, run_async
 from tests.serve.conftest import Models
-from tests.serve.test_engine import Slow
 
 HELLO: Any = [{"role": "user", "content": "the cat"}]
 KEY = "sesam"

@@ -3,7 +3,11 @@
     inputs      text or ids → what a model reads, with the names of its tokens
     attention   every pattern by its watched name, scores of heads, rollout
     lens        what each layer would predict; surprisal; neighbours of hidden states
-    change      heads and layers switched off, activations carried over, heads taken out for good
+    change      heads and layers switched off, heads taken out for good
+    patching    values of one input put into another: which carry the answer (`comparison`, `interventions`)
+    logit_attribution      what every part adds to a logit by itself
+    attribution_patching   patches and edges by gradients; `path_patching` one write for one read alone (`nodes`)
+    attribution_graph, attention_flow   the strongest edges; what can flow through attention
     gradients   which tokens an answer hangs on; how far a gradient reaches
     prediction  what comes out at a position, and how a token is drawn from it; `order` shuffles the text
     states      what is carried from token to token; `position_parts` how a model knows where a token stands

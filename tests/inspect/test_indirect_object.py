@@ -1,0 +1,61 @@
+"""Whom John gives a drink to, in SmolLM2-135M: found by patching, by shares in the logit and by paths."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import heedful
+from heedful.errors import HeedfulError
+from heedful.inspect.attention import attention
+from heedful.inspect.attribution_patching import attribution_patching
+from heedful.inspect.inputs import reading
+from heedful.inspect.logit_attribution import logit_attribution
+from heedful.inspect.patching import activation_patching, carry
+from heedful.models.base import Model
+
+CLEAN = "When Mary and John went to the store, John gave a drink to"
+CORRUPT = "When Mary and John went to the store, Mary gave a drink to"
+ANSWERS = (" Mary", " John")
+MOVER, SUBJECT = "blocks.23.attn", 9  # the layer whose head 3 names the other one; where John stands again
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    try:
+        return heedful.load("smollm2-135m-instruct")
+    except HeedfulError as error:
+        pytest.skip(f"SmolLM2-135M is not at hand: {error}")
+
+
+def test_one_head_names_the_one_who_was_named_once(model: Model) -> None:
+    shares = logit_attribution(model, CLEAN, *ANSWERS)
+    assert shares.total == pytest.approx(shares.logit, rel=1e-5)
+    assert shares.top(1)[0][0] == f"{MOVER} head 3"
+    looks = attention(model, CLEAN)[MOVER].values[3, -1]
+    assert shares.tokens[int(looks[1:].argmax()) + 1] == "ĠMary", "beside the first token it looks at her"
+    heads = activation_patching(model, CLEAN, CORRUPT, *ANSWERS, "heads")
+    assert heads.top(1)[0][:2] == (f"{MOVER}.heads", "3")
+    near = attribution_patching(model, CLEAN, CORRUPT, *ANSWERS, "heads", steps=4)
+    assert near.correlation(heads) > 0.8
+
+
+def test_the_answer_moves_from_the_second_name_to_the_end_five_times_faster_than_alone(model: Model) -> None:
+    start = time.perf_counter()
+    found = activation_patching(model, CLEAN, CORRUPT, *ANSWERS)
+    batched = time.perf_counter() - start
+    assert (found.values[:18, SUBJECT] > 0.95).all(), "it stands at the name"
+    assert found.values[24:, SUBJECT].abs().max() < 0.1
+    assert (found.values[24:, -1] > 0.9).all(), "and from layer 23 on at the end"
+    given = reading(model, CORRUPT)
+    start = time.perf_counter()
+    with torch.no_grad():
+        for name, t in zip(found.names[::6], (1, 4, 7, 10, 13), strict=True):
+            watch = carry(model, CLEAN, [name], [t])
+            given.run(model, watch)
+    alone = (time.perf_counter() - start) / 10  # two passes each
+    assert alone * found.values.numel() > 5 * batched

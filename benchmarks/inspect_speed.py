@@ -68,9 +68,10 @@ def measure_lens(folder: str, share: float, here: dict[str, Any]) -> dict[str, M
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = PreTrainedTokenizerFast(
+    PreTrainedTokenizerFast(
         tokenizer_file=f"{folder}/tokenizer.json", bos_token="<|im_start|>", eos_token="<|im_end|>"
-    )
+    ).save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     bridge = TransformerBridge.boot_transformers(folder, hf_model=reference, tokenizer=tokenizer)
     asked, found = here["asked"], here["found"]
     with torch.no_grad():

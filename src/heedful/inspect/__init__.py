@@ -6,7 +6,7 @@
     change      heads and layers switched off, heads taken out for good
     patching    values of one input put into another: which carry the answer (`comparison`, `interventions`)
     logit_attribution      what every part adds to a logit by itself
-    attribution_patching   patches and edges by gradients; `path_patching` one write for one read alone (`nodes`)
+    attribution_patching   patches and edges by gradients; `path_patching` one write for one read alone
     attribution_graph, attention_flow   the strongest edges; what can flow through attention
     gradients   which tokens an answer hangs on; how far a gradient reaches
     prediction  what comes out at a position, and how a token is drawn from it; `order` shuffles the text

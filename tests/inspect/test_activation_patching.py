@@ -90,6 +90,29 @@ def test_a_head_is_patched_as_by_hand(by_position: bool) -> None:
     assert found.names[0] == ("blocks.0.attn.heads 0" if by_position else "blocks.0.attn.heads")
 
 
+@pytest.mark.parametrize(
+    ("what", "word"), [("queries", "q"), ("keys", "k"), ("values", "v"), ("patterns", "pattern")]
+)
+def test_what_a_head_reads_with_is_patched_as_by_hand(what: str, word: str) -> None:
+    model = tiny("llama")
+    clean, corrupt = two(model)
+    right, wrong = answers(model, clean, corrupt)
+    found = activation_patching(model, clean, corrupt, right, wrong, what)
+    name = f"blocks.1.attn.{word}"
+    seen = Watch(name)
+    clean.run(model, seen)
+    assert found.values.shape == (2, seen[name].shape[1])
+
+    def put(value: Tensor) -> Tensor:
+        value[:, 1] = seen[name][:, 1]
+        return value
+
+    with torch.no_grad():
+        logits = corrupt.run(model, Watch(edit={name: put}))[0, -1]
+    want = (float(logits[right] - logits[wrong]) - found.corrupt) / (found.clean - found.corrupt)
+    assert float(found.values[1, 1]) == pytest.approx(want, abs=1e-4)
+
+
 def test_the_size_of_a_batch_changes_nothing() -> None:
     model = tiny("gpt2")
     given = two(model)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heedful.checks import check_integer
 from heedful.inspect.comparison import (
+    HEAD_VALUES,
     Comparison,
     PatchingResult,
     all_patches,
@@ -42,7 +43,7 @@ def attribution_patching(
     with torch.no_grad():
         first, second = asked.values(names)
     slopes = mean_gradients(asked, names, steps)
-    heads = what == "heads"
+    heads = what in HEAD_VALUES
     each = not heads if by_position is None else by_position
     patches = list(all_patches(first, names, heads=heads, by_position=each))
     moved = {name: ((first[name] - second[name]) * slopes[name])[0].double() for name in names}

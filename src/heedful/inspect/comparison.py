@@ -17,7 +17,8 @@ from heedful.models.base import Model
 from heedful.nn.block import NamedParts, Stack
 from heedful.nn.context import Watch
 
-KINDS = ("residual", "attention", "mlp", "heads")
+HEAD_VALUES = {"heads": "heads", "queries": "q", "keys": "k", "values": "v", "patterns": "pattern"}
+KINDS = ("residual", "attention", "mlp", *HEAD_VALUES)
 
 
 def both_inputs(
@@ -138,7 +139,7 @@ def value_names(model: Model, inputs: Input, kind: str) -> list[str]:
     where, stack = stack_of(model)
     if kind == "residual":
         return [f"{where}.{i}.output" for i in range(len(stack))]
-    if kind in ("attention", "mlp", "heads"):
+    if kind in ("attention", "mlp", *HEAD_VALUES):
         names = [name for i in range(len(stack)) for name in _part_names(f"{where}.{i}", stack, i, kind)]
         if not names:
             raise InputError(f"this model has no {kind} to patch", hint="patch what='residual'")
@@ -156,10 +157,11 @@ def value_names(model: Model, inputs: Input, kind: str) -> list[str]:
 def _part_names(path: str, stack: Stack, layer: int, kind: str) -> list[str]:
     block = stack[layer]
     parts = {name: block.part(name) for name in block.names} if isinstance(block, NamedParts) else {}
-    if kind == "heads":
+    if kind in HEAD_VALUES:
+        word = HEAD_VALUES[kind]
         attends = [name for name, part in parts.items() if part.pattern_kind is not None]
-        bare = [f"{path}.heads"] * (not parts and block.pattern_kind is not None)
-        return [*(f"{path}.{name}.heads" for name in attends), *bare]
+        bare = [f"{path}.{word}"] * (not parts and block.pattern_kind is not None)
+        return [*(f"{path}.{name}.{word}" for name in attends), *bare]
     mixes = lambda name: name != "ffn"
     return [f"{path}.{name}.output" for name in parts if mixes(name) == (kind == "attention")]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from heedful.errors import InputError
 from heedful.inspect.comparison import (
+    HEAD_VALUES,
     Comparison,
     Patch,
     PatchingResult,
@@ -100,17 +101,18 @@ def activation_patching(
     """Return which values carry the answer: each alone, as in `clean`, in a run of `corrupt` otherwise
 
     (Meng et al. 2022 §2; Zhang and Nanda 2024, arXiv 2309.16042.) `what` is "residual" (what each layer hands
-    on), "attention" or "mlp" (what those parts add), "heads", or a watched name with or without wildcards,
-    such as "blocks.*.input". Each value is patched at every position alone; heads each over all positions,
-    or with `by_position=True` at every one. Values are (d − d_corrupt) / (d_clean − d_corrupt), with d the
-    difference of the logits of `right` and `wrong`, or the logit of `right` alone, at `position`. Answers are
-    ids, texts of one token (" Paris") or labels. `report` is called before each batch with the number of
-    patches done and of all, and may raise to stop; `rows` is how many share a batch.
+    on), "attention" or "mlp" (what those parts add), "heads", or "queries", "keys", "values" or "patterns" of
+    heads, or a watched name with or without wildcards, such as "blocks.*.input". Each value is patched at
+    every position alone; heads each over all positions, or with `by_position=True` at every one. Values are
+    (d − d_corrupt) / (d_clean − d_corrupt), with d the difference of the logits of `right` and `wrong`, or
+    the logit of `right` alone, at `position`. Answers are ids, texts of one token (" Paris") or labels.
+    `report` is called before each batch with the number of patches done and of all, and may raise to stop;
+    `rows` is how many share a batch.
     """
     asked = Comparison.of(model, clean, corrupt, right, wrong, target=target, position=position)
     names = value_names(model, asked.clean, what)
     clean_values, corrupt_values = asked.values(names)
-    heads = what == "heads"
+    heads = what in HEAD_VALUES
     each = not heads if by_position is None else by_position
     patches = list(all_patches(clean_values, names, heads=heads, by_position=each))
     run = [i for i, one in enumerate(patches) if _differs(clean_values, corrupt_values, one)]

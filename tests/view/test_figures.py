@@ -16,6 +16,7 @@ import heedful
 from heedful import view
 from heedful.errors import ConfigError, InputError, MissingPackage, NotFound
 from heedful.inspect.attention import attention as attended
+from heedful.inspect.dictionary import Dictionary, fit_dictionary
 from heedful.inspect.lens import surprisal
 from heedful.inspect.probes import ProbeResult
 from heedful.view import panels
@@ -32,6 +33,12 @@ HOSTILE = [
     "\u202eabc\x00\x1b[31m",
     "a" * 10**6,
 ]
+
+
+def small_dictionary() -> Dictionary:
+    width = tiny("gpt2").config.dim
+    values = torch.randn(40, width, generator=torch.Generator().manual_seed(0))
+    return fit_dictionary(values, values, "blocks.0.output", "blocks.0.output", width=8, k=2, steps=2)
 
 
 def figures(tmp: Path) -> dict[str, Figure]:
@@ -57,7 +64,8 @@ def figures(tmp: Path) -> dict[str, Figure]:
         "surprisal": view.surprisal(model, IDS),
         "head_catalogue": view.head_catalogue(model, [IDS, IDS[::-1]], repeats=2),
         "find_heads": view.find_heads(model, IDS, "11", "9"),
-        "probes": view.probes(ProbeResult(("a", "b"), torch.rand(2, 3), torch.rand(2, 3), 0.4, ("x", "y"), 9)),
+        "probes": view.probes(ProbeResult(("a", "b"), torch.eye(2), torch.eye(2), 0.4, ("x", "y"), 9)),
+        "features": view.features(model, small_dictionary(), [IDS, IDS[::-1]]),
         "steering": view.steering(model, IDS, "blocks.0.output", torch.ones(model.config.dim), 2.0),
         "anything": Figure("anything", "Panels", {}, {"panels": [
             panels.table("words", [["a", 1.5], ["b<", 2.0]], ["x", "y"], ["best", "p"], axes=("place", "")),

@@ -12,6 +12,7 @@
     view.find_heads(model, text, "it", "cat")       which heads look from one token at another
     view.patching(activation_patching(model, …))    which values carry an answer, by layer, position and head
     view.logit_attribution(logit_attribution(…))    what every part, head and token adds to a logit
+    view.features(model, dictionary, texts)         features of a sparse dictionary, tokens in context
     view.probes(linear_probes(model, sentences))    what linear probes tell, layer by layer
     view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
     view.attribution_graph(attribution_graph(…))    the strongest edges between parts, drawn
@@ -29,7 +30,7 @@ from heedful.view.answer_figures import lines, logit_attribution, matrix, patchi
 from heedful.view.attention_figures import attention, heads
 from heedful.view.beams import beams
 from heedful.view.catalogue_figures import find_heads, head_catalogue
-from heedful.view.direction_figures import probes, steering
+from heedful.view.direction_figures import features, probes, steering
 from heedful.view.figure import Figure
 from heedful.view.graph_figures import attention_flow, attribution_graph
 from heedful.view.position_figures import positions
@@ -42,6 +43,7 @@ __all__ = [
     "attribution_graph",
     "beams",
     "embeddings",
+    "features",
     "find_heads",
     "head_catalogue",
     "heads",

@@ -1,4 +1,4 @@
-"""steering, probes: directions in a model's values, what they do and what they tell."""
+"""steering, probes, features: directions in a model's values, what they do and what they tell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from heedful.inspect.activations import Texts
+from heedful.inspect.dictionary import Dictionary
+from heedful.inspect.dictionary_scores import feature_examples
 from heedful.inspect.probes import ProbeResult
 from heedful.inspect.steering import Method, logit_change, steer
 from heedful.models.base import Model
@@ -55,3 +58,24 @@ def probes(result: ProbeResult) -> Figure:
     call = "heedful.view.probes(heedful.inspect.probes.linear_probes(model, sentences))"
     note = "The control task gives each word a random label; accuracy is that on sentences held out."
     return Figure("probes", title, about, {"panels": [drawn, numbers]}, note, call)
+
+
+def features(
+    model: Model, dictionary: Dictionary, texts: Texts, features: Sequence[int] | None = None, *,
+    count: int = 6, context: int = 6,
+) -> Figure:  # fmt: skip
+    """The tokens on which features of a sparse dictionary are strongest, in context."""
+    found = feature_examples(model, dictionary, texts, features, count=count, context=context)
+    show = lambda names: " ".join(visible_text(n) for n in readable(model, names))
+    rows: list[list[float | str]] = []
+    names: list[str] = []
+    for feature, examples in found.items():
+        names += [f"feature {feature}"] * len(examples)
+        rows += [[e.activation, show(e.before), show([e.token]), show(e.after)] for e in examples]
+    columns = ["activation", "before", "token", "after"]
+    panel = table("strongest tokens", rows, names, columns, axes=("feature", ""))
+    name = dictionary.config.source
+    title = f"Features of a dictionary of {name}: {len(found)} of {dictionary.config.width:,}"
+    about = {"model": model.family.name, "value": name, "texts": len(texts)}
+    call = f"heedful.view.features(model, dictionary, texts, {list(found)!r})"
+    return Figure("features", title, about, {"panels": [panel]}, "", call)

@@ -1,0 +1,249 @@
+"""What looking inside costs beside TransformerLens: the same weights, whole calls, equal numbers.
+
+python benchmarks/beside_lens.py [--layers 12 --tokens 12] [--out figures.json]
+
+A GPT-2 of any size is made with random weights. Each library runs in a process of its own, one after the
+other, on one thread; seconds are those of the processor, which another program on the machine changes little,
+and memory is the most that a call added to what was held before. TransformerLens (pip install
+transformer_lens) is a `TransformerBridge` in compatibility mode, as its demonstrations use it.
+inspect_speed.py has the calls on a published model, and one patch at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RIGHT, WRONG = 7, 9
+SAMPLE_SECONDS = 0.001
+MIB = 2**20
+CALLS = {
+    "every value": '`Watch("*")`, `run_with_cache`',
+    "logit attribution": "shares of parts and heads in a difference of logits",
+    "patching": "residual stream, every layer and position",
+    "head patching": "every head, over all positions",
+    "head ablation": "the KL without each head",
+}
+REPEATS = {"every value": 5, "logit attribution": 5}  # short: the median of several
+
+
+def make_model(folder: Path, options: argparse.Namespace) -> None:
+    """Write a GPT-2 with random weights, and a tokenizer of so many words, as Hugging Face writes them."""
+    import torch
+    from tokenizers import Tokenizer, models
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    sizes = {"n_layer": options.layers, "n_embd": options.dim, "n_head": options.heads}
+    config = GPT2Config(vocab_size=options.vocab, bos_token_id=1, eos_token_id=2, **sizes)
+    GPT2LMHeadModel(config).eval().save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(options.vocab)}, unk_token="w0"))
+    special = {"unk_token": "w0", "pad_token": "w0", "bos_token": "w1", "eos_token": "w2"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+
+
+def two_texts(vocab: int, length: int) -> tuple[Any, Any]:
+    """Return a text of random tokens, and the same with another token near its beginning."""
+    import torch
+
+    clean = torch.randint(10, vocab, (1, length), generator=torch.Generator().manual_seed(1))
+    corrupt = clean.clone()
+    corrupt[0, 2] = 10 + (corrupt[0, 2] + 5) % (vocab - 10)
+    return clean, corrupt
+
+
+def heedful_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[[], Any]]:
+    """Return each call of ours; it gives the numbers that are compared."""
+    import torch
+
+    import heedful
+    from heedful.inspect.effects import head_effects
+    from heedful.inspect.logit_attribution import logit_attribution
+    from heedful.inspect.patching import activation_patching
+
+    model = heedful.load(folder)
+    last = f"blocks.{len(model.blocks) - 1}.attn.pattern"
+
+    def every_value() -> Any:
+        watch = heedful.Watch("*")
+        model(clean, watch=watch)
+        return watch[last]
+
+    def attribution() -> Any:
+        found = logit_attribution(model, clean, RIGHT, WRONG)
+        return torch.cat([*found.heads.values(), torch.tensor([found[name] for name in found.names[:-1]])])
+
+    patched = lambda what: activation_patching(model, clean, corrupt, RIGHT, WRONG, what).values
+    return {
+        "every value": every_value,
+        "logit attribution": attribution,
+        "patching": lambda: patched("blocks.*.input"),
+        "head patching": lambda: patched("heads"),
+        "head ablation": lambda: torch.tensor(list(head_effects(model, clean).values())),
+    }
+
+
+def transformer_lens_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[[], Any]]:
+    """Return each call of TransformerLens; the sweep over heads, which it has no function for, is a loop."""
+    import torch
+    from transformer_lens import patching
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    model = TransformerBridge.boot_transformers(
+        str(folder), hf_model=GPT2LMHeadModel.from_pretrained(folder), tokenizer=tokenizer
+    )
+    model.enable_compatibility_mode(disable_warnings=True)
+    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    gap = lambda logits: logits[0, -1, RIGHT] - logits[0, -1, WRONG]
+
+    def every_value() -> Any:
+        _, cache = model.run_with_cache(clean)
+        return cache[f"blocks.{layers - 1}.attn.hook_pattern"]
+
+    def attribution() -> Any:
+        model.set_use_attn_result(True)
+        _, cache = model.run_with_cache(clean)
+        model.set_use_attn_result(False)
+        parts = cache.decompose_resid(layer=-1, pos_slice=-1)
+        split = cache.stack_head_results(layer=-1, pos_slice=-1)
+        share = lambda stack: cache.logit_attrs(stack, RIGHT, incorrect_tokens=WRONG, pos_slice=-1)[:, 0]
+        return torch.cat([share(split), share(parts)])
+
+    def patched(patch: Callable[..., Any]) -> Any:
+        _, cache = model.run_with_cache(clean)
+        best, worst = float(gap(model(clean))), float(gap(model(corrupt)))
+        return patch(model, corrupt, cache, lambda logits: (gap(logits) - worst) / (best - worst))
+
+    def ablation() -> Any:
+        plain = model(clean)[0].log_softmax(-1)
+        found = torch.zeros(layers, heads)
+        for layer in range(layers):
+            for head in range(heads):
+
+                def silence(value: Any, hook: Any, head: int = head) -> Any:
+                    value[:, :, head] = 0.0
+                    return value
+
+                edit = [(f"blocks.{layer}.attn.hook_z", silence)]
+                moved = model.run_with_hooks(clean, fwd_hooks=edit)[0].log_softmax(-1)
+                found[layer, head] = (plain.exp() * (plain - moved)).sum(-1).mean()
+        return found
+
+    return {
+        "every value": every_value,
+        "logit attribution": attribution,
+        "patching": lambda: patched(patching.get_act_patch_resid_pre),
+        "head patching": lambda: patched(patching.get_act_patch_attn_head_out_all_pos),
+        "head ablation": ablation,
+    }
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(call: Callable[[], Any], times: int) -> dict[str, Any]:
+    """Return the median processor seconds of a call, the memory it added at its peak, and its numbers."""
+    before, peak, done = resident_bytes(), [0], threading.Event()
+
+    def sample() -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            peak[0] = max(peak[0], resident_bytes())
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    spent = []
+    for _ in range(times):
+        began = time.thread_time()
+        numbers = call()
+        spent.append(time.thread_time() - began)
+    done.set()
+    sampler.join()
+    seconds = sorted(spent)[times // 2]
+    return {"seconds": seconds, "mib": (peak[0] - before) / MIB, "numbers": numbers.flatten().tolist()}
+
+
+def work(library: str, folder: Path, options: argparse.Namespace) -> None:
+    """Measure the calls of one library in this process and print what was measured."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(1)
+    clean, corrupt = two_texts(options.vocab, options.tokens)
+    calls = {"heedful": heedful_calls, "transformer_lens": transformer_lens_calls}[library]
+    found = calls(folder, clean, corrupt)
+    found["every value"]()  # the first pass of a process is slower than all others
+    for name in options.calls or CALLS:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        print("measured " + json.dumps({name: measure(found[name], REPEATS.get(name, 1))}), flush=True)
+
+
+def run_worker(library: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the calls of one library in a process of its own."""
+    sizes = [f"--{key}={getattr(options, key)}" for key in ("layers", "dim", "heads", "vocab", "tokens")]
+    calls = ["--calls", *(options.calls or CALLS)]
+    command = [sys.executable, __file__, *sizes, *calls, "--worker", library, str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{library}: {done.stderr[-2000:]}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("measured ")]
+    return {k: v for line in lines for k, v in json.loads(line.removeprefix("measured ")).items()}
+
+
+def compare(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure every call of both libraries and print a row for each."""
+    rows: dict[str, Any] = {}
+    print("| call | heedful s | TransformerLens s | ratio | heedful MiB | TransformerLens MiB | difference |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_model(folder, options)
+        mine, others = (run_worker(library, folder, options) for library in ("heedful", "transformer_lens"))
+        for call, ours in mine.items():
+            theirs = others[call]
+            pairs = zip(ours.pop("numbers"), theirs.pop("numbers"), strict=True)
+            gap = max(abs(a - b) for a, b in pairs)
+            ratio = theirs["seconds"] / ours["seconds"]
+            rows[call] = {"heedful": ours, "transformer_lens": theirs, "ratio": ratio, "difference": gap}
+            print(
+                f"| {call}: {CALLS[call]} | {ours['seconds']:.3f} | {theirs['seconds']:.3f} | {ratio:.1f} × "
+                f"| {ours['mib']:.0f} | {theirs['mib']:.0f} | {gap:.1e} |"
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    for name, size in (("layers", 12), ("dim", 768), ("heads", 12), ("vocab", 50257), ("tokens", 12)):
+        parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument("--calls", nargs="*", choices=CALLS)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", nargs=2, metavar=("LIBRARY", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        library, folder = options.worker
+        work(library, Path(folder), options)
+        return
+    rows = compare(options)
+    if options.out is not None:
+        options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,12 +14,13 @@ from heedful.inspect.attribution_patching import attribution_patching
 from heedful.inspect.inputs import reading
 from heedful.inspect.logit_attribution import logit_attribution
 from heedful.inspect.patching import activation_patching, carry
+from heedful.inspect.path_patching import path_patching
 from heedful.models.base import Model
 
 CLEAN = "When Mary and John went to the store, John gave a drink to"
 CORRUPT = "When Mary and John went to the store, Mary gave a drink to"
 ANSWERS = (" Mary", " John")
-MOVER, SUBJECT = "blocks.23.attn", 9  # the layer whose head 3 names the other one; where John stands again
+MOVER, SUBJECT = "blocks.23.attn", 9  # the layer of the head; where John stands again
 
 pytestmark = pytest.mark.slow
 
@@ -32,16 +33,25 @@ def model() -> Model:
         pytest.skip(f"SmolLM2-135M is not at hand: {error}")
 
 
-def test_one_head_names_the_one_who_was_named_once(model: Model) -> None:
+def test_one_head_looks_at_the_repeated_name_and_writes_against_it(model: Model) -> None:
     shares = logit_attribution(model, CLEAN, *ANSWERS)
     assert shares.total == pytest.approx(shares.logit, rel=1e-5)
     assert shares.top(1)[0][0] == f"{MOVER} head 3"
-    looks = attention(model, CLEAN)[MOVER].values[3, -1]
-    assert shares.tokens[int(looks[1:].argmax()) + 1] == "ĠMary", "beside the first token it looks at her"
+    assert int(attention(model, CLEAN)[MOVER].values[3, -1].argmax()) == SUBJECT, (
+        "it looks at the repeated name"
+    )
+    assert shares.sources[MOVER][3, SUBJECT] > 2.5, "and writes against it"
     heads = activation_patching(model, CLEAN, CORRUPT, *ANSWERS, "heads")
     assert heads.top(1)[0][:2] == (f"{MOVER}.heads", "3")
     near = attribution_patching(model, CLEAN, CORRUPT, *ANSWERS, "heads", steps=4)
-    assert near.correlation(heads) > 0.8
+    assert near.correlation(heads) > 0.9
+    name, value = (
+        "blocks.0.ffn",
+        f"{MOVER}.v head 1",
+    )  # the value head of query heads 3 to 5
+    path = path_patching(model, CLEAN, CORRUPT, *ANSWERS, name, [f"{MOVER}.q head 3", value])
+    assert path.values[0, 1] > 0.2, "it reads which name it is out of the values, not of the queries"
+    assert abs(path.values[0, 0]) < 0.05
 
 
 def test_the_answer_moves_from_the_second_name_to_the_end_five_times_faster_than_alone(model: Model) -> None:

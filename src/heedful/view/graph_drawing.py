@@ -33,20 +33,20 @@ def draw_graph(data: Mapping[str, Any]) -> Drawing:
     largest = max((abs(value) for _, _, value in data["edges"]), default=1.0) or 1.0
     for sender, receiver, value in data["edges"]:
         shapes += _edge(place[sender], place[_place_of(receiver, place)], value, abs(value) / largest)
-    return shapes, across + 110, 16 + ROW * len(rows)
+    return shapes, across + 300, 16 + ROW * len(rows)
 
 
 def _edge(start: tuple[float, float], end: tuple[float, float], value: float, share: float) -> list[Shape]:
     """A curve between two boxes that bows where it passes others, with its value beside it."""
     (x0, y0), (x1, y1) = (start[0], start[1]), (end[0], end[1] + HIGH)
-    levels = (y0 - y1 + HIGH) / ROW
-    bow = 0.0 if levels < 1.5 else 14.0 * math.sqrt(levels)
+    levels = (start[1] - end[1]) / ROW
+    bow = 0.0 if levels < 1.5 else 50.0 + 22.0 * levels
     points = [
         (x0 + (x1 - x0) * s + bow * math.sin(math.pi * s), y0 + (y1 - y0) * s)
         for s in (k / 12 for k in range(13))
     ]
     ink, dash = (BAR, ()) if value > 0 else (ACCENT, (4, 3))
-    x, y = points[6]
+    x, y = points[6 if levels < 1.5 else 4 + int(levels) % 5]
     label = TextLabel(x + 3, y, brief(value), 10, colour=INK if share > 0.25 else SOFT)
     return [Stroke(points, ink, 0.8 + 4 * share, dash, 0.35 + 0.6 * share), label]
 

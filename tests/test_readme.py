@@ -69,6 +69,14 @@ def test_the_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.
             pytest.skip(str(missing))
 
 
+@pytest.mark.parametrize("page", ["answers.md", "view.md"])
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks((README.parent / "docs" / page).read_text("utf-8"), "python"):
+        exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), names)
+
+
 @pytest.mark.parametrize("line", commands())
 def test_every_command_and_option_exists(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, *words = line.split()

@@ -75,6 +75,7 @@ def measure_lens(folder: str, share: float, here: dict[str, Any]) -> dict[str, M
     bridge = TransformerBridge.boot_transformers(folder, hf_model=reference, tokenizer=tokenizer)
     asked, found = here["asked"], here["found"]
     with torch.no_grad():
+        bridge(asked.clean.ids)  # weights that are mapped from their file come into memory
         first, memory, (_, cache) = measure(lambda: bridge.run_with_cache(asked.clean.ids))
         out = {
             name: patch_with_lens(bridge, cache, here, name, share, first, memory)

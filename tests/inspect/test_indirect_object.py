@@ -37,18 +37,14 @@ def test_one_head_looks_at_the_repeated_name_and_writes_against_it(model: Model)
     shares = logit_attribution(model, CLEAN, *ANSWERS)
     assert shares.total == pytest.approx(shares.logit, rel=1e-5)
     assert shares.top(1)[0][0] == f"{MOVER} head 3"
-    assert int(attention(model, CLEAN)[MOVER].values[3, -1].argmax()) == SUBJECT, (
-        "it looks at the repeated name"
-    )
+    looks = attention(model, CLEAN)[MOVER].values[3, -1]
+    assert int(looks.argmax()) == SUBJECT, "it looks at the repeated name"
     assert shares.sources[MOVER][3, SUBJECT] > 2.5, "and writes against it"
     heads = activation_patching(model, CLEAN, CORRUPT, *ANSWERS, "heads")
     assert heads.top(1)[0][:2] == (f"{MOVER}.heads", "3")
     near = attribution_patching(model, CLEAN, CORRUPT, *ANSWERS, "heads", steps=4)
     assert near.correlation(heads) > 0.9
-    name, value = (
-        "blocks.0.ffn",
-        f"{MOVER}.v head 1",
-    )  # the value head of query heads 3 to 5
+    name, value = "blocks.0.ffn", f"{MOVER}.v head 1"  # the value head of query heads 3 to 5
     path = path_patching(model, CLEAN, CORRUPT, *ANSWERS, name, [f"{MOVER}.q head 3", value])
     assert path.values[0, 1] > 0.2, "it reads which name it is out of the values, not of the queries"
     assert abs(path.values[0, 0]) < 0.05

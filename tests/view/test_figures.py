@@ -19,6 +19,7 @@ from heedful.inspect.attention import attention as attended
 from heedful.inspect.dictionary import Dictionary, fit_dictionary
 from heedful.inspect.lens import surprisal
 from heedful.inspect.probes import ProbeResult
+from heedful.inspect.tuned_lens import train_tuned_lens
 from heedful.view import panels
 from heedful.view.charts import ticks
 from heedful.view.figure import Figure
@@ -66,6 +67,7 @@ def figures(tmp: Path) -> dict[str, Figure]:
         "find_heads": view.find_heads(model, IDS, "11", "9"),
         "probes": view.probes(ProbeResult(("a", "b"), torch.eye(2), torch.eye(2), 0.4, ("x", "y"), 9)),
         "features": view.features(model, small_dictionary(), [IDS, IDS[::-1]]),
+        "tuned_lens": view.tuned_lens(model, IDS, train_tuned_lens(model, [IDS], steps=1)),
         "steering": view.steering(model, IDS, "blocks.0.output", torch.ones(model.config.dim), 2.0),
         "anything": Figure("anything", "Panels", {}, {"panels": [
             panels.table("words", [["a", 1.5], ["b<", 2.0]], ["x", "y"], ["best", "p"], axes=("place", "")),

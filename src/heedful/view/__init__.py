@@ -17,6 +17,7 @@
     view.steering(model, "I", name, vector, 4)      what a steered value makes likelier and unlikelier
     view.attribution_graph(attribution_graph(…))    the strongest edges between parts, drawn
     view.attention_flow(model, "The cat sat")       what can flow through attention, beside rollout
+    view.tuned_lens(model, "The cat sat", lens)     what each layer would predict, by a trained lens
     view.training("runs/gpt2")                      the curves of a run
     view.attention(tokens=[…], pattern=weights)     any weights you have
     view.matrix(values), view.lines(values)         any numbers you have
@@ -30,7 +31,7 @@ from heedful.view.answer_figures import lines, logit_attribution, matrix, patchi
 from heedful.view.attention_figures import attention, heads
 from heedful.view.beams import beams
 from heedful.view.catalogue_figures import find_heads, head_catalogue
-from heedful.view.direction_figures import features, probes, steering
+from heedful.view.direction_figures import features, probes, steering, tuned_lens
 from heedful.view.figure import Figure
 from heedful.view.graph_figures import attention_flow, attribution_graph
 from heedful.view.position_figures import positions
@@ -58,6 +59,7 @@ __all__ = [
     "steps",
     "surprisal",
     "training",
+    "tuned_lens",
 ]
 # What the studio's page of figures offers, in this order; what takes a `text` is given that of the page.
 FIGURES = (attention, heads, next_token, surprisal, steps, beams, positions, embeddings)

@@ -1,4 +1,4 @@
-"""steering, probes, features: directions in a model's values, what they do and what they tell."""
+"""steering, probes, features, tuned_lens: directions in a model's values, what they do and what they tell."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
+from heedful.inspect import tuned_lens as inspect_lens
 from heedful.inspect.activations import Texts
 from heedful.inspect.dictionary import Dictionary
 from heedful.inspect.dictionary_scores import feature_examples
+from heedful.inspect.lens import logit_lens
 from heedful.inspect.probes import ProbeResult
 from heedful.inspect.steering import Method, logit_change, steer
+from heedful.inspect.tuned_lens import TunedLens
 from heedful.models.base import Model
 from heedful.view.figure import Figure
-from heedful.view.panels import bars, lines, table
+from heedful.view.panels import bars, lines, matrix, table
 from heedful.view.token_labels import cut_label, readable, visible_text
 
 Text = Any
@@ -79,3 +82,22 @@ def features(
     about = {"model": model.family.name, "value": name, "texts": len(texts)}
     call = f"heedful.view.features(model, dictionary, texts, {list(found)!r})"
     return Figure("features", title, about, {"panels": [panel]}, "", call)
+
+
+def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -> Figure:
+    """What each layer would predict through a tuned lens; how far it and the logit lens are from the last."""
+    tuned = inspect_lens.tuned_lens(model, text, lens, target)
+    plain = logit_lens(model, text, target)
+    tokens = [visible_text(name) for name in readable(model, tuned.tokens)]
+    gaps = [inspect_lens.lens_divergence(found) for found in (tuned, plain)]
+    panels = [
+        matrix(f"KL to the last layer in nats, {name}", gap, tuned.layers, tokens, axes=("layer", "token"))
+        for name, gap in zip(("tuned lens", "logit lens"), gaps, strict=True)
+    ]
+    best = [[visible_text(readable(model, [t[0][0]])[0]) for t in row] for row in tuned.top(1)]
+    panels.append(table("likeliest token, tuned lens", best, tuned.layers, tokens, axes=("layer", "")))
+    said = cut_label(text if isinstance(text, str) else " ".join(tokens))
+    title = f"Tuned lens of {model.family.name}"
+    call = f"heedful.view.tuned_lens(model, {said!r}, lens)"
+    about = {"model": model.family.name, "text": said}
+    return Figure("tuned_lens", title, about, {"panels": panels}, "", call)

@@ -9,6 +9,7 @@ from torch import Tensor
 from heedful import Watch
 from heedful.decode.quantize import quantize
 from heedful.errors import InputError
+from heedful.inspect.change import without
 from heedful.inspect.inputs import Input, part_at, reading
 from heedful.inspect.logit_attribution import logit_attribution
 from heedful.models.base import Model, Seq2Seq
@@ -117,3 +118,16 @@ def test_heads_that_are_no_sum_are_refused_in_one_line() -> None:
     for model in (tiny("electra"), tiny("bert", head="classify", labels=2)):
         with pytest.raises(InputError, match="head is no sum of shares"):
             logit_attribution(model, ids(model, 1, 5), 0)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_shares_of_a_run_without_a_head_sum_to_the_logit_of_that_run(family: str) -> None:
+    model = tiny(family)
+    text, off = given(model), without(model, {"blocks.0.attn": [1]})
+    found = logit_attribution(model, text, 7, watch=off)
+    with torch.no_grad():
+        want = float(text.run(model, off)[0, -1, 7])
+    assert found.total == pytest.approx(want, abs=1e-5)
+    assert float(found.heads["blocks.0.attn"][1]) == 0.0
+    assert "blocks.0.attn" not in found.sources  # its heads are not what its pattern brought
+    assert float(found.by_token().sum()) == pytest.approx(want, abs=1e-5)

@@ -25,6 +25,7 @@ from heedful.nn.context import Part, Watch
 from heedful.nn.head import Head, LMHead, MLMHead, SpanHead, TagHead
 from heedful.nn.norm import RMSNorm
 from heedful.nn.ssm import Widen
+from heedful.nn.watch import matches
 
 POST_NORM = (
     "Norms stand after the parts: a share is divided by every later norm as this run set it, so that it also "
@@ -101,7 +102,7 @@ class LogitAttribution(Result):
 @torch.no_grad()
 def logit_attribution(
     model: Model, text: Text | Input, answer: int | str | None = None, wrong: int | str | None = None,
-    position: int = -1, *, target: Text | None = None,
+    position: int = -1, *, target: Text | None = None, watch: Watch | None = None,
 ) -> LogitAttribution:  # fmt: skip
     """Return what each part adds by itself to the logit of `answer`, or to its lead over `wrong`
 
@@ -109,13 +110,16 @@ def logit_attribution(
     likeliest. Only the direct path counts: what a part does through later parts is in their shares. Norms are
     frozen: each divides by what it divided by in this run. The shares sum to the logit for every block: parts
     side by side, experts, state spaces; where layers do not add up, as in an LSTM, the last has all.
+    `watch` may change the run, as `without(model, heads)` does; a part whose heads it edits is not split by
+    tokens.
     """
     given = reading(model, text, target)
     position = position_of(given.names, position)
     seen = Watch(*_wanted(model))
     with evaluation_mode(model):
-        given.run(model, seen)
+        given.run(model, seen if watch is None else watch + seen)
         path = _DirectPath(model, given, seen, position)
+        path.edited = () if watch is None else tuple(name for name, _ in watch.edits())
         path.start(answer, wrong)
         path.walk()
     return path.result()
@@ -163,6 +167,7 @@ class _DirectPath:
     notes: list[str] = field(default_factory=list)
     bias: float = 0.0
     logit: float = 0.0
+    edited: tuple[str, ...] = ()  # names of values that were changed in the run
 
     def start(self, answer: int | str | None, wrong: int | str | None) -> None:
         """Set the direction before the head, and what its biases add."""
@@ -223,7 +228,7 @@ class _DirectPath:
         direction, _ = _pull_back(out, self.direction, row)
         per_head = direction.unflatten(0, (count, -1))  # (H, K)
         self.heads[path] = (per_head * row.double().unflatten(0, (count, -1))).sum(-1).cpu()
-        if plain:
+        if plain and not any(matches(f"{path}.heads", name) for name in self.edited):
             pattern = self.seen[f"{path}.pattern"][0, :, self.position].double()  # (H, S)
             v = self.seen[f"{path}.v"][0].double()  # (G, S, K)
             v = v.repeat_interleave(count // len(v), 0)

@@ -48,7 +48,7 @@ def run_notebook(model: str) -> tuple[dict[str, Any], list[Figure]]:
 
 def test_the_notebook_runs_with_the_bundled_gpt(capsys: pytest.CaptureFixture[str]) -> None:
     names, figures = run_notebook("prose")
-    assert len(figures) == 18
+    assert len(figures) == 19
     assert all("<svg" in figure.to_svg() for figure in figures)
     assert names["shares"].total == pytest.approx(names["shares"].logit, abs=1e-4)
     assert "blocks.0.attn.pattern" in capsys.readouterr().out

@@ -17,6 +17,7 @@ from heedful.inspect.dictionary_scores import score_dictionary
 from heedful.inspect.head_catalogue import catalogue_heads, repeated_tokens
 from heedful.inspect.probes import linear_probes
 from heedful.inspect.steering import continuations, steer, steering_vector
+from heedful.inspect.syntax_heads import read_parsed, syntax_heads
 from tests.tasks.real import smol
 
 pytestmark = pytest.mark.slow
@@ -92,6 +93,14 @@ def test_probes_of_parts_of_speech_beat_the_control_in_every_layer() -> None:
     print(*zip(names, found.accuracy.mean(1).tolist(), found.control.mean(1).tolist(), strict=True), sep="\n")
     assert float(found.selectivity.min()) > 0.1
     assert float(found.accuracy.mean(1).min()) > found.majority + 0.3
+
+
+def test_a_head_finds_the_verb_of_an_object_twice_as_often_as_the_best_offset() -> None:
+    parsed = read_parsed(data("tagging/ud_english_ewt/dev.conllu.gz"), 400)
+    found = syntax_heads(smol(), [s for s in parsed if 6 <= len(s.words) <= 25][:80])
+    print(*found[:7], sep="\n")
+    verb = next(f for f in found if (f.relation, f.direction) == ("obj", "to head"))
+    assert verb.accuracy > 2 * verb.baseline
 
 
 def test_a_dictionary_of_few_features_a_token_recovers_nine_tenths_of_the_loss() -> None:

@@ -9,7 +9,7 @@
     attribution_patching   patches and edges by gradients; `path_patching` one write for one read alone
     attribution_graph, attention_flow   the strongest edges; what can flow through attention
     activations            values of many texts in batches; `steering` pushes along a direction while writing
-    head_catalogue, probes what heads look at over many texts; what a linear map tells of words, by layer
+    head_catalogue, probes what heads look at (`syntax_heads`: in parses); what layers tell of words
     dictionary, tuned_lens sparse autoencoders and transcoders (`dictionary_scores`); a trained logit lens
     gradients   which tokens an answer hangs on; how far a gradient reaches
     prediction  what comes out at a position, and how a token is drawn from it; `order` shuffles the text

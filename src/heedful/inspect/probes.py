@@ -101,23 +101,27 @@ def linear_probes(
     return ProbeResult(tuple(chosen), real, control, majority, tuple(labels), len(truth))
 
 
+def word_pieces(model: Model, words: Sequence[str], max_length: int) -> tuple[list[int], list[int | None]]:
+    """Return the ids of words joined by spaces, and the word of each: None for what belongs to none."""
+    if model.tokenizer is None:
+        raise InputError("this model has no tokenizer", hint="words need one")
+    text = " ".join(words)
+    word_of: list[int | None] = []
+    for number, word in enumerate(words):
+        word_of += [*[number] * len(word), None]
+    spans = model.tokenizer.offsets(text)[:max_length]
+    # A token belongs to the word of its last letter.
+    pieces = [word_of[end - 1] if end > start else None for start, end in spans]
+    return model.tokenizer.encode(text)[:max_length], pieces
+
+
 def _encode(model: Model, sentence: Tagged, max_length: int) -> Encoded:
     """Return the ids of a sentence, where the last piece of each word stands, and words and tags that fit."""
     words, tags = (sentence.words, sentence.tags) if isinstance(sentence, Sentence) else sentence
     if len(words) != len(tags):
         raise InputError(f"a sentence has {len(words)} words and {len(tags)} tags", hint="give one for each")
-    if model.tokenizer is None:
-        raise InputError("this model has no tokenizer", hint="probes of words need one")
-    text = " ".join(words)
-    word_of: list[int | None] = []
-    for number, word in enumerate(words):
-        word_of += [*[number] * len(word), None]
-    ids = model.tokenizer.encode(text)[:max_length]
-    last: dict[int, int] = {}
-    for at, (start, end) in enumerate(model.tokenizer.offsets(text)[:max_length]):
-        inside = word_of[end - 1] if end > start else None  # a token belongs to the word of its last letter
-        if inside is not None:
-            last[inside] = at
+    ids, pieces = word_pieces(model, words, max_length)
+    last = {word: at for at, word in enumerate(pieces) if word is not None}
     if len(ids) == max_length and last:
         last.pop(max(last))  # it may go on
     kept = sorted(last)

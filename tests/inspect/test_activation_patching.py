@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heedful import Watch
 from heedful.errors import InputError
-from heedful.inspect.comparison import Comparison
+from heedful.inspect.comparison import Comparison, PatchingResult
 from heedful.inspect.inputs import Input, choices, reading
 from heedful.inspect.patching import activation_patching, patch
 from heedful.models.base import Model, Seq2Seq
@@ -169,3 +169,9 @@ def test_what_cannot_be_patched_is_said_in_one_line() -> None:
     lstm = tiny("lstm")
     with pytest.raises(InputError, match="this model has no heads to patch"):
         activation_patching(lstm, *two(lstm), 7, 8, "heads")
+
+
+def test_a_missing_patch_is_not_among_those_that_move_the_answer_most() -> None:
+    values = torch.tensor([[0.5, float("nan")], [0.0, -2.0]])
+    found = PatchingResult("heads", "exact", ("a", "b"), ("0", "1"), values, 1.0, 0.0)
+    assert found.top(9) == [("b", "1", -2.0), ("a", "0", 0.5), ("b", "0", 0.0)]

@@ -128,9 +128,9 @@ class PatchingResult(Result):
 
     def top(self, count: int = 5) -> list[tuple[str, str, float]]:
         """Return the patches that move the answer most: name of the value, column, how much they restore."""
-        flat = self.values.flatten().nan_to_num(0.0)
-        best = flat.abs().topk(min(count, len(flat))).indices.tolist()
-        wide = len(self.columns)
+        flat, wide = self.values.flatten(), len(self.columns)
+        known = flat.isnan().logical_not().nonzero()[:, 0]  # a row may have fewer columns than others
+        best = known[flat[known].abs().topk(min(count, len(known))).indices].tolist()
         return [(self.names[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
 
 

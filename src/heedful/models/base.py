@@ -358,7 +358,7 @@ class Seq2Seq(Model):
         """Run the encoder; the state holds the memory and, with a bridge, what the decoder starts from."""
         self.check(source, self.embed, valid, name="source")
         pos = positions(valid, source.shape[1], source.device)
-        runs = frozenset[int]() if watch is None else watch.begin()
+        runs: frozenset[int] = frozenset() if watch is None else watch.begin()
         ctx = Context(pos, pos, Mask(valid=valid), valid_new=valid, watch=watch, backend=backend)
         x = self.embed(source, ctx.at("embed"))
         held = None if self.bridge is None else self.encoder.new_state(len(source), source.shape[1])

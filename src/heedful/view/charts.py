@@ -80,7 +80,7 @@ def heat_map(
         Box(left, top, S * cell, T * tall, stroke=FAINT),
         TextLabel(12, 8, axes, 11, colour=SOFT),
     ]
-    shapes += hatching(np.isnan(values) if masked is None else masked, left, top, cell, tall)
+    shapes += hatching(np.isnan(values) | (False if masked is None else masked), left, top, cell, tall)
     every = max(1, math.ceil(13 / tall))
     shapes += [
         TextLabel(left - 6, top + (t + 0.5) * tall, short(rows[t]), anchor="end") for t in range(0, T, every)
@@ -150,22 +150,32 @@ def bar_chart(
     names: Sequence[str], values: Sequence[float], captions: Sequence[str], *, note: str = "",
     marks: Sequence[float] | None = None, highlighted_row: int | None = None,
 ) -> Drawing:  # fmt: skip
-    """Draw a bar for each name with its caption behind it; a mark is a line across the bar's row."""
+    """Draw a bar for each name, to the left of a zero line if it is below, and its caption to the right.
+
+    A mark is a line across the bar's row; a missing value (NaN) has no bar.
+    """
     left = min(max(longest(names) + 30, 70), 150)
-    ends = [max(abs(v), abs(m)) for v, m in zip(values, marks or values, strict=True)]
-    unit = 330 / (max(ends, default=0.0) or 1.0)
+    known = [v for v in (*values, *(marks or ())) if not math.isnan(v)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    unit = 330 / ((max(high, 0.0) - min(low, 0.0)) or 1.0)
+    zero = left - min(low, 0.0) * unit
     shapes: list[Shape] = [TextLabel(left, 8, note, 11, colour=SOFT)] if note else []
     top = 22.0 if note else 6.0
     for r, (name, value) in enumerate(zip(names, values, strict=True)):
         y, picked = top + 22 * r, r == highlighted_row
         label = f"▸ {short(name)}" if picked else short(name)
         shapes.append(TextLabel(left - 8, y + 8, label, 12, "end", ACCENT if picked else INK, bold=picked))
-        shapes.append(Box(left, y, max(abs(value) * unit, 0.5), 16, fill=BAR if value else FAINT))
+        if not math.isnan(value):
+            long = max(abs(value) * unit, 0.5)
+            shapes.append(Box(zero - long * (value < 0), y, long, 16, fill=BAR if value else FAINT))
         if marks is not None:
-            at = left + marks[r] * unit
+            at = zero + marks[r] * unit
             shapes.append(Stroke([(at, y - 1), (at, y + 17)], ACCENT, 1.5))
-        shapes.append(TextLabel(left + ends[r] * unit + 8, y + 8, captions[r], 11))
-    return shapes, left + 500, top + 22 * len(names) + 10
+        end = max(0.0, value, marks[r] if marks is not None else value)  # 0 where the value is missing
+        shapes.append(TextLabel(zero + end * unit + 8, y + 8, captions[r], 11))
+    bottom = top + 22 * len(names)
+    shapes += [Stroke([(zero, top - 3), (zero, bottom - 3)], SOFT)] if low < 0 else []
+    return shapes, left + 500, bottom + 10
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Drawing:

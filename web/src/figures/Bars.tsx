@@ -1,7 +1,7 @@
 // Probabilities as a table with bars, and the chain from logits to the drawn token.
 import { useMemo } from "preact/hooks";
 import { useHeld } from "./hooks";
-import type { BarRow } from "./plots";
+import { barScale, type BarRow } from "./plots";
 import { chain, draw, uniform } from "./sampling";
 import { say } from "./say";
 import { number, percent, shown } from "./text";
@@ -23,7 +23,12 @@ export interface BarsProps {
 }
 
 export function Bars({ rows, title, label = say("token"), value = say("final"), format = percent, columns = [] }: BarsProps) {
-  const top = rows.reduce((m, r) => Math.max(m, Math.abs(r.value)), 0) || 1;
+  const { zero, signed, bar } = barScale(rows.map((r) => r.value));
+  const share = (part: number) => `${part * 100}%`;
+  const drawn = (value: number) => {
+    const at = bar(value);
+    return at && <span class="fig-bar" style={{ left: share(at.start), width: share(at.length) }} />;
+  };
   return (
     <div class="fig-scroll" tabIndex={0} role="group" aria-label={title}>
       <table class="fig-table fig-bars">
@@ -44,7 +49,10 @@ export function Bars({ rows, title, label = say("token"), value = say("final"), 
               </th>
               {columns.map((c) => <td>{c.values[i] === null || c.values[i] === undefined ? "–" : (c.format ?? ((v: number) => number(v, 3)))(c.values[i] as number)}</td>)}
               <td class="fig-bar-cell">
-                <span class="fig-bar" style={{ width: `${(Math.abs(row.value) / top) * 100}%` }} />
+                <span class="fig-bar-room">
+                  {drawn(row.value)}
+                  {signed && <span class="fig-bar-zero" style={{ left: share(zero) }} />}
+                </span>
                 <span class="fig-bar-number">{format(row.value)}</span>
               </td>
             </tr>

@@ -1,4 +1,6 @@
+import { h, render } from "preact";
 import { describe, expect, it } from "vitest";
+import { Bars } from "./Bars";
 import { diverging, greatest, index, ink, level, ramp, rgb, css } from "./colour";
 import { moved, said } from "./Matrix";
 import { ordered } from "./HeadGrid";
@@ -6,7 +8,7 @@ import { fromBase64, halves, unpack, unpackAll } from "./packed";
 import { drawMatrix, legendTicks, cellAt } from "./paint";
 import { arranged, edges, groupNames, isCausal, maskOf, pool, rank, unmasked, withoutFirst } from "./patterns";
 import { LIGHT, svg } from "./pen";
-import { drawCurves, drawScatter, smoothed, ticks } from "./plots";
+import { drawBars, drawCurves, drawScatter, smoothed, ticks } from "./plots";
 import { chain, draw, uniform } from "./sampling";
 import { expression, written } from "./StepsView";
 import { csv, number, percent, short, shown } from "./text";
@@ -168,10 +170,48 @@ describe("the matrix", () => {
     expect(cells.map((c) => rank(values, 3, c))).toEqual([2, 1, 3]);
     expect(cells.map((c) => rank(values, 3, c, true))).toEqual([2, 3, 1]);
   });
+  it("hatches a cell without a value, masked or not", () => {
+    const strokes = (values: number[], masked?: Uint8Array) => {
+      const page = new DOMParser().parseFromString(svg(drawMatrix({ rows: ["a"], columns: ["b", "c", "d"], values, masked }), LIGHT, "t"), "image/svg+xml");
+      return [...page.querySelectorAll("path")].map((p) => p.getAttribute("d")!.split("M").length - 1).reduce((a, b) => a + b, 0);
+    };
+    expect(strokes([0, 1, 0])).toBe(0);
+    expect(strokes([NaN, 1, 0])).toBe(1);
+    expect(strokes([NaN, 1, 0], Uint8Array.of(0, 0, 1))).toBe(2);
+  });
   it("finds the cell under a point", () => {
     const { layout } = drawMatrix({ rows: ["a", "b"], columns: ["c", "d"], values: [0, 1, 1, 0] }, 400);
     expect(cellAt(layout, 2, 2, layout.left + 1, layout.top + 1)).toEqual({ row: 0, column: 0 });
     expect(cellAt(layout, 2, 2, layout.left - 1, layout.top + 1)).toBeNull();
+  });
+});
+
+describe("bars", () => {
+  const rows = [{ label: "up", value: 1 }, { label: "down", value: -2 }, { label: "missing", value: NaN }];
+  const of = (given: typeof rows) => {
+    const page = new DOMParser().parseFromString(svg(drawBars(given, 560, String), LIGHT, "t"), "image/svg+xml");
+    const read = (shape: Element, name: string) => Number(shape.getAttribute(name));
+    return { bars: [...page.querySelectorAll("rect[x]")].map((b) => ({ from: read(b, "x"), to: read(b, "x") + read(b, "width") })), lines: page.querySelectorAll("path").length };
+  };
+  it("below zero end at a line where those above it begin", () => {
+    const { bars: [up, down, ...more], lines } = of(rows);
+    expect(down.to).toBeCloseTo(up.from, 1);
+    expect(down.to - down.from).toBeCloseTo(2 * (up.to - up.from), 1);
+    expect([more.length, lines]).toEqual([0, 1]); // a missing value has no bar
+  });
+  it("above zero need no line", () => {
+    const { bars, lines } = of(rows.slice(0, 1));
+    expect([bars.length, lines]).toEqual([1, 0]);
+  });
+  it("stand in a table as in a picture", () => {
+    const page = document.createElement("div");
+    render(h(Bars, { rows, title: "t", format: String }), page);
+    const [up, down, ...more] = [...page.querySelectorAll<HTMLElement>(".fig-bar")].map((b) => [b.style.left, b.style.width].map(parseFloat));
+    expect(down[0] + down[1]).toBeCloseTo(up[0], 6);
+    expect(down[1]).toBeCloseTo(2 * up[1], 6);
+    expect(more).toEqual([]);
+    expect([...page.querySelectorAll<HTMLElement>(".fig-bar-zero")].map((line) => parseFloat(line.style.left))).toEqual([up[0], up[0], up[0]]);
+    expect(page.querySelectorAll(".fig-bar-number")[1].textContent).toBe("-2");
   });
 });
 

@@ -74,7 +74,8 @@ function paintMatrix(pen: Pen, theme: Theme, spec: MatrixSpec, L: MatrixLayout):
   const S = spec.columns.length;
   const colours = coloured(spec.values, spec, theme.dark);
   cells(pen, L.left, L.top, S * L.cellWidth, T * L.cellHeight, T, S, colours, theme.background);
-  if (spec.masked) hatch(pen, theme, L, T, S, spec.masked);
+  const hidden = Uint8Array.from({ length: T * S }, (_, i) => Number(spec.masked?.[i] || Number.isNaN(spec.values[i])));
+  if (hidden.includes(1)) hatch(pen, theme, L, T, S, hidden);
   pen.strokeStyle = theme.faint;
   pen.lineWidth = 1;
   pen.setLineDash([]);
@@ -111,7 +112,7 @@ function columnLabel(pen: Pen, L: MatrixLayout, name: string, s: number): void {
   pen.restore();
 }
 
-/** What a mask hides is hatched: it is no weight of 0, it was never asked. */
+/** What a mask hides or what has no value is hatched: it is no weight of 0, it was never asked. */
 function hatch(pen: Pen, theme: Theme, L: MatrixLayout, T: number, S: number, masked: Uint8Array): void {
   const w = L.cellWidth;
   pen.strokeStyle = theme.faint;

@@ -338,10 +338,25 @@ export interface BarRow {
   chosen?: boolean;
 }
 
+/** Where bars stand, in shares of their room: `zero`, and the start and length of each; a missing value has none. */
+export function barScale(values: readonly number[]): { zero: number; signed: boolean; bar(value: number): { start: number; length: number } | null } {
+  const [low, high] = values.reduce(([a, b], v) => (Number.isFinite(v) ? [Math.min(a, v), Math.max(b, v)] : [a, b]), [0, 0]);
+  const span = high - low || 1;
+  const zero = -low / span;
+  const bar = (value: number) => {
+    const end = between(0, zero + value / span, 1);
+    return Number.isNaN(value) ? null : { start: Math.min(zero, end), length: Math.abs(end - zero) };
+  };
+  return { zero, signed: low < 0, bar };
+}
+
+/** Bars from zero on: to the left if they are below it. */
 export function drawBars(rows: readonly BarRow[], room = 560, format: (v: number) => string = percent): Drawing {
   const width = between(320, room, 720);
   const left = between(60, longest(rows.map((r) => r.label)) + 16, 150);
-  const top = greatest(rows.map((r) => r.value));
+  const { zero, signed, bar } = barScale(rows.map((r) => r.value));
+  const across = width - left - 80;
+  const x = left + zero * across;
   return {
     width,
     height: rows.length * 22 + 10,
@@ -354,11 +369,20 @@ export function drawBars(rows: readonly BarRow[], room = 560, format: (v: number
         pen.textAlign = "right";
         pen.fillText(short(row.label) + (row.chosen ? " ◂" : ""), left - 6, y + 9);
         pen.fillStyle = row.kept === false ? theme.faint : theme.dark ? "#4b97cc" : "#2463a8";
-        pen.fillRect(left, y, Math.max(1, (Math.abs(row.value) / top) * (width - left - 80)), 17);
+        const long = Math.max(1, (bar(row.value)?.length ?? 0) * across);
+        if (bar(row.value)) pen.fillRect(row.value < 0 ? x - long : x, y, long, 17);
         pen.fillStyle = theme.ink;
         pen.textAlign = "left";
-        pen.fillText(format(row.value), left + (Math.abs(row.value) / top) * (width - left - 80) + 6, y + 9);
+        pen.fillText(format(row.value), (row.value > 0 ? x + long : x) + 6, y + 9);
       });
+      if (!signed) return;
+      pen.strokeStyle = theme.soft;
+      pen.lineWidth = 1;
+      pen.setLineDash([]);
+      pen.beginPath();
+      pen.moveTo(x, 3);
+      pen.lineTo(x, rows.length * 22 + 4);
+      pen.stroke();
     },
   };
 }

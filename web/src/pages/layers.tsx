@@ -143,13 +143,12 @@ function Numbers({ lens, which, model }: { lens: Lens; which: Which; model: stri
   const rows = lens[which];
   if (!rows) return <Panel><p>{t("layers.none")}</p></Panel>;
   const values = Float32Array.from(rows.flat(), (v) => (v === null ? NaN : which === "rank" ? v + 1 : v));
-  const safe = values.map((v) => (Number.isFinite(v) ? v : 0));
   const title = t(`layers.shows.${which}`);
   return (
     <Panel>
-      <Figure title={title} name={`layers-${which}`} model={model} python={lens.python} drawing={() => drawMatrix({ rows: lens.layers, columns: lens.shown, values: safe, signed: which === "cosine" })} csv={() => matrixCsv(lens.layers, lens.shown, values)}
-        html={heat(title, lens.layers, lens.shown, safe, which === "cosine", t("layers.layer"), t("layers.position"))}>
-        <Matrix rows={lens.layers} columns={lens.shown} values={safe} title={title} signed={which === "cosine"} rowTitle={t("layers.layer")} columnTitle={t("layers.position")} />
+      <Figure title={title} name={`layers-${which}`} model={model} python={lens.python} drawing={() => drawMatrix({ rows: lens.layers, columns: lens.shown, values, signed: which === "cosine" })} csv={() => matrixCsv(lens.layers, lens.shown, values)}
+        html={heat(title, lens.layers, lens.shown, values, which === "cosine", t("layers.layer"), t("layers.position"))}>
+        <Matrix rows={lens.layers} columns={lens.shown} values={values} title={title} signed={which === "cosine"} rowTitle={t("layers.layer")} columnTitle={t("layers.position")} />
       </Figure>
     </Panel>
   );

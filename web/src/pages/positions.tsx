@@ -63,7 +63,7 @@ function Drawn({ name, data, of, model }: { name: string; data: Tensor; of: Posi
   const heads = shape.length === 3 ? shape[0] : 1;
   const head = whole("h", 0, 0, heads - 1);
   const [T, S] = shape.slice(-2);
-  const values = data.values.subarray(head * T * S, (head + 1) * T * S).map((v) => (Number.isFinite(v) ? v : 0));
+  const values = data.values.subarray(head * T * S, (head + 1) * T * S).map((v) => (Number.isFinite(v) ? v : NaN));
   const rows = numbered(T);
   const columns = numbered(S);
   const signed = values.some((v) => v < 0);

@@ -138,11 +138,17 @@ def escape_text(text: str) -> str:
     return escape(CONTROL.sub(" ", text), {'"': "&quot;"})
 
 
-def svg(drawing: Scene, title: str, description: str, theme: str = "light") -> str:
-    """The drawing as an SVG file with a title and a description."""
+def svg(
+    drawing: Scene, title: str, description: str, theme: str = "light", *, width: float | None = None,
+    font: str | None = None,
+) -> str:  # fmt: skip
+    """The drawing as an SVG file with a title and a description, `width` inches wide."""
     size = f'width="{_n(drawing.width)}" height="{_n(drawing.height)}"'
+    if width is not None:
+        size = f'width="{_n(width)}in" height="{_n(width * drawing.height / drawing.width)}in"'
     view = f'viewBox="0 0 {_n(drawing.width)} {_n(drawing.height)}"'
-    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img" font-family="{FONTS["sans"]}">'
+    family = FONTS["sans"] if font is None else f"{escape_text(font)}, {FONTS['sans']}"
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img" font-family="{family}">'
     head = f"<title>{escape_text(title)}</title><desc>{escape_text(description)}</desc>"
     look = theme_of(theme)
     page = f'<rect width="100%" height="100%" fill="{look.background}"/>'
@@ -199,8 +205,11 @@ def _svg_cells(cells: Cells, theme: Theme) -> str:
     return "".join(out) + "</g>"
 
 
-def save_picture(drawing: Scene, path: Path, theme: str = "light", scale: float = 2.0) -> None:
-    """Write the drawing as a .png of twice as many pixels, or as a .pdf."""
+def save_picture(
+    drawing: Scene, path: Path, theme: str = "light", *, width: float | None = None, dpi: float = 144.0,
+    font: str | None = None,
+) -> None:  # fmt: skip
+    """Write the drawing as a .png or a .pdf, `width` inches wide; by default a unit is a 72nd of an inch."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -212,21 +221,24 @@ def save_picture(drawing: Scene, path: Path, theme: str = "light", scale: float 
     import warnings
 
     look = theme_of(theme)
-    size = (drawing.width / 72, drawing.height / 72)
-    figure = Figure(figsize=size, dpi=72 * scale, facecolor=look.background)
+    scale = (
+        1.0 if width is None else width * 72 / drawing.width
+    )  # of texts and lines, whose size is in points
+    size = (scale * drawing.width / 72, scale * drawing.height / 72)
+    figure = Figure(figsize=size, dpi=dpi, facecolor=look.background)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_xlim(0, drawing.width)
     axes.set_ylim(drawing.height, 0)
     axes.axis("off")
     for shape in drawing.shapes:
-        _paint(axes, shape, look)
+        _paint(axes, shape, look, scale, font or "sans-serif")
     FigureCanvasAgg(figure)
     with warnings.catch_warnings(), open_atomically(path) as file:
         warnings.simplefilter("ignore", UserWarning)  # a letter that no font here has is drawn as a box
         figure.savefig(file, format=path.suffix[1:].lower())
 
 
-def _paint(axes: Any, shape: Shape, theme: Theme) -> None:
+def _paint(axes: Any, shape: Shape, theme: Theme, scale: float, sans: str) -> None:
     from matplotlib.patches import Rectangle
 
     hue = theme.colour
@@ -238,23 +250,27 @@ def _paint(axes: Any, shape: Shape, theme: Theme) -> None:
             )
         case TextLabel(x, y, text, size, anchor, colour, angle, bold, font):
             across = {"start": "left", "middle": "center", "end": "right"}[anchor]
-            family = "monospace" if font == "mono" else "sans-serif"
+            family = "monospace" if font == "mono" else sans
             weight = "bold" if bold else "normal"
             # A dollar sign would open a formula.
             axes.text(
-                x, y, CONTROL.sub(" ", text), fontsize=size * 0.94, ha=across, va="center_baseline",
+                x, y, CONTROL.sub(" ", text), fontsize=scale * size * 0.94, ha=across, va="center_baseline",
                 color=hue(colour), rotation=-angle, rotation_mode="anchor", weight=weight, family=family,
                 parse_math=False, zorder=4,
             )  # fmt: skip
         case Stroke(points, colour, width, dash, alpha):
             style: Any = (0, tuple(d / max(width, 1.0) for d in dash)) if dash else "-"
             xs, ys = zip(*points, strict=True)
-            axes.plot(xs, ys, color=hue(colour), linewidth=width, linestyle=style, alpha=alpha, zorder=2)
+            axes.plot(
+                xs, ys, color=hue(colour), linewidth=scale * width, linestyle=style, alpha=alpha, zorder=2
+            )
         case Box(x, y, w, h, fill, stroke):
-            line = 0.0 if stroke == "none" else 1.0
+            line = 0.0 if stroke == "none" else scale
             axes.add_patch(
                 Rectangle((x, y), w, h, facecolor=hue(fill), edgecolor=hue(stroke), linewidth=line, zorder=2)
             )
         case Point(x, y, r, colour, alpha):
-            axes.scatter([x], [y], s=(2 * r) ** 2, color=hue(colour), alpha=alpha, linewidths=0, zorder=3)
+            axes.scatter(
+                [x], [y], s=(2 * r * scale) ** 2, color=hue(colour), alpha=alpha, linewidths=0, zorder=3
+            )
     axes.set_aspect("auto")

@@ -7,13 +7,14 @@ import html
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from heedful.checks import check_number
 from heedful.errors import ConfigError, MissingPackage
 from heedful.files import open_atomically
 from heedful.view import html_export
@@ -82,9 +83,9 @@ class Figure:
         writer.writerows([str(v) if isinstance(v, np.generic) else v for v in row] for row in listed)
         return out.getvalue()
 
-    def to_svg(self, theme: str = "light") -> str:
-        """Vectors and text."""
-        return svg(self._scene(), self.title, self._description(), theme)
+    def to_svg(self, theme: str = "light", *, width: float | None = None, font: str | None = None) -> str:
+        """Vectors and text, `width` inches wide."""
+        return svg(self._scene(), self.title, self._description(), theme, width=width, font=font)
 
     def _scene(self) -> Scene:
         return titled_scene(self.title, KINDS.get(self.kind, PANELS)[0](self.data))
@@ -93,11 +94,32 @@ class Figure:
         said = " · ".join(f"{k}: {v}" for k, v in self.about.items() if v not in (None, ""))
         return f"{said}. {self.note}".strip(". ")
 
-    def save(self, path: str | Path, *, theme: str | None = None) -> Path:
+    def with_labels(self, title: str | None = None, axes: tuple[str, str] | None = None) -> Figure:
+        """The same figure under another title, with other names of its rows and columns."""
+        data = dict(self.data)
+        if axes is not None:
+            if "panels" not in data:
+                raise ConfigError(f"axes= names the rows and columns of panels, which {self.kind} has not")
+            names = dict(zip(("rowTitle", "columnTitle"), axes, strict=True))
+            data["panels"] = [{**panel, **names} for panel in data["panels"]]
+        return replace(self, title=self.title if title is None else title, data=data)
+
+    def save(
+        self, path: str | Path, *, theme: str | None = None, title: str | None = None,
+        axes: tuple[str, str] | None = None, width: float | None = None, dpi: float = 144.0,
+        font: str | None = None,
+    ) -> Path:  # fmt: skip
         """Write .html, .svg, .png, .pdf, .csv or .json, as the name ends.
 
         `theme` is "light" or "dark": without it pictures are light, and a page follows the reader's system.
+        `title` and `axes` (rows, columns) replace what the figure says. Of a picture, `width` is in inches,
+        `dpi` the pixels of a .png for each of them, and `font` the family of its texts.
         """
+        for name, value in (("width", width), ("dpi", dpi)):
+            if value is not None:
+                check_number(name, value, 0.1, error=ConfigError)
+        if title is not None or axes is not None:
+            return self.with_labels(title, axes).save(path, theme=theme, width=width, dpi=dpi, font=font)
         if not isinstance(path, str | Path):
             raise ConfigError(f"a figure is saved under a name such as 'x.html'; got a {type(path).__name__}")
         path = Path(path)
@@ -109,10 +131,11 @@ class Figure:
         if not path.parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.parent}", hint="make it first")
         if kind in (".png", ".pdf"):
-            save_picture(self._scene(), path, theme or "light")
+            save_picture(self._scene(), path, theme or "light", width=width, dpi=dpi, font=font)
             return path
         write = {
-            ".html": lambda: self.to_html(theme), ".svg": lambda: self.to_svg(theme or "light"),
+            ".html": lambda: self.to_html(theme),
+            ".svg": lambda: self.to_svg(theme or "light", width=width, font=font),
             ".csv": self.to_csv, ".json": lambda: json.dumps(self.to_dict(), allow_nan=False),
         }  # fmt: skip
         text = write[kind]()

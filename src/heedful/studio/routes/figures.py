@@ -49,9 +49,11 @@ def draw_figure(look: Seen, name: str, format: Literal["json", "html", "svg", "c
         given.append(trace.given.target)
     figure = look.run(lambda held: function(held.model, *given))
     if format != "json":
-        text = {"html": figure.to_html, "svg": figure.to_svg, "csv": figure.to_csv}[format]()
+        write: dict[str, Callable[[], str]] = {
+            "html": figure.to_html, "svg": figure.to_svg, "csv": figure.to_csv,
+        }  # fmt: skip
         headers = {"Content-Disposition": f'attachment; filename="{name}.{format}"'}
-        return Response(text, media_type=MEDIA_TYPES[format], headers=headers)
+        return Response(write[format](), media_type=MEDIA_TYPES[format], headers=headers)
     return Json(
         figure.to_dict() | {"python": snippets.of_call(trace, function, f".save({name + '.html'!r})")}
     )

@@ -59,8 +59,8 @@ def test_ablate_takes_the_direction_away_and_clamp_sets_its_coordinate() -> None
     model, name = tiny("llama"), "blocks.0.output"
     vector = torch.randn(model.config.dim)
     unit = vector / vector.norm()
-    clamped = steer(model, name, vector, how="clamp", value=2.5)
-    for watch, want in ((steer(model, name, vector, how="ablate"), 0.0), (clamped, 2.5)):
+    clamped = steer(model, name, vector, method="clamp", value=2.5)
+    for watch, want in ((steer(model, name, vector, method="ablate"), 0.0), (clamped, 2.5)):
         seen = Watch(name)
         model(torch.tensor([[5, 9, 2]]), watch=watch + seen)
         torch.testing.assert_close(seen[name] @ unit, torch.full((1, 3), want), atol=1e-4, rtol=0)
@@ -86,7 +86,7 @@ def test_the_change_of_logits_is_that_of_two_runs() -> None:
     tokens = torch.tensor([[5, 9, 2, 7]])
     torch.testing.assert_close(found.before, model(tokens)[0, -1].log_softmax(-1).detach())
     torch.testing.assert_close(found.after, model(tokens, watch=watch)[0, -1].log_softmax(-1).detach())
-    rose, fell = found.most(model, 3)
+    rose, fell = found.largest_changes(model, 3)
     assert all(c > 0 for _, c in rose)
     assert all(c < 0 for _, c in fell)
 
@@ -113,8 +113,8 @@ def test_padding_changes_no_activation() -> None:
     ("call", "words"),
     [
         (lambda m: steer(m, "blocks.0.output", torch.zeros(m.config.dim)), "zero"),
-        (lambda m: steer(m, "blocks.0.output", torch.ones(3), how="push"), "no way to steer"),
-        (lambda m: steer(m, "blocks.0.output", torch.ones(3), how="clamp"), "needs a value"),
+        (lambda m: steer(m, "blocks.0.output", torch.ones(3), method="push"), "no way to steer"),
+        (lambda m: steer(m, "blocks.0.output", torch.ones(3), method="clamp"), "needs a value"),
         (lambda m: m(torch.tensor([[5]]), watch=steer(m, "blocks.0.output", torch.ones(3))), "3"),
         (lambda m: steering_vector(m, "one text", [[5]], "blocks.0.output"), "no list"),
         (lambda m: steering_vector(m, [[5]], [[6]], "blocks.*.output"), "wildcard"),

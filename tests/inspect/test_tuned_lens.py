@@ -9,7 +9,15 @@ import torch
 
 from heedful.errors import CorruptFile, InputError, NotFound
 from heedful.inspect.lens import logit_lens
-from heedful.inspect.tuned_lens import lens_divergence, load_tuned_lens, train_tuned_lens, tuned_lens
+from heedful.inspect.saved_module import save_module
+from heedful.inspect.tuned_lens import (
+    FORMAT,
+    TunedLens,
+    lens_divergence,
+    load_tuned_lens,
+    train_tuned_lens,
+    tuned_lens,
+)
 from tests.properties.tiny import DECODERS, SEQ2SEQS, tiny
 
 TEXTS = torch.randint(5, 30, (12, 10), generator=torch.Generator().manual_seed(0)).tolist()
@@ -54,3 +62,12 @@ def test_a_lens_comes_back_from_its_file_and_only_fits_its_model(tmp_path: Path)
 def test_an_encoder_has_no_tuned_lens() -> None:
     with pytest.raises(InputError, match="next token"):
         train_tuned_lens(tiny("bert"), TEXTS)
+
+
+def test_a_lens_whose_parts_do_not_fit_is_one_clear_error(tmp_path: Path) -> None:
+    lens = TunedLens(["blocks.0.output"], 4)
+    for settings in ({"names": ["a", "b"], "dim": 4}, {"names": ["a"], "width": 4}, []):
+        save_module(lens, tmp_path / "odd.safetensors", FORMAT, settings)
+        with pytest.raises(CorruptFile) as caught:
+            load_tuned_lens(tmp_path / "odd.safetensors")
+        assert "TunedLens.save" in str(caught.value.hint)

@@ -10,7 +10,6 @@ worst.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import CorruptFile, InputError
-from heedful.files import missing_file, open_atomically
+from heedful.errors import InputError
 from heedful.inspect.activations import (
     Activations,
     Report,
@@ -31,6 +29,7 @@ from heedful.inspect.activations import (
     from_token_rows,
     token_rows,
 )
+from heedful.inspect.saved_module import load_module, save_module
 from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.watch import Axes
@@ -97,34 +96,13 @@ class Dictionary(nn.Module):
 
     def save(self, path: str | Path) -> Path:
         """Write the dictionary as one safetensors file."""
-        from safetensors.torch import save
-
-        path = Path(path)
-        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
-        meta = {"format": FORMAT, "config": json.dumps(asdict(self.config))}
-        with open_atomically(path) as file:
-            file.write(save(tensors, meta))
-        return path
+        return save_module(self, path, FORMAT, asdict(self.config))
 
 
 def load_dictionary(path: str | Path, device: str | torch.device = "cpu") -> Dictionary:
     """Read what `Dictionary.save` wrote."""
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    if not path.is_file():
-        raise missing_file(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            meta = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise CorruptFile(f"{path} is no safetensors file: {error}", hint="save it again") from None
-    if meta.get("format") != FORMAT:
-        raise CorruptFile(f"{path} holds no dictionary", hint="give a file that Dictionary.save wrote")
-    made = Dictionary(DictionaryConfig(**json.loads(meta["config"])))
-    made.load_state_dict(tensors)
-    return made.to(device)
+    make = lambda settings: Dictionary(DictionaryConfig(**settings))
+    return load_module(path, FORMAT, make, device, "Dictionary.save")
 
 
 def train_dictionary(

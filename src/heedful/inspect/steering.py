@@ -29,6 +29,7 @@ from heedful.models.base import Model
 from heedful.nn.context import Watch
 from heedful.nn.watch import Axes, matches
 
+TokenChanges = list[tuple[str, float]]  # tokens, and by how much log p changed
 Method = Literal["add", "ablate", "clamp"]
 
 
@@ -84,8 +85,8 @@ class SteeringWatch(Watch):
 
 
 def steer(
-    model: Model, name: str, vector: Tensor | Sequence[float], strength: float = 1.0, how: Method = "add", *,
-    value: float | None = None,
+    model: Model, name: str, vector: Tensor | Sequence[float], strength: float = 1.0,
+    method: Method = "add", *, value: float | None = None,
 ) -> Watch:  # fmt: skip
     """Return a watch that steers any call that takes it: `generate(model, prompt, watch=steer(…))`.
 
@@ -96,7 +97,7 @@ def steer(
     v̂ is v at length 1. Every token is steered, those of the prompt too; strength 0 changes nothing. `name` is
     a watched value, such as "blocks.12.output", or a pattern of several of one width: "blocks.*.output".
     """
-    _check_method(how, value)
+    _check_method(method, value)
     push = torch.as_tensor(vector).detach().float().flatten().to(model.device)
     if not bool(torch.isfinite(push).all()) or not float(push.norm()) > 0:
         raise InputError("the vector is zero or not finite", hint="give a direction to steer along")
@@ -106,7 +107,7 @@ def steer(
         if rows.shape[-1] != len(push):
             raise InputError(f"{name} has {rows.shape[-1]} entries and the vector {len(push)}")
         x = rows.float()
-        if how == "add":
+        if method == "add":
             moved = strength * push
         else:
             goal = 0.0 if value is None else value
@@ -116,12 +117,14 @@ def steer(
     return SteeringWatch(name, change)
 
 
-def _check_method(how: str, value: float | None) -> None:
-    if how not in ("add", "ablate", "clamp"):
-        raise InputError(f"how={how!r} is no way to steer", hint="choose add, ablate or clamp")
-    if (how == "clamp") != (value is not None):
-        hint = "clamp sets a coordinate to value=…" if how == "clamp" else "only clamp takes one"
-        raise InputError(f"how={how!r} {'needs a value' if how == 'clamp' else 'takes no value'}", hint=hint)
+def _check_method(method: str, value: float | None) -> None:
+    if method not in ("add", "ablate", "clamp"):
+        raise InputError(f"method={method!r} is no way to steer", hint="choose add, ablate or clamp")
+    if (method == "clamp") != (value is not None):
+        hint = "clamp sets a coordinate to value=…" if method == "clamp" else "only clamp takes one"
+        raise InputError(
+            f"method={method!r} {'needs a value' if method == 'clamp' else 'takes no value'}", hint=hint
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class LogitChange(Result):
     before: Tensor
     after: Tensor
 
-    def most(self, model: Model, count: int = 10) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    def largest_changes(self, model: Model, count: int = 10) -> tuple[TokenChanges, TokenChanges]:
         """Return the tokens that rose most and those that fell most, with the change of log p in nats.
 
         Among those that either run gives at least a thousandth of its likeliest token's probability.

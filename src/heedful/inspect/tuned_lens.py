@@ -7,19 +7,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import CorruptFile, InputError
-from heedful.files import missing_file, open_atomically
+from heedful.errors import InputError
 from heedful.inspect.activations import Report, Texts, check_predicts_next, make_batches, read_texts
 from heedful.inspect.inputs import Input, Text, reading, stack_of, word_head
 from heedful.inspect.lens import Lens
 from heedful.inspect.prediction import divergence
+from heedful.inspect.saved_module import load_module, save_module
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.block import Stack
 from heedful.nn.context import Context, Mask, Watch
@@ -42,33 +41,12 @@ class TunedLens(nn.Module):
 
     def save(self, path: str | Path) -> Path:
         """Write the lens as one safetensors file."""
-        from safetensors.torch import save
-
-        path = Path(path)
-        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state_dict().items()}
-        with open_atomically(path) as file:
-            file.write(save(tensors, {"format": FORMAT, "names": json.dumps(self.names)}))
-        return path
+        return save_module(self, path, FORMAT, {"names": self.names, "dim": self.dim})
 
 
 def load_tuned_lens(path: str | Path, device: str | torch.device = "cpu") -> TunedLens:
     """Read what `TunedLens.save` wrote."""
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    if not path.is_file():
-        raise missing_file(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            meta = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in ("weight", "bias")}
-    except SafetensorError as error:
-        raise CorruptFile(f"{path} holds no tuned lens: {error}", hint="save it again") from None
-    if meta.get("format") != FORMAT:
-        raise CorruptFile(f"{path} holds no tuned lens", hint="give a file that TunedLens.save wrote")
-    made = TunedLens(json.loads(meta["names"]), tensors["bias"].shape[1])
-    made.load_state_dict(tensors)
-    return made.to(device)
+    return load_module(path, FORMAT, lambda settings: TunedLens(**settings), device, "TunedLens.save")
 
 
 def _layer_values(model: Model) -> tuple[list[str], Stack]:

@@ -18,7 +18,7 @@ from heedful.errors import InputError
 from heedful.inspect.inputs import Input
 from heedful.models.base import Model
 from heedful.view.figure import Figure
-from heedful.view.token_labels import cut_label, labels
+from heedful.view.token_labels import cut_label, labels, text_argument
 
 SEARCH = ("length_penalty", "early_stopping", "groups", "diversity", "coverage")  # fields of BeamSettings
 SHOWN = 4000  # branches that can still be drawn
@@ -158,5 +158,5 @@ def beams(model: Model, text: Prompt | Input, *, beams: int = 4, **settings: Any
         f"to the power {found.wide.length_penalty:g}."
     )
     about = {"model": model.family.name, "text": said, "beams": beams}
-    call = f"heedful.view.beams(model, {said!r}, beams={beams}{given})"
+    call = f"heedful.view.beams(model, {text_argument(text)}, beams={beams}{given})"
     return Figure("beams", title, about, data, note, call)

@@ -9,7 +9,7 @@ from heedful.inspect.activations import Texts
 from heedful.models.base import Model
 from heedful.view.figure import Figure
 from heedful.view.panels import Panel, bars, matrix, table
-from heedful.view.token_labels import cut_label
+from heedful.view.token_labels import cut_label, text_argument
 
 Text = Any
 
@@ -48,7 +48,7 @@ def find_heads(
     panel = bars("weight", [look.weight for look in looks], names, axes=("head", "weight"))
     said = cut_label(text if isinstance(text, str) else str(text))
     title = f"Heads of {model.family.name} that look from {from_token!r} at {to_token!r}"
-    call = f"heedful.view.find_heads(model, {said!r}, {from_token!r}, {to_token!r})"
+    call = f"heedful.view.find_heads(model, {text_argument(text)}, {from_token!r}, {to_token!r})"
     about = {"model": model.family.name, "text": said, "from": from_token, "to": to_token}
     note = f"An even look gives {looks[0].chance:.3f}."
     return Figure("find_heads", title, about, {"panels": [panel]}, note, call)

@@ -18,27 +18,29 @@ from heedful.inspect.tuned_lens import TunedLens
 from heedful.models.base import Model
 from heedful.view.figure import Figure
 from heedful.view.panels import bars, lines, matrix, table
-from heedful.view.token_labels import cut_label, readable, visible_text
+from heedful.view.token_labels import cut_label, readable, text_argument, visible_text
 
 Text = Any
 
 
 def steering(
     model: Model, text: Text, name: str, vector: Tensor | Sequence[float], strength: float = 1.0,
-    how: Method = "add", *, value: float | None = None, count: int = 12,
+    method: Method = "add", *, value: float | None = None, count: int = 12,
 ) -> Figure:  # fmt: skip
     """The tokens that a steered value makes likelier and unlikelier after a text, in nats of log p."""
-    found = logit_change(model, text, steer(model, name, vector, strength, how, value=value))
+    found = logit_change(model, text, steer(model, name, vector, strength, method, value=value))
     panels = []
-    for title, listed in zip(("likelier", "unlikelier"), found.most(model, count), strict=True):
+    for title, listed in zip(("likelier", "unlikelier"), found.largest_changes(model, count), strict=True):
         names = [visible_text(n) for n in readable(model, [token for token, _ in listed])]
         panels.append(bars(title, [change for _, change in listed], names, axes=("token", "change of log p")))
     said = cut_label(text if isinstance(text, str) else " ".join(readable(model, found.tokens)))
     more = "" if value is None else f", value={value}"
-    call = f"heedful.view.steering(model, {said!r}, {name!r}, vector, {strength}, {how!r}{more})"
+    call = (
+        f"heedful.view.steering(model, {text_argument(text)}, {name!r}, vector, {strength}, {method!r}{more})"
+    )
     note = "Among tokens of at least a thousandth of the likeliest one's probability, in either run."
-    about = {"model": model.family.name, "text": said, "value": name, "strength": strength, "how": how}
-    title = f"{name} steered ({how}, {strength:g}): what {model.family.name} predicts next"
+    about = {"model": model.family.name, "text": said, "value": name, "strength": strength, "method": method}
+    title = f"{name} steered ({method}, {strength:g}): how the prediction of {model.family.name} changes"
     return Figure("steering", title, about, {"panels": panels}, note, call)
 
 
@@ -98,6 +100,6 @@ def tuned_lens(model: Model, text: Text, lens: TunedLens, target: Text = None) -
     panels.append(table("likeliest token, tuned lens", best, tuned.layers, tokens, axes=("layer", "")))
     said = cut_label(text if isinstance(text, str) else " ".join(tokens))
     title = f"Tuned lens of {model.family.name}"
-    call = f"heedful.view.tuned_lens(model, {said!r}, lens)"
+    call = f"heedful.view.tuned_lens(model, {text_argument(text)}, lens)"
     about = {"model": model.family.name, "text": said}
     return Figure("tuned_lens", title, about, {"panels": panels}, "", call)

@@ -11,7 +11,7 @@ from heedful.models.base import Model
 from heedful.view.attention_figures import Text, check_pattern
 from heedful.view.figure import Figure
 from heedful.view.panels import bars, table
-from heedful.view.token_labels import cut_label, readable
+from heedful.view.token_labels import cut_label, readable, text_argument
 
 
 def attribution_graph(graph: AttributionGraph) -> Figure:
@@ -51,7 +51,7 @@ def attention_flow(
     ]
     said = cut_label(text if isinstance(text, str) else " ".join(readable(model, names)))
     title = f"Attention flow of {model.family.name} into “{tokens[at]}”"
-    call = f"heedful.view.attention_flow(model, {said!r}, position={position!r})"
+    call = f"heedful.view.attention_flow(model, {text_argument(text)}, position={position!r})"
     about = {"model": model.family.name, "text": said, "position": at}
     note = "Attention alone: what values, matrices and feed-forward layers do is not in it."
     return Figure("attention_flow", title, about, {"panels": drawn}, note, call)

@@ -67,6 +67,11 @@ def width(text: str, size: float = 12.0) -> float:
     return sum(map(letter_width, text)) * size
 
 
+def text_argument(text: object) -> str:
+    """How a text is written in the call that makes a figure: as it is; tokens and inputs by their name."""
+    return repr(text) if isinstance(text, str) else "text"
+
+
 def cut_label(text: str, letters: int = 300) -> str:
     """A text for a caption; a long one says how long it is."""
     return text if len(text) <= letters else f"{text[:letters]}… ({len(text):,} characters)"

@@ -34,6 +34,7 @@ ALLOWED = {
     "decode": {"models", "loading", "nn", "kernels", "text"},
     "train": {"models", "loading", "nn", "data", "weights", "kernels"},
     "inspect": {"models", "loading", "nn", "decode", "data", "text", "word2vec", "evaluate"},
+    "exercises": {"inspect", "models", "loading", "nn", "decode", "text", "data", "train", "word2vec", "evaluate"},
     "evaluate": {"loading", "models", "data"},
     # torchrun starts a run as a module, which is then the command: hence cli
     "runs": {

@@ -20,4 +20,5 @@ export { BeamTree, branchRows, type BeamTreeProps } from "./BeamTree";
 export { Curves, nearest, type CurvesProps } from "./Curves";
 export { Scatter, type ScatterProps } from "./Scatter";
 export { Strip, Legend, asCurves, drawPanel, panelRows, type StripProps } from "./Strip";
+export { Formula, mathml } from "./formula";
 export { StepsView, expression, written, type StepsViewProps } from "./StepsView";

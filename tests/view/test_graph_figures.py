@@ -29,6 +29,7 @@ def test_a_graph_is_drawn_with_every_node_and_edge(family: str, senders: str | N
     assert set(graph.nodes) <= texts
     assert figure.data["edges"] == [list(edge) for edge in graph.edges]
     assert len(figure.to_csv().splitlines()) == 1 + 2 * len(graph.edges)
+    assert figure.to_dict()["drawn"] == {theme: figure.to_svg(theme) for theme in ("light", "dark")}
     for kind in ("html", "json", "png"):
         assert figure.save(tmp_path / f"x.{kind}").stat().st_size > 1000
 

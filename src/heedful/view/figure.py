@@ -18,7 +18,7 @@ from heedful.checks import check_number
 from heedful.errors import ConfigError, MissingPackage
 from heedful.files import open_atomically
 from heedful.view import html_export
-from heedful.view.canvas import Scene, save_picture, svg, theme_of
+from heedful.view.canvas import THEMES, Scene, save_picture, svg, theme_of
 from heedful.view.charts import titled_scene
 from heedful.view.kinds import KINDS, PANELS
 
@@ -43,12 +43,15 @@ class Figure:
         """Ready for JSON, arrays packed; `heedful.view.html_export.unpack` gives them back."""
         many = html_export.weights(self.data) > html_export.MANY
         rounded = "Weights in this file are rounded to 1/255 of their square root." if many else ""
-        return {
+        written = {
             "version": 1, "kind": self.kind, "title": self.title, "python": self.python,
             "note": " ".join(filter(None, (self.note, rounded))),
             "about": html_export.tree(dict(self.about)),
             "data": html_export.tree(dict(self.data), bytes_=many),
         }  # fmt: skip
+        if "panels" in self.data and self.kind in KINDS:  # panels hold its numbers, the drawing is another
+            written["drawn"] = {theme: self.to_svg(theme) for theme in THEMES}
+        return written
 
     def to_html(self, theme: str | None = None) -> str:
         """One file: the numbers, the code that draws them, and a rule that nothing may be fetched.

@@ -5,6 +5,7 @@ import { BeamTree, branchRows } from "./BeamTree";
 import { Bars, Prediction, listed } from "./Bars";
 import { Frame } from "./Canvas";
 import { Curves } from "./Curves";
+import { useTheme } from "./hooks";
 import { drawBars, drawCurves, drawScatter } from "./plots";
 import { chain, draw, uniform } from "./sampling";
 import { Scatter } from "./Scatter";
@@ -72,6 +73,8 @@ function panelOf(panel: Panel): Panel {
 function Panels({ figure }: { figure: FigureJson }) {
   const panels = useMemo(() => (figure.data.panels as Panel[]).map(panelOf), [figure]);
   const [at, setAt] = useState(0);
+  const theme = useTheme();
+  const { drawn } = figure;
   const panel = panels[at];
   const draw = panel && panel.as !== "table" ? () => drawPanel(panel)! : undefined;
   return (
@@ -86,6 +89,7 @@ function Panels({ figure }: { figure: FigureJson }) {
           </label>
         </div>
       )}
+      {drawn && <div class="fig-scroll"><img class="fig-drawn" alt={figure.title} src={`data:image/svg+xml,${encodeURIComponent(drawn[theme.dark ? "dark" : "light"])}`} /></div>}
       {panel && <Strip key={at} panel={panel} />}
     </Frame>
   );

@@ -125,4 +125,6 @@ export interface FigureJson {
   about: About;
   python: string;
   data: Record<string, unknown>;
+  /** SVG, of a figure whose panels hold its numbers and whose drawing is another. */
+  drawn?: { light: string; dark: string };
 }

@@ -90,13 +90,12 @@ def read_input_file(path: str, *, encoding: str = "utf-8", header: bool = True) 
     if kind != "table":
         return InputFile(file, kind, encoding)
     has_objects = TABLE_KINDS[stem_path(file).suffix.lower()] == "json"
-    table = None if has_objects else open_delimited(file, encoding)
-    rows = list(json_rows(file, encoding) if table is None else table_rows(table, header))
+    names, rows = json_rows(file, encoding) if has_objects else delimited_rows(file, encoding, header)
     if not rows:
         raise InputError(f"{file} has no rows")
     columns = tuple(dict.fromkeys(name for row in rows for name in row.values))
-    names = Counter(table.names if table is not None and header else ())
-    return InputFile(file, "table", encoding, columns, rows, frozenset(n for n in names if names[n] > 1))
+    repeated = frozenset(name for name, count in Counter(names).items() if count > 1)
+    return InputFile(file, "table", encoding, columns, rows, repeated)
 
 
 def file_kind(path: Path, encoding: str) -> Kind:
@@ -139,32 +138,31 @@ def has_tagged_words(path: Path, encoding: str) -> bool:
     return len(widths) == 1 and widths.pop() > 1 and entity
 
 
-def json_rows(path: Path, encoding: str) -> Iterator[Row]:
-    """Yield every object of a JSON file, one a line or in a list."""
+def json_rows(path: Path, encoding: str) -> tuple[tuple[str, ...], list[Row]]:
+    """Return every object of a JSON file, one a line or in a list, and no header."""
     by_line = has_object_lines(path, encoding)  # whatever its name says
     pairs = enumerate(read_lines(path, encoding), 1) if by_line else read_objects(path, encoding)
-    for line, text in pairs:
-        if not isinstance(text, str) or text.strip():
-            yield Row(f"line {line}", parse_object(path, line, text))
+    filled = ((line, text) for line, text in pairs if not isinstance(text, str) or text.strip())
+    return (), [Row(f"line {line}", parse_object(path, line, text)) for line, text in filled]
 
 
-def open_delimited(path: Path, encoding: str) -> Table:
-    """Return a file of delimited columns, by the delimiter of its first line."""
+def delimited_rows(path: Path, encoding: str, header: bool) -> tuple[tuple[str, ...], list[Row]]:
+    """Return the names of the columns and every row; the first line tells the delimiter.
+
+    Columns without names are counted from 0.
+    """
     table = Table(path, encoding=encoding)
     first = table.names
     if not first:
         raise InputError(f"{path} is empty")
     other = next((d for d in DELIMITERS if d in first[0]), None) if len(first) == 1 else None
-    return table if other is None else Table(path, encoding=encoding, delimiter=other)
-
-
-def table_rows(table: Table, header: bool) -> Iterator[Row]:
-    """Yield every row with its values by column; columns without names are counted from 0."""
-    path, first = table.files[0], table.names
+    if other is not None:
+        table = replace(table, delimiter=other)
+        first = table.names
     names = first if header else tuple(map(str, range(len(first))))
-    wanted: Sequence[Column] = range(len(first))
-    for where, values in replace(table, header=header).rows(*wanted):
-        yield Row(where.removeprefix(f"{path}, "), dict(zip(names, values, strict=True)))
+    rows = replace(table, header=header).rows(*range(len(first)))
+    place = lambda where: where.removeprefix(f"{table.files[0]}, ")
+    return names, [Row(place(where), dict(zip(names, values, strict=True))) for where, values in rows]
 
 
 def cell_text(value: Any) -> str:
@@ -201,11 +199,9 @@ def parse_rows(
         reason, lines = max(left_out.items(), key=lambda item: len(item[1]))
         none = f"{path}: none of its {sum(map(len, left_out.values())):,} {unit} can be used"
         raise InputError(f"{none}: {len(lines):,} are {reason}", hint=hint)
-    return UsableRows(items, locations, tuple(describe_left_out(*item) for item in left_out.items()))
-
-
-def describe_left_out(reason: str, where: Sequence[str]) -> str:
-    """2 rows without a label are left out: line 7, line 19"""
-    rows, verb = ("1 row", "is") if len(where) == 1 else (f"{len(where):,} rows", "are")
-    more = f" and {len(where) - MAX_NAMED_ROWS:,} more" if len(where) > MAX_NAMED_ROWS else ""
-    return f"{rows} {reason} {verb} left out: {', '.join(where[:MAX_NAMED_ROWS])}{more}"
+    notes = []
+    for reason, lines in left_out.items():  # 2 rows without a label are left out: line 7, line 19
+        subject, verb = ("1 row", "is") if len(lines) == 1 else (f"{len(lines):,} rows", "are")
+        more = f" and {len(lines) - MAX_NAMED_ROWS:,} more" if len(lines) > MAX_NAMED_ROWS else ""
+        notes.append(f"{subject} {reason} {verb} left out: {', '.join(lines[:MAX_NAMED_ROWS])}{more}")
+    return UsableRows(items, locations, tuple(notes))

@@ -235,10 +235,6 @@ def parallel_documents(
         raise InputError(
             f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}", hint="they must pair up"
         )
-    source, target = (_line_documents(file, encoding) for file in files)
+    lines = lambda file: lambda: ([line] for line in read_lines(file, encoding))
+    source, target = (Documents(lines(file), (file,), ("lines", encoding), str(file)) for file in files)
     return source, target
-
-
-def _line_documents(file: Path, encoding: str) -> Documents:
-    read = lambda: ([line] for line in read_lines(file, encoding))
-    return Documents(read, (file,), ("lines", encoding), str(file))

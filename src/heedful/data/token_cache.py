@@ -57,9 +57,7 @@ class RaggedArray:
         return np.diff(self.offsets)
 
 
-def ragged_array(
-    rows: Iterable[Sequence[int] | NDArray[Any]], dtype: Any = np.uint32, name: str = "the data"
-) -> RaggedArray:
+def ragged_array(rows: Iterable[Sequence[int] | NDArray[Any]], name: str = "the data") -> RaggedArray:
     """Return rows of numbers in memory, without a Python object for each."""
     blocks: list[NDArray[Any]] = []
     held: list[int] = []
@@ -70,9 +68,9 @@ def ragged_array(
         total += len(row)
         ends.append(total)
         if len(held) > PIECE_CHARACTERS:
-            blocks.append(np.array(held, dtype))
+            blocks.append(np.array(held, np.uint32))
             held = []
-    flat = np.concatenate([*blocks, np.array(held, dtype)])
+    flat = np.concatenate([*blocks, np.array(held, np.uint32)])
     offsets = np.array(ends, np.int64)
     return RaggedArray(flat, offsets, fingerprint_arrays((flat, offsets)), name)
 

@@ -80,6 +80,7 @@ def test_metrics_have_the_names_that_others_read(heed: Heed, files: dict[str, Pa
     heed(*CHARS, files["text"], *TINY, "--steps", 4, "--folder", "r")
     trained = [x for x in lines(Path("r/metrics.jsonl")) if "train/loss" in x]
     names = {"loss", "learning_rate", "grad_norm", "epoch", "global_step", "tokens_per_second"}
+    names |= {"tokens", "seconds"}  # over which the studio draws curves
     assert {f"train/{n}" for n in names} == set(trained[-1])
     evaluated = [x for x in lines(Path("r/metrics.jsonl")) if "eval/loss" in x]
     assert {"train/global_step", "eval/loss", "eval/perplexity"} == set(evaluated[-1])

@@ -89,7 +89,8 @@ class TrainingLoop:
         self.stopping = EarlyStopping(patience=patience, highest=validation.highest)
         self.result = TrainingResult(chosen=validation.choose)
         self.began = self.seen = time.perf_counter()
-        self.steps_before = self.tokens_since = 0
+        self.steps_before = self.tokens_since = self.tokens_before = 0
+        self.spent = 0.0  # seconds of training, those of the runs that this one resumed included
         self.ema = math.nan
 
     def run(self) -> TrainingResult:
@@ -136,6 +137,8 @@ class TrainingLoop:
             scores = {n.removeprefix("eval/"): v for n, v in line.items() if n.startswith("eval/")}
             if self.validation.metric in scores:
                 self.compare(scores, int(line["train/global_step"]))
+            self.tokens_before = int(line.get("train/tokens", self.tokens_before))
+            self.spent = line.get("train/seconds", self.spent)
 
     def compare(self, scores: dict[str, Any], number: int) -> bool:
         """Note the scores of a step; return whether its weights are the best so far."""
@@ -163,6 +166,7 @@ class TrainingLoop:
         loss = step.loss  # waits for the device, so that the clock counts its work
         now = time.perf_counter()
         speed = self.tokens_since / max(now - self.seen, 1e-9)
+        self.spent += now - self.seen
         self.seen, self.tokens_since = now, 0
         self.ema = loss if math.isnan(self.ema) else 0.9 * self.ema + 0.1 * loss
         pace = (now - self.began) / (step.number - self.steps_before)
@@ -176,7 +180,8 @@ class TrainingLoop:
             self.files.metrics({
                 "train/global_step": step.number, "train/loss": loss, "train/learning_rate": step.lr,
                 "train/grad_norm": step.grad_norm, "train/epoch": round(step.number / len(self.batches), 4),
-                "train/tokens_per_second": round(speed, 1),
+                "train/tokens_per_second": round(speed, 1), "train/seconds": round(self.spent, 3),
+                "train/tokens": self.tokens_before + self.result.tokens,
                 **{f"train/{name}_loss": value for name, value in terms.items()},
             })  # fmt: skip
 

@@ -1,0 +1,218 @@
+"""A student's functions, called in a separate process with limits; every failure is one clear line.
+
+    with Sandbox(source) as solution:
+        solution.functions                        the names it defines
+        solution.call("attention", q, k, v)       what it returns, or SolutionError
+
+A call that runs too long ends the process; the next call starts another one, so that one function cannot
+spoil the others. What the limits are worth stands in sandbox_runner.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from heedful.errors import HeedfulError
+from heedful.exercises.sandbox_messages import MessageError, receive, send
+
+RUNNER = Path(__file__).with_name("sandbox_runner.py")
+START_SECONDS = 60.0  # to import torch on a busy machine
+KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a solution may use."""
+
+    seconds: float = 10.0  # of one call, and of running the file
+    memory_bytes: int = 1 << 30  # beyond what torch takes
+    printed_bytes: int = 1 << 20  # of any one file, and so of all that is printed
+    cpu_seconds: int = 120  # of the whole process
+
+
+class SolutionError(HeedfulError):
+    """Something that a student's code did instead of giving a value; `kind` is the name of the error."""
+
+    def __init__(self, message: str, kind: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+
+
+class Sandbox:
+    """A solution in a process of its own, for a `with`."""
+
+    def __init__(self, source: str, name: str = "solution.py", limits: Limits | None = None) -> None:
+        self.source, self.name, self.limits = source, name, limits or Limits()
+        self.functions: list[str] = []
+        self.refused: list[str] = []  # what was tried and refused, in all calls
+        self.process: subprocess.Popen[bytes] | None = None
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+        self._loaded = False
+
+    def __enter__(self) -> Sandbox:
+        self.folder = tempfile.TemporaryDirectory(prefix="heed-grade-")
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        if self.folder is not None:
+            self.folder.cleanup()
+
+    def load(self) -> list[str]:
+        """Run the file, if it was not yet, and return the names of its functions."""
+        if not self._loaded or self.process is None:
+            if self.process is None:
+                self._start()
+            message = {"load": self.source, "name": self.name}
+            self.functions = self._exchange(message, "the file", {})["functions"]
+            self._loaded = True
+        return self.functions
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Return what the student's function gives for these arguments, functions among them."""
+        self.load()
+        functions = {f"argument {i}": a for i, a in enumerate(arguments) if callable(a)}
+        message = {"call": name, "count": len(arguments)}
+        message |= {f"argument {i}": argument for i, argument in enumerate(arguments)}
+        return self._exchange(message, name, functions).get("value")
+
+    @property
+    def printed(self) -> str:
+        """What the solution printed since its process started, the first of it."""
+        path = Path(self.folder.name if self.folder else ".", "printed.txt")
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            return file.read(2000).decode("utf-8", errors="replace")
+        return ""
+
+    def _start(self) -> None:
+        assert self.folder is not None, "a Sandbox is used by `with`"
+        kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        home = self.folder.name
+        own = {"HOME": home, "TMPDIR": home, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-B", str(RUNNER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, cwd=home, env=kept | own, start_new_session=True,
+        )  # fmt: skip
+        self._loaded = False
+        limits = self.limits
+        assert self.process.stdin is not None
+        sizes = {"memory": limits.memory_bytes, "seconds": limits.cpu_seconds}
+        send(self.process.stdin, sizes | {"file_bytes": limits.printed_bytes})
+
+    def _stop(self) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _exchange(
+        self, message: dict[str, Any], what: str, functions: dict[str, Callable[..., Any]]
+    ) -> dict[str, Any]:
+        """Send one request and return its answer; questions about `functions` are answered on the way."""
+        process, late = self.process, threading.Event()
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # A process that has just begun imports torch first; that is not the student's time.
+        seconds = self.limits.seconds + (0 if self._loaded else START_SECONDS)
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            send(process.stdin, message)
+            while (answer := receive(process.stdout)) is not None and "ask" in answer:
+                send(process.stdin, answer_question(answer, functions))
+        except (MessageError, OSError) as error:
+            self._stop()
+            unread = f"{what} gave nothing that can be read ({str(error)[:80]})"
+            raise SolutionError(unread, "MessageError") from None
+        finally:
+            timer.cancel()
+        if answer is None:
+            raise self._ended(what, late.is_set())
+        self.refused += [r for r in answer.pop("refused", []) if r not in self.refused]
+        if "error" in answer:
+            raise describe_failure(answer["error"], what, self.limits, self.refused)
+        return answer
+
+    def _ended(self, what: str, late: bool) -> SolutionError:
+        """Return the error of a process that is gone, and forget it."""
+        assert self.process is not None
+        for _ in range(100):  # it closed its pipe: it is about to end
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        code = self.process.returncode
+        self._stop()
+        if late:
+            limit = f"{self.limits.seconds:g} seconds"
+            return SolutionError(
+                f"{what} did not end within {limit}", "Timeout", hint="does one of its loops never end?"
+            )
+        how = f"with exit code {code}" if code is not None and code >= 0 else f"by signal {-(code or 0)}"
+        return SolutionError(f"{what} ended the whole process {how}", "Exit", hint="return a value instead")
+
+
+def answer_question(question: dict[str, Any], functions: dict[str, Callable[..., Any]]) -> dict[str, Any]:
+    """Return the answer to a call of a function that was handed over; an error is told, not raised."""
+    name = question["ask"]
+    if name not in functions:
+        return {"refusal": "there is no such function here"}
+    try:
+        return {"value": functions[name](*question["arguments"])}
+    except (HeedfulError, ValueError, TypeError, IndexError, KeyError) as error:
+        return {"refusal": str(error)[:200]}
+
+
+def describe_failure(error: dict[str, Any], what: str, limits: Limits, refused: list[str]) -> SolutionError:
+    """Return an error inside the student's code as one line that says where it happened."""
+    kind, text = error["kind"], error["text"]
+    where = f" in line {error['line']}" if error["line"] else ""
+    code = f": {error['code']}" if error["code"] else ""
+    if kind == "RefusedError":
+        tried = refused[-1] if refused else text
+        message = f"{what} tried to {tried}{where}, which is refused while grading"
+        return SolutionError(message, "Refused", hint="no exercise needs it: leave it out")
+    if kind == "FileLimit":
+        size = f"{limits.printed_bytes / 1e6:.1f} MB"
+        message = f"{what} printed or wrote more than {size}{where}"
+        return SolutionError(message, kind, hint="take the print out of the loop")
+    if kind == "MemoryError":
+        size = f"{limits.memory_bytes / (1 << 30):.1f} GiB"
+        message = f"{what} asked for more than {size} of memory{where}{code}"
+        return SolutionError(message, kind, hint="the inputs are small: a few kilobytes are enough")
+    if kind == "SystemExit":
+        return SolutionError(
+            f"{what} called exit{where}{code}", kind, hint="return a value instead: the grader goes on"
+        )
+    if kind == "MessageError":
+        return SolutionError(f"{what} returned {text}", kind)
+    if kind == "SyntaxError":
+        return SolutionError(f"the file is no Python{where}: {text}{code}", kind)
+    text = f": {text}" if text else ""
+    hint = "the file is graded alone: write everything into it" if kind == "ModuleNotFoundError" else None
+    return SolutionError(f"{what} raised {kind}{text}{where}{code}", kind, hint=hint)

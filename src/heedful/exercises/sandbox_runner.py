@@ -1,0 +1,178 @@
+"""The student's process: reads a solution, then answers calls of its functions until nobody asks any more.
+
+It is started by its path (`python -I -B sandbox_runner.py`) in an empty folder. Messages go through what were
+stdin and stdout; what the solution prints goes to a file. The limits hold against accidents: memory, CPU time
+and sizes of files by the system; programs, network and files elsewhere by an audit hook of Python. They are
+no jail: who means harm can get around a hook, so grade only what you would also run yourself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.util
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PRINTED = "printed.txt"
+LOAD = importlib.util.spec_from_file_location("messages", Path(__file__).with_name("sandbox_messages.py"))
+PROGRAMS = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn")
+NETWORK = ("socket.connect", "socket.bind", "socket.send", "socket.getaddrinfo", "socket.gethostby")
+CHANGES = (
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod",
+    "os.chown", "os.utime", "shutil.",
+)  # fmt: skip
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class RefusedError(PermissionError):
+    """Something that no solution needs, and that this process does not do."""
+
+
+def set_limits(memory: int, seconds: int, file_bytes: int) -> None:
+    """Limit further memory, CPU time and sizes of files, where the system can."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    used = 0
+    with contextlib.suppress(OSError):
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    limits = [(resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, file_bytes), (resource.RLIMIT_CORE, 0)]
+    for kind, limit in [*limits, *([(resource.RLIMIT_AS, used + memory)] if used else [])]:
+        with contextlib.suppress(ValueError, OSError):  # a stricter limit holds already
+            resource.setrlimit(kind, (limit, limit))
+
+
+def refuse_outside(folder: str, refused: list[str]) -> None:
+    """Refuse programs, network, signals, and changes of files outside `folder`, from now on."""
+    devices = {os.devnull}
+
+    def is_inside(path: Any) -> bool:
+        if isinstance(path, int):  # open already
+            return True
+        real = os.path.realpath(os.fsdecode(path))
+        return real in devices or real == folder or real.startswith(folder + os.sep)
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        what = None
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & WRITING and not is_inside(path):
+                what = f"write {os.fsdecode(path)!r:.80}"
+        elif event.startswith(CHANGES):
+            if not all(is_inside(p) for p in arguments[:2] if isinstance(p, str | bytes | os.PathLike)):
+                what = f"change a file ({event})"
+        elif event.startswith(PROGRAMS):
+            what = f"start a program ({event})"
+        elif event.startswith(NETWORK):
+            what = f"use the network ({event})"
+        elif event in ("os.kill", "os.killpg"):
+            what = "send a signal to a process"
+        if what is not None:
+            refused.append(what)
+            raise RefusedError(what)
+
+    sys.addaudithook(watch)
+
+
+def describe_error(error: BaseException, source: str, name: str) -> dict[str, Any]:
+    """Return the kind, the text and the line of an error, as far as it lies in the student's file."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == name]
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    lines = source.splitlines()
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    kind = type(error).__name__
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        kind = "FileLimit"
+    elif isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text:
+        kind = "MemoryError"
+    return {
+        "kind": kind, "text": " ".join(text.split())[:200], "line": line,
+        "code": lines[line - 1].strip()[:120] if line and line <= len(lines) else "",
+    }  # fmt: skip
+
+
+class Runner:
+    """One solution in this process."""
+
+    def __init__(self, messages: Any, reading: Any, writing: Any) -> None:
+        self.messages, self.reading, self.writing = messages, reading, writing
+        self.refused: list[str] = []
+        self.module = types.ModuleType("solution")
+        self.source, self.name = "", "solution.py"
+
+    def receive(self) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self.messages.receive(self.reading, self.proxy)
+        return found
+
+    def proxy(self, name: str) -> Callable[..., Any]:
+        """Return a function that asks the other side, which has the model."""
+
+        def ask(*arguments: Any) -> Any:
+            self.messages.send(self.writing, {"ask": name, "arguments": list(arguments)})
+            answer = self.receive()
+            if answer is None:
+                raise SystemExit
+            if "refusal" in answer:
+                raise ValueError(answer["refusal"])
+            return answer["value"]
+
+        return ask
+
+    def load(self, source: str, name: str) -> dict[str, Any]:
+        """Run the file; answer with the functions it defines, or with what went wrong."""
+        self.source, self.name = source, name
+        sys.modules["solution"] = self.module
+        exec(compile(source, name, "exec"), self.module.__dict__)  # the student's own file, in this process
+        return {"functions": [n for n, value in vars(self.module).items() if callable(value)]}
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Load or call, and turn whatever happens into a message."""
+        self.refused.clear()
+        try:
+            if "load" in message:
+                found = self.load(message["load"], message["name"])
+            else:
+                arguments = [message[f"argument {i}"] for i in range(message["count"])]
+                found = {"value": vars(self.module)[message["call"]](*arguments)}
+            sys.stdout.flush()
+        except BaseException as error:  # also SystemExit: one function that ends must not end the others
+            found = {"error": describe_error(error, self.source, self.name)}
+        return found | {"refused": list(self.refused[:8])}
+
+
+def main() -> None:
+    """Answer until the other side is gone."""
+    assert LOAD is not None
+    assert LOAD.loader is not None
+    reading, writing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    messages = importlib.util.module_from_spec(LOAD)
+    LOAD.loader.exec_module(messages)
+    printed = os.open(PRINTED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((nothing, 0), (printed, 1), (printed, 2)):
+        os.dup2(old, new)
+    import torch
+
+    torch.set_num_threads(1)
+    runner = Runner(messages, reading, writing)
+    limits = runner.receive()
+    assert limits is not None
+    set_limits(**limits)
+    refuse_outside(os.path.realpath(os.getcwd()), runner.refused)
+    while (message := runner.receive()) is not None:
+        found = runner.answer(message)
+        try:
+            messages.send(writing, found)
+        except (messages.MessageError, MemoryError, ValueError) as error:
+            messages.send(writing, {"error": describe_error(error, "", "")})
+
+
+if __name__ == "__main__":
+    main()

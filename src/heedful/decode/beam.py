@@ -143,14 +143,6 @@ class BeamState:
         return self.beams.early_stopping is not True and best > self.finished[-1][0]
 
 
-def beam_search(
-    stepper: Stepper, prompts: Prompts, request: Request, beams: BeamSettings
-) -> list[list[tuple[float, list[int]]]]:
-    """Return each prompt's finished texts as (score, ids), best first; the end token is kept."""
-    searches = run_beam_search(stepper, prompts, request, beams)
-    return [sorted((f for group in row for f in group.finished), key=lambda f: -f[0]) for row in searches]
-
-
 def run_beam_search(
     stepper: Stepper, prompts: Prompts, request: Request, beams: BeamSettings
 ) -> list[list[BeamState]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.loop import GeneratedRow, Piece
 from heedful.decode.request import Request
 from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot, SlotStepper
-from heedful.decode.token_choice import choose_for_rows, is_number, one_thread
+from heedful.decode.token_choice import choose_for_rows, one_thread
 from heedful.errors import HeedfulError
 from heedful.models.base import LM, Seq2Seq
 
@@ -156,11 +157,11 @@ class ContinuousBatch:
         if not rows:
             return
         with one_thread():
-            chosen, numbers = choose_for_rows([row.row for row in rows], logits), is_number(logits)
-        for row, choice, known in zip(rows, chosen, numbers, strict=True):
+            chosen, largest = choose_for_rows([row.row for row in rows], logits), logits.amax(-1).tolist()
+        for row, choice, top in zip(rows, chosen, largest, strict=True):
             if row.task.done:  # another of its texts failed
                 continue
-            if not known or isinstance(choice, Exception):
+            if math.isnan(top) or isinstance(choice, Exception):
                 self.fail(row.task, choice if isinstance(choice, Exception) else NotANumber(NO_NUMBER))
                 continue
             piece = row.row.take(*choice)

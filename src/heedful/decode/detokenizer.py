@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heedful.models.base import Tokenizer
+from heedful.models.base import Model, Seq2Seq, Tokenizer
 
 HALF = "\ufffd"  # what decoders write for bytes that are no character yet
 
@@ -67,6 +67,12 @@ class Detokenizer:
         tail = self._release(self._advance(text)) if len(text) > len(self.shown) else ""
         held, self.held = self.held, ""
         return tail + held
+
+
+def decode_after(model: Model, prompt: Sequence[int], ids: Sequence[int]) -> str:
+    """Return the text of ids that a model wrote after a prompt; an encoder-decoder's follow nothing."""
+    text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
+    return "".join([*map(text.push, ids), text.finish()])
 
 
 def overlap(text: str, stop: str) -> int:

@@ -17,10 +17,10 @@ from typing import Any, Literal, Unpack
 
 import torch
 
-from heedful.decode.beam import BeamSettings, beam_search
+from heedful.decode.beam import BeamSettings, run_beam_search
 from heedful.decode.bursts import copy_to_host, decode_bursts
 from heedful.decode.contrastive import search_contrastively
-from heedful.decode.detokenizer import Detokenizer
+from heedful.decode.detokenizer import Detokenizer, decode_after
 from heedful.decode.engines.fallback import FastStepper
 from heedful.decode.fast import choose_stepper
 from heedful.decode.request import (
@@ -188,14 +188,11 @@ def stepper_of_request(model: Model | Stepper, rows: int, request: Request, *, f
     """Return the stepper of a call: the plain one if somebody watches, or if no fast one is wanted."""
     if request.watch is not None:
         return EagerStepper(stepper_for(model).model, watch=request.watch)
-    return fresh_stepper(model, rows, request.max_tokens) if fast else stepper_for(model)
-
-
-def fresh_stepper(model: Model | Stepper, rows: int, tokens: int) -> Stepper:
-    """Choose the stepper of a text that begins now: the model need not be looked at a second time."""
-    stepper = choose_stepper(model, rows, tokens)
+    if not fast:
+        return stepper_for(model)
+    stepper = choose_stepper(model, rows, request.max_tokens)
     if isinstance(stepper, FastStepper) and stepper is not model:
-        stepper.is_checked = True
+        stepper.is_checked = True  # its text begins now: the model need not be looked at a second time
     return stepper
 
 
@@ -254,15 +251,14 @@ def collect_generations(stepper: Stepper, prompts: Prompts, request: Request) ->
     found: list[list[list[Piece]]] = [[[] for _ in range(request.n)] for _ in prompts.ids]
     for piece in decode_pieces(stepper, prompts, request):
         found[piece.row][piece.sample].append(piece)
-    return [[join_pieces(sample, request.eos) for sample in row] for row in found]
 
+    def join(pieces: list[Piece]) -> Generation:
+        ids, logprobs = [p.token for p in pieces if p.token not in request.eos], [p.logprob for p in pieces]
+        finish = pieces[-1].finish
+        assert finish is not None
+        return Generation("".join(p.text for p in pieces), ids, finish, sum(logprobs), logprobs)
 
-def join_pieces(pieces: list[Piece], ends: frozenset[int]) -> Generation:
-    """Join the pieces of one text, without its end token."""
-    ids, logprobs = [p.token for p in pieces if p.token not in ends], [p.logprob for p in pieces]
-    finish = pieces[-1].finish
-    assert finish is not None
-    return Generation("".join(p.text for p in pieces), ids, finish, sum(logprobs), logprobs)
+    return [[join(sample) for sample in row] for row in found]
 
 
 def check_search(
@@ -307,7 +303,9 @@ def run_search(
     if contrastive is not None:
         found = search_contrastively(stepper, prompts, request, contrastive)
     else:
-        found = beam_search(stepper, prompts, request, beam_settings)
+        searches = run_beam_search(stepper, prompts, request, beam_settings)
+        texts_of = lambda row: [found for group in row for found in group.finished]
+        found = [sorted(texts_of(row), key=lambda text: -text[0]) for row in searches]
     out = []
     for prompt, best in zip(prompts.ids, found, strict=True):
         texts = []
@@ -318,11 +316,9 @@ def run_search(
         for score, ids in best[: request.n]:
             ended = bool(ids) and ids[-1] in request.eos
             kept = ids[:-1] if ended else ids
-            text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
-            shown = "".join([*map(text.push, kept), text.finish()])
             full = len(ids) >= max_new_tokens(model, request, len(prompt))
             finish: Finish = "length" if len(ids) >= request.max_tokens else "context" if full else "end"
             finish = "end" if ended else finish
-            texts.append(Generation(shown, kept, finish, score, []))
+            texts.append(Generation(decode_after(model, prompt, kept), kept, finish, score, []))
         out.append(texts)
     return out

@@ -114,8 +114,7 @@ def make_request(model: Model, settings: GenerationSettings, *, n: int = 1, samp
         )
     eos = eos_ids(model, s.get("eos"))
     guide = constrain(model, eos, s.get("choices"), s.get("regex"), s.get("schema"))
-    check_draft(model, guide, s.get("draft"), s.get("lookup"))
-    check_watch(s.get("watch"), speculates="draft" in s or "lookup" in s)
+    check_draft(model, guide, s.get("watch"), s.get("draft"), s.get("lookup"))
     return Request(
         max_tokens, sampling, stop_strings(model, s.get("stop")), eos, s.get("seed", secrets.randbits(63)),
         logprobs, guide, n, s.get("draft"), s.get("lookup"), propose, s.get("watch"),
@@ -123,7 +122,7 @@ def make_request(model: Model, settings: GenerationSettings, *, n: int = 1, samp
 
 
 def check_types(settings: Mapping[str, Any]) -> None:
-    """Raise an error for text where a number belongs, and for half a token."""
+    """Raise an error for text where a number belongs, for half a token, and for a watch that is none."""
     for name, value in settings.items():
         whole = name in (*WHOLE, "n", "beams", "groups")
         if whole and (isinstance(value, bool) or not isinstance(value, Integral)):
@@ -135,9 +134,18 @@ def check_types(settings: Mapping[str, Any]) -> None:
         raise InputError(f"bias={bias!r} must be a mapping from ids of tokens to numbers, as {{5: -1.0}}")
     if not isinstance(settings.get("regex", ""), str):
         raise InputError(f"regex={settings['regex']!r} must be a text")
+    watch = settings.get("watch")
+    if watch is not None and not isinstance(watch, Watch):
+        raise InputError(f"watch={watch!r:.40} is no Watch", hint="give heedful.Watch(name, …)")
 
 
-def check_draft(model: Model, guide: Guide | None, draft: Model | Stepper | None, lookup: int | None) -> None:
+def check_draft(
+    model: Model,
+    guide: Guide | None,
+    watch: Watch | None,
+    draft: Model | Stepper | None,
+    lookup: int | None,
+) -> None:
     """Raise an error for a draft that cannot propose to this model, and for settings that forbid guesses."""
     if draft is None and lookup is None:
         return
@@ -145,6 +153,8 @@ def check_draft(model: Model, guide: Guide | None, draft: Model | Stepper | None
         raise InputError("draft and lookup both propose tokens", hint="give one of them")
     if guide is not None:
         raise InputError("draft and lookup do not go with choices, regex or schema", hint="leave one out")
+    if watch is not None:
+        raise InputError("draft and lookup read guesses, which a watch would show", hint="leave one out")
     if lookup is not None and lookup < 1:
         raise InputError(f"lookup={lookup} must be at least 1: so many last tokens must agree")
     smaller = model if draft is None else stepper_for(draft).model
@@ -155,14 +165,6 @@ def check_draft(model: Model, guide: Guide | None, draft: Model | Stepper | None
         )
     if isinstance(smaller, Seq2Seq) != isinstance(model, Seq2Seq):
         raise InputError("the draft and the model must both be decoders, or both encoder-decoders")
-
-
-def check_watch(watch: object, *, speculates: bool) -> None:
-    """Raise an error for a watch that is none, and for one of a text that is guessed."""
-    if watch is not None and not isinstance(watch, Watch):
-        raise InputError(f"watch={watch!r:.40} is no Watch", hint="give heedful.Watch(name, …)")
-    if watch is not None and speculates:
-        raise InputError("draft and lookup read guesses, which a watch would show", hint="leave one out")
 
 
 def vocab_size(model: Model) -> int:

@@ -109,8 +109,14 @@ class EagerSlots:
         self.kept: deque[Slot] = deque()  # closed, the oldest first
         with torch.no_grad(), evaluation_mode(model):
             self.example = model.start(torch.zeros(1, 1, dtype=torch.long, device=model.device))
-        held = sum(t.nbytes for t in state_tensors(self.example.parts))
-        self.positions = cache_positions(held, model.device, max_rows * self.context)
+        if model.device.type == "cuda":
+            free = torch.cuda.mem_get_info(model.device)[0]
+        else:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        tensors = (t for kv in kv_parts(self.example.parts) for t in (kv.k, kv.v) if t is not None)
+        held = max(1, sum(t.nbytes for t in tensors))  # by one position
+        # All texts together may hold as many positions as they may want, or as half the memory holds.
+        self.positions = min(max_rows * self.context, max(1, free // 2 // held))
         self.reuses = isinstance(model, LM) and erasable(self.example.parts) == float("inf")
 
     @property
@@ -147,7 +153,8 @@ class EagerSlots:
                 limit = min(slot.reusable, len(ids) - 1)  # the last token is read, for its logits
                 if limit <= common or slot.ids[common] != ids[common]:
                     continue
-                same = common_prefix(slot.ids, ids, limit)
+                pairs = enumerate(zip(itertools.islice(slot.ids, limit), ids, strict=False))
+                same = next((i for i, (ours, theirs) in pairs if ours != theirs), limit)
                 same -= same % self.chunk
                 if same > common:
                     best, common = slot, same
@@ -193,28 +200,8 @@ class EagerSlots:
             self.make_room(0)
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    """Return how many of the first `limit` tokens agree."""
-    pairs = zip(itertools.islice(a, limit), b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), limit)
-
-
 def kv_parts(part: PartState | None) -> list[KV]:
     """Return the keys and values of all layers, in order."""
     if isinstance(part, StateGroup):
         return [kv for child in part.parts.values() for kv in kv_parts(child)]
     return [part] if isinstance(part, KV) else []
-
-
-def state_tensors(part: PartState | None) -> list[Tensor]:
-    """Return the keys and values a state holds for one position."""
-    return [t for kv in kv_parts(part) for t in (kv.k, kv.v) if t is not None]
-
-
-def cache_positions(bytes_each: int, device: torch.device, requested_positions: int) -> int:
-    """Return how many positions all texts together may hold: those wanted, or what half the memory holds."""
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(requested_positions, max(1, free // 2 // max(bytes_each, 1)))

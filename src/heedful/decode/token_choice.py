@@ -6,7 +6,6 @@ different requests, each at its own step; what it chooses for a row does not dep
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -131,8 +130,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def is_number(values: Tensor) -> list[bool]:
-    """Return for each row of logits (B, V) whether no entry is NaN."""
-    return [not math.isnan(top) for top in values.amax(-1).tolist()]

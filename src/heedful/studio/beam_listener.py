@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from heedful.decode.detokenizer import Detokenizer
+from heedful.decode.detokenizer import decode_after
 from heedful.decode.fast import choose_stepper
 from heedful.decode.request import eos_ids
 from heedful.decode.stepper import Stepper
@@ -58,24 +58,16 @@ def search_beams(
         raise InputError(f"{task} searches for no text", hint=f"choose one of {known}")
     began, pipe, given = time.perf_counter(), open_pipeline(loaded_model, task), form_inputs(task, inputs)
     options = {k: v for k, v in pipeline_options(task, parameters).items() if k != "truncation"}
-    if warm := parameters.get("temperature"):
-        raise InputError(
-            f"beams search for the likeliest text, a temperature of {warm} draws",
-            hint="set it to 0, or beams to 1",
-        )
-    how = plan_generation(merge_options(task, pipe.generator, options, USUAL))
-    if not 2 <= how.rules.get("beams", 1) <= MOST:
-        raise InputError(f"a search keeps 2 to {MOST} texts", hint="give beams")
-    prompts, gaps, said = list[list[int]](), list[str](), list[str]()
-    for whole, gap in pipe.prompt_parts(*given):
-        ids, cut = cut_prompt(pipe.generator, whole)
-        prompts, gaps, said = [*prompts, ids], [*gaps, gap], [*said, *cut]
+    how = plan_search(task, pipe.generator, options, parameters.get("temperature"))
+    parts = [(*cut_prompt(pipe.generator, whole), gap) for whole, gap in pipe.prompt_parts(*given)]
+    prompts, notes = [ids for ids, *_ in parts], [note for _, cut, _ in parts for note in cut]
     if len(prompts) > MOST:
-        said.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")
+        notes.append(f"{len(prompts)} sentences were searched; the trees of the first {MOST} are shown")
     some = [prompts[i : i + GENERATION_BATCH_SIZE] for i in range(0, len(prompts), GENERATION_BATCH_SIZE)]
     found = [tree for batch in some for tree in search_trees(pipe.generator, batch, how, ticket)]
     best, ends = [tree.ids(tree.found[0]) for tree in found], eos_ids(pipe.generator, how.rules.get("eos"))
-    texts = [spell_tokens(pipe.generator, *row, ends) for row in zip(prompts, best, strict=True)]
+    kept = [ids[:-1] if ids[-1] in ends else ids for ids in best]
+    texts = [decode_after(pipe.generator, *row) for row in zip(prompts, kept, strict=True)]
     texts = texts if task == "text-generation" else [text.strip() for text in texts]
     shown = zip(prompts[:MOST], found, strict=False)
     call = ", ".join([*map(repr, given), *(f"{k}={v!r}" for k, v in options.items())])
@@ -85,12 +77,27 @@ def search_beams(
         for ids, tree in shown
     ]
     return {
-        "text": "".join(text + gap for text, gap in zip(texts, gaps, strict=True)),
+        "text": "".join(text + gap for text, (*_, gap) in zip(texts, parts, strict=True)),
         "finish": "end" if best[-1][-1] in ends else "length", "tokens": sum(map(len, best)),
-        "seconds": round(time.perf_counter() - began, 3), "warnings": said,
+        "seconds": round(time.perf_counter() - began, 3), "warnings": notes,
         "python": snippets.script(loaded_model.entry, lines),
         "trees": trees,
     }  # fmt: skip
+
+
+def plan_search(
+    task: str, model: Model, options: Mapping[str, Any], temperature: float | None
+) -> GenerationPlan:
+    """Return the settings of a search, or raise InputError for those that draw or keep one text only."""
+    if temperature:
+        raise InputError(
+            f"beams search for the likeliest text, a temperature of {temperature} draws",
+            hint="set it to 0, or beams to 1",
+        )
+    plan = plan_generation(merge_options(task, model, options, USUAL))
+    if not 2 <= plan.rules.get("beams", 1) <= MOST:
+        raise InputError(f"a search keeps 2 to {MOST} texts", hint="give beams")
+    return plan
 
 
 def search_trees(
@@ -105,13 +112,6 @@ def search_trees(
     inner = choose_stepper(model, rules["beams"] * len(prompts), most)
     ends = sorted(eos_ids(model, rules.get("eos")))
     return trees_of(SearchListener(inner, ends, max(least, 0), ticket), prompts, **rules)
-
-
-def spell_tokens(model: Model, prompt: list[int], ids: list[int], ends: Collection[int]) -> str:
-    """What stands behind a prompt, as `heedful.generate` spells it."""
-    text = Detokenizer(model.tokenizer, () if isinstance(model, Seq2Seq) else prompt)
-    kept = ids[:-1] if ids[-1] in ends else ids
-    return "".join([*map(text.push, kept), text.finish()])
 
 
 def search_snippet(loaded_model: LoadedModel, ids: list[int], settings: GenerationPlan) -> str:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import heedful
+from heedful.weights.bases import bundled_models
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,6 +32,27 @@ def test_loading_a_model_never_imports_what_only_some_need() -> None:
         "print([m for m in rare if m in sys.modules])"
     )
     assert python(code) == "[]"
+
+
+def test_opening_the_bundled_models_never_imports_a_compiler() -> None:
+    names = [name for name, path in bundled_models().items() if (path / "config.json").is_file()]
+    code = (
+        "import sys, heedful\nfor name in sys.argv[1:]: heedful.load(name)\n"
+        "print([m for m in ('torch._dynamo', 'sympy', 'numba', 'transformers') if m in sys.modules])"
+    )
+    assert names
+    assert python(code, *names) == "[]"
+
+
+def test_classifying_imports_no_task_but_its_own() -> None:
+    code = (
+        "import sys\nfrom heedful.cli import main\n"
+        "try: main(['classify', 'Great fun.'])\nexcept SystemExit as end: assert not end.code\n"
+        "rare = ('torch._dynamo', 'numba', 'yaml', 'rich.progress', 'heedful.decode.loop', 'heedful.view',"
+        " 'heedful.tasks.likelihood', 'heedful.tasks.text_generation', 'heedful.tasks.question_answering')\n"
+        "print([m for m in rare if m in sys.modules])"
+    )
+    assert python(code).splitlines()[-1] == "[]"
 
 
 def test_loading_holds_the_weights_once(tmp_path: Path) -> None:

@@ -123,6 +123,12 @@ def adapter_base(folder: Path) -> str | None:
     return base if isinstance(base, str) else None
 
 
+def adapter_whole(folder: Path) -> tuple[str, ...]:
+    """The names of the tensors that an adapter's folder holds in full: mostly a head's."""
+    settings, _ = _read_adapter(folder)
+    return tuple(settings["whole"])
+
+
 @torch.no_grad()
 def load_adapter(model: nn.Module, folder: str | Path) -> nn.Module:
     """Put a saved adapter on top of the model it was trained on, in place."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from heedful.adapters import (
     ADAPTER_FILES,
     adapter_base,
     adapter_tensors,
+    adapter_whole,
     has_adapter,
     load_adapter,
     merge,
@@ -35,7 +36,7 @@ from heedful.text.from_gguf import from_gguf
 from heedful.weights.bases import bundled_vectors
 from heedful.weights.gguf import GGUFFile
 from heedful.weights.hub import resolve
-from heedful.weights.names import model_tensors, own_rows
+from heedful.weights.names import model_tensors, own_rows, set_tensor
 from heedful.weights.published_tensors import Origin, fill_model, published_tensors
 from heedful.weights.tensor_files import TensorSource, open_folder, write_safetensors
 
@@ -181,22 +182,30 @@ def with_head(
     return made
 
 
-def _on_body(body: Model, config: Config, seed: int = 0) -> Model:
-    """A model of this config whose tensors are the body's wherever both have them; only a head may be new."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        made = assemble(body.family, config)
-        initialise(made)
-    held = dict(body.named_parameters())
-    held |= {name.replace("head.kept.", "head.pool."): p for name, p in held.items()}
-    held |= {name.replace("head.pool.", "head.next.pool."): p for name, p in held.items()}
-    for name, parameter in made.named_parameters():
-        if name in held and held[name].shape == parameter.shape:
-            parameter.data = held[name].data
-        elif not name.startswith("head."):
+def _on_body(body: Model, config: Config, seed: int = 0, later: Collection[str] = ()) -> Model:
+    """A model of this config whose tensors are the body's wherever both have them; only a head may be new.
+
+    A new head's values are drawn by `seed`; where all of them are named in `later`, they wait to be filled.
+    """
+    made = _make_outline(body.family, config)
+    held, wanted = model_tensors(body), model_tensors(made)
+    held |= {name.replace("head.kept.", "head.pool."): t for name, t in held.items()}
+    held |= {name.replace("head.pool.", "head.next.pool."): t for name, t in held.items()}
+    new = [name for name, t in wanted.items() if name not in held or held[name].shape != t.shape]
+    for name in new:
+        if not name.startswith("head."):
             raise WrongShape(
                 f"{name} of the new model is not in the trained one", hint="only the head may differ"
             )
+    first = {name: torch.zeros(wanted[name].shape) for name in new}
+    if not set(new) <= set(later):
+        with torch.random.fork_rng():  # the head's values follow from the seed and all before them
+            torch.manual_seed(seed)
+            drawn = assemble(body.family, config)
+            initialise(drawn)
+        first = model_tensors(drawn)
+    for name in wanted:
+        set_tensor(made, name, (first if name in new else held)[name].detach())
     made.tie()
     made.tokenizer, made.pooling, made.generation = body.tokenizer, body.pooling, body.generation
     return made
@@ -216,7 +225,7 @@ def save_on_base(model: Model, folder: str | Path, base: str, dtype: torch.dtype
 def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: torch.dtype | None) -> Model:
     hf_config = read_config(where)
     body = load(base, dtype=dtype)
-    model = _on_body(body, config_from(body.family, hf_config))
+    model = _on_body(body, config_from(body.family, hf_config), later=adapter_whole(where))
     model.hf_config = hf_config
     merge(load_adapter(model, where))
     return model.to(device).eval()

@@ -37,6 +37,8 @@ def frozen_parameter(tensor: Tensor) -> nn.Parameter:
 
 def round_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """n = round(w / s), s = max |w| / 127 over each row"""
+    if weight.is_meta:  # shapes alone: arithmetic on `meta` imports torch's compiler, which takes a second
+        return weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight)).float()
     scale = weight.float().abs().amax(1).clamp(min=1e-12) / 127
     return (weight.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
 
@@ -47,6 +49,10 @@ def round_int4(weight: Tensor, group: int) -> tuple[Tensor, Tensor]:
     Two numbers to a byte: the first half of a group in the low bits, the second in the high ones. s and m
     together are (N, K/group, 2).
     """
+    if weight.is_meta:
+        rows, inputs = weight.shape
+        scales = weight.new_empty(rows, inputs // group, 2).float()
+        return weight.new_empty(rows, inputs // 2, dtype=torch.uint8), scales
     parts = weight.float().unflatten(1, (-1, group))  # (N, K/group, group)
     low = parts.amin(2, keepdim=True)
     scale = ((parts.amax(2, keepdim=True) - low) / 15).clamp(min=1e-12)

@@ -1,16 +1,50 @@
-"""Tasks by the names people know: `pipeline`, and what goes beyond it."""
+"""Tasks by the names people know: `pipeline`, and what goes beyond it, loaded when first used (PEP 562)."""
 
-from heedful.tasks.likelihood import infill as infill
-from heedful.tasks.likelihood import log_probability as log_probability
-from heedful.tasks.likelihood import rank as rank
-from heedful.tasks.model_cache import forget_models as forget_models
-from heedful.tasks.model_inputs import Truncated as Truncated
-from heedful.tasks.open_domain import OpenDomain as OpenDomain
-from heedful.tasks.pipeline import TASKS as TASKS
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+# Not lazily: a module has the same name, which would take the function's place.
 from heedful.tasks.pipeline import pipeline as pipeline
-from heedful.tasks.prompting import FewShot as FewShot
-from heedful.tasks.prompting import few_shot as few_shot
-from heedful.tasks.search import Search as Search
-from heedful.tasks.task import Pipeline as Pipeline
-from heedful.tasks.task import Task as Task
-from heedful.tasks.text_generation import Conversation as Conversation
+
+_WHERE = {
+    "Conversation": "text_generation",
+    "FewShot": "prompting",
+    "OpenDomain": "open_domain",
+    "Pipeline": "task",
+    "Search": "search",
+    "TASKS": "pipeline",
+    "Task": "task",
+    "Truncated": "model_inputs",
+    "few_shot": "prompting",
+    "forget_models": "model_cache",
+    "infill": "likelihood",
+    "log_probability": "likelihood",
+    "rank": "likelihood",
+}
+
+if TYPE_CHECKING:
+    from heedful.tasks.likelihood import infill as infill
+    from heedful.tasks.likelihood import log_probability as log_probability
+    from heedful.tasks.likelihood import rank as rank
+    from heedful.tasks.model_cache import forget_models as forget_models
+    from heedful.tasks.model_inputs import Truncated as Truncated
+    from heedful.tasks.open_domain import OpenDomain as OpenDomain
+    from heedful.tasks.pipeline import TASKS as TASKS
+    from heedful.tasks.prompting import FewShot as FewShot
+    from heedful.tasks.prompting import few_shot as few_shot
+    from heedful.tasks.search import Search as Search
+    from heedful.tasks.task import Pipeline as Pipeline
+    from heedful.tasks.task import Task as Task
+    from heedful.tasks.text_generation import Conversation as Conversation
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"heedful.tasks has no public name {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_WHERE, "pipeline"])

@@ -1,0 +1,263 @@
+"""The stages of a stack: its layers folded, and the chosen one part by part, by what each part is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+from torch import Tensor
+
+from heedful.inspect.attention import Pattern
+from heedful.inspect.inputs import Input
+from heedful.inspect.mixing import attention_groups, mixer_of, parts_of, stacks_of, window_of
+from heedful.inspect.part_equations import equations_of, title_of
+from heedful.inspect.picture_choice import Choice, strongest_look
+from heedful.inspect.picture_stages import (
+    WIDTH,
+    ExpertChoice,
+    HeadPattern,
+    PartSize,
+    Stage,
+    VectorRows,
+)
+from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
+from heedful.models.base import Model
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding
+from heedful.nn.block import Block, NamedParts
+from heedful.nn.context import Part, Watch
+from heedful.nn.moe import MoE
+from heedful.nn.recurrent import Bidirectional, Recurrence
+from heedful.nn.ssm import S4, Mamba
+
+LABELS = {
+    "q": "query", "k": "key", "v": "value", "heads": "weighted sum", "h": "state h", "c": "cell c",
+    "i": "input gate", "f": "forget gate", "o": "output gate", "g": "candidate", "r": "reset gate",
+    "z": "update gate", "n": "candidate", "delta": "step Δ", "up": "up", "gate": "gate", "hidden": "hidden",
+    "conv": "convolution", "skip": "skip D u", "value": "read",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LayerStages:
+    """The stages of the stack called `stack`, from the values of one pass."""
+
+    model: Model
+    given: Input
+    watch: Watch
+    choice: Choice
+    stack: str
+
+    @property
+    def side(self) -> Side:
+        """Whose tokens the rows of this stack are."""
+        return "target" if self.stack == "decoder" else "tokens"
+
+    @cached_property
+    def looks_at_source(self) -> list[bool]:
+        """Of every part of the model, whether its keys are an encoder's."""
+        return [attends_to_source(part) for _, part in parts_of(self.model)]
+
+    def vectors(
+        self, label: str, name: str, *, head: int | None = None, axis: int = 0, side: str = ""
+    ) -> VectorRows:
+        """Return a watched value as rows of vectors; of a value with heads, the entry `head` of an axis."""
+        value: Tensor = self.watch[name][0].detach().float().cpu()
+        if head is not None:
+            value = value.select(axis, head)
+            value = value[:, None] if value.dim() == 1 else value
+        value = value[None] if value.dim() == 1 else value.flatten(1)
+        shown, size = value[:, :WIDTH].clone(), value.shape[1]
+        return VectorRows(label, name, side or self.side, shown, value.norm(dim=-1), size, head, axis)
+
+    def seen(self, path: str, *words: str) -> list[VectorRows]:
+        """Return those of a part's values that were watched, under the words of the field."""
+        names = {word: f"{path}.{word}" for word in words}
+        return [self.vectors(LABELS.get(w, w), name) for w, name in names.items() if name in self.watch]
+
+    def stages(self) -> list[Stage]:
+        """Return a stage for every layer, and those of its parts for the chosen one."""
+        found: list[Stage] = []
+        stack = stacks_of(self.model)[self.stack]
+        for number in range(len(stack)):
+            path, layer = f"{self.stack}.{number}", stack[number]
+            if (self.stack, number) == (self.choice.stack, self.choice.layer):
+                unfold = self.block_stages if isinstance(layer, NamedParts) else self.part_stages
+                found += unfold(path, layer)
+            else:
+                found.append(self.folded(path, number, layer))
+        return found
+
+    def folded(self, path: str, number: int, layer: Part) -> Stage:
+        """Return a layer with the lengths of what its parts give."""
+        inner = {path: layer}
+        if isinstance(layer, NamedParts):
+            inner = {f"{path}.{name}": layer.part(name) for name in layer.names}
+        lengths = lambda name: self.watch[name][0].detach().float().norm(dim=-1).cpu()
+        parts = [
+            PartSize(name, title_of(part), equations_of(part), lengths(f"{name}.output"))
+            for name, part in inner.items()
+        ]
+        vectors = [self.vectors("output", f"{path}.output")]
+        equations = equations_of(layer)
+        return Stage("layer", f"Layer {number}", path, self.side, equations, "", vectors, parts=parts,
+                     page="layers", row_param="pos")  # fmt: skip
+
+    def block_stages(self, path: str, block: Part) -> list[Stage]:
+        """Return the parts of a block, with their norms and what they add to the residual stream."""
+        assert isinstance(block, NamedParts)
+        found: list[Stage] = []
+        before = f"{path}.input"
+        pre = not isinstance(block, Block) or block.order == "pre"
+        for place, name in enumerate(block.names):
+            last = place == len(block.names) - 1
+            norm = f"{name}_norm" if isinstance(block, Block) else "norm"
+            if pre and (isinstance(block, Block) or place == 0):
+                found.append(self.norm_stage(f"{path}.{norm}", block.get_submodule(norm)))
+            found += self.part_stages(f"{path}.{name}", block.part(name))
+            after = f"{path}.output" if last else f"{path}.after_{name}"
+            if after in self.watch:
+                found.append(self.residual_stage(path, block, name, before, after, pre))
+            before = after
+        return found
+
+    def norm_stage(self, path: str, norm: Any) -> Stage:
+        """Return a norm with what it gives."""
+        equations, rows = equations_of(norm), self.seen(path, "output")
+        return Stage("norm", title_of(norm), path, self.side, equations, "", rows, page="steps",
+                     params={"topic": "norm"}, row_param="q")  # fmt: skip
+
+    def residual_stage(
+        self, path: str, block: NamedParts, name: str, before: str, after: str, pre: bool
+    ) -> Stage:
+        """Return what a part adds to the residual stream, and the stream after it."""
+        every = block.names if not isinstance(block, Block) else (name,)
+        added = [self.vectors(f"{title_of(block.part(n)).lower()} adds", f"{path}.{n}.output") for n in every]
+        stream = [self.vectors("stream before", before)] if before in self.watch else []
+        rows = [*stream, *added, self.vectors("stream after", after)]
+        title = "Residual stream" if pre else "Add and norm"
+        equations = equations_of(block)
+        equations = [equations[block.names.index(name)]] if isinstance(block, Block) else equations
+        return Stage("residual", title, after, self.side, equations, "", rows, page="layers", row_param="pos")
+
+    def part_stages(self, path: str, part: Part) -> list[Stage]:
+        """Return the stages of one part, by what it is."""
+        match part:
+            case AttentiveUnit():
+                return [*self.attention_stages(path, part), self.recurrence_stage(f"{path}.unit", part.unit)]
+            case InputFeeding():
+                cells = [
+                    self.recurrence_stage(f"{path}.layers.{i}", cast(Recurrence, cell))
+                    for i, cell in enumerate(part.layers)
+                ]
+                return [*cells, *self.attention_stages(path, part)]
+            case Recurrence():
+                return [self.recurrence_stage(path, part)]
+            case Bidirectional():
+                ways = {"ahead": part.ahead, "back": part.back}
+                return [self.recurrence_stage(f"{path}.{name}", cell) for name, cell in ways.items()]
+            case MoE():
+                return [self.expert_stage(path, part)]
+        if part.pattern_kind is not None:
+            return self.attention_stages(path, part)
+        by = mixer_of(part)
+        kind = by if by == "convolution" else "mlp" if f"{path}.hidden" in self.watch else "other"
+        window = window_of(part)
+        note = "" if window is None else f"Each row sees {window} tokens."
+        rows = self.seen(path, "value", "conv", "gate", "up", "hidden", "output")
+        page, params = ("states", {"mlp": f"{path}.hidden"}) if kind == "mlp" else ("layers", {})
+        return [Stage(kind, title_of(part), path, self.side, equations_of(part), note, rows, page=page,
+                      params=params)]  # fmt: skip
+
+    def recurrence_stage(self, path: str, cell: Recurrence) -> Stage:
+        """Return a recurrent cell, unrolled: its gates and its state after every token."""
+        way = "from the last token to the first" if cell.reverse else "from token to token"
+        return Stage("recurrence", title_of(cell), path, self.side, equations_of(cell), f"Unrolled {way}.",
+                     self.seen(path, *cell.shown), page="states", params={"part": path})  # fmt: skip
+
+    def expert_stage(self, path: str, part: MoE) -> Stage:
+        """Return a mixture of experts: how the router likes each, and which it chooses."""
+        router, chosen, weights = (
+            self.watch[f"{path}.{w}"][0].cpu() for w in ("router", "chosen", "weights")
+        )
+        experts = ExpertChoice(path, router.float(), chosen, weights.float())
+        said = f"Every token goes to {chosen.shape[-1]} of {router.shape[-1]} experts"
+        note = f"{said}{'.' if part.shared is None else ', and to one that all share.'}"
+        return Stage("experts", title_of(part), path, self.side, equations_of(part), note,
+                     self.seen(path, "output"), experts=experts, page="layers", row_param="pos")  # fmt: skip
+
+    def attention_stages(self, path: str, part: Part) -> list[Stage]:
+        """Return one head's pattern, and the weighted sum it takes; of a state space, its state between."""
+        pattern = self.head_pattern(path, part)
+        group = next(g for g in attention_groups(self.model) if path in g.layers)
+        at = {"g": group.name, "l": group.layers.index(path), "h": pattern.head}
+        look, total = self.look_stage(path, part, pattern, at), self.sum_stage(path, part, pattern, at)
+        return (
+            [look, self.state_stage(path, pattern.head), total]
+            if isinstance(part, S4 | Mamba)
+            else [look, total]
+        )
+
+    def of_head(self, path: str, word: str, pattern: HeadPattern) -> list[VectorRows]:
+        """Return one head's queries, keys, values or sums, if they were watched; heads may share keys."""
+        name = f"{path}.{word}"
+        if name not in self.watch:
+            return []
+        head = pattern.head * self.watch[name].shape[1] // pattern.heads
+        return [self.vectors(LABELS[word], name, head=head, side=pattern.keys if word in ("k", "v") else "")]
+
+    def look_stage(self, path: str, part: Part, pattern: HeadPattern, at: dict[str, Any]) -> Stage:
+        """Return what one head looks at."""
+        unit = "channel" if isinstance(part, S4 | Mamba) else "head"
+        title = "Alignment" if isinstance(part, Decoding) else title_of(part)
+        title += f", {unit} {pattern.head}" if pattern.heads > 1 else ""
+        note = f"One of {pattern.heads} {unit}s." if pattern.heads > 1 else ""
+        if pattern.kind == "effective":
+            note += " The weights are signed: what the recurrence amounts to, token by token."
+        equations = equations_of(part.score if isinstance(part, Decoding) else part)
+        bias = stacks_of(self.model)[self.stack].bias
+        if bias is not None and not attends_to_source(part):
+            equations += equations_of(bias)
+        rows = [*self.of_head(path, "q", pattern), *self.of_head(path, "k", pattern)]
+        return Stage("attention", title, path, self.side, equations, note.strip(), rows, pattern,
+                     page="attention", params=at, row_param="q")  # fmt: skip
+
+    def sum_stage(self, path: str, part: Part, pattern: HeadPattern, at: dict[str, Any]) -> Stage:
+        """Return the values that a head reads and their weighted sum; its page works it out, where it can."""
+        aligned = isinstance(part, Decoding)
+        title = "Context vector" if aligned else "Weighted sum of values"
+        equation = "c_t = Σ_j α_tj m_j" if aligned else "z_i = Σ_j A_ij v_j"
+        page, params = "attention", at
+        if isinstance(part, Attention | CrossAttention | Decoding):
+            page, params = "steps", {"topic": "alignment"} if aligned else {"topic": "attention", **at}
+        rows = [*self.of_head(path, "v", pattern), *self.of_head(path, "heads", pattern)]
+        return Stage("sum", title, path, self.side, [equation], "", rows, pattern, page=page, params=params,
+                     row_param="q")  # fmt: skip
+
+    def state_stage(self, path: str, channel: int) -> Stage:
+        """Return the state of one channel after every token, and how far each token moves it."""
+        words = [word for word in ("delta", "h") if f"{path}.{word}" in self.watch]
+        rows = [self.vectors(LABELS[word], f"{path}.{word}", head=channel, axis=1) for word in words]
+        note = "What is carried from token to token: a few numbers for each channel."
+        return Stage("state", f"State, channel {channel}", path, self.side, [], note, rows, page="states",
+                     params={"part": path})  # fmt: skip
+
+    def head_pattern(self, path: str, part: Part) -> HeadPattern:
+        """Return the pattern of the chosen head; of another part of the layer, that of its strongest look."""
+        has_target, name = self.given.target is not None, f"{path}.pattern"
+        queries, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
+        whole, kind = self.watch[name][0].detach().float().cpu(), part.pattern_kind or "effective"
+        head = self.choice.head
+        if path != self.choice.path or head is None:
+            names = {"tokens": self.given.tokens, "target": self.given.target_tokens}
+            if queries == "written":
+                names["written"] = written_names(self.model, self.given, self.watch.values.get("head.logits"))
+            cross = attends_to_source(part)
+            one = Pattern(name, kind, whole, names[queries], names[keys], cross)
+            _, head, _ = strongest_look(self.model, self.given, [one], None, self.choice.row)
+        scores = None
+        if f"{path}.scores" in self.watch:
+            scores = self.watch[f"{path}.scores"][0, head].float().cpu()
+        left_out = part.pattern_leaves_out
+        return HeadPattern(name, head, len(whole), kind, whole[head], scores, queries, keys, left_out)

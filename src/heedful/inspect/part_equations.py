@@ -1,0 +1,191 @@
+"""The title and the equations of every part as a textbook writes them, with what the part was made with.
+
+Docstrings in `nn/` give the same equations in the words of the code; these are typeset on pages (see
+web/src/figures/formula.tsx for the language). A part that is not in the table has its class's name and no
+equation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from heedful.nn.additive import Additive, Concat, Dot, General
+from heedful.nn.attention import Attention, CrossAttention
+from heedful.nn.attentive import AttentiveUnit, InputFeeding, Maxout
+from heedful.nn.block import Block, ParallelBlock
+from heedful.nn.disentangled import ConvBlock, DisentangledAttention, Neighbours
+from heedful.nn.embedding import Embedding
+from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
+from heedful.nn.head import (
+    ClassifyHead,
+    DetectHead,
+    LMHead,
+    MLMHead,
+    NextHead,
+    NoHead,
+    PretrainHead,
+    SentenceHead,
+    SpanHead,
+    TagHead,
+)
+from heedful.nn.latent import LatentAttention
+from heedful.nn.linear import GatedConv, GatedLinearAttention, LinearAttention
+from heedful.nn.moe import MoE, SigmoidRouter
+from heedful.nn.norm import RMSNorm
+from heedful.nn.position import ALiBi, BucketBias, Learned, Rotary, Sinusoidal
+from heedful.nn.recurrent import GRU, LSTM, RNN, Bidirectional, GatedUnit
+from heedful.nn.ssm import S4, Mamba
+
+Equations = list[str]
+# The first word of a config that means a function names it: relu, gelu, silu.
+ACTIVATION_NAMES = {id(fn): name.partition("_")[0] for name, fn in reversed(ACTIVATIONS.items())}
+
+
+def activation_name(part: Any) -> str:
+    """Return what a part's activation is called."""
+    return ACTIVATION_NAMES.get(id(part.act), "act")
+
+
+def scaled_softmax(part: Any, size: int) -> str:
+    """Return softmax attention with the scale that a part was made with; T5 has none."""
+    if part.scale == 1.0:
+        return "A = softmax(q k^T)"
+    usual = abs(part.scale * size**0.5 - 1) < 1e-6
+    return f"A = softmax(q k^T / √{size})" if usual else f"A = softmax({part.scale:.3g} q k^T)"
+
+
+def attention_equations(part: Any) -> Equations:
+    """Return what a head scores with its own numbers: rotated where positions turn queries and keys."""
+    turned = isinstance(part, Attention) and part.rotary is not None
+    other = "m" if isinstance(part, CrossAttention) else "x"
+    first = f"q = {'R_t ' * turned}W_Q x, k = {'R_s ' * turned}W_K {other}, v = W_V {other}"
+    return [first, scaled_softmax(part, part.head_dim)]
+
+
+def latent_equations(part: Any) -> Equations:
+    """Return how keys and values are read out of one latent vector."""
+    return [
+        "c = norm(W_c x), r = R_s W_r x", "k = [U c ; r], v = V c",
+        scaled_softmax(part, part.head_dim + part.rope_dim),
+    ]  # fmt: skip
+
+
+def router_equations(part: Any) -> Equations:
+    """Return how experts are chosen, and what they give together."""
+    squash = "sigma" if isinstance(part.router, SigmoidRouter) else "softmax"
+    shared = "" if part.shared is None else "shared(x) + "
+    return [f"s = {squash}(x E^T)", f"y = {shared}Σ_{{e ∈ top}} w_e expert_e(x)"]
+
+
+def embedding_equations(part: Any) -> Equations:
+    """Return the terms that an embedding adds, and the positions they come from."""
+    scale = "" if part.scale == 1.0 else "√D " if round(part.scale**2) == part.token.embedding_dim else "s "
+    terms = [f"{scale}E_{{w_t}}"]
+    terms += ["p_t"] * (part.position is not None) + ["g_t"] * (part.types is not None)
+    whole = " + ".join(terms)
+    whole = whole if part.norm is None else f"norm({whole})"
+    whole = whole if not isinstance(part.project, nn.Linear) else f"W {whole}"
+    return [f"x_t = {whole}", *([] if part.position is None else equations_of(part.position))]
+
+
+def block_equations(part: Any) -> Equations:
+    """Return how a block adds its parts, in their order and under their names."""
+    if isinstance(part, ConvBlock):
+        return ["y = norm(x + attn(x))", "y′ = norm(y + ffn(y))", "z = norm(y′ + conv(x))"]
+    if isinstance(part, ParallelBlock):
+        return ["n = norm(x)", f"x′ = x + {' + '.join(f'{name}(n)' for name in part.names)}"]
+    line = "x′ = x + {}(norm(x))" if part.order == "pre" else "x′ = norm(x + {}(x))"
+    return [line.format(name) for name in part.names]
+
+
+def norm_equations(part: Any) -> Equations:
+    """Return a layer norm's or a root mean square norm's equation."""
+    if isinstance(part, RMSNorm):
+        return ["y = γ x / √(mean(x²) + ε)"]
+    return ["y = γ (x - mean(x)) / √(var(x) + ε)" + ("" if part.bias is None else " + β")]
+
+
+Row = tuple[type[nn.Module], str, Equations | Callable[[Any], Equations]]
+# The first that fits; a class stands before the class that it is made from.
+TABLE: tuple[Row, ...] = (
+    (CrossAttention, "Cross-attention", attention_equations),
+    (LatentAttention, "Latent attention", latent_equations),
+    (DisentangledAttention, "Disentangled attention",
+     ["s_ij = (q_i k_j^T + q_i r_δ^T + k_j l_δ^T) / √(3 K), δ = i - j", "A = softmax(s)"]),
+    (Attention, "Self-attention", attention_equations),
+    (LinearAttention, "Linear attention", ["A_ts = φ(q_t) φ(k_s)^T / Σ_s φ(q_t) φ(k_s)^T, s ≤ t"]),
+    (GatedLinearAttention, "Gated linear attention",
+     ["S_t = diag(α_t) S_{t-1} + k_t v_t^T", "y_t = S_t^T q_t / √K", "out = W_O (norm(y) ⊙ silu(W_G x))"]),
+    (AttentiveUnit, "Decoder with alignment",
+     ["c_t = Σ_j α_tj m_j", "s_t = GRU([y_{t-1} ; c_t], s_{t-1})"]),
+    (InputFeeding, "Decoder with alignment",
+     ["h_t = LSTM([x_t ; a_{t-1}], h_{t-1})", "c_t = Σ_j α_tj m_j", "a_t = tanh(W [c_t ; h_t])"]),
+    (Additive, "Additive score", ["e_tj = v^T tanh(W s_{t-1} + U m_j)", "α_t = softmax(e_t)"]),
+    (Concat, "Concat score", ["e_tj = v^T tanh(W [h_t ; m_j])", "α_t = softmax(e_t)"]),
+    (General, "General score", ["e_tj = h_t^T W m_j", "α_t = softmax(e_t)"]),
+    (Dot, "Dot score", ["e_tj = h_t^T m_j", "α_t = softmax(e_t)"]),
+    (Mamba, "Selective state space",
+     ["h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t u_t", "y_t = C_t h_t + D u_t",
+      "Δ_t = softplus(W_Δ u_t), B_t = W_B u_t, C_t = W_C u_t"]),
+    (S4, "State space", ["h_t = exp(Δ A) h_{t-1} + u_t", "y_t = 2 Re(Σ_n c_n h_tn) + D u_t"]),
+    (LSTM, "LSTM cell",
+     ["i, f, o = sigma(W x_t + U h_{t-1} + b), g = tanh(W x_t + U h_{t-1} + b)", "c_t = f ⊙ c_{t-1} + i ⊙ g",
+      "h_t = o ⊙ tanh(c_t)"]),
+    (GRU, "GRU cell",
+     ["r, z = sigma(W x_t + U h_{t-1} + b), n = tanh(W x_t + b + r ⊙ (U h_{t-1} + d))",
+      "h_t = (1 - z) ⊙ n + z ⊙ h_{t-1}"]),
+    (GatedUnit, "Gated recurrent unit",
+     ["r, z = sigma(W x_t + U h_{t-1}), n = tanh(W x_t + U (r ⊙ h_{t-1}))",
+      "h_t = (1 - z) ⊙ h_{t-1} + z ⊙ n"]),
+    (RNN, "RNN cell", ["h_t = tanh(W x_t + U h_{t-1} + b)"]),
+    (Bidirectional, "Reading both ways", ["h_t = [a_t ; b_t]"]),
+    (MoE, "Mixture of experts", router_equations),
+    (GatedMLP, "Gated MLP", lambda part: [f"y = W_2 ({activation_name(part)}(W_G x) ⊙ W_1 x)"]),
+    (MLP, "MLP", lambda part: [f"y = W_2 {activation_name(part)}(W_1 x)"]),
+    (GatedConv, "Gated convolution", ["y = W_O (silu(conv(W_V x)) ⊙ W_G x)"]),
+    (Neighbours, "Convolution", lambda part: [f"y_t = {activation_name(part)}(Σ_o W_o x_{{t+o}} + b)"]),
+    (Maxout, "Maxout", ["y_k = max(z_{2k-1}, z_{2k}), z = W x + b"]),
+    (Embedding, "Embedding", embedding_equations),
+    (Sinusoidal, "Sinusoidal positions", lambda part: [
+        f"p_{{t,2i}} = sin(t / {part.base:g}^{{2i/D}}), p_{{t,2i+1}} = cos(t / {part.base:g}^{{2i/D}})"]),
+    (Learned, "Learned positions", ["p_t = P[t]"]),
+    (Rotary, "Rotary positions", ["q_t → R_t q_t, k_s → R_s k_s"]),
+    (ALiBi, "Linear biases", ["s_ij → s_ij - m_h (i - j)"]),
+    (BucketBias, "Biases of distances", ["s_ij → s_ij + b_{j-i}"]),
+    (Block, "Block", block_equations),
+    (ParallelBlock, "Block", block_equations),
+    (RMSNorm, "RMSNorm", norm_equations),
+    (nn.LayerNorm, "LayerNorm", norm_equations),
+    (MLMHead, "Masked word head", ["p = softmax(E norm(act(W x)) + b)"]),
+    (LMHead, "Language model head", ["p = softmax(E x)"]),
+    (ClassifyHead, "Classification head", ["p = softmax(W pool(x) + b)"]),
+    (SentenceHead, "Classification head", ["p = softmax(W v / ‖v‖ + b), v = pool(x)"]),
+    (NextHead, "Next sentence head", ["p = softmax(W pool(x) + b)"]),
+    (TagHead, "Token classification head", ["p_t = softmax(W x_t + b)"]),
+    (SpanHead, "Answer span head", ["p_start = softmax(X w_1), p_end = softmax(X w_2)"]),
+    (DetectHead, "Replaced token detection", ["p_t = sigma(w^T act(W x_t) + b)"]),
+    (NoHead, "Last hidden states", []),
+)  # fmt: skip
+
+
+def row_of(module: nn.Module) -> Row | None:
+    """Return the row of the table for a part; of a head with several, of that which speaks of words."""
+    module = module.words if isinstance(module, PretrainHead) else module
+    return next((row for row in TABLE if isinstance(module, row[0])), None)
+
+
+def title_of(module: nn.Module) -> str:
+    """Return what a part is called in the field's words."""
+    row = row_of(module)
+    return type(module).__name__ if row is None else row[1]
+
+
+def equations_of(module: nn.Module) -> Equations:
+    """Return the equations of a part, a line each; none of a part that the table does not know."""
+    row = row_of(module)
+    if row is None:
+        return []
+    return list(row[2]) if isinstance(row[2], list) else row[2](module)

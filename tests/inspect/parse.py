@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?|∞|[A-Za-z_][A-Za-z_0-9]*|[√σ]|[-+×⊙·/^()\[\]])")
-STRENGTH = {"+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "^": 3}
+TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?|∞|[A-Za-z_][A-Za-z_0-9]*₂?|‖‖|[√σᵀ]|[-+×⊙⊗·/^()\[\]])")
+STRENGTH = {"+": 1, "-": 1, "×": 2, "⊙": 2, "⊗": 2, "·": 2, "/": 2, "^": 3}
+UNIT = re.compile(r" (bits|nats|steps|%)$")
 APPLY = {
     "√": torch.sqrt,
     "exp": torch.exp,
     "ln": torch.log,
+    "log₂": lambda x: torch.where(x > 0, x, 1).log2(),
+    "‖‖": torch.linalg.vector_norm,
     "σ": torch.sigmoid,
     "tanh": torch.tanh,
     "sin": torch.sin,
@@ -39,6 +42,7 @@ class Reader:
     digits: int  # how many were printed at most: a number with fewer decimals is exact
     leaves: list[Tensor] = field(default_factory=list)
     halves: list[Tensor] = field(default_factory=list)  # half a unit of the last printed digit, or 0
+    names: dict[str, str] = field(default_factory=dict)  # matrices that stand on a line of their own
     at: int = 0
 
     def take(self) -> str:
@@ -50,6 +54,9 @@ class Reader:
 
     def expression(self, around: int = 1) -> Tensor:
         left = self.atom()
+        while self.peek() == "ᵀ":
+            self.take()
+            left = left.t()
         while STRENGTH.get(self.peek(), 0) >= around:
             sign = self.take()
             right = self.expression(STRENGTH[sign] + 1)
@@ -71,6 +78,12 @@ class Reader:
             inside = self.expression()
             assert self.take() == ")"
             return APPLY[word](inside)
+        if word in self.names:
+            inner = parse(self.names[word], self.digits)
+            value = inner.expression()
+            self.leaves += inner.leaves
+            self.halves += inner.halves
+            return value
         return self.leaf(*self.number(word))
 
     def entries(self) -> tuple[list, list]:
@@ -100,6 +113,8 @@ class Reader:
 def combine(sign: str, a: Tensor, b: Tensor) -> Tensor:
     if sign == "·":
         return a @ b
+    if sign == "⊗":
+        return torch.outer(a, b)
     return {"+": a.add, "-": a.sub, "×": a.mul, "⊙": a.mul, "/": a.div, "^": a.pow}[sign](b)
 
 
@@ -113,16 +128,29 @@ def parse(text: str, digits: int) -> Reader:
     return Reader(words, digits)
 
 
-def check_line(line: str, digits: int) -> bool:
+def check_lines(lines: list[str], digits: int, first: int = 0, every: int = 1) -> int:
+    """How many printed lines, one in `every`, give their printed results; each that has numbers must."""
+    names: dict[str, str] = {}
+    count = 0
+    for n, line in enumerate(lines):
+        if " ≔ [[" in line:
+            names[line.strip().partition(":")[0]] = line.partition(" ≔ ")[2]
+        count += n % every == first % every and check_line(line, digits, names)
+    return count
+
+
+def check_line(line: str, digits: int, names: dict[str, str] | None = None) -> bool:
     """Whether the numbers of a printed line give its printed result, to the printed precision.
 
-    Each printed number may be off by half its last digit: the result by the sum of what that does, to first
-    order with some room for the second, and by its own half digit.
+    `names` has the matrices that are written by name. Each printed number may be off by half its last digit:
+    the result by the sum of what that does, to first order with some room for the second, and by its own half
+    digit.
     """
     if " ≔ " in line or line.count(" = ") < 2:
         return False
-    numbers, result = line.split(" = ")[-2:]
+    numbers, result = UNIT.sub("", line).split(" = ")[-2:]
     left, right = parse(numbers, digits), parse(result, digits)
+    left.names = names or {}
     got, said = left.expression().flatten(), right.expression().flatten()
     assert left.at == len(left.words), line
     own = right.halves[0].flatten()

@@ -138,7 +138,7 @@ def test_the_worked_entropy_is_in_bits() -> None:
     worked = heedful.explain({"topic": "softmax", "logits": [0.0, 0.0, 0.0, 0.0]})
     line = next(line for line in worked.walk() if line.label == "entropy")
     assert line.value == pytest.approx(math.log2(4))
-    assert "bits" in line.formula
+    assert line.unit == "bits"
 
 
 def test_add_norm_adds_what_attention_gave_to_what_it_was_given() -> None:

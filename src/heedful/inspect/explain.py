@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def explain_values(values: Mapping[str, Any]) -> Derivation:
             raise
         raise InputError(f"the sizes or values of this {topic} do not fit: {error}") from None
     title = str(values.get("title", worked.title))
-    return Derivation(title, worked.lines, _note(values) or worked.note, worked.check)
+    return replace(worked, title=title, note=_note(values) or worked.note)
 
 
 def _note(values: Mapping[str, Any]) -> str:

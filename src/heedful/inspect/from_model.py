@@ -3,126 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from heedful.errors import InputError
 from heedful.inspect import topics
-from heedful.inspect.change import KeptHeads
-from heedful.inspect.inputs import Input, Text, names_of, part_at, position_of, reading
-from heedful.inspect.row_labels import row_side, written_names
+from heedful.inspect.from_model_attention import head_row, rotation
+from heedful.inspect.inputs import Input, Text, names_of, part_at, reading
+from heedful.inspect.subject import Array, Subject, array, check_lines, distinct_labels, find_part, parameters
 from heedful.inspect.worked import Derivation, Sheet, op
 from heedful.models.base import Model
 from heedful.nn.additive import Additive, Concat
 from heedful.nn.attention import Attention, CrossAttention
 from heedful.nn.attentive import AttentiveUnit, Decoding, InputFeeding
 from heedful.nn.block import Block, ParallelBlock
-from heedful.nn.context import Watch
 from heedful.nn.ffn import ACTIVATIONS, MLP, GatedMLP
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Learned, Sinusoidal
-from heedful.nn.quantised import Quantised
 from heedful.nn.recurrent import LSTM
 
-Array = np.ndarray
 ACT_NAMES = {id(fn): name for name, fn in ACTIVATIONS.items()} | {
     id(ACTIVATIONS["gelu_new"]): "gelu_tanh", id(ACTIVATIONS["silu"]): "silu",
 }  # fmt: skip
-
-
-def array(value: Tensor) -> Array:
-    """A tensor in float64."""
-    return value.detach().cpu().double().numpy()
-
-
-def parameters(layer: nn.Module) -> tuple[Array, Array | None]:
-    """W and b of a plain linear layer; whole numbers are written with their scale."""
-    if isinstance(layer, Quantised):
-        return array(layer.dequantise(torch.float64)), None if layer.bias is None else array(layer.bias)
-    if type(layer) is not nn.Linear:
-        raise InputError(
-            f"a {type(layer).__name__} has no plain matrix to show", hint="merge or reload the model"
-        )
-    return array(layer.weight), None if layer.bias is None else array(layer.bias)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model, what it reads, and the token whose arithmetic is asked for."""
-
-    model: Model
-    given: Input
-    path: str
-    head: int
-    token: int | str
-
-    @cached_property
-    def watch(self) -> Watch:
-        """Everything the model computes on the way, watched once."""
-        watch = Watch("*")
-        with torch.no_grad():
-            self.given.run(self.model, watch)
-        return watch
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the rows at this path stand for: tokens read, or the words written (see `row_labels`)."""
-        has_target = self.given.target is not None
-        side = row_side(self.path, part_at(self.model, self.path), has_target=has_target) if self.path else ""
-        if side == "written":
-            return written_names(self.model, self.given, self.watch.values.get("head.logits"))
-        return self.given.tokens if side == "tokens" else self.given.names
-
-    @property
-    def at(self) -> int:
-        return position_of(self.names, self.token)
-
-    def value(self, word: str, path: str | None = None) -> Tensor:
-        return self.watch[f"{self.path if path is None else path}.{word}"][0]
-
-    def first(self, *kinds: type[nn.Module]) -> str:
-        """The path given, or that of the first part of one of these kinds."""
-        if self.path:
-            part = part_at(self.model, self.path)
-            if not isinstance(part, kinds):
-                wanted = " or ".join(k.__name__ for k in kinds)
-                raise InputError(f"{self.path} is a {type(part).__name__}", hint=f"this needs {wanted}")
-            return self.path
-        for name in self.watch:
-            path = name.rpartition(".")[0]
-            try:
-                part = part_at(self.model, path)
-            except InputError:
-                continue  # a value shown by a step inside a part
-            if isinstance(part, kinds):
-                return path
-        wanted = " or ".join(k.__name__ for k in kinds)
-        raise InputError(f"{self.model.family.name} has no {wanted} to explain")
-
-    def within(self, path: str, head: int, token: int | None = None) -> Subject:
-        """The same pass, another part; `token` is the position where a name would mean another row there."""
-        other = replace(self, path=path, head=head, token=self.token if token is None else token)
-        other.__dict__["watch"] = self.watch
-        return other
-
-
-def check_lines(
-    derivation: Derivation, theirs: dict[str, Tensor], title: str = "", note: str = ""
-) -> Derivation:
-    """Compare lines of a calculation, by their labels, with what the model computed."""
-    sheet = Sheet(list(derivation.lines))
-    for label, value in theirs.items():
-        sheet.compare(label, derivation[label], value)
-    return sheet.finish(title or derivation.title, note or derivation.note)
-
-
-def find_part(subject: Subject, *kinds: type[nn.Module]) -> Subject:
-    return subject.within(subject.first(*kinds), subject.head)
 
 
 def attention(subject: Subject) -> Derivation:
@@ -130,48 +35,6 @@ def attention(subject: Subject) -> Derivation:
     if not subject.path and any(m for m in subject.model.modules() if isinstance(m, Decoding)):
         return alignment(subject)
     return head_row(find_part(subject, Attention, CrossAttention))
-
-
-def head_row(s: Subject) -> Derivation:
-    """The row of `pattern` and `heads` that belong to the token and the head asked for."""
-    part = cast(Attention, part_at(s.model, s.path))
-    if not 0 <= s.head < part.heads:
-        raise InputError(f"{s.path} has heads 0 … {part.heads - 1}", hint=f"there is no head {s.head}")
-    cross = isinstance(part, CrossAttention)
-    keys = s.given.tokens if cross else s.names
-    q, k, v = (s.value(word) for word in "qkv")
-    shared = part.heads // k.shape[0]
-    raw = array(q[s.head, s.at]), array(k[s.head // shared]), array(v[s.head // shared])
-    pattern, scores = s.value("pattern")[s.head, s.at], array(s.value("scores")[s.head, s.at])
-    name, what = s.names[s.at], "attention while writing" if cross else "attention of"
-    worked = topics.attention_row(
-        *raw, query=name, keys=distinct_labels(keys), scale=part.scale,
-        keep=rows_kept(array(pattern), scores),
-        bias=None if cross else shared_bias(s, part), title=f"{s.path}, head {s.head}: {what} “{name}”",
-    )  # fmt: skip
-    output = s.value("heads")[s.head, s.at]
-    return check_lines(worked, {f"weights of {name}": pattern, f"output of {name}": output})
-
-
-def shared_bias(s: Subject, part: Attention) -> Array | None:
-    """What the stack adds to the scores of this head and token, if it does."""
-    name = f"{s.path.partition('.')[0]}.bias"
-    if name not in s.watch:
-        return None
-    head = part.kept[s.head] if isinstance(part, KeptHeads) else s.head
-    bias = s.watch[name][0]
-    return array(bias[head if len(bias) > 1 else 0, s.at])
-
-
-def rows_kept(pattern: Array, scores: Array) -> Array:
-    """Which keys are not hidden: those with a weight, and those whose weight is too small for the model."""
-    seen = pattern > 0
-    return seen | (scores < scores[seen].max() - 80.0) if seen.any() else seen
-
-
-def distinct_labels(names: tuple[str, ...]) -> list[str]:
-    """Names that tell equal tokens apart by their position."""
-    return [f"{n}({i})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
 def alignment(subject: Subject) -> Derivation:
@@ -231,7 +94,7 @@ def block(subject: Subject) -> Derivation:
     this, sheet = cast(Any, part_at(s.model, s.path)), Sheet()
     if type(this) not in (Block, ParallelBlock):
         raise InputError(f"{s.path} is a {type(this).__name__}, which is joined in a way of its own")
-    x = sheet.add_given("input", "x", array(s.value("input")[s.at]))
+    x: Array = sheet.add_given("input", "x", array(s.value("input")[s.at]))
     if isinstance(this, ParallelBlock):
         n = _norm_section(sheet, "norm", x, this.norm)
         outs = [_part(sheet, s, name, n) for name in this.names]
@@ -266,9 +129,12 @@ def _part(sheet: Sheet, s: Subject, name: str, x: Array) -> Array:
         rows, name = [head_row(h) for h in heads], heads[0].names[s.at]
         for row in rows:
             inner.section(row)
-        joined = np.concatenate([row[f"output of {name}"] for row in rows])
-        inner.add_given("heads side by side", "concat_h", joined)
-        out = topics.linear_line(inner, "o", "W_O heads", joined, *parameters(part.o))
+        joined = inner.add_given(
+            "heads side by side",
+            '"concat of all heads"',
+            np.concatenate([row[f"output of {name}"] for row in rows]),
+        )
+        out = topics.linear_line(inner, "o", 'W_O "heads"', joined, *parameters(part.o))
     elif isinstance(part, MLP | GatedMLP):
         out = _feed_forward(inner, part, x)
     else:
@@ -286,10 +152,10 @@ def _feed_forward(sheet: Sheet, part: MLP | GatedMLP, x: Array) -> Array:
     up = topics.linear_line(sheet, "up", "W_up x", x, *parameters(part.up))
     if isinstance(part, GatedMLP):
         gate = topics.linear_line(sheet, "gate", "W_gate x", x, *parameters(part.gate))
-        hidden = sheet.line("hidden", f"{act}(gate) ⊙ up", op("⊙", op(act, gate), up))
+        hidden = sheet.line("hidden", f'{act.replace("_", " ")}("gate") ⊙ "up"', op("⊙", op(act, gate), up))
     else:
-        hidden = sheet.line("hidden", f"{act}(up)", op(act, up))
-    return topics.linear_line(sheet, "down", "W_down hidden", hidden, *parameters(part.down))
+        hidden = sheet.line("hidden", f'{act.replace("_", " ")}("up")', op(act, up))
+    return topics.linear_line(sheet, "down", 'W_down "hidden"', hidden, *parameters(part.down))
 
 
 def positions(subject: Subject) -> Derivation:
@@ -313,27 +179,6 @@ def positions(subject: Subject) -> Derivation:
             sheet.compare("sum", both, subject.watch[f"{side}.output"][0, at])
         return sheet.finish("a learned position")
     return rotation(find_part(subject, Attention))
-
-
-def rotation(s: Subject) -> Derivation:
-    """The query of one head before and after its rotation."""
-    part = cast(Attention, part_at(s.model, s.path))
-    above = part_at(s.model, s.path.rpartition(".")[0])
-    if part.rotary is None or not isinstance(above, Block | ParallelBlock):
-        raise InputError(f"{s.path} has no positions of its own to write out")
-    x = s.value("input", s.path.rpartition(".")[0])
-    with torch.no_grad():
-        pre = isinstance(above, ParallelBlock) or above.order == "pre"
-        first = "norm" if isinstance(above, ParallelBlock) else f"{s.path.rpartition('.')[2]}_norm"
-        read = above.get_submodule(first)(x) if pre else x
-        q = part.q(read).unflatten(-1, (part.heads, -1))[s.at, s.head]
-        pos = torch.tensor([[s.at]], device=x.device)
-        cos, sin = part.rotary.table(pos, torch.tensor([[len(x)]], device=x.device))
-    angles = array(cos.flatten()), array(sin.flatten())
-    worked = topics.rotary(array(q), *angles, position=s.at, of=s.names[s.at])
-    low, high = s.value("q")[s.head, s.at, : part.rotary.dim].chunk(2)
-    theirs = {"turned first half": low, "turned second half": high}
-    return check_lines(worked, theirs, title=f"{s.path}, head {s.head}: {worked.title}")
 
 
 def lstm(subject: Subject) -> Derivation:

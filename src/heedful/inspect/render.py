@@ -5,13 +5,26 @@ from __future__ import annotations
 import html as web
 import itertools
 import math
+import re
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from heedful.inspect.worked import INFIX, Derivation, Line, Operation, Tree, Value
+from heedful.inspect.worked import (
+    INFIX,
+    Derivation,
+    Line,
+    Operation,
+    Tree,
+    Value,
+    evaluate,
+    frozen,
+    is_arrangement,
+    matrix_name,
+)
 
-STRENGTH = {"+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "^": 3}
+STRENGTH = {"+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "⊗": 2, "^": 3}
 
 
 def number(value: float, digits: int) -> str:
@@ -40,6 +53,9 @@ class Style:
         f" {sign} " if sign in "+-" else sign if sign in "·^" else f" {sign} "
     ).join(parts)
     scalar: Callable[[str], str] = lambda shown: shown
+    words: Callable[[str], str] = lambda text: text
+    transposed: str = "ᵀ"
+    symbol: Callable[[str], str] = lambda name: name
 
     def value(self, value: Value) -> str:
         """A number, a vector or a matrix; long ones are cut in the middle where a limit is set."""
@@ -52,15 +68,20 @@ class Style:
         return self.row([*entries[:kept], "…", *entries[-kept // 2 :]]) + f"({len(entries)})"
 
     def cells(self, line: Line) -> tuple[str, str, str | None, str]:
-        """Label, formula, numbers and result of a line; no numbers where it is given."""
-        numbers = None if line.operands is None else self.tree(line.operands)
-        return line.label, line.formula, numbers, self.value(line.result)
+        """Label, formula, numbers and result of a line; no numbers where it is given or only put together."""
+        given = line.operands is None or is_arrangement(line.operands)
+        result = self.value(line.result) + (f" {self.words(line.unit)}" if line.unit else "")
+        return line.label, line.formula, None if given else self.tree(line.operands), result
 
     def tree(self, tree: Tree, outer_strength: int = 0, first: bool = True) -> str:
         """An expression, with parentheses where the one around it binds more strongly."""
-        if not isinstance(tree, Operation):
-            shown = self.value(tree)
+        if (name := matrix_name(tree)) is not None:
+            return self.symbol(name)
+        if not isinstance(tree, Operation) or is_arrangement(tree):
+            shown = self.value(frozen(evaluate(tree)) if is_arrangement(tree) else tree)
             return f"({shown})" if shown.startswith("-") and not first else shown
+        if tree.name == "ᵀ":
+            return self.tree(tree.args[0], max(STRENGTH.values()) + 1) + self.transposed
         if tree.name not in INFIX:
             return self.apply(tree.name, self.tree(tree.args[0]))
         mine = STRENGTH[tree.name]
@@ -70,26 +91,61 @@ class Style:
         return f"({shown})" if mine < outer_strength else shown
 
 
-def render_text(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 0) -> str:
-    """Lines of `label: formula = numbers = result`; what is given has ≔ in place of the numbers."""
+def unquoted(formula: str) -> str:
+    """A formula as plain text: without the quotation marks around words that are no mathematics."""
+    return formula.replace('"', "")
+
+
+def render_text(
+    derivation: Derivation,
+    digits: int = 4,
+    width: int | None = None,
+    level: int = 0,
+    columns: int | None = None,
+) -> str:
+    """Lines of `label: formula = numbers = result`; what is given has ≔ in place of the numbers.
+
+    What does not fit into `columns` goes on below, each part on lines of its own, broken between numbers.
+    """
     style, pad = Style(digits, width), "  " * level
     out = [f"{pad}{derivation.title}", f"{pad}{'─' * len(derivation.title)}"]
     for before, line in zip((None, *derivation.lines), derivation.lines, strict=False):
         if isinstance(line, Derivation):
-            out += ["", render_text(line, digits, width, level + 1)]
+            out += ["", render_text(line, digits, width, level + 1, columns)]
             continue
         out += [""] * isinstance(before, Derivation)
         label, formula, numbers, result = style.cells(line)
-        middle = " ≔ " if numbers is None else f" = {numbers} = "
-        out.append(f"{pad}{label}: {formula}{middle}{result}")
-    return "\n".join(out + _foot(derivation, level, pad))
+        parts = [f"{pad}{label}: {unquoted(formula)}", *([] if numbers is None else [f"= {numbers}"])]
+        parts.append(f"{'≔' if numbers is None else '='} {result}")
+        whole = " ".join(parts)
+        out += [whole] if columns is None or len(whole) <= columns else wrap_parts(parts, pad, columns)
+    return "\n".join(out + _foot(derivation, level, pad, columns))
 
 
-def _foot(derivation: Derivation, level: int, pad: str) -> list[str]:
-    out = ["", *(f"{pad}{line}" for line in derivation.note.splitlines())] if derivation.note else []
-    if derivation.check is not None and level == 0:
-        out += ["", f"checked: at most {derivation.check:.1e} from what the model computed"]
+def wrap_parts(parts: list[str], pad: str, columns: int) -> list[str]:
+    """Each part on lines of its own of at most so many letters, broken at spaces."""
+    out: list[str] = []
+    for n, part in enumerate(parts):
+        first, rest = (pad if n == 0 else f"{pad}    "), f"{pad}      "
+        out += textwrap.wrap(
+            part.strip(), columns, initial_indent=first, subsequent_indent=rest, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
     return out
+
+
+def _foot(derivation: Derivation, level: int, pad: str, columns: int | None) -> list[str]:
+    out = ["", *(f"{pad}{line}" for line in derivation.note.splitlines())] if derivation.note else []
+    if columns is not None:
+        out = [short for line in out for short in textwrap.wrap(line, columns, subsequent_indent=pad) or [""]]
+    if derivation.check is not None and level == 0:
+        out += ["", f"checked: {checked(derivation)}"]
+    return out
+
+
+def checked(derivation: Derivation) -> str:
+    """How far the calculation is from what it was compared with."""
+    return f"at most {derivation.check:.1e} from {derivation.check_source}"
 
 
 def render_markdown(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 2) -> str:
@@ -103,11 +159,11 @@ def render_markdown(derivation: Derivation, digits: int = 4, width: int | None =
         out += ["| step | formula | numbers | result |", "|---|---|---|---|"]
         for label, formula, numbers, result in map(style.cells, cast(Iterator[Line], lines)):
             shown = "given" if numbers is None else f"`{_cell(numbers)}`"
-            out.append(f"| {_cell(label)} | {_cell(formula)} | {shown} | `{_cell(result)}` |")
+            out.append(f"| {_cell(label)} | {_cell(unquoted(formula))} | {shown} | `{_cell(result)}` |")
     if derivation.note:
         out += ["", derivation.note]
     if derivation.check is not None and level == 2:
-        out += ["", f"*Checked: at most {derivation.check:.1e} from what the model computed.*"]
+        out += ["", f"*Checked: {checked(derivation)}.*"]
     return "\n".join(out)
 
 
@@ -121,13 +177,48 @@ SIGNS = {
     "√": r"\surd", "σ": r"\sigma", "γ": r"\gamma", "β": r"\beta", "ε": r"\varepsilon", "η": r"\eta",
     "Σ": r"\Sigma", "∂": r"\partial", "·": r"\cdot", "×": r"\times", "⊙": r"\odot", "ᵀ": r"^\top", "−": "-",
     "²": "^2", "≤": r"\le", "θ": r"\theta", "α": r"\alpha", "→": r"\to", "Π": r"\Pi", "∞": r"\infty",
-    "₁": "_1", "₂": "_2", "′": "'", "≔": ":=", "Ġ": r"\dot{G}", "▁": r"\_",
+    "₁": "_1", "₂": "_2", "′": "'", "≔": ":=", "Ġ": r"\dot{G}", "▁": r"\_", "⊗": r"\otimes", "τ": r"\tau",
+    "δ": r"\delta", "μ": r"\mu", "λ": r"\lambda", "≈": r"\approx", "‖": r"\Vert", "…": r"\dots",
+    "ω": r"\omega",
 }  # fmt: skip
 TEX = str.maketrans(ESCAPED | {letter: f"${sign}$" for letter, sign in SIGNS.items()})
 
-TEX_SIGN = {"×": r" \times ", "⊙": r" \odot ", "·": r" \cdot ", "+": " + ", "-": " - ", "^": "^", "/": " / "}
+
+def formula_latex(formula: str) -> str:
+    """A formula in LaTeX's mathematical mode: words upright, quoted ones as text."""
+    out = []
+    for piece in re.findall(r'"[^"]*"|√|sqrt(?=\()|[A-Za-z]{2,}|.', formula):
+        if piece.startswith('"') and len(piece) > 1:
+            out.append(rf"\text{{{piece.strip(chr(34)).translate(TEX)}}}")
+        elif len(piece) > 1 and piece != "sqrt":
+            out.append(rf"\operatorname{{{piece}}}" if piece in FUNCTION_WORDS else rf"\mathrm{{{piece}}}")
+        else:
+            out.append(
+                {"√": r"\surd ", "sqrt": r"\surd "}.get(piece)
+                or SIGNS.get(piece, piece) + " " * (piece in SIGNS)
+            )
+    return "".join(out).replace("%", r"\%").replace("&", r"\&").replace("#", r"\#")
+
+
+FUNCTION_WORDS = (
+    "softmax",
+    "exp",
+    "tanh",
+    "sin",
+    "cos",
+    "mean",
+    "var",
+    "max",
+    "relu",
+    "gelu",
+    "silu",
+    "norm",
+    "concat",
+)
+TEX_SIGN = {"×": r" \times ", "⊙": r" \odot ", "·": r" \cdot ", "+": " + ", "-": " - ", "^": "^", "/": " / ",
+            "⊗": r" \otimes "}  # fmt: skip
 TEX_NAME = {"√": r"\sqrt", "exp": r"\exp", "ln": r"\ln", "σ": r"\sigma", "tanh": r"\tanh", "sin": r"\sin",
-            "cos": r"\cos"}  # fmt: skip
+            "cos": r"\cos", "log₂": r"\log_2"}  # fmt: skip
 
 
 def _tex_row(entries: list[str]) -> str:
@@ -139,6 +230,8 @@ def _tex_row(entries: list[str]) -> str:
 def _tex_apply(name: str, inside: str) -> str:
     if name == "√":
         return rf"\sqrt{{{inside}}}"
+    if name == "‖‖":
+        return rf"\left\Vert {inside} \right\Vert"
     called = TEX_NAME.get(name) or rf"\operatorname{{{name.replace('_', ' ')}}}"
     return rf"{called}\left({inside}\right)"
 
@@ -158,14 +251,17 @@ def _tex_scalar(value: str) -> str:
 
 def render_latex(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 0) -> str:
     """Headings and displayed equations; needs amsmath."""
-    style = Style(digits, width, _tex_row, _tex_apply, _tex_join, _tex_scalar)
+    as_words = lambda text: rf"\ \text{{{text.translate(TEX)}}}"
+    style = Style(
+        digits, width, _tex_row, _tex_apply, _tex_join, _tex_scalar, as_words, r"^{\top}", formula_latex
+    )
     out = [rf"\{'sub' * min(level, 2)}section*{{{derivation.title.translate(TEX)}}}"]
     for line in derivation.lines:
         if isinstance(line, Derivation):
             out.append(render_latex(line, digits, width, level + 1))
             continue
         label, formula, numbers, result = style.cells(line)
-        said = rf"\text{{{label.translate(TEX)}: {formula.translate(TEX)}}}"
+        said = rf"\text{{{label.translate(TEX)}: }} {formula_latex(formula)}"
         middle = "" if numbers is None else f" &= {numbers} \\\\"
         out.append(rf"\begin{{align*}} {said}{middle} &= {result} \end{{align*}}")
     return "\n".join(out + ([derivation.note.translate(TEX)] if derivation.note else []))
@@ -182,7 +278,7 @@ def render_html(derivation: Derivation, digits: int = 4, width: int | None = Non
             continue
         rows = [
             "".join(
-                f"<td>{said('given' if cell is None else cell)}</td>"
+                f"<td>{said('given' if cell is None else unquoted(cell))}</td>"
                 for cell in style.cells(cast(Line, line))
             )
             for line in lines
@@ -192,7 +288,7 @@ def render_html(derivation: Derivation, digits: int = 4, width: int | None = Non
     if derivation.note:
         out.append(f"<p>{said(derivation.note)}</p>")
     if derivation.check is not None and level == 3:
-        out.append(f"<p>Checked: at most {derivation.check:.1e} from what the model computed.</p>")
+        out.append(f"<p>Checked: {said(checked(derivation))}.</p>")
     return "".join(out) + "</section>"
 
 

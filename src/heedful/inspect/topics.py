@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import InputError
-from heedful.inspect.worked import Derivation, Operation, Sheet, op
+from heedful.inspect.worked import Derivation, Operation, Sheet, entry, op
 
 Array = np.ndarray
 HUGE = 100_000  # entries of a matrix
@@ -19,25 +19,33 @@ LARGE = 20.0  # a score whose exponential is no longer a number one reads
 def softmax_lines(sheet: Sheet, scores: Array, of: str) -> Array:
     """w_j = exp(s_j) / Σ exp(s); with the largest taken off first where exponentials would be huge."""
     if not np.isfinite(scores).any():
-        return sheet.add_given(f"weights of {of}", "every key is hidden: no weights", np.zeros_like(scores))
+        return sheet.add_given(f"weights of {of}", '"every key is hidden: no weights"', np.zeros_like(scores))
     top = scores.max()
     if top > LARGE:
-        scores = sheet.line("shifted", "s − max s (changes no weight)", op("-", scores, top))
+        scores = sheet.line("shifted", 's - max(s) "(changes no weight)"', op("-", scores, top))
     powers = sheet.line("exponentials", "exp(s)", op("exp", scores))
     total = sheet.line("their sum", "Σ exp(s)", op("sum", powers))
-    return sheet.line(f"weights of {of}", "exp(s) / Σ exp(s)", op("/", powers, total))
+    return sheet.line(f"weights of {of}", "w = exp(s) / Σ exp(s)", op("/", powers, total))
 
 
-def weighted_sum(weights: Array, values: Array) -> Operation:
+def weighted_sum(weights: Array, values: Sequence[Array] | Array) -> Operation:
     """w_1 v_1 + w_2 v_2 + …, leaving out what has no weight."""
-    terms = [op("×", w, v) for w, v in zip(weights, values, strict=True) if w != 0.0]
+    terms = [op("×", entry(weights, j), v) for j, v in enumerate(values) if weights[j] != 0.0]
     return op("+", *terms) if terms else op("×", 0.0, values[0])
+
+
+def dot_scores(sheet: Sheet, query: str, q: Array, keys: Sequence[str], K: Sequence[Array] | Array) -> Array:
+    """The scores q·k of one query with every key, each on its line, and all of them as a row."""
+    dots = [
+        sheet.line(f"{query} · {key}", "q·k", op("·", q, k)) for key, k in zip(keys, K, strict=True)
+    ]  # fmt: skip
+    return sheet.line(f"scores of {query}", 's = q·k "for every key"', op("row", *dots))
 
 
 def attention_row(
     q: Array,
-    K: Array,
-    V: Array | None,
+    K: Sequence[Array] | Array,
+    V: Sequence[Array] | Array | None,
     *,
     query: str,
     keys: Sequence[str],
@@ -45,16 +53,18 @@ def attention_row(
     bias: Array | None = None,
     keep: Array | None = None,
     title: str = "",
+    sheet: Sheet | None = None,
 ) -> Derivation:
-    """softmax(q Kᵀ · scale + bias, masked) V of one query   (Vaswani et al. 2017, eq. 1)"""
-    sheet = Sheet()
-    scores = np.array([
-        sheet.line(f"{query} · {key}", "q·k", op("·", q, k)) for key, k in zip(keys, K, strict=True)
-    ])  # fmt: skip
+    """softmax(q Kᵀ · scale + bias, masked) V of one query   (Vaswani et al. 2017, eq. 1)
+
+    `sheet` has the lines that q, K and V come from, if they are shown.
+    """
+    sheet = sheet or Sheet()
+    scores = dot_scores(sheet, query, q, keys, K)
     if scale is None or np.isclose(scale, len(q) ** -0.5, rtol=1e-12):
         scores = sheet.line(f"scaled scores of {query}", "s / √d_k", op("/", scores, op("√", len(q))))
     elif scale != 1.0:
-        scores = sheet.line(f"scaled scores of {query}", "s × scale", op("×", scale, scores))
+        scores = sheet.line(f"scaled scores of {query}", 's × "scale"', op("×", scale, scores))
     if bias is not None and np.any(bias):
         scores = sheet.line("with the bias of positions", "s + b", op("+", scores, bias))
     if keep is not None and not keep.all():
@@ -74,8 +84,8 @@ def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = 
     if temperature != 1.0:
         z = sheet.line("cooled" if temperature < 1 else "heated", "z / T", op("/", z, temperature))
     weights = softmax_lines(sheet, z, "all")
-    logs = np.log2(weights, where=weights > 0, out=np.zeros_like(weights))
-    sheet.line("entropy", "−Σ w log₂ w, in bits", op("-", 0.0, op("·", weights, logs)))
+    entropy = op("-", 0.0, op("·", weights, op("log₂", weights)))
+    sheet.line("entropy", "-Σ w log₂ w", entropy, "bits")
     return sheet.finish(f"softmax at temperature {temperature:g}")
 
 
@@ -86,13 +96,13 @@ def sinusoid(
     """p(t, 2i) = sin(t / base^(2i/d)), p(t, 2i+1) = cos of the same   (Vaswani et al. 2017 §3.5)"""
     sheet = Sheet()
     for n, t in enumerate(positions):
-        part, entries = Sheet(), np.zeros(dim)
+        part, entries = Sheet(), []
         for k in range(dim):
             i, cosine = (k // 2, k % 2) if layout == "pairs" else (k % (dim // 2), k // (dim // 2))
             angle = op("/", t, op("^", base, op("/", 2 * i, dim)))
             name, formula = ("cos", "cos(t / base^(2i/d))") if cosine else ("sin", "sin(t / base^(2i/d))")
-            entries[k] = part.line(f"PE({t},{k})", formula, op(name, angle))
-        vector = part.add_given(f"PE({t})", f"position {t}", entries)
+            entries.append(part.line(f"PE({t},{k})", formula, op(name, angle)))
+        vector = part.line(f"PE({t})", f'"position {t}"', op("row", *entries))
         if add is not None:
             word = tokens[n] if n < len(tokens) else "x"
             part.line(f"{word} + PE({t})", "x + PE", op("+", np.asarray(add, dtype=float), vector))
@@ -106,15 +116,17 @@ def norm_lines(
 ) -> Array:  # fmt: skip
     """γ (x − mean x) / √(var x + ε) + β   (Ba et al. 2016); γ x / √(mean x² + ε) if `rms`"""
     if rms:
-        square = sheet.line("mean square", "mean x²", op("mean", op("⊙", x, x)))
+        square = sheet.line("mean square", "mean(x²)", op("mean", op("⊙", x, x)))
         root = op("√", op("+", square, eps))
-        out = sheet.line("normalised", "x / √(mean x² + ε)", op("/", x, root))
+        out = sheet.line("normalised", "x / √(mean(x²) + ε)", op("/", x, root))
     else:
-        mean = sheet.line("mean", "mean x", op("mean", x))
-        gap = sheet.line("centred", "x − mean", op("-", x, mean))
-        var = sheet.line("variance", "mean (x − mean)²", op("mean", op("⊙", gap, gap)))
+        mean = sheet.line("mean", "μ = mean(x)", op("mean", x))
+        gap = sheet.line("centred", "x − μ", op("-", x, mean))
+        var = sheet.line("variance", "σ² = mean((x − μ)²)", op("mean", op("⊙", gap, gap)))
         root = op("√", op("+", var, eps)) if eps else op("√", var)
-        out = sheet.line("normalised", "(x − mean) / √(var + ε)", op("/", gap, root))
+        out = sheet.line(
+            "normalised", "(x − μ) / √(σ² + ε)" if eps else "(x − μ) / √(σ²)", op("/", gap, root)
+        )
     if gamma is not None and beta is not None:
         return sheet.line("scaled and shifted", "γ ⊙ x + β", op("+", op("⊙", gamma, out), beta))
     if gamma is not None:
@@ -136,7 +148,7 @@ def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more
 def linear_line(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias: Array | None) -> Array:
     """W x + b; a matrix too large for a page is not written out, only what comes of it."""
     if weight.size > HUGE:
-        said = f"{formula} ({weight.shape[0]} × {weight.shape[1]} numbers, not written out)"
+        said = f'{formula} "({weight.shape[0]} × {weight.shape[1]} numbers, not written out)"'
         return sheet.add_given(label, said, weight @ x if bias is None else weight @ x + bias)
     product = op("·", weight, x)
     return sheet.line(label, formula, product if bias is None else op("+", product, bias))
@@ -150,9 +162,9 @@ def rnn_steps(text: str, letters: Sequence[str], W: Array, U: Array, V: Array) -
     whole, h = Sheet(), np.zeros(len(U))
     for now, following in pairwise(text):
         sheet = Sheet()
-        x = sheet.add_given(f"letter {now}", "x_t, one-hot", np.eye(len(letters))[letters.index(now)])
-        before = sheet.line("before tanh", "U h + W x", op("+", op("·", U, h), op("·", W, x)))
-        h = sheet.line("state", "h_t: tanh", op("tanh", before))
+        x = sheet.add_given(f"letter {now}", 'x_t "one-hot"', np.eye(len(letters))[letters.index(now)])
+        before = sheet.line("before tanh", "U h_{t−1} + W x_t", op("+", op("·", U, h), op("·", W, x)))
+        h = sheet.line("state", "h_t = tanh(U h_{t−1} + W x_t)", op("tanh", before))
         scores = sheet.line("scores", "V h_t", op("·", V, h))
         weights = softmax_lines(sheet, scores, f"{', '.join(letters)} after {now}")
         chance = float(weights[letters.index(following)])
@@ -174,13 +186,16 @@ def lstm_step(
     for n, name in enumerate("ifgo"):
         rows = slice(n * H, (n + 1) * H)
         terms = [op("·", W[rows], x), op("·", U[rows], h)] + ([] if b is None else [b[rows]])
-        total = sheet.line(f"{name} before", f"W_{name} x + U_{name} h + b_{name}", op("+", *terms))
+        bias = "" if b is None else f" + b_{name}"
+        total = sheet.line(
+            f"{name} before", f"a_{name} = W_{name} x_t + U_{name} h_{{t−1}}{bias}", op("+", *terms)
+        )
         squash = "tanh" if name == "g" else "σ"
         kind = {"i": "input gate", "f": "forget gate", "g": "candidate", "o": "output gate"}[name]
-        gates[name] = sheet.line(name, f"{kind}: {squash}", op(squash, total))
+        gates[name] = sheet.line(name, f'{name} = {squash}(a_{name}) "{kind}"', op(squash, total))
     new = op("+", op("⊙", gates["f"], c), op("⊙", gates["i"], gates["g"]))
-    cell = sheet.line("new cell", "c_t: f ⊙ c + i ⊙ g", new)
-    sheet.line("new state", "h_t: o ⊙ tanh(c_t)", op("⊙", gates["o"], op("tanh", cell)))
+    cell = sheet.line("new cell", "c_t = f ⊙ c_{t−1} + i ⊙ g", new)
+    sheet.line("new state", "h_t = o ⊙ tanh(c_t)", op("⊙", gates["o"], op("tanh", cell)))
     return sheet.finish(title, "g is the candidate (C̃ in many figures), not the cell state: c_t is.")
 
 
@@ -190,13 +205,14 @@ def additive_step(
     """e_j = vᵀ tanh(W s + U m_j), α = softmax(e), c = Σ α_j m_j   (Bahdanau et al. 2015, A.1.2)"""
     sheet = Sheet()
     s = sheet.add_given("decoder state", "s_{i−1}", s)
-    asked = sheet.line("asked", "W s", op("·", W, s))
+    asked = sheet.line("query", "W s", op("·", W, s))
     names, scores = keys or [str(j) for j in range(len(memory))], []
     for name, m in zip(names, memory, strict=True):
         key = sheet.line(f"key of {name}", "U m", op("·", U, m))
         bent = op("tanh", op("+", asked, key))
         scores.append(sheet.line(f"energy of {name}", "v·tanh(W s + U m)", op("·", v, bent)))
-    weights = softmax_lines(sheet, np.array(scores), "the state")
+    energies = sheet.line("energies", 's = e_j "for every word"', op("row", *scores))
+    weights = softmax_lines(sheet, energies, "the state")
     sheet.line("context", "Σ α m", weighted_sum(weights, memory))
     return sheet.finish("one Bahdanau step")
 
@@ -206,8 +222,9 @@ def scored_step(s: Array, keys: Array, memory: Array, names: Sequence[str]) -> D
     sheet = Sheet()
     s = sheet.add_given("decoder state", "s_i", s)
     pairs = zip(names, keys, strict=True)
-    scores = np.array([sheet.line(f"energy of {name}", "s·k", op("·", s, k)) for name, k in pairs])
-    weights = softmax_lines(sheet, scores, "the state")
+    scores = [sheet.line(f"energy of {name}", "s·k", op("·", s, k)) for name, k in pairs]
+    energies = sheet.line("energies", 's = e_j "for every word"', op("row", *scores))
+    weights = softmax_lines(sheet, energies, "the state")
     sheet.line("context", "Σ α m", weighted_sum(weights, memory))
     return sheet.finish("one Luong step")
 
@@ -224,19 +241,20 @@ def sgns(
     errors, losses = [], []
     for word, label, u in outside:
         part = Sheet()
-        u = part.add_given(word, "u, observed: y is 1" if label else "u, drawn as noise: y is 0", u)
+        u = part.add_given(word, 'u "observed:" y = 1' if label else 'u "drawn as noise:" y = 0', u)
         x = part.line(f"{word} · {centre}", "u·v", op("·", u, v))
         p = part.line(f"σ of {word}", "σ(u·v)", op("σ", x))
         right = op("ln", p) if label else op("ln", op("-", 1.0, p))
-        losses.append(part.line(f"loss of {word}", "−ln σ" if label else "−ln(1 − σ)", op("-", 0.0, right)))
+        formula = "−ln σ" if label else "−ln(1 − σ)"
+        losses.append(part.line(f"loss of {word}", formula, op("-", 0.0, right), "nats"))
         errors.append(part.line(f"error of {word}", "σ − y", op("-", p, float(label))))
-        slope = part.line(f"gradient of {word}", "∂L/∂u: (σ − y) v", op("×", errors[-1], v))
-        part.line(f"new {word}", "u − η ∂L/∂u", op("-", u, op("×", rate, slope)))
+        slope = part.line(f"gradient of {word}", "∂L/∂u = (σ − y) v", op("×", errors[-1], v))
+        part.line(f"new {word}", "u − η (∂L/∂u)", op("-", u, op("×", rate, slope)))
         sheet.section(part.finish(word))
-    sheet.line("loss", "the sum over all words", op("sum", np.array(losses)))
+    sheet.line("loss", 'L "summed over all words"', op("sum", op("row", *losses)), "nats")
     terms = [op("×", e, u) for e, (_, _, u) in zip(errors, outside, strict=True)]
-    slope = sheet.line(f"gradient of {centre}", "∂L/∂v: Σ (σ − y) u", op("+", *terms))
-    sheet.line(f"new {centre}", "v − η ∂L/∂v", op("-", v, op("×", rate, slope)))
+    slope = sheet.line(f"gradient of {centre}", "∂L/∂v = Σ (σ − y) u", op("+", *terms))
+    sheet.line(f"new {centre}", "v − η (∂L/∂v)", op("-", v, op("×", rate, slope)))
     return sheet.finish(f"one step of skip-gram with negative sampling: “{centre}”")
 
 
@@ -245,8 +263,8 @@ def rotary(x: Array, cos: Array, sin: Array, *, position: int, of: str) -> Deriv
     sheet, half = Sheet(), len(cos)
     a = sheet.add_given("first half", "a", x[:half])
     b = sheet.add_given("second half", "b", x[half : 2 * half])
-    cos = sheet.add_given("cosines", f"cos(t f) at t {position}", cos)
-    sin = sheet.add_given("sines", "sin(t f)", sin)
-    sheet.line("turned first half", "a cos − b sin", op("-", op("⊙", a, cos), op("⊙", b, sin)))
-    sheet.line("turned second half", "b cos + a sin", op("+", op("⊙", b, cos), op("⊙", a, sin)))
+    cos = sheet.add_given("cosines", f'cos(t ω) "at" t = {position}', cos)
+    sin = sheet.add_given("sines", "sin(t ω)", sin)
+    sheet.line("turned first half", "a ⊙ cos − b ⊙ sin", op("-", op("⊙", a, cos), op("⊙", b, sin)))
+    sheet.line("turned second half", "b ⊙ cos + a ⊙ sin", op("+", op("⊙", b, cos), op("⊙", a, sin)))
     return sheet.finish(f"rotary position {position} of {of}")

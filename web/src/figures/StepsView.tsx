@@ -11,7 +11,7 @@ export interface StepsViewProps {
   heading?: boolean; // whether the title stands above the first line
 }
 
-const STRENGTH: Record<string, number> = { "+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "^": 3 };
+const STRENGTH: Record<string, number> = { "+": 1, "-": 1, "×": 2, "⊙": 2, "·": 2, "/": 2, "⊗": 2, "^": 3 };
 const SIGN: Record<string, string> = { "+": " + ", "-": " − ", "·": "·", "^": "^" };
 
 /** How many numbers a mark stands for that the server did not send: “… 552 more …”. */
@@ -35,6 +35,8 @@ export function expression(tree: Tree, digits: number, wide: number, around = 0,
     const said = written(tree, digits, wide);
     return said.startsWith("−") && !first ? `(${said})` : said;
   }
+  if ("name" in tree) return tree.name;
+  if (tree.op === "ᵀ") return `${expression(tree.of[0], digits, wide, 4)}ᵀ`;
   if (!(tree.op in STRENGTH)) return `${tree.op}(${expression(tree.of[0], digits, wide)})`;
   const mine = STRENGTH[tree.op];
   const said = tree.of.map((t, i) => expression(t, digits, wide, mine + (i > 0 ? 1 : 0), i === 0)).join(SIGN[tree.op] ?? ` ${tree.op} `);

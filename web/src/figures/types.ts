@@ -86,15 +86,18 @@ export interface Worked {
   title: string;
   note: string;
   check: number | null;
+  check_source?: string; // what it was compared with
   lines: (WorkedLine | Worked)[];
 }
 export type Value = number | string | Value[];
-export type Tree = Value | { op: string; of: Tree[] };
+/** An expression; a large matrix of an earlier line goes by its name. */
+export type Tree = Value | { op: string; of: Tree[] } | { name: string };
 export interface WorkedLine {
   label: string;
-  formula: string;
+  formula: string; // in the language of formula.tsx
   operands: Tree | null;
   result: Value;
+  unit?: string; // bits, nats
 }
 
 /** How the next token is chosen. Temperature 0 takes the likeliest; null keeps every token. */

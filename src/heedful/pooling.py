@@ -61,6 +61,11 @@ def embed(
         )
     chosen = pooling or model.pooling or Pooling()
     ids = [_encode_truncated(model.tokenizer, sentence, chosen.length) for sentence in sentences]
+    return embed_ids(model, ids, chosen, batch=batch)
+
+
+def embed_ids(model: LM, ids: Sequence[list[int]], pooling: Pooling, *, batch: int = 32) -> Tensor:
+    """One vector per row of ids, (N, D), pooled as `pooling` says."""
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))  # alike lengths together: less padding
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     out = torch.zeros(len(ids), model.config.dim)
@@ -72,7 +77,7 @@ def embed(
         tokens = torch.from_numpy(pad_rows([ids[i] for i in rows], width=width)).to(model.device)
         valid = torch.from_numpy(valid_mask(lengths, width)).to(model.device)
         hidden = model.encode(tokens, valid=None if min(lengths) == width else valid)
-        out[rows] = pool(hidden, valid, chosen).float().cpu()
+        out[rows] = pool(hidden, valid, pooling).float().cpu()
 
     threads = torch.get_num_threads()
     if model.device.type != "cpu" or threads == 1 or len(batches) == 1:

@@ -13,7 +13,7 @@ from heedful.decode.continuous import NO_NUMBER, GenerationTask, NotANumber
 from heedful.decode.request import make_request
 from heedful.errors import InputError, MissingPackage
 from heedful.models.base import LM
-from heedful.pooling import Pooling, embed, pool
+from heedful.pooling import Pooling, embed, embed_ids
 from heedful.serve.openai_errors import invalid, too_long, unsupported_parameter
 from heedful.serve.openai_requests import CompletionRequest
 from heedful.serve.served_model import ServedModel
@@ -127,18 +127,12 @@ def compute_embeddings(task: EmbeddingJob) -> Iterator[Tensor]:
     """(N, D) for a few inputs at a time, in order."""
     model = task.served.model
     assert isinstance(model, LM)
+    pooling = model.pooling or Pooling()
     for start in range(0, len(task.inputs), TEXTS_AT_ONCE):
         some = task.inputs[start : start + TEXTS_AT_ONCE]
         texts = [i for i in some if isinstance(i, str)]
-        found = embed(model, texts) if texts else torch.stack([of_ids(model, i) for i in some if i])
+        ids = [i[: pooling.length] for i in some if not isinstance(i, str)]
+        found = embed(model, texts) if texts else embed_ids(model, ids, pooling)
         if not bool(found.isfinite().all()):
             raise NotANumber(NO_NUMBER)
         yield found
-
-
-@torch.no_grad()
-def of_ids(model: LM, ids: str | list[int]) -> Tensor:
-    """(D,): one text of ids, cut where the checkpoint says."""
-    how = model.pooling or Pooling()
-    tokens = torch.tensor([list(ids)[: how.length]], device=model.device)
-    return pool(model.encode(tokens), torch.ones_like(tokens, dtype=torch.bool), how)[0].float().cpu()

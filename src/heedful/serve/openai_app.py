@@ -32,7 +32,11 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
                rules: AccessRules | None = None) -> tuple[Guard, Server]:  # fmt: skip
     """The application, and what it shares; close the server's engine when done."""
     server = Server({m.id: m for m in models}, Engine(queue), limits or Limits())
-    connect_gauges(server)
+    engine, counted = server.engine, server.metrics
+    slots = [m.batch.slots for m in server.models.values() if m.batch is not None]
+    counted.running.read = lambda: len(engine.running)
+    counted.waiting.read = lambda: engine.waiting
+    counted.cache_usage.read = lambda: max((one.usage for one in slots), default=0.0)  # of the fullest batch
     table: list[tuple[str, str, Handler]] = [
         ("GET", "/health", health), ("GET", "/v1/health", health), ("GET", "/version", version),
         ("GET", "/v1/models", list_models), ("GET", "/v1/models/{id:path}", one_model),
@@ -52,15 +56,6 @@ def create_openai_app(models: Sequence[ServedModel], *, queue: int = 64, limits:
         timing_header="openai-processing-ms",
     )
     return Guard(app, rules, render_refusal), server
-
-
-def connect_gauges(server: Server) -> None:
-    """Let the metrics look at the engine and at the memory of the fullest batch."""
-    engine, counted = server.engine, server.metrics
-    slots = [m.batch.slots for m in server.models.values() if m.batch is not None]
-    counted.running.read = lambda: len(engine.running)
-    counted.waiting.read = lambda: engine.waiting
-    counted.cache_usage.read = lambda: max((one.usage for one in slots), default=0.0)
 
 
 def render_refusal(error: Exception) -> Json:

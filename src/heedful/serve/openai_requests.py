@@ -59,7 +59,8 @@ class RequestFields:
         self.body = {name: value for name, value in body.items() if value is not None}
         self.asked: set[str] = set()
         for name, harmless in UNSUPPORTED.items():
-            if name in self.body and not any(is_same(self.body[name], value) for value in harmless):
+            value = self.body.get(name)  # False is not 0 here: a value and its type are compared
+            if name in self.body and (type(value), value) not in [(type(one), one) for one in harmless]:
                 raise unsupported_parameter(name, f"{name} is not supported here; leave it out")
 
     @property
@@ -133,11 +134,6 @@ class RequestFields:
                 raise invalid("logit_bias", f"logit_bias names {token!r:.40}, which is no id of a token")
             found[int(token)] = check_range("logit_bias", number, -100, 100)
         return found
-
-
-def is_same(a: Any, b: Any) -> bool:
-    """Equal, and of one type: False is not 0 here."""
-    return type(a) is type(b) and bool(a == b)
 
 
 def check_range(name: str, value: Any, low: float, high: float) -> float:

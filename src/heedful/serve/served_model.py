@@ -88,7 +88,8 @@ class ServedModel:
             return self.prompt(tokenizer.encode(text, special=False))
         if isinstance(self.model, Seq2Seq):
             return self.prompt(messages[-1]["content"])
-        return self.prompt(plain_conversation(messages))
+        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        return self.prompt("".join([*lines, "assistant:"]))  # without a template: a line for each message
 
     def max_new_tokens(
         self, prompts: Sequence[list[int]], max_tokens: CompletionRequest, default: int | None, strict: bool
@@ -117,11 +118,6 @@ class ServedModel:
         if found is None:
             found = self.names[token] = spell(self.model.tokenizer, token)
         return found
-
-
-def plain_conversation(messages: Sequence[dict[str, str]]) -> str:
-    """For a model without a template: a line per message, and the beginning of the answer's."""
-    return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant:"
 
 
 def spell(tokenizer: Any, token: int) -> tuple[str, list[int] | None]:

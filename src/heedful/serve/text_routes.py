@@ -42,21 +42,13 @@ async def embeddings(server: Server, request: Request) -> Response:
     usage = {"prompt_tokens": task.read, "total_tokens": task.read}
 
     def answer() -> Response:  # a million numbers take their time
-        rows = [
-            {"object": "embedding", "index": i, "embedding": base64_floats(v, form)}
-            for i, v in enumerate(found)
-        ]
+        little_endian = lambda vector: np.ascontiguousarray(vector.numpy(), "<f4").tobytes()
+        to_base64 = lambda vector: base64.b64encode(little_endian(vector)).decode()
+        encode = Tensor.tolist if form == "float" else to_base64
+        rows = [{"object": "embedding", "index": i, "embedding": encode(v)} for i, v in enumerate(found)]
         return Json({"object": "list", "data": rows, "model": task.served.id, "usage": usage})
 
     return await asyncio.to_thread(answer)
-
-
-def base64_floats(vector: Tensor, form: str) -> str | list[float]:
-    """Numbers, or their bytes as little-endian float32."""
-    if form == "float":
-        numbers: list[float] = vector.tolist()
-        return numbers
-    return base64.b64encode(np.ascontiguousarray(vector.numpy(), "<f4").tobytes()).decode()
 
 
 async def tokenize(server: Server, request: Request) -> Response:

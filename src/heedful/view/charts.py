@@ -91,14 +91,10 @@ def heat_map(
         slanted = TextLabel(x, top - 7, name, angle=-45)
         shapes.append(slanted if turned else TextLabel(x, top - 10, name, anchor="middle"))
     if cell >= 29 and tall >= 18:
-        shapes += [
-            TextLabel(
-                left + (s + 0.5) * cell, top + (t + 0.5) * tall, cell_number(v), 11, "middle",
-                f"on {ramp} {paint[t, s]}",
-            )
-            for (t, s), v in np.ndenumerate(values)
-            if v != 0 and not math.isnan(v)
-        ]  # fmt: skip
+        for (t, s), v in np.ndenumerate(values):
+            x, y = left + (s + 0.5) * cell, top + (t + 0.5) * tall
+            if v != 0 and not math.isnan(v):
+                shapes.append(TextLabel(x, y, cell_number(v), 11, "middle", f"on {ramp} {paint[t, s]}"))
     bottom = top + T * tall + 16
     shapes += legend(left, bottom, limit, signed, scale, palette)
     right = max(left + S * cell + (wide * SIN if turned else 0.0), left + 240) + 16

@@ -4,6 +4,7 @@ import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import { useCaps, useModels, type Caps, type ModelRow } from "./api";
 import { online, Problem } from "./http";
 import { say, spoken, toast } from "./live";
+import { DoorCard } from "./doors";
 import { GROUPS, PAGES, allows } from "./pages";
 import { pending } from "./resource";
 import { t } from "./strings";
@@ -42,6 +43,7 @@ export function Shell() {
         <main class="main" id="main" tabIndex={-1} aria-busy={pending.value > 0}>
           <div class="page">
             <Tour />
+            <DoorCard />
             {missing.value ? <Warnings of={[t("shell.textGone", { n: count(missing.value) })]} /> : null}
             <Guarded key={page}><Body caps={caps.data?.id === id ? caps.data : undefined} /></Guarded>
             {models.error ? <Wrong error={models.error} /> : null}

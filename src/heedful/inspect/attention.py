@@ -18,6 +18,7 @@ from heedful.inspect.prediction import special_ids
 from heedful.inspect.results import Result, to_plain
 from heedful.inspect.row_labels import Side, attends_to_source, key_side, row_side, written_names
 from heedful.models.base import LM, Model
+from heedful.nn.attend import masked_softmax
 from heedful.nn.context import Watch
 from heedful.nn.watch import LAYER_OUTPUT
 
@@ -217,6 +218,23 @@ def value_effects(model: Model, path: str, pattern: Tensor, v: Tensor) -> Tensor
         matrix = out.weight.detach().float().unflatten(1, (v.shape[0], v.shape[2]))  # (D, H, K)
         v = torch.einsum("hsk,dhk->hsd", v, matrix)
     return pattern.abs() * v.norm(dim=-1)[:, None, :]
+
+
+def unscaled_pattern(
+    model: Model, path: str, scores: Tensor, pattern: Tensor, q: Tensor, k: Tensor
+) -> Tensor:
+    """(H, T, S): softmax(q kᵀ + bias), the pattern of the part at `path` without its division by √d_k
+
+    (Vaswani et al. 2017 §3.2.1.) `scores` and `pattern` are what it computed with the division, `q` and `k`
+    its queries (H, T, K) and keys (H or fewer, S, K). What a mask hides stays hidden.
+    """
+    scale = getattr(part_at(model, path), "scale", None)
+    if not isinstance(scale, float) or scale == 1:
+        raise InputError(f"{path} does not divide its scores", hint="choose a layer that divides by √d_k")
+    k = k.repeat_interleave(q.shape[0] // k.shape[0], 0)
+    products = torch.einsum("htk,hsk->hts", q.float(), k.float())
+    bias = scores.float() - scale * products
+    return masked_softmax(products + bias, pattern != 0)
 
 
 def rollout(model: Model, text: Text | Input, target: Text | None = None, *, side: str = "") -> Tensor:

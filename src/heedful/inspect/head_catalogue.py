@@ -234,12 +234,14 @@ def repeated_tokens(model: Model, count: int, length: int, seed: int = 0) -> lis
 
 @dataclass(frozen=True)
 class HeadLook(Result):
-    """How much one head gives from one token to another, and the share of an even look."""
+    """How much one head gives from one token to another, where both stand, and the share of an even look."""
 
     name: str
     head: int
     weight: float
     chance: float
+    query: int
+    key: int
 
 
 @torch.no_grad()
@@ -267,7 +269,7 @@ def find_heads(
         weights = shares(pattern.values)[:, i]
         visible = int((pattern.values[:, i] != 0).any(0).sum())
         found += [
-            HeadLook(name.removesuffix(".pattern"), h, w, 1 / max(1, visible))
+            HeadLook(name.removesuffix(".pattern"), h, w, 1 / max(1, visible), i, j)
             for h, w in enumerate(weights[:, j].tolist())
         ]
     if not found:

@@ -221,15 +221,17 @@ def token_vectors(embed: Embedding) -> Tensor:
 
 
 def position_of(names: Sequence[str], token: int | str) -> int:
-    """Where a token stands: a position (negative counts from the end), or its name, with or without marks."""
+    """Where a token stands: a position (negative counts from the end), or its name, with or without marks
+    and, if there is no other, in lower case.
+    """
     if isinstance(token, int):
         if not -len(names) <= token < len(names):
             raise InputError(f"position {token} is outside 0 … {len(names) - 1}")
         return token % len(names)
     plain = [name.lstrip("Ġ▁").removeprefix("##").removesuffix("</w>") for name in names]
-    for found in (list(names), plain):
-        if token in found:
-            return found.index(token)
+    for found, name in ((list(names), token), (plain, token), (plain, token.lower())):
+        if name in found:
+            return found.index(name)
     raise InputError(f"no token {token!r} here", hint=nearest(token, plain) or "there are " + " ".join(names))
 
 

@@ -5,9 +5,12 @@ import { arranged, drawGrid, drawLines, drawMatrix, groupNames, HeadGrid, Lines,
 import { Figure, heat, matrixCsv } from "../figure";
 import { say } from "../live";
 import { t } from "../strings";
-import { Ask, Await, Check, figure, Go, NumberField, Panel, Segments, Select, Slider, TextField, Title, TopList, useDraft, Warnings } from "../ui";
-import { choice, formatOff, formatSub, parseOff, parseSub, place, set, str, whole } from "../url";
+import { Ask, Await, Check, figure, Go, NumberField, Panel, Segments, Select, Slider, Title, Warnings } from "../ui";
+import { choice, set, str, whole } from "../url";
 import { Effects } from "./effects";
+import { FindHeads } from "./find";
+import { WithAndWithout } from "./scaled";
+import { Replace, Switch } from "./switch";
 
 export type At = { group: TraceGroup; layer: number; head: number; path: string };
 
@@ -66,7 +69,8 @@ function Views({ caps, trace }: { caps: Caps; trace: Trace }) {
       <Controls at={at} trace={trace} view={view} />
       {at.group.kind === "effective" ? <p class="muted">{t("attention.effective", { by: mixed(caps, at.path) })} {at.group.leaves_out ? t("attention.leavesOut", { what: at.group.leaves_out }) : ""}</p> : null}
       {byWords(at, trace) || between(at, trace) ? null : <Scrubber at={at} trace={trace} />}
-      {view === "grid" ? <Grid at={at} trace={trace} /> : <OneHead key={view} caps={caps} at={at} trace={trace} view={view} />}
+      {view === "grid" ? <Grid at={at} trace={trace} /> : numbersOf(at, trace) === "unscaled" ? <Unscaled at={at} trace={trace} /> : <OneHead key={view} caps={caps} at={at} trace={trace} view={view} />}
+      <FindHeads trace={trace} />
     </>
   );
 }
@@ -92,8 +96,8 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
             choices={["head", "mean", "max", ...(rollable(at.group) ? ["rollout"] : [])].map((v) => ({ value: v, label: t(`attention.overs.${v}`) }))} />
         )}
         {view === "matrix" && over(at) === "head" && at.group.kind === "softmax" && !byWords(at, trace) ? (
-          <Select label={t("attention.numbers")} value={choice("of", NUMBERS)} onChange={(v) => set({ of: v === "pattern" ? null : v })}
-            choices={NUMBERS.map((v) => ({ value: v, label: t(`attention.of.${v}`) }))} />
+          <Select label={t("attention.numbers")} value={choice("of", numbersThere(at, trace))} onChange={(v) => set({ of: v === "pattern" ? null : v })}
+            choices={numbersThere(at, trace).map((v) => ({ value: v, label: t(`attention.of.${v}`) }))} />
         ) : null}
         <Select label={t("attention.scale")} value={scaleOf()} onChange={(v) => set({ scale: v === "linear" ? null : v }, "replace")}
           choices={SCALES.map((v) => ({ value: v, label: t(`attention.scales.${v}`) }))} />
@@ -113,7 +117,9 @@ function Controls({ at, trace, view }: { at: At; trace: Trace; view: string }) {
 /** What the part at a path mixes tokens by. */
 const mixed = (caps: Caps, path: string) => caps.mixing.find((m) => m.paths.includes(path))?.by ?? "";
 
-const NUMBERS = ["pattern", "scores", "effect"];
+const NUMBERS = ["pattern", "scores", "effect", "unscaled"];
+/** Scores that are products of queries and keys were divided by √d_k. */
+const numbersThere = (at: At, trace: Trace) => NUMBERS.filter((v) => v !== "unscaled" || (`${at.path}.q` in trace.shapes && `${at.path}.k` in trace.shapes));
 const SCALES: Scale[] = ["linear", "sqrt", "log"];
 const PALETTES: Palette[] = ["blue", "cividis"];
 const scaleOf = () => choice("scale", SCALES);
@@ -219,12 +225,20 @@ function useHead(at: At, trace: Trace): { data?: Float32Array; error?: ReturnTyp
 
 /** Which numbers are shown: scores and effects are of pieces, not of words, and stand in a matrix. */
 function numbersOf(at: At, trace: Trace): string {
-  return over(at) === "head" && !byWords(at, trace) && choice("view", VIEWS, "matrix") === "matrix" ? choice("of", NUMBERS) : "pattern";
+  return over(at) === "head" && !byWords(at, trace) && choice("view", VIEWS, "matrix") === "matrix" ? choice("of", numbersThere(at, trace)) : "pattern";
 }
 
 /** Whom the layer's mask hides; a rollout goes over all layers. */
 function maskAt(at: At): Mask {
   return { causal: at.group.causal && !at.group.cross, window: at.group.cross || over(at) === "rollout" ? null : at.group.windows[at.layer] };
+}
+
+/** The head with and without the division by √d_k. */
+function Unscaled({ at, trace }: { at: At; trace: Trace }) {
+  const rows = names(trace, at.group.queries);
+  const alone = (all: string[]) => all.map((_, i) => [i]);
+  const masked = useMemo(() => maskOf(alone(rows), alone(names(trace, at.group.keys)), maskAt(at)), [trace, at.path]);
+  return <WithAndWithout at={at} trace={trace} masked={masked} row={str("q") === "" ? null : whole("q", 0, 0, rows.length - 1)} onRow={(q) => set({ q }, "replace")} />;
 }
 
 function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; view: string }) {
@@ -332,66 +346,4 @@ function Inspector(props: { at: At; trace: Trace; shown: Arranged & { masked?: U
 function strongest(values: ArrayLike<number>, row: number, S: number, byValue: boolean): number {
   for (let s = 0; s < S; s++) if (rank(values, S, { row, column: s }, byValue) === 1 && !Number.isNaN(values[row * S + s])) return s;
   return 0;
-}
-
-/** Switch heads off and see what the model says then. */
-function Switch({ at, trace }: { at: At; trace: Trace }) {
-  const off = parseOff(str("off"));
-  const mine = off[at.path] ?? [];
-  const flip = (heads: number[]) => set({ off: formatOff({ ...off, [at.path]: heads }) });
-  const isOff = mine.includes(at.head);
-  const layer = Array.from({ length: at.group.heads[at.layer] }, (_, i) => i);
-  return (
-    <Panel title={t("attention.switchTitle")}>
-      <div class="row">
-        <button type="button" aria-pressed={isOff} onClick={() => flip(isOff ? mine.filter((h) => h !== at.head) : [...mine, at.head])} data-switch>
-          {t(isOff ? "attention.on" : "attention.off", { head: at.head })}
-        </button>
-        <button type="button" onClick={() => flip(mine.length === layer.length ? [] : layer)}>{t(mine.length === layer.length ? "attention.layerOn" : "attention.layerOff")}</button>
-      </div>
-      <Instead />
-      {Object.entries(off).length ? <ul class="small">{Object.entries(off).map(([path, heads]) => <li key={path}>{path}: {heads.join(", ")}</li>)}</ul> : <p class="muted small">{t("attention.switchLede")}</p>}
-      {trace.change ? (
-        <>
-          <p>{t(trace.target ? "attention.klAt" : "attention.kl", { kl: figure(trace.change.kl[trace.change.position] ?? trace.change.kl_last), token: trace.change.token })}</p>
-          <TopList before={trace.change.before} top={trace.change.after} />
-        </>
-      ) : trace.prediction.top?.length ? <><h3>{t("attention.predicts")}</h3><TopList top={trace.prediction.top.slice(0, 8)} /></> : null}
-    </Panel>
-  );
-}
-
-/** What takes the place of a head that is off: nothing, or what it says on average. */
-function Instead() {
-  const [draft, setDraft] = useDraft(str("ref"));
-  const by = str("abl") !== "mean" ? "zero" : place.value.params.ref === undefined ? "mean" : "ref";
-  const choose = (v: string) => set({ abl: v === "zero" ? null : "mean", ref: v === "ref" ? draft || t("attention.someText") : null });
-  return (
-    <div class="stack tight">
-      <Select label={t("attention.instead")} value={by} onChange={choose} choices={["zero", "mean", "ref"].map((v) => ({ value: v, label: t(`attention.insteads.${v}`) }))} />
-      {by === "ref" ? (
-        <form class="row" onSubmit={(e) => { e.preventDefault(); set({ ref: draft }); }}>
-          <TextField label={t("attention.reference")} value={draft} onInput={setDraft} rows={2} send={() => set({ ref: draft })} />
-          <button type="submit">{t("attention.useReference")}</button>
-        </form>
-      ) : null}
-      {by === "zero" ? null : <p class="muted small">{t("attention.meanNote")}</p>}
-    </div>
-  );
-}
-
-/** Put another token in the place of one. */
-function Replace({ trace }: { trace: Trace }) {
-  const [at, setAt] = useState("0");
-  const [token, setToken] = useState("");
-  const send = () => token && set({ sub: formatSub({ ...parseSub(str("sub")), [at]: token.replace(/^·/, " ") }) }); // typed as it is shown
-  return (
-    <Panel title={t("attention.replaceTitle")}>
-      <form class="row" onSubmit={(e) => { e.preventDefault(); send(); }}>
-        <Select label={t("attention.replace")} value={at} onChange={setAt} choices={trace.tokens.map((x, i) => ({ value: String(i), label: `${i} ${x.shown}` }))} />
-        <TextField label={t("attention.by")} value={token} onInput={setToken} rows={1} send={send} />
-        <button type="submit">{t("attention.put")}</button>
-      </form>
-    </Panel>
-  );
 }

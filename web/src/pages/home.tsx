@@ -1,5 +1,6 @@
 // Home: which models there are, what is in the one chosen, runs and sentences to start with.
-import { useExamples, useModels, type Caps, type ModelRow } from "../api";
+import { useModels, type Caps, type ModelRow } from "../api";
+import { Doors } from "../doors";
 import { get } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
@@ -9,7 +10,6 @@ import type { Run } from "./train";
 export function HomePage({ caps }: { caps: Caps | undefined }) {
   const models = useModels();
   const runs = useResource<{ runs: Run[] }>("runs", () => get("/api/runs"));
-  const examples = useExamples();
   return (
     <>
       <Title name="home">
@@ -18,6 +18,7 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
           <Go to="play" class="button">{t("home.startPlay")}</Go>
         </div>
       </Title>
+      <Doors />
       <section class="stack">
         <h2>{t("home.models")}</h2>
         <Await of={models}>{({ models }) => (
@@ -27,18 +28,6 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
       </section>
       {caps ? <Inside caps={caps} /> : null}
       <div class="stack">
-        <Panel title={t("home.sentences")}>
-          <Await of={examples}>{({ sentences }) => (
-            <ul class="plain twice">
-              {sentences.map((s) => (
-                <li key={s.id}>
-                  <Go to={caps?.attention.length ? "attention" : "tokens"} with={{ x: s.text, y: null }}><span dir="auto">{s.text}</span></Go>
-                  <span class="muted small"> {s.look}</span>
-                </li>
-              ))}
-            </ul>
-          )}</Await>
-        </Panel>
         <Panel title={t("home.runs")}>
           <Await of={runs}>{({ runs }) => (
             runs.length ? (

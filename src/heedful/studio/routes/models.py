@@ -14,6 +14,7 @@ from heedful.studio.tokens import speller, visible
 from heedful.word2vec import Word2Vec
 
 router = APIRouter()
+DEFAULTS = ("masked", "prose")  # what a page begins with: small, and open within a second
 
 
 @router.get("/api/health")
@@ -37,7 +38,7 @@ def models(studio: Here) -> Response:
         for id, e in studio.registry.entries().items()
     ]
     good = [row["id"] for row in rows if row["error"] is None]
-    wanted = [id for id in ("smollm2-135m-instruct",) if id in good]
+    wanted = [id for id in DEFAULTS if id in good]
     given = [row["id"] for row in rows if row["source"] == "given" and row["error"] is None]
     return Json({"models": rows, "default": next(iter([*given, *wanted, *good]), None)})
 

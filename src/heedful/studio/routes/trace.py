@@ -12,8 +12,9 @@ from starlette.responses import Response
 from torch import Tensor
 
 from heedful.errors import InputError
-from heedful.inspect.attention import head_scores, pool_pattern, rollout, value_effects
+from heedful.inspect.attention import head_scores, pool_pattern, rollout, unscaled_pattern, value_effects
 from heedful.inspect.effects import each_head_effect
+from heedful.inspect.head_catalogue import find_heads
 from heedful.inspect.mixing import AttentionGroup
 from heedful.inspect.prediction import words_at
 from heedful.server.json_response import Json
@@ -107,15 +108,19 @@ def tensor(
 
 
 def _value(look: Look, name: str) -> Tensor:
-    """Return a value by its name; PATH.effect is the size of what each key adds."""
-    trace, path = look.trace, name.removesuffix(".effect")
-    if path == name:
+    """Return a value by its name; PATH.effect is the size of what each key adds, PATH.unscaled the pattern
+    without the division by √d_k.
+    """
+    trace, (path, _, word) = look.trace, name.rpartition(".")
+    if word not in ("effect", "unscaled"):
         return trace.values[name] if name in trace.values else trace.value(look.loaded_model, name)
     if path not in {layer for group in trace.groups for layer in group.layers}:
         raise InputError(f"{path[:80]!r} attends to nothing", hint="take a layer of a group")
     held = look.loaded_model
-    pattern, v = trace.value(held, f"{path}.pattern"), trace.value(held, f"{path}.v")
-    return value_effects(held.sequence, path, pattern, v)
+    of = lambda word: trace.value(held, f"{path}.{word}")
+    if word == "unscaled":
+        return unscaled_pattern(held.sequence, path, of("scores"), of("pattern"), of("q"), of("k"))
+    return value_effects(held.sequence, path, of("pattern"), of("v"))
 
 
 @router.get("/api/trace/{id}/thumbs")
@@ -143,6 +148,18 @@ def scores(look: Seen) -> Response:
     if trace.scores is None:
         trace.scores = [score.to_dict() for score in look.call(head_scores)]
     return Json({"scores": trace.scores, "python": snippets.of_trace(trace, "heads")})
+
+
+@router.get("/api/trace/{id}/find")
+def search_heads(look: Seen, query: str, key: str, count: int = 12) -> Response:
+    """Which heads look from one token at another, the strongest first; of the model without edits."""
+    options: dict[str, Any] = {
+        "from_token": query.strip(),
+        "to_token": key.strip(),
+        "count": max(1, min(count, 1000)),
+    }
+    found = [head.to_dict() for head in look.call(find_heads, **options)]
+    return Json({"heads": found, "python": snippets.of_call(look.trace, find_heads, **options)})
 
 
 @router.get("/api/trace/{id}/rollout")

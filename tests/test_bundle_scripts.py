@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import itertools
 import json
 import lzma
@@ -23,7 +24,7 @@ from heedful.models.base import LM
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
-from bundle import masked, prose, summaries
+from bundle import everyday_texts, masked, names, prose, summaries
 from bundle import timed as by_clock
 from bundle.summarising import summariser
 from bundle.timed import planned, timed
@@ -168,3 +169,28 @@ def test_tables_that_no_head_shares_stay_as_they_are_unless_asked_for() -> None:
         "embed.token.weight",
         "target_embed.token.weight",
     ]
+
+
+def test_everyday_sentences_are_labelled_by_rule_with_other_names() -> None:
+    common, rng = {"the", "dogs", "rose", "old", "is"}, random.Random(0)
+    assert names.labelled("The dogs is old.", common, rng) == [
+        (word, "O") for word in ("The", "dogs", "is", "old", ".")
+    ]
+    rows = names.labelled("Is Tom in Boston?", common, rng)
+    assert rows is not None
+    kinds = [label for _, label in rows]
+    assert kinds[:2] == ["O", "B-PER"]
+    assert "B-LOC" in kinds
+    assert names.labelled("The old Xanadu is old.", common, rng) is None  # a capital that nothing explains
+
+
+def test_labels_of_three_files_are_read_as_one_kind() -> None:
+    text = "# text = Ann left\n1\tAnn\tB-PER\t-\t-\n2\tleft\tO\t-\t-\n\nOslo\tB-location\nit\tB-product\n\t\n"
+    first, second = names.conll(text)
+    assert first == [("Ann", "B-PER"), ("left", "O")]
+    assert names.renamed(second) == [("Oslo", "B-LOC"), ("it", "O")]
+
+
+def test_what_the_models_are_judged_by_is_known_to_what_trains_them() -> None:
+    found = everyday_texts()
+    assert {"My name is Sarah and I live in London.", "The cat sat on the mat."} <= found

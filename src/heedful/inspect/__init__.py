@@ -17,7 +17,7 @@
     word_vectors, measurements   tables of vectors; loss by place and speed by length
     worked      the tree of a worked calculation; `render` writes it as text, Markdown, LaTeX or HTML
     explain     heedful.explain: the arithmetic of a model, a file or a shipped exercise
-    model_picture          one text on its way through a model, stage by stage (`layer_stages`, `part_equations`)
+    model_picture          one text on its way through a model, stage by stage; `part_equations`
 
 It works on the assembly and never asks which model it is.
 """

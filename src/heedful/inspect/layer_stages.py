@@ -12,7 +12,7 @@ from heedful.inspect.attention import Pattern
 from heedful.inspect.inputs import Input
 from heedful.inspect.mixing import attention_groups, mixer_of, parts_of, stacks_of, window_of
 from heedful.inspect.part_equations import equations_of, title_of
-from heedful.inspect.picture_choice import Choice, strongest_look
+from heedful.inspect.picture_choice import Choice, check_head, strongest_look
 from heedful.inspect.picture_stages import (
     WIDTH,
     ExpertChoice,
@@ -249,6 +249,7 @@ class LayerStages:
         queries, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
         whole, kind = self.watch[name][0].detach().float().cpu(), part.pattern_kind or "effective"
         head = self.choice.head
+        check_head(name, head if path == self.choice.path else None, len(whole))
         if path != self.choice.path or head is None:
             names = {"tokens": self.given.tokens, "target": self.given.target_tokens}
             if queries == "written":

@@ -20,11 +20,11 @@ from heedful.inspect.attention import Pattern, attention, shares
 from heedful.inspect.inputs import Input, part_at, position_of, stack_of
 from heedful.inspect.mixing import AttentionGroup, attention_groups, parts_of, stacks_of
 from heedful.inspect.prediction import default_position, is_causal, special_ids
+from heedful.inspect.row_labels import attends_to_source
 from heedful.inspect.states import recurrent_parts
 from heedful.models.base import Model
 from heedful.nn.moe import MoE
-
-MANY_HEADS = 64  # more than so many in a layer: only the last layer is searched
+from heedful.nn.ssm import S4, Mamba
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,13 @@ def choose_head(
         return Choice(
             stack, number, f"{stack}.{number}", None, at if row is None else position_of(names, row)
         )
-    last = attention(model, given, only=paths[-1:]).patterns
-    many = next(iter(last.values())).heads > MANY_HEADS
-    patterns = last if many else attention(model, given, only=paths).patterns
+    if isinstance(part_at(model, paths[-1]), S4 | Mamba):
+        paths = paths[-1:]
+    own_tokens = not attends_to_source(part_at(model, paths[0]))
+    if len(paths) == 1 and head is not None and row is not None and own_tokens:  # nothing to search for
+        at = position_of(given.tokens if stack == "encoder" else given.names, row)
+        return Choice(stack, number, paths[0], head, at)
+    patterns = attention(model, given, only=paths).patterns
     name, head, at = strongest_look(model, given, list(patterns.values()), head, row)
     path = name.removesuffix(".pattern")
     return Choice(path.split(".")[0], int(path.split(".")[1]), path, head, at)
@@ -93,8 +97,7 @@ def strongest_look(
     """Return the pattern, the head and the row with the greatest share on a telling key."""
     best: tuple[float, str, int, int] | None = None
     for pattern in patterns:
-        if head is not None and not 0 <= head < pattern.heads:
-            raise InputError(f"head={head} is outside 0 … {pattern.heads - 1} of {pattern.name}")
+        check_head(pattern.name, head, pattern.heads)
         heads = range(pattern.heads) if head is None else [head]
         rows = telling_rows(model, given, pattern) if row is None else [position_of(pattern.queries, row)]
         size = shares(pattern.values[list(heads)][:, rows]).cpu() * telling_keys(model, pattern)[rows]
@@ -104,6 +107,12 @@ def strongest_look(
         best = found if best is None or found[0] > best[0] else best
     assert best is not None
     return best[1:]
+
+
+def check_head(name: str, head: int | None, count: int) -> None:
+    """One clear error for a head that a layer has not."""
+    if head is not None and not 0 <= head < count:
+        raise InputError(f"head={head} is outside 0 … {count - 1} of {name}", hint="choose one of them")
 
 
 def telling_rows(model: Model, given: Input, pattern: Pattern) -> list[int]:

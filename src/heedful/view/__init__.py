@@ -1,5 +1,6 @@
 """Figures of what happens inside a model: in a notebook, or saved as HTML, SVG, PNG, CSV or JSON.
 
+    view.model(model, "The cat sat")                one text on its way through a model: every stage, one head
     view.attention(model, "The cat sat")            one head as a heat map; in HTML all heads, lines, text
     view.heads(model, "The cat sat")                every head as a small picture, with its scores
     view.steps(model, "The cat sat", topic="block") the worked arithmetic
@@ -34,6 +35,7 @@ from heedful.view.catalogue_figures import find_heads, head_catalogue
 from heedful.view.direction_figures import features, probes, steering, tuned_lens
 from heedful.view.figure import Figure
 from heedful.view.graph_figures import attention_flow, attribution_graph
+from heedful.view.model_figure import model
 from heedful.view.position_figures import positions
 from heedful.view.value_figures import embeddings, next_token, steps, surprisal, training
 
@@ -51,6 +53,7 @@ __all__ = [
     "lines",
     "logit_attribution",
     "matrix",
+    "model",
     "next_token",
     "patching",
     "positions",
@@ -62,4 +65,4 @@ __all__ = [
     "tuned_lens",
 ]
 # What the studio's page of figures offers, in this order; what takes a `text` is given that of the page.
-FIGURES = (attention, heads, next_token, surprisal, steps, beams, positions, embeddings)
+FIGURES = (attention, heads, next_token, surprisal, steps, beams, positions, embeddings, model)

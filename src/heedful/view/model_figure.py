@@ -1,0 +1,97 @@
+"""model: one text on its way through a model, from its tokens to its answer, with every number its own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from heedful.inspect.model_picture import ModelPicture, model_picture
+from heedful.inspect.results import Result
+from heedful.models.base import Model
+from heedful.view.figure import Figure
+from heedful.view.token_labels import cut_label, readable, text_argument, visible_text
+
+Text = Any
+SIDES = ("tokens", "target", "written")
+
+
+def model(
+    model: Model, text: Text, target: Text = None, *, layer: int | str | None = None, head: int | None = None,
+    row: int | str | None = None, beside: Text = None, name: str = "",
+) -> Figure:  # fmt: skip
+    """One text on its way through a model: tokens, vectors and positions, each layer, one head, the answer.
+
+    `layer` and `head` are what is unfolded, `row` the token whose way is told: its name or its position; the
+    word written, where the model looks at a source. What is left out is the strongest look at another word
+    (see `heedful.inspect.picture_choice`). `beside` is a second text to change to, such as one with another
+    last word; `name` is what the model is called in the title.
+    """
+    picture = model_picture(model, text, target, layer=layer, head=head, row=row)
+    pictures = [picture]
+    if beside is not None:
+        at = picture.row if row is None else row
+        pictures.append(model_picture(model, beside, layer=picture.path, head=picture.head, row=at))
+    name, said = (
+        name or model.family.name,
+        cut_label(text if isinstance(text, str) else " ".join(picture.tokens)),
+    )
+    names = readable(model, picture.written if row_side_of(picture) == "written" else row_names(picture))
+    shown = visible_text(names[picture.row]).strip("·")
+    where = f"layer {picture.layer}" + ("" if picture.head is None else f", head {picture.head}")
+    data = {
+        "name": name,
+        "labels": [cut_label(t, 40) for t in text_labels(text, beside)] if isinstance(beside, str) else [""],
+        "pictures": [to_data(model, one) for one in pictures],
+    }
+    given = {"layer": picture.path, "head": picture.head, "row": picture.row if row is None else row}
+    options = "".join(f", {k}={v!r}" for k, v in given.items() if v is not None)
+    options += "" if beside is None else f", beside={text_argument(beside)}"
+    call = f"heedful.view.model(model, {text_argument(text)}{options})"
+    about = {"model": name, "text": said, "layer": picture.layer, "head": picture.head, "row": shown}
+    return Figure("model", f"One text in {name}: {where}, the row of “{shown}”", about, data, "", call)
+
+
+def row_side_of(picture: ModelPicture) -> str:
+    """Return whose tokens the rows of the unfolded part are."""
+    looks = [stage.pattern for stage in picture.stages if stage.pattern and stage.path == picture.path]
+    return looks[0].queries if looks else "target" if picture.stack == "decoder" else "tokens"
+
+
+def row_names(picture: ModelPicture) -> tuple[str, ...]:
+    """Return the tokens that the unfolded stack reads."""
+    return picture.target if picture.stack == "decoder" else picture.tokens
+
+
+def text_labels(text: Text, beside: Text) -> list[str]:
+    """Return what tells two texts apart: the words in which they differ, or the texts themselves."""
+    words = [re.findall(r"[\w'’-]+", str(t)) for t in (text, beside)]
+    if len(words[0]) == len(words[1]):
+        differ = [i for i, (a, b) in enumerate(zip(*words, strict=True)) if a != b]
+        if differ:
+            return [" ".join(of[i] for i in differ) for of in words]
+    return [str(text), str(beside)]
+
+
+def to_data(model: Model, picture: ModelPicture) -> dict[str, Any]:
+    """Return a picture as plain values and arrays, tokens as a reader wants them."""
+    found: dict[str, Any] = to_arrays(picture)
+    for side in SIDES:
+        found[side] = readable(model, found[side])
+    for stage in found["stages"]:
+        answer = stage["answer"]
+        if answer is not None and answer["kind"] == "words":
+            answer["names"] = [readable(model, names) for names in answer["names"]]
+            answer["filled_names"] = readable(model, answer["filled_names"])
+    return found | {"row_side": row_side_of(picture)}
+
+
+def to_arrays(value: Any) -> Any:
+    """Return results as dictionaries and tensors as arrays."""
+    if isinstance(value, Result):
+        return {field.name: to_arrays(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
+    if isinstance(value, Tensor):
+        return value.numpy()
+    return [to_arrays(v) for v in value] if isinstance(value, list | tuple) else value

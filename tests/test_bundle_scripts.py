@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import random
 import itertools
 import json
 import lzma
+import random
 import sys
 from dataclasses import replace
 from pathlib import Path

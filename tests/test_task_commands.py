@@ -19,7 +19,9 @@ import pytest
 import heedful
 from heedful.cli import load_command, main
 from heedful.commands.answer import format_answers
+from heedful.commands.known_models import read_known
 from heedful.commands.ls import read_card
+from heedful.commands.model_arguments import names_model
 from heedful.commands.output import align_columns, mark_spans
 from heedful.commands.text_arguments import file_text
 from heedful.models.base import Model
@@ -170,6 +172,7 @@ MISSING = {
     "summarize": ["missing.txt"], "fill": ["missing.csv"], "embed": ["notes/missing.txt"],
     "similar": ["the cat", "missing.txt"], "complete": ["missing.TXT"],
     "answer": ["the cat ?", "--context", "missing.txt"], "generate": [".", "missing.txt"],
+    "chat": ["--system", "missing.txt"], "tokenize": ["all-minilm-l6-v2", "missing.txt"],
 }  # fmt: skip
 
 
@@ -183,6 +186,10 @@ def test_a_file_that_is_not_there_is_no_text(command: str, heed: Any) -> None:
 
 
 def test_a_file_that_is_not_there_is_no_question_and_no_query(heed: Any) -> None:
+    assert "there is no file missing.txt" in heed("generate", "missing.txt")[2]
+    assert "there is no file missing.txt" in heed("answer", "missing.txt", "Who ?")[2]
+    assert "there is no file missing.txt" in heed("answer", "Who ?", "missing.txt")[2]
+    assert "there is no file missing.txt" in heed("answer", "missing.txt", piped="Who ?")[2]
     assert "there is no file missing.txt" in heed("answer", "missing.txt", "--context", "a cat")[2]
     assert "there is no file missing.txt" in heed("similar", "missing.txt", "a cat", "a dog")[2]
 
@@ -274,6 +281,63 @@ def test_an_answer_stands_in_its_text(heed: Any, models: dict[str, Path], tmp_pa
         assert f"⟦{best['answer']}⟧" in out
     assert heed(*ask, "--context", "a", "--file", "t.txt")[0] == 3
     assert heed(*ask, "--file", "none.txt")[0] == 3
+
+
+def test_a_text_and_a_question_are_told_apart_by_their_place(heed: Any, models: dict[str, Path]) -> None:
+    text = "the cat sat on the mat . ada lives in paris ."
+    Path("t.txt").write_text(text)
+    ask, by_option = ("answer", "-m", models["answer"], "--json"), ("the cat ?", "--context", text)
+    expected = json.loads(heed(*ask, *by_option)[1])
+    for given in (("t.txt", "the cat ?"), ("the cat ?", "t.txt"), (text, "the cat ?")):
+        assert json.loads(heed(*ask, *given)[1]) == expected
+    two = objects(heed(*ask, "t.txt", piped="the cat ?\nthe dog ?\n")[1])
+    assert [row["text"] for row in two] == ["the cat ?", "the dog ?"]
+    assert two[0] == expected
+    assert heed(*ask, "who", "is", "ada")[0] == 3
+    assert heed(*ask, "t.txt", piped="\n")[0] == 3
+
+
+@pytest.mark.parametrize("word", ["prose", "PROSE", "gpt2", "tiny.gguf", "owner/name", ".", "./runs/none"])
+def test_an_argument_written_like_a_model_is_one(word: str) -> None:
+    assert names_model(word)
+
+
+@pytest.mark.parametrize("word", ["Hello", "Once upon", "./a b", "notes/a.txt", "a.md", "here/text", ""])
+def test_any_other_argument_is_a_text(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here").mkdir()
+    Path("here/text").write_text("a file without a suffix")
+    assert not names_model(word)
+
+
+@pytest.fixture
+def default_models(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    known = read_known() | {"models": {"text-generation": str(models["complete"]), "conversational": "."}}
+    monkeypatch.setattr("heedful.commands.model_arguments.read_known", lambda: known)
+    return models
+
+
+def test_generate_takes_a_model_of_its_own_and_says_which(heed: Any, default_models: dict[str, Path]) -> None:
+    few, model = ("--max-tokens", 3), default_models["complete"]
+    code, out, err = heed("generate", "Once upon a time", *few)
+    assert (code, err) == (0, f"model: {model} (heed ls lists others)\n")
+    assert heed("generate", *few, piped="Once upon a time\n")[1] == out
+    assert heed("generate", "-", *few, piped="Once upon a time\n")[1] == out
+    for given in ((model, "Once upon a time"), (model,), (model, "-")):
+        assert heed("generate", *given, *few, piped="Once upon a time") == (0, out, "")
+    Path("start.txt").write_text("Once upon a time\n")
+    assert heed("generate", "start.txt", *few)[1] == out
+    assert heed("generate", "Once upon", "a time")[0] == 3
+
+
+def test_chat_takes_a_model_of_its_own_and_says_which(heed: Any, default_models: dict[str, Path]) -> None:
+    assert heed("chat")[2].startswith("model: . (heed ls lists others)\nerror: ")
+
+
+def test_the_models_of_tasks_are_those_that_the_pipelines_take() -> None:
+    from heedful.tasks.pipeline import find_task
+
+    assert all(find_task(task).model == model for task, model in read_known()["models"].items())
 
 
 def test_an_answer_is_found_in_a_folder(

@@ -19,6 +19,7 @@ class Option:
     help: str
     flags: tuple[str, ...] = ()  # its spellings; by default --NAME
     minimum: float | None = None
+    maximum: float | None = None
     variable: str | None = None  # of the environment
     metavar: str | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,23 @@ import typer
 
 from heedful.commands.output import Json, Row, align_columns, mark_spans, print_warnings, write_results
 from heedful.commands.pipelines import Device, Model, TopK, make_pipeline
-from heedful.commands.text_arguments import read_documents, read_file, text_or_file
+from heedful.commands.text_arguments import (
+    check_texts,
+    looks_like_path,
+    nonempty_lines,
+    read_file,
+    read_stdin,
+    text_or_file,
+)
 from heedful.errors import InputError
 
 CONTEXT_CHARACTERS = 60  # shown on either side of an answer
 
 
 def answer_command(
-    question: Annotated[str, typer.Argument(help="The question.")],
+    arguments: Annotated[
+        list[str], typer.Argument(metavar="[TEXT] QUESTION", help="The text or its file, and the question.")
+    ],
     context: Annotated[str | None, typer.Option(help="The text that has the answer, or its file.")] = None,
     file: Annotated[Path | None, typer.Option(help="A file that has the answer.")] = None,
     folder: Annotated[
@@ -28,35 +38,70 @@ def answer_command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Answer a question with words of a text: --context, --file, --folder, or stdin.
+    """Answer a question with words of a text.
+
+    The text, or its file, stands before the question; or it is given by --context, --file or --folder, or
+    piped in. A file alone is asked the questions that are piped in, one per line.
 
     Examples:
 
-      heed answer "Where is the Eiffel Tower?" --context "The Eiffel Tower stands in Paris."
+      heed answer report.txt "Who wrote the report?" --top-k 3
 
-      heed answer "Who wrote the report?" --file report.txt --top-k 3
+      heed answer "Where is the Eiffel Tower?" --context "The Eiffel Tower stands in Paris."
 
       heed answer "When was the bridge built?" --folder ./notes
     """
-    if sum(x is not None for x in (context, file, folder)) > 1:
-        raise InputError("the text comes from --context, --file or --folder", hint="give one of them")
-    question = text_or_file(question)
+    if sum(x is not None for x in (context, file, folder)) + (len(arguments) > 1) > 1:
+        sources = "the text comes from an argument, --context, --file or --folder"
+        raise InputError(sources, hint="give one of them; a question of several words stands in quotes")
     if folder is not None:
+        question = text_or_file(arguments[0])
         with print_warnings():
             name, shown = answer_from_folder(question, folder, model, top_k, device)
-        results = [{k: v for k, v in row.items() if k != "at"} for row in shown]
+        return print_answers(name, {question: shown}, json)
+    if file is not None or context is not None:
+        text = read_file(file) if file is not None else text_or_file(context or "")
+        questions = [text_or_file(arguments[0])]
     else:
-        if context is not None:
-            context = text_or_file(context)
-        else:
-            context = read_file(file) if file is not None else read_documents(None, per_line=False)[0]
-        with print_warnings():
-            name, pipe = make_pipeline("question-answering", model, device)
-            best = pipe(question=question, context=context, top_k=top_k, handle_impossible_answer=or_nothing)
-        results = best if isinstance(best, list) else [best]
-        shown = [row | {"passage": context, "at": row["start"]} for row in results]
-    about = {"task": "question-answering", "model": name}
-    write_results(about, [(question, results)], json, lambda *_: format_answers(shown))
+        text, questions = read_text_and_questions(arguments)
+    check_texts([text])
+    check_texts(questions)
+    with print_warnings():
+        name, pipe = make_pipeline("question-answering", model, device)
+        found = {}
+        for question in questions:
+            best = pipe(question=question, context=text, top_k=top_k, handle_impossible_answer=or_nothing)
+            rows = best if isinstance(best, list) else [best]
+            found[question] = [row | {"passage": text, "at": row["start"]} for row in rows]
+    return print_answers(name, found, json)
+
+
+def read_text_and_questions(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the text and the questions of [TEXT] QUESTION; stdin has whichever of them is missing."""
+    if len(arguments) > 2:
+        raise InputError(
+            f"{len(arguments)} arguments were given, and there are two: a text and a question",
+            hint="put quotes around each",
+        )
+    if len(arguments) == 2:
+        swapped = looks_like_path(arguments[1]) and not looks_like_path(arguments[0])
+        text, question = map(text_or_file, reversed(arguments) if swapped else arguments)
+        return text, [question]
+    if looks_like_path(arguments[0]):
+        text = text_or_file(arguments[0])
+        asked = read_stdin(wait=False, hint=f'ask a question: heed answer {arguments[0]} "…"')
+        return text, nonempty_lines(asked)
+    hint = f'name its file: heed answer FILE "{arguments[0]}", or pipe it in'
+    return read_stdin(wait=False, hint=hint).strip(), [arguments[0]]
+
+
+def print_answers(model: str, found: dict[str, list[Row]], json: bool) -> None:
+    """Print the answers of each question in their context; JSON has no context that was given whole."""
+    left_out = lambda row: ("at",) if "file" in row else ("at", "passage")
+    plain = lambda row: {name: value for name, value in row.items() if name not in left_out(row)}
+    rows = {question: [plain(row) if json else row for row in answers] for question, answers in found.items()}
+    about = {"task": "question-answering", "model": model}
+    write_results(about, rows.items(), json, lambda _, answers: format_answers(answers))
 
 
 def answer_from_folder(

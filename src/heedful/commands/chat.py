@@ -9,7 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.commands.generate import Device, Dtype, Model, load_stepper
+from heedful.commands.model_arguments import Device, Dtype, default_model, load_stepper
+from heedful.commands.options import options_from
+from heedful.commands.text_arguments import text_or_file
+from heedful.decode.options import SamplingOptions
+from heedful.errors import InputError
 from heedful.files import write_text
 
 HELP = """/system TEXT   set the system message           /set NAME VALUE   temperature, max_tokens, seed …
@@ -18,17 +22,14 @@ HELP = """/system TEXT   set the system message           /set NAME VALUE   temp
 \"\"\"            begins and ends a text of several lines; Ctrl-C stops an answer"""
 
 
+@options_from(SamplingOptions, max_tokens=512, temperature=0.7, top_p=0.95)
 def chat_command(
-    model: Model,
-    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
-    temperature: Annotated[
-        float, typer.Option(help="Sample at this temperature; 0 takes the likeliest token.")
-    ] = 0.7,
-    top_p: Annotated[
-        float, typer.Option(help="Sample from the likeliest tokens that hold this probability.")
-    ] = 0.95,
-    max_tokens: Annotated[int, typer.Option(help="At most N tokens per answer.")] = 512,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
+    options: SamplingOptions,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A name of heed ls, a folder, a .gguf file or a hub id."),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system message, or its file.")] = None,
     device: Device = "cpu",
     dtype: Dtype = None,
 ) -> None:
@@ -36,22 +37,23 @@ def chat_command(
 
     Examples:
 
-      heed chat smollm2-135m-instruct
+      heed chat
 
-      echo "What is the capital of France?" | heed chat smollm2-135m-instruct --temperature 0
+      heed chat ./my-model --system "Answer in one sentence."
+
+      echo "What is the capital of France?" | heed chat --temperature 0
     """
-    from heedful.errors import InputError
-
-    stepper = load_stepper(model, device, dtype, tokens=10 * max_tokens)  # a few answers
+    system = None if system is None else text_or_file(system)
+    model = default_model("conversational") if model is None else model
+    stepper = load_stepper(model, device, dtype, tokens=10 * options.max_tokens)  # a few answers
     tokenizer = stepper.model.tokenizer
     if tokenizer is None or tokenizer.chat_template is None:
         raise InputError(
             f"{model} has no chat template", hint="use heed generate, or a model made for conversation"
         )
-    settings: dict[str, Any] = {
-        "temperature": temperature, "top_p": None if temperature == 0 else top_p,
-        "max_tokens": max_tokens, "seed": seed,
-    }  # fmt: skip
+    settings = options.settings()
+    if options.temperature == 0:
+        settings.pop("top_p", None)
     session = ChatSession(stepper, settings, system)
     if sys.stdin.isatty():
         print("/help lists the commands", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from heedful.commands.generate import Device, Dtype, Model, load_stepper
+from heedful.commands.model_arguments import Device, Dtype, Model, load_stepper
 from heedful.commands.output import Json, as_json
 
 

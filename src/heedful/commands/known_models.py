@@ -1,4 +1,4 @@
-"""Every preset and the task of every model at hand, written down: `heed ls` need not import torch.
+"""Every preset and the model of every task, written down: `heed ls` and help need not import torch.
 
 `python -m heedful.commands.known_models` writes the list anew; a test says when that is due.
 """
@@ -13,7 +13,10 @@ FILE = Path(__file__).with_suffix(".json")
 
 
 def read_known() -> dict[str, Any]:
-    """Return {"presets": [{"name", "family", "parameters", "paper"}], "tasks": {model: task}}."""
+    """Return {"presets": [{"name", "family", "parameters", "paper"}], "models": {task: model}}.
+
+    The model of a task is the one that is taken if none is named.
+    """
     known: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return known
 
@@ -29,10 +32,7 @@ def count_known() -> dict[str, Any]:
         for family in FAMILIES.values()
         for name, config in family.presets.items()
     ]
-    tasks: dict[str, str] = {}
-    for task, model in task_names().items():
-        tasks.setdefault(model, task)  # a task's own name comes before its other ones
-    return {"presets": presets, "tasks": tasks}
+    return {"presets": presets, "models": dict(task_names())}
 
 
 if __name__ == "__main__":

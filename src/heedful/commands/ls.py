@@ -69,7 +69,8 @@ def find_trained_models() -> list[dict[str, Any]]:
     found = [("heedful", name, path) for name, path in bundled_models().items()]
     found += [("package", name, path) for name, path in installed_models().items()]
     found += [("./models", path.name, path) for path in folders]
-    default_tasks = read_known()["tasks"]
+    # of the tasks that a model does, the first one that the table names
+    default_tasks = {model: task for task, model in reversed(read_known()["models"].items())}
     return [
         {"name": name, "path": str(path), "from": source}
         | {"bytes": sum(p.stat().st_size for p in (path, *path.rglob("*")) if p.is_file())}

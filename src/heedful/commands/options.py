@@ -16,12 +16,15 @@ Command = Callable[..., Any]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def options_from(kind: type) -> Callable[[Command], Command]:
-    """Replace a command's parameter of this dataclass by its options; the command gets it filled."""
+def options_from(kind: type, **own_defaults: Any) -> Callable[[Command], Command]:
+    """Replace a command's parameter of this dataclass by its options; the command gets it filled.
+
+    `own_defaults` are the command's, where they differ from those of the fields.
+    """
 
     def decorate(command: Command) -> Command:
         name = next(name for name, hint in get_type_hints(command).items() if hint is kind)
-        defaults = {f.name: f.default for f in fields(kind)}
+        defaults = {f.name: f.default for f in fields(kind)} | own_defaults
         options = [make_parameter(n, hint, option, defaults[n]) for n, hint, option in find_options(kind)]
         return with_options(name, options, lambda values: kind(**values))(command)
 
@@ -31,7 +34,8 @@ def options_from(kind: type) -> Callable[[Command], Command]:
 def make_parameter(name: str, hint: Any, option: Option, default: Any = None) -> inspect.Parameter:
     """Return the parameter of a command that Typer makes into this option; without a default, an argument."""
     kind = list[str] if get_origin(hint) is Sequence else hint
-    more: dict[str, Any] = {"help": option.help, "min": option.minimum, "metavar": option.metavar}
+    more: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    more |= {"min": option.minimum, "max": option.maximum}
     if default is MISSING:
         return inspect.Parameter(name, KEYWORD, annotation=Annotated[kind, typer.Argument(**more)])
     shown = typer.Option(*option.flags, envvar=option.variable, **more)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from heedful.commands.model_arguments import default_model
 from heedful.commands.output import Json, Row, align_columns, mark_spans, print_warnings, write_results
 from heedful.commands.text_arguments import Texts, read_documents, read_file, read_texts
 from heedful.errors import InputError
@@ -34,11 +35,11 @@ Beams = Annotated[int | None, typer.Option("--beams", "--num-beams", min=1, help
 
 def make_pipeline(task: str, model: str | None, device: str, **defaults: Any) -> tuple[str, Any]:
     """Return the name of the model that does a task, and the pipeline itself."""
-    from heedful.tasks.pipeline import find_task, pipeline
+    name = default_model(task) if model is None else model
+    from heedful.tasks.pipeline import pipeline
     from heedful.train.checkpoint import of_run
 
-    checkpoint = None if model is None else of_run(model)
-    return model or find_task(task).model, pipeline(task, checkpoint, device=device, **defaults)
+    return name, pipeline(task, None if model is None else of_run(model), device=device, **defaults)
 
 
 def split_commas(text: str) -> list[str]:

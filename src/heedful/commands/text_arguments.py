@@ -31,10 +31,10 @@ def read_texts(arguments: Sequence[str] | None) -> list[str]:
     """Return the texts of the command line; a file and stdin have one text in each line that is not empty."""
     if arguments and list(arguments) != ["-"]:
         files = [(argument, file_text(argument)) for argument in arguments]
-        return _check_texts(
+        return check_texts(
             [t for argument, text in files for t in ([argument] if text is None else nonempty_lines(text))]
         )
-    return _check_texts(nonempty_lines(read_stdin(wait=bool(arguments))))
+    return check_texts(nonempty_lines(read_stdin(wait=bool(arguments))))
 
 
 def read_documents(arguments: Sequence[str] | None, per_line: bool) -> list[str]:
@@ -42,8 +42,8 @@ def read_documents(arguments: Sequence[str] | None, per_line: bool) -> list[str]
     if per_line:
         return read_texts(arguments)
     if arguments and list(arguments) != ["-"]:
-        return _check_texts([text_or_file(argument) for argument in arguments])
-    return _check_texts([read_stdin(wait=bool(arguments)).strip()])
+        return check_texts([text_or_file(argument) for argument in arguments])
+    return check_texts([read_stdin(wait=bool(arguments)).strip()])
 
 
 def nonempty_lines(text: str) -> list[str]:
@@ -57,10 +57,10 @@ def text_or_file(argument: str) -> str:
     return argument if text is None else text.strip()
 
 
-def read_stdin(wait: bool) -> str:
+def read_stdin(wait: bool, hint: str = "write it after the command, or pipe it in") -> str:
     """Return the text that is piped in; a terminal is waited for only if `wait`, which "-" asks for."""
     if sys.stdin.isatty() and not wait:
-        raise InputError("there is no text", hint="write it after the command, or pipe it in")
+        raise InputError("there is no text", hint=hint)
     try:
         return sys.stdin.read().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -69,7 +69,7 @@ def read_stdin(wait: bool) -> str:
         ) from None
 
 
-def _check_texts(texts: list[str]) -> list[str]:
+def check_texts(texts: list[str]) -> list[str]:
     """Return the texts; raise InputError if there are none or one is empty."""
     if not texts or not all(text.strip() for text in texts):
         raise InputError("a text is empty", hint="give one that has words, as an argument or through a pipe")

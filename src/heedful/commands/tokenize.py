@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heedful.commands.output import Json, as_json, console, make_table
-from heedful.commands.text_arguments import read_stdin
+from heedful.commands.text_arguments import read_stdin, text_or_file
 from heedful.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def tokenize_command(
     model: Annotated[str, typer.Argument(help="A folder, a .gguf file or an installed model.")],
-    text: Annotated[str, typer.Argument(help="The text; - reads stdin.")],
+    text: Annotated[str, typer.Argument(help="The text, or its file; - reads stdin.")],
     special: Annotated[bool, typer.Option(help="Add the special tokens around the text.")] = True,
     json: Json = False,
 ) -> None:
@@ -28,8 +28,8 @@ def tokenize_command(
 
       echo "How are you?" | heed tokenize ./my-model - --json
     """
+    text = read_stdin(wait=True).removesuffix("\n") if text == "-" else text_or_file(text)
     tokenizer = _load_tokenizer(model)
-    text = read_stdin(wait=True).removesuffix("\n") if text == "-" else text
     pieces = tokenizer.split(text, special=special)
     if json:
         return as_json({"model": model, "text": text, "tokens": [p._asdict() for p in pieces]})

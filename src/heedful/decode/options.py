@@ -1,0 +1,43 @@
+"""Options of `heed generate` and `heed chat`: settings of generation, each with its help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from heedful.option import Option
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How long a text may get and how its tokens are chosen; None leaves a rule out."""
+
+    max_tokens: Annotated[int, Option("Generate at most N tokens.", ("--max-tokens", "--max-new-tokens"))] = (
+        128
+    )
+    temperature: Annotated[
+        float | None, Option("Sample at this temperature; 0 takes the likeliest token.")
+    ] = None
+    top_k: Annotated[int | None, Option("Sample from the K likeliest tokens.")] = None
+    top_p: Annotated[float | None, Option("Sample from the likeliest tokens that hold this probability.")] = (
+        None
+    )
+    min_p: Annotated[float | None, Option("Drop tokens less likely than this share of the likeliest.")] = None
+    repetition: Annotated[float, Option("Divide the logits of tokens that occurred by this.")] = 1.0
+    stop: Annotated[Sequence[str], Option("Stop before this text; may be repeated.", metavar="TEXT")] = ()
+    seed: Annotated[int | None, Option("The same seed gives the same text.")] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that were given, under the names that `heedful.generate` takes."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return given | {"stop": list(self.stop) or None}
+
+
+@dataclass(frozen=True)
+class GenerationOptions(SamplingOptions):
+    """The same for one prompt, where several texts may be asked for, and texts of one form."""
+
+    beams: Annotated[int | None, Option("Width of beam search.", ("--beams", "--num-beams"))] = None
+    n: Annotated[int | None, Option("Number of texts.")] = None
+    regex: Annotated[str | None, Option("Generate only text that matches this expression.")] = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from heedful.adapters import (
     ADAPTER_FILES,
@@ -179,6 +180,8 @@ def with_head(
     made.hf_config = {k: v for k, v in model.hf_config.items() if k not in ("architectures", "id2label")}
     if names is not None:
         made.hf_config |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+    if head == "tag":  # `data.tag` labels the first token of a word alone; taggers read this key
+        made.hf_config |= {"label_all_tokens": False}
     return made
 
 
@@ -334,18 +337,8 @@ def save(model: Model, folder: str | Path) -> Path:
         held = published_tensors(model, family.rows(model.config), origin, leave=adapter)
     if origin is None and model.config.head == "none" and family.prefix:
         held = {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in held.items()}
-    hf_config = config_to(family, model.config, model.hf_config)
-    if "quantization" in hf_config:
-        stored = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
-        found = vars(
-            config_from(family, hf_config, held)
-        )  # what config.json and the tensors' names give back
-        ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
-        more = {name: value for name, value in ours.items() if value != found[name]}
-        hf_config["quantization"] = stored | ({"fields": more} if more else {})
-    hf_config["dtype"] = str(_working_dtype(model)).removeprefix("torch.")
     write_safetensors(folder, held)
-    _write_json(folder / "config.json", hf_config)
+    _write_json(folder / "config.json", _saved_config(model, held))
     (folder / GENERATION).unlink(missing_ok=True)  # an earlier model's rules are not this one's
     if model.generation:
         _write_json(folder / GENERATION, model.generation)
@@ -360,11 +353,20 @@ def save(model: Model, folder: str | Path) -> Path:
     return folder
 
 
-def _working_dtype(model: Model) -> torch.dtype:
-    """What a model computes in: the type of its rounded table's vectors, or of its first float weight."""
+def _saved_config(model: Model, held: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The config.json of a model with the tensors `held`; a quantised one's has what neither tells."""
+    hf_config = config_to(model.family, model.config, model.hf_config)
+    if "quantization" in hf_config:
+        stored = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
+        found = vars(config_from(model.family, hf_config, held))  # what the file and the tensors' names give
+        ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
+        more = {name: value for name, value in ours.items() if value != found[name]}
+        hf_config["quantization"] = stored | ({"fields": more} if more else {})
+    # What it computes in: the type of a rounded table's vectors, or of the first float weight.
     rounded = [m.dtype for m in model.modules() if isinstance(m, Int8Embedding)]
     floats = (p for n, p in model.named_parameters() if p.is_floating_point() and not n.endswith(".scale"))
-    return rounded[0] if rounded else next(floats).dtype
+    hf_config["dtype"] = str(rounded[0] if rounded else next(floats).dtype).removeprefix("torch.")
+    return hf_config
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -21,6 +21,11 @@ from heedful.train.config import TrainConfig
 
 OPEN_SECTIONS = ("model", "data")  # their names are checked by the family and by the builder of the data
 FILE_LINE = re.compile(r"\.ya?ml:\d+$")  # the origin of a value that a file set
+# By objective, for a family that has no recipe of its own.
+TOKENIZERS = {
+    "masked": "wordpiece", "masked_and_next": "wordpiece", "replaced": "wordpiece", "spans": "unigram",
+}  # fmt: skip
+SPECIAL_TOKENS = {"translate": ("bos", "eos", "pad"), "denoise": ("cls", "pad", "sep", "mask")}
 RUN_FIELDS = ("folder", "resume")  # of TrainConfig: which run this is, not what it does
 
 
@@ -120,27 +125,12 @@ def family_recipe(name: str) -> Recipe:
     )
     model = {n: getattr(family.tiny, n) if n in tiny_fields else None for n in sizes}  # None: derived anew
     context = int(model.get("context") or 64)
-    kinds = {
-        "masked": "wordpiece",
-        "masked_and_next": "wordpiece",
-        "replaced": "wordpiece",
-        "spans": "unigram",
-    }
-    special = {"translate": ("bos", "eos", "pad"), "denoise": ("cls", "pad", "sep", "mask")}.get(
-        family.objective
-    )
+    kind = TOKENIZERS.get(family.objective, "bpe")
     sentinels = 100 if family.objective == "spans" else 0
-    vocabulary = TokenizerOptions(kinds.get(family.objective, "bpe"), 2000, special, sentinels)
-    data = {"length": context, "batch": 32}
-    return Recipe(
-        name,
-        f"{name} in its smallest size",
-        family.objective,
-        vocabulary,
-        model,
-        data,
-        TrainConfig(lr=1e-3, warmup=50),
-    )
+    vocabulary = TokenizerOptions(kind, 2000, SPECIAL_TOKENS.get(family.objective), sentinels)
+    data, train = {"length": context, "batch": 32}, TrainConfig(lr=1e-3, warmup=50)
+    title = f"{name} in its smallest size"
+    return Recipe(name, title, family.objective, vocabulary, model, data, train)
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:

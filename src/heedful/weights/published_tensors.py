@@ -73,15 +73,7 @@ def fill_model(
     target = dtype or _main_dtype(source.entries[n] for n in names.values())
     for link in links:
         values = [source.read(names[t]) for t in link.theirs]
-        shapes = [ours[o].shape for o in link.ours]
-        for name, value in zip(link.ours, _load(link, values, shapes), strict=True):
-            if value.is_floating_point() != ours[name].is_floating_point():
-                kind = str(ours[name].dtype).removeprefix("torch.")
-                raise WeightsError(
-                    f"{link.theirs[0]!r} holds {str(value.dtype).removeprefix('torch.')}, "
-                    f"which cannot be {name!r}, {kind}",
-                    hint="is it quantised by a program that is not read here?",
-                )
+        for name, value in zip(link.ours, _load(link, values, ours), strict=True):
             value = value if as_stored else _cast(value, target, keep_wide=dtype is None)
             set_tensor(model, name, value.contiguous())
     for repeated, original in origin.copies.items():
@@ -122,18 +114,26 @@ def _check_names(
             )
 
 
-def _load(link: Link, values: list[Tensor], shapes: list[torch.Size]) -> list[Tensor]:
-    expected = [list(s) for s in shapes]
+def _load(link: Link, values: list[Tensor], ours: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return our tensors of a link; raise WeightsError if their shapes or kinds of number are not `ours`."""
+    shapes = [ours[name].shape for name in link.ours]
     try:
         loaded = link.op.load(values, shapes)
     except RuntimeError:
         loaded = []
-    if [list(t.shape) for t in loaded] != expected:
+    if [list(t.shape) for t in loaded] != [list(shape) for shape in shapes]:
         raise WrongShape(
             f"{link.theirs[0]!r} has shape {tuple(values[0].shape)}, "
             f"which does not give {link.ours[0]!r} of shape {tuple(shapes[0])}",
             hint="does config.json belong to these weights?",
         )
+    for name, value in zip(link.ours, loaded, strict=True):
+        if value.is_floating_point() != ours[name].is_floating_point():
+            given, wanted = (str(t.dtype).removeprefix("torch.") for t in (value, ours[name]))
+            raise WeightsError(
+                f"{link.theirs[0]!r} holds {given}, which cannot be {name!r}, {wanted}",
+                hint="is it quantised by a program that is not read here?",
+            )
     return loaded
 
 

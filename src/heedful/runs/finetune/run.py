@@ -122,10 +122,8 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
         low, high = (f"{end:.4g}" for end in between)
         reporter.report(f"note: {few}: on others {task.metric} may be anywhere between {low} and {high}")
     if training.interrupted:
-        measured = (
-            "the best weights so far" if training.chosen else f"the weights of step {training.best_step}"
-        )
-        which = "its weights, not measured yet," if training.best_step is None else measured
+        best = "the best weights so far" if training.chosen else f"the weights of step {training.best_step}"
+        which = "its weights, not measured yet," if training.best_step is None else best
         raise TrainingInterrupted(f"interrupted at step {training.steps}; {which} are in {out}: {result.use}")
     return result
 
@@ -253,13 +251,13 @@ def describe_file(
     return lines + [f"note: {note}" for note in examples.notes]
 
 
-def format_counts(value: Any, limit: int = 12) -> str:
+def format_counts(value: Any) -> str:
     """positive (520), negative (480) …"""
     if not isinstance(value, dict):
         return f"{value:,}"
     form = lambda name, n: f"{name} ({n:,})" if isinstance(n, int) else f"{name} {n:g}"
-    shown = [form(name, n) for name, n in list(value.items())[:limit]]
-    return ", ".join(shown) + (f" and {len(value) - limit} more" if len(value) > limit else "")
+    shown = [form(name, n) for name, n in list(value.items())[:12]]
+    return ", ".join(shown) + (f" and {len(value) - 12} more" if len(value) > 12 else "")
 
 
 def prepare_training(

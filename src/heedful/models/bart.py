@@ -69,14 +69,8 @@ def bart(c: BartConfig) -> Seq2Seq:
         classify=lambda: ClassifyHead(Pooler(c.dim, token=last_token), c.dim, c.labels),
         none=NoHead,
     )
-    return Seq2Seq(
-        embed,
-        transformer_encoder(c),
-        transformer_decoder(c),
-        head,
-        target_embed=target,
-        start_token=c.start_token,
-    )
+    stacks = transformer_encoder(c), transformer_decoder(c)
+    return Seq2Seq(embed, *stacks, head, target_embed=target, start_token=c.start_token)
 
 
 def marian(c: MarianConfig) -> Seq2Seq:
@@ -84,14 +78,8 @@ def marian(c: MarianConfig) -> Seq2Seq:
     table = lambda vocab: Embedding(vocab, c.dim, position=positions, scale=embed_scale(c), dropout=c.dropout)
     target = None if c.shared else table(c.vocab)
     head = choose_head(c.head, lm=lambda: LMHead(c.dim, c.vocab, tied=True, shift=True), none=NoHead)
-    return Seq2Seq(
-        table(c.source_vocab),
-        transformer_encoder(c),
-        transformer_decoder(c),
-        head,
-        target_embed=target,
-        start_token=c.start_token,
-    )
+    source, stacks = table(c.source_vocab), (transformer_encoder(c), transformer_decoder(c))
+    return Seq2Seq(source, *stacks, head, target_embed=target, start_token=c.start_token)
 
 
 def embed_scale(c: BartConfig) -> float:

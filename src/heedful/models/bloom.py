@@ -12,7 +12,7 @@ from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, gelu_tanh
-from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, SpanHead, TagHead, choose_head
+from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import ALiBi
 from heedful.weights.names import Row
@@ -38,10 +38,8 @@ def bloom(c: BloomConfig) -> LM:
     head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
-        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
         span=lambda: SpanHead(c.dim),
-        none=NoHead,
+        **decoder_heads(c.dim, c.labels, c.dropout),
     )
     blocks = Stack([block() for _ in range(c.layers)], norm(), bias=ALiBi(c.heads))
     return LM(Embedding(c.vocab, c.dim, norm=norm()), blocks, head)

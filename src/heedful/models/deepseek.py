@@ -17,7 +17,7 @@ from heedful.models.hf_config import read_rope, write_rope
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose_head
+from heedful.nn.head import LMHead, choose_head, decoder_heads
 from heedful.nn.latent import LatentAttention
 from heedful.nn.moe import Experts, MoE, Router, SigmoidRouter, SoftmaxRouter
 from heedful.nn.norm import RMSNorm
@@ -106,16 +106,6 @@ def moe(c: DeepSeekV2Config, router: type[Router]) -> MoE:
     )  # fmt: skip
 
 
-def deepseek_head(c: DeepSeekV2Config) -> Head:
-    return choose_head(
-        c.head,
-        lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
-        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
-        tag=lambda: TagHead(c.dim, c.labels),
-        none=NoHead,
-    )
-
-
 def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
     rotary = Rotary(c.rope_dim, c.rope_base, c.rope_scaling)
     norm = lambda: RMSNorm(c.dim, c.norm_eps)
@@ -125,7 +115,9 @@ def deepseek(c: DeepSeekV2Config, router: type[Router]) -> LM:
     )  # fmt: skip
     ffn = lambda i: deepseek_mlp(c, c.hidden) if i < c.dense else moe(c, router)
     block = lambda i: Block(norm, attn=attn(), ffn=ffn(i))
-    return LM(Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm()), deepseek_head(c))
+    embed, blocks = Embedding(c.vocab, c.dim), Stack([block(i) for i in range(c.layers)], norm())
+    words = lambda: LMHead(c.dim, c.vocab, tied=c.tied)
+    return LM(embed, blocks, choose_head(c.head, lm=words, **decoder_heads(c.dim, c.labels)))
 
 
 def deepseek_names(c: DeepSeekV2Config) -> list[Row]:
@@ -199,10 +191,7 @@ def write_deepseek_v2(c: DeepSeekV2Config) -> dict[str, Any]:
 
 
 def write_v3(c: DeepSeekV3Config) -> dict[str, Any]:
-    return {
-        **write_deepseek(c),
-        "num_nextn_predict_layers": 0,
-    }  # such layers are not built, so none are written
+    return {**write_deepseek(c), "num_nextn_predict_layers": 0}  # such layers are not built, nor written
 
 
 def refuse_fp8(names: set[str], values: Mapping[str, Any]) -> dict[str, Any]:

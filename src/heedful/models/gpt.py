@@ -19,7 +19,7 @@ from heedful.nn.attention import Attention
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import MLP, activation
-from heedful.nn.head import ClassifyHead, Head, LastToken, LMHead, NoHead, TagHead, choose_head
+from heedful.nn.head import Head, LMHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Learned
 from heedful.weights.ops import Fused, Transposed
@@ -74,9 +74,7 @@ def gpt_head(c: GPTConfig) -> Head:
     return choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
-        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
-        tag=lambda: TagHead(c.dim, c.labels, dropout=c.dropout),
-        none=NoHead,
+        **decoder_heads(c.dim, c.labels, c.dropout),
     )
 
 

@@ -17,7 +17,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import Block, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, SpanHead, TagHead, choose_head
+from heedful.nn.head import LMHead, SpanHead, choose_head, decoder_heads
 from heedful.nn.norm import RMSNorm
 from heedful.nn.position import Rotary
 from heedful.nn.rope import Scaling
@@ -77,10 +77,8 @@ def llama(c: LlamaConfig, window: int | None = None) -> LM:
     head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=c.tied),
-        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
-        tag=lambda: TagHead(c.dim, c.labels),
         span=lambda: SpanHead(c.dim),
-        none=NoHead,
+        **decoder_heads(c.dim, c.labels),
     )
     return LM(Embedding(c.vocab, c.dim), Stack([block() for _ in range(c.layers)], norm()), head)
 

@@ -14,7 +14,7 @@ from heedful.nn.attention import Attention, head_size
 from heedful.nn.block import ParallelBlock, Stack
 from heedful.nn.embedding import Embedding
 from heedful.nn.ffn import GatedMLP, activation
-from heedful.nn.head import ClassifyHead, LastToken, LMHead, NoHead, TagHead, choose_head
+from heedful.nn.head import LMHead, choose_head, decoder_heads
 from heedful.nn.norm import LayerNorm
 from heedful.nn.position import Rotary
 
@@ -43,9 +43,7 @@ def palm(c: PalmConfig) -> LM:
     head = choose_head(
         c.head,
         lm=lambda: LMHead(c.dim, c.vocab, tied=True, scale=c.dim**-0.5),  # §5: logits divided by √D
-        classify=lambda: ClassifyHead(LastToken(), c.dim, c.labels, bias=False),
-        tag=lambda: TagHead(c.dim, c.labels),
-        none=NoHead,
+        **decoder_heads(c.dim, c.labels),
     )
     embed = Embedding(c.vocab, c.dim, dropout=c.dropout)
     return LM(embed, Stack([block() for _ in range(c.layers)], norm()), head)

@@ -57,17 +57,12 @@ class Head(nn.Module):
 
 def first_token(x: Tensor, ctx: Context) -> Tensor:
     """x at the first valid position, (B, D)"""
-    if ctx.valid_new is None:
-        return x[:, 0]
-    return x[torch.arange(len(x), device=x.device), ctx.valid_new.int().argmax(1)]
+    return pool_tokens(x, ctx.valid_new, "first")
 
 
 def last_token(x: Tensor, ctx: Context) -> Tensor:
     """x at the last valid position, (B, D)"""
-    if ctx.valid_new is None:
-        return x[:, -1]
-    last = x.shape[1] - 1 - ctx.valid_new.flip(1).int().argmax(1)
-    return x[torch.arange(len(x), device=x.device), last]
+    return pool_tokens(x, ctx.valid_new, "last")
 
 
 class NoHead(Head):
@@ -231,16 +226,17 @@ class ClassifyHead(Head):
 
 def pool_tokens(x: Tensor, valid: Tensor | None, mode: str) -> Tensor:
     """Return the mean, first, last or max of x over the valid tokens, (B, T, D) → (B, D)."""
+    if mode in ("first", "last"):
+        if valid is None:
+            return x[:, 0 if mode == "first" else -1]
+        at = valid.int().argmax(1) if mode == "first" else x.shape[1] - 1 - valid.flip(1).int().argmax(1)
+        return x[torch.arange(len(x), device=x.device), at]
     if valid is None:
         valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-    keep, rows = valid[..., None], torch.arange(len(x), device=x.device)
-    if mode == "mean":
-        return (x * keep).sum(1) / keep.sum(1).clamp(min=1)
+    keep = valid[..., None]
     if mode == "max":
         return x.masked_fill(~keep, -float("inf")).amax(1)
-    if mode == "first":
-        return x[rows, valid.int().argmax(1)]
-    return x[rows, valid.shape[1] - 1 - valid.flip(1).int().argmax(1)]
+    return (x * keep).sum(1) / keep.sum(1).clamp(min=1)
 
 
 class SentenceHead(Head):
@@ -357,6 +353,15 @@ def encoder_heads(
         "classify": lambda: ClassifyHead(pool(), dim, labels, dropout=dropout),
         "tag": lambda: TagHead(dim, labels, dropout=dropout),
         "span": lambda: SpanHead(dim),
+        "none": NoHead,
+    }
+
+
+def decoder_heads(dim: int, labels: int, dropout: float = 0.0) -> dict[str, Callable[[], Head]]:
+    """The heads that decoders have beside their words': a class read off the last token, a tag each, none."""
+    return {
+        "classify": lambda: ClassifyHead(LastToken(), dim, labels, bias=False),
+        "tag": lambda: TagHead(dim, labels, dropout=dropout),
         "none": NoHead,
     }
 

@@ -1,4 +1,4 @@
-"""Devices: how one is named, and how work on a GPU is recorded."""
+"""Devices: how one is named, how many threads compute, and how work on a GPU is recorded."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ def resolve_device(
     if lacks_gpu or (device.type == "mps" and not torch.backends.mps.is_available()):
         raise error(f"device={name!r} asks for a GPU and torch sees none there", hint="use cpu")
     return device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute in this thread alone: for small products it takes longer to wake the others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

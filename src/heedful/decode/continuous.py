@@ -26,7 +26,8 @@ from heedful.decode.engines.static_slots import StaticSlots
 from heedful.decode.loop import GeneratedRow, Piece
 from heedful.decode.request import Request
 from heedful.decode.slots import POSITIONS_AHEAD, EagerSlots, Slot, SlotStepper
-from heedful.decode.token_choice import choose_for_rows, one_thread
+from heedful.decode.token_choice import choose_for_rows
+from heedful.devices import one_thread
 from heedful.errors import HeedfulError
 from heedful.models.base import LM, Seq2Seq
 

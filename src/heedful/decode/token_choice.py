@@ -6,8 +6,7 @@ different requests, each at its own step; what it chooses for a row does not dep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,14 +118,3 @@ def group_rows(rows: Sequence[GeneratedRow]) -> Iterable[list[int]]:
         draws = (s.temperature, s.top_k, s.top_p, s.min_p, s.typical)
         groups.setdefault(id(row) if alone else (draws, request.scored, request.logprobs), []).append(place)
     return groups.values()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute in this thread alone: to wake another takes longer than to choose some tokens."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -11,14 +11,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from heedful.data.batches import Batches
+from heedful.devices import one_thread
 from heedful.errors import HeedfulError
 from heedful.models.base import Model
 from heedful.nn.recurrent import Recurrence
@@ -231,17 +230,11 @@ def catch_signals() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def limit_threads(model: Model) -> Iterator[None]:
+def limit_threads(model: Model) -> AbstractContextManager[None]:
     """Use one thread for a small recurrence, and all threads otherwise.
 
     A recurrence multiplies one small matrix after another: its threads wait for each other more than they
     work, and on a busy machine each wait lasts until the scheduler returns to them.
     """
-    before, units = torch.get_num_threads(), [m.hidden for m in model.modules() if isinstance(m, Recurrence)]
-    if units and max(units) <= SMALL_RECURRENCE:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    units = [m.hidden for m in model.modules() if isinstance(m, Recurrence)]
+    return one_thread() if units and max(units) <= SMALL_RECURRENCE else nullcontext()

@@ -64,7 +64,8 @@ def scores(rows: list[Any]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("family", "foreign"), [("bert", "<mask>"), ("roberta", "[MASK]"), ("bert", "[mask]")]
+    ("family", "foreign"),
+    [("bert", "<mask>"), ("roberta", "[MASK]"), ("bert", "[mask]"), ("bert", "<MASK>"), ("roberta", "_____")],
 )
 def test_the_mask_of_another_model_is_understood(tiny: Tiny, family: str, foreign: str) -> None:
     fill = pipeline("fill-mask", model=tiny("mlm", family=family))
@@ -74,7 +75,7 @@ def test_the_mask_of_another_model_is_understood(tiny: Tiny, family: str, foreig
 
 
 def test_a_text_without_a_mask_is_told_how_to_write_one(fill: Any) -> None:
-    with pytest.raises(InputError, match=r"input 1 has no \[MASK\]: put one where a word is missing"):
+    with pytest.raises(InputError, match=r"input 1 has no \[MASK\]; put one where a word is missing"):
         fill(["a [MASK]", "the cat sat"])
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import heedful
 from heedful import pipeline
 from heedful.errors import InputError
+from heedful.loading import with_head
 from heedful.tasks import Truncated
-from heedful.tasks.token_classification import ScoredToken, group_entities, merge_words
+from heedful.tasks.token_classification import ScoredToken, group_entities, merge_words, scored_tokens
+from heedful.tasks.tokenized import tokenize
 from tests.tasks.conftest import TAGS, Tiny
 
 TEXT = "Ada Lovelace 🐉 lived in London, unbelievably; مرحبا and Paris."
@@ -44,6 +48,25 @@ def test_an_entity_is_made_of_whole_words(tiny: Tiny, strategy: str) -> None:
     assert len(nlp.tokenizer.encode(text, special=False)) > len(text.split())
     for row in nlp(text):
         assert set(row["word"].split()) <= set(text.split())
+
+
+@pytest.mark.parametrize("old", [{"grouped_entities": True}, {"aggregation_strategy": "simple"}])
+def test_a_model_taught_first_tokens_alone_gives_whole_words(tiny: Tiny, old: dict[str, Any]) -> None:
+    text = "Satya Nadella went to Unbelievableville"
+    taught = with_head(tiny("mlm"), "tag", TAGS).eval()
+    nlp = pipeline("ner", model=taught, ignore_labels=[])
+    assert nlp(text, **old) == nlp(text, aggregation_strategy="first")
+    assert len(nlp(text, aggregation_strategy="none")) == len(nlp.tokenizer.encode(text, special=False))
+
+
+def test_a_word_whose_letters_are_taken_apart_begins_where_it_stands(tmp_path: Path) -> None:
+    text = "Paris 한국 서울 Rome"
+    (tmp_path / "text.txt").write_text(f"{text}\n" * 20)
+    tokenizer = heedful.train_tokenizer("wordpiece", tmp_path / "text.txt", 60, lower=True)
+    one = tokenize(tokenizer, text)
+    assert any(len(name) > 2 and not name.isascii() for name in tokenizer.tokens(one.ids))  # letters apart
+    found = scored_tokens(one, torch.zeros(len(one), 1), text, tokenizer)
+    assert [token.start for token in found if not token.continues] == [0, 6, 9, 12]
 
 
 def test_a_token_by_itself_keeps_its_name_in_the_vocabulary(tiny: Tiny) -> None:

@@ -17,7 +17,8 @@ from heedful.tasks.model_inputs import BATCH_SIZE, map_inputs, truncation_option
 from heedful.tasks.task import Task
 from heedful.tasks.tokenized import TokenizedText
 
-MASK = re.compile(r"\[MASK\]|<mask>", re.IGNORECASE)  # as BERT and RoBERTa write it
+# A hidden word as BERT writes it, as RoBERTa does, and as people do.
+MASK = re.compile(r"\[MASK\]|<mask>|_{3,}", re.IGNORECASE)
 
 
 class FillMask(Task):
@@ -48,7 +49,7 @@ class FillMask(Task):
         """Return [{"score", "token", "token_str", "sequence"}], best first; of several masks a list each.
 
         There are `top_k` of them, 5 if it is None. `targets` are the only words considered. A mask is
-        written as this model has it, or as another does: [MASK] and <mask> mean the same.
+        written as this model has it, or else as another does: [MASK], <mask> and ___ mean the same.
         """
         if self.tokenizer.mask is None:
             raise InputError("fill-mask needs a tokenizer with a mask token, and this one has none")
@@ -69,17 +70,19 @@ class FillMask(Task):
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found  # as transformers does
 
     def use_own_mask(self, text: str) -> str:
-        """Return the text with this model's mask token in place of another model's."""
+        """Return the text with this model's mask token in place of another model's, or of a blank."""
         own = self.tokenizer.roles["mask"]
         if not isinstance(text, str) or own in text:
             return text
-        return MASK.sub(lambda found: own if self.tokenizer.id(found[0]) is None else found[0], text)
+        foreign = lambda mask: mask[0] == "_" or self.tokenizer.id(mask) is None
+        return MASK.sub(lambda found: own if foreign(found[0]) else found[0], text)
 
     def _check_mask(self, text: TokenizedText, number: int) -> None:
         if self.tokenizer.mask not in text.ids:
             lost = " (it was cut off)" if text.num_truncated else ""
             raise InputError(
-                f"input {number} has no {self.tokenizer.roles['mask']}{lost}: put one where a word is missing"
+                f"input {number} has no {self.tokenizer.roles['mask']}{lost}",
+                hint=f"put one where a word is missing: “The {self.tokenizer.roles['mask']} barked.”",
             )
 
     def mask_logits(self, tokens: Tensor, **options: Any) -> Tensor:

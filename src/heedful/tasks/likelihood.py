@@ -11,7 +11,6 @@ a source; a masked one the pseudo-log-likelihood Σ log p(x_t | all others)   (S
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,9 +136,6 @@ def rank(
     return rank_candidates(candidates, score_continuations(model, [split_texts(model, whole, at)])[0], by)
 
 
-BLANK = re.compile(rf"_{{3,}}|{MASK.pattern}", re.IGNORECASE)
-
-
 def infill(
     model: Model | str | Path, text: str, candidates: Iterable[str], *, by: By = "total"
 ) -> list[dict[str, Any]]:
@@ -149,10 +145,10 @@ def infill(
     encoder-decoder reads the text with its own mark in the blank and writes what it was trained to write.
     """
     model, candidates = open_model(model), check_candidates(candidates, by)
-    blanks = BLANK.findall(text) if isinstance(text, str) else []
+    blanks = MASK.findall(text) if isinstance(text, str) else []
     if len(blanks) != 1:
         raise InputError(f"the text has {len(blanks)} blanks", hint="mark the one place to fill with ___")
-    before, after = BLANK.split(text)
+    before, after = MASK.split(text)
     filled = [before + c + after for c in candidates]
     if isinstance(model, Seq2Seq):
         hidden, write = infilling_format(model)

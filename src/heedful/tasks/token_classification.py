@@ -6,6 +6,9 @@
     average    … the best label of its tokens' mean               ├ then neighbouring words of one type
     max        … the label of its surest token                   ┘
 
+A model that learnt labels of first tokens alone says so (label_all_tokens in config.json, false in what
+heedful trains): its labels of other tokens mean nothing, so that "simple" joins whole words as "first" does.
+
 A long text is read in windows that share `stride` tokens. A token is judged in the window where it stands
 farther from the edge, and only then are tokens joined: an entity is never split by a window.
 """
@@ -61,7 +64,7 @@ class TokenClassification(TrainableTask):
 
     heads = ("tag",)
     needs = "a head that labels every token (tag)"
-    form_options: ClassVar[Mapping[str, Any]] = {"aggregation_strategy": "simple"}
+    form_options: ClassVar[Mapping[str, Any]] = {"aggregation_strategy": "first"}
     command, head, objective, metric = "tag", "tag", "tag", "f1"
     file_kinds, unit, label_unit = ("table", "conll"), "sentences", "tags"
     training = TrainingDefaults(lr=1e-4, lora_lr=1e-3, epochs=5, length=256)
@@ -85,11 +88,11 @@ class TokenClassification(TrainableTask):
         """Return [{"entity", "score", "index", "word", "start", "end"}]; joined, "entity_group" and no index.
 
         `start` and `end` are characters of the text; `word` is a token as its vocabulary has it, and joined
-        what the text says from `start` to `end`: whole words, unless they are joined by "simple". `stride`
-        None is a quarter of a window of `max_length` tokens; truncation=True reads the first one only. With
-        `is_split_into_words` a text is a list of words, joined by `delimiter` (a space). `ignore_labels` None
-        is "O" alone.
-        grouped_entities=True is the older name of "simple", and of "first" together with `ignore_subwords`.
+        what the text says from `start` to `end`: whole words, unless published weights have them joined by
+        "simple". `stride` None is a quarter of a window of `max_length` tokens; truncation=True reads the
+        first one only. With `is_split_into_words` a text is a list of words, joined by `delimiter` (a space).
+        `ignore_labels` None is "O" alone. grouped_entities=True is the older name of "simple", and of "first"
+        together with `ignore_subwords`.
         """
         old = ("first" if ignore_subwords else "simple") if grouped_entities else "none"
         strategy = _parse_strategy(aggregation_strategy or old)
@@ -135,6 +138,8 @@ class TokenClassification(TrainableTask):
             rows = [{**_row(t, names), "index": t.index} for t in tokens]
             order = ("entity", "score", "index", "word", "start", "end")
             return [{key: row[key] for key in order} for row in rows if row["entity"] not in ignore]
+        if strategy == "simple" and self.model.hf_config.get("label_all_tokens") is False:
+            strategy = "first"
         if strategy in WORD_STRATEGIES:
             tokens = merge_words(tokens, WORD_STRATEGIES[strategy])
         made = [_entity_row(rows, text) for rows in group_entities([_row(t, names) for t in tokens])]
@@ -280,7 +285,7 @@ def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Toke
 
     A vocabulary that marks pieces which continue a word (##ing) tells words apart; else a space before does.
     """
-    marked = bool(getattr(tokenizer.backend.model, "continuing_subword_prefix", None))
+    prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", None)
     found = []
     names = tokenizer.tokens(one.ids)
     for i, (name, (start, end), special) in enumerate(
@@ -289,8 +294,8 @@ def scored_tokens(one: TokenizedText, scores: Tensor, text: str, tokenizer: Toke
         if special:
             continue
         written = text[start:end]
-        if marked:
-            continues = len(name) != len(written)
+        if prefix:
+            continues = name.startswith(prefix) and len(name) > len(prefix)
         else:
             continues = start > 0 and " " not in text[start - 1 : start + 1]
         if one.ids[i] == tokenizer.unk:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?|∞|[A-Za-z_][A-Za-z_0-9]*₂?|‖‖|[√σᵀ]|[-+×⊙⊗·/^()\[\]])")
+TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?(?:e-?\d+)?|∞|[A-Za-z_][A-Za-z_0-9]*₂?|[√σᵀ]|[-+×⊙⊗·/^()\[\]])")
 STRENGTH = {"+": 1, "-": 1, "×": 2, "⊙": 2, "⊗": 2, "·": 2, "/": 2, "^": 3}
 UNIT = re.compile(r" (bits|nats|steps|%)$")
 APPLY = {
@@ -19,13 +19,16 @@ APPLY = {
     "exp": torch.exp,
     "ln": torch.log,
     "log₂": lambda x: torch.where(x > 0, x, 1).log2(),
-    "‖‖": torch.linalg.vector_norm,
+    "norm": torch.linalg.vector_norm,
     "σ": torch.sigmoid,
     "tanh": torch.tanh,
     "sin": torch.sin,
     "cos": torch.cos,
     "sum": torch.sum,
     "mean": torch.mean,
+    "min": torch.min,
+    "max": torch.max,
+    "ceil": torch.ceil,
     "relu": torch.relu,
     "relu2": lambda x: torch.relu(x) ** 2,
     "gelu": torch.nn.functional.gelu,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,8 @@ def explain_command(
     topic: Annotated[
         str | None,
         typer.Option(
-            help="attention, block, positions, norm, lstm, alignment or softmax. [default: attention]"
+            help="attention, block, positions, norm, lstm, alignment, softmax, cross-entropy-gradient or "
+            "attention-gradient. [default: attention]"
         ),
     ] = None,
     part: Annotated[
@@ -63,10 +65,13 @@ def explain_command(
     derivation = _derive(source, text, target, options)
     if json:
         return as_json(derivation.to_dict())
-    from heedful.inspect.render import FORMATS
+    from heedful.inspect.render import FORMATS, render_text
 
     if format not in FORMATS:
         raise InputError(f"--format {format} is unknown", hint=f"choose {', '.join(FORMATS)}")
+    if format == "text":
+        columns = console().width if sys.stdout.isatty() else None
+        return print(render_text(derivation, digits, max_columns or None, columns=columns))
     print(FORMATS[format](derivation, digits, max_columns or None))
 
 

@@ -108,7 +108,8 @@ def render_text(
     What does not fit into `columns` goes on below, each part on lines of its own, broken between numbers.
     """
     style, pad = Style(digits, width), "  " * level
-    out = [f"{pad}{derivation.title}", f"{pad}{'─' * len(derivation.title)}"]
+    titles = wrap_parts([derivation.title], pad, columns) if columns else [f"{pad}{derivation.title}"]
+    out = [*titles, f"{pad}{'─' * (max(map(len, titles)) - len(pad))}"]
     for before, line in zip((None, *derivation.lines), derivation.lines, strict=False):
         if isinstance(line, Derivation):
             out += ["", render_text(line, digits, width, level + 1, columns)]
@@ -230,7 +231,7 @@ def _tex_row(entries: list[str]) -> str:
 def _tex_apply(name: str, inside: str) -> str:
     if name == "√":
         return rf"\sqrt{{{inside}}}"
-    if name == "‖‖":
+    if name == "norm":
         return rf"\left\Vert {inside} \right\Vert"
     called = TEX_NAME.get(name) or rf"\operatorname{{{name.replace('_', ' ')}}}"
     return rf"{called}\left({inside}\right)"

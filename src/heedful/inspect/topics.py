@@ -89,6 +89,12 @@ def softmax(logits: Array, *, temperature: float = 1.0, tokens: Sequence[str] = 
     return sheet.finish(f"softmax at temperature {temperature:g}")
 
 
+def encodings(positions: Array, dim: int, base: float = 10000.0) -> Array:
+    """p(t, 2i) = sin(t / base^(2i/d)), p(t, 2i+1) = cos of the same, one row for each position"""
+    angles = positions[:, None] / base ** (2 * (np.arange(dim) // 2) / dim)
+    return np.where(np.arange(dim) % 2 == 0, np.sin(angles), np.cos(angles))
+
+
 def sinusoid(
     positions: Sequence[int], dim: int, *, base: float = 10000.0, layout: str = "pairs", add: Any = None,
     tokens: Sequence[str] = (),

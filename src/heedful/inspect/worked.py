@@ -79,13 +79,16 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "cos": np.cos,
     "sum": np.sum,
     "mean": np.mean,
+    "min": np.min,
+    "max": np.max,
+    "ceil": np.ceil,
     "relu": lambda x: np.maximum(x, 0.0),
     "relu2": lambda x: np.maximum(x, 0.0) ** 2,
     "gelu": _by_torch(F.gelu),
     "gelu_tanh": _by_torch(lambda x: F.gelu(x, approximate="tanh")),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "ᵀ": np.transpose,
-    "‖‖": np.linalg.norm,
+    "norm": np.linalg.norm,
 }
 # Numbers put together or taken apart: written as the numbers that come of it.
 ARRANGEMENTS: dict[str, Callable[..., Any]] = {
@@ -279,8 +282,9 @@ class Sheet:
     check_source: str = "what the model computed"
 
     def add_given(self, label: str, formula: str, value: Any) -> Quantity:
-        """Something that is put in."""
-        return self._append(Line(label, formula, None, frozen(value)))
+        """Something that is put in; the result of an earlier line stays tied to that line."""
+        source = as_operand(value) if isinstance(value, Quantity) and value.line is not None else None
+        return self._append(Line(label, formula, source, frozen(value)))
 
     def line(self, label: str, formula: str, tree: Operation, unit: str = "") -> Quantity:
         """Something that follows."""
@@ -288,6 +292,11 @@ class Sheet:
 
     def _append(self, line: Line) -> Quantity:
         self.lines.append(line)
+        return self.reference(line)
+
+    @staticmethod
+    def reference(line: Line) -> Quantity:
+        """The result of a line as an operand for others."""
         result = line.value.view(Quantity)
         result.line = line
         return result

@@ -55,6 +55,7 @@ class Sandbox:
     def __init__(self, source: str, name: str = "solution.py", limits: Limits | None = None) -> None:
         self.source, self.name, self.limits = source, name, limits or Limits()
         self.functions: list[str] = []
+        self.load_error: SolutionError | None = None  # where the file stopped
         self.refused: list[str] = []  # what was tried and refused, in all calls
         self.process: subprocess.Popen[bytes] | None = None
         self.folder: tempfile.TemporaryDirectory[str] | None = None
@@ -78,7 +79,10 @@ class Sandbox:
             if self.process is None:
                 self._start()
             message = {"load": self.source, "name": self.name}
-            self.functions = self._exchange(message, "the file", {})["functions"]
+            answer = self._exchange(message, "the file", {})
+            self.functions, problem = answer["functions"], answer["problem"]
+            if problem is not None:
+                self.load_error = describe_failure(problem, "the file", self.limits, self.refused)
             self._loaded = True
         return self.functions
 

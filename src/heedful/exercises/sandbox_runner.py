@@ -126,11 +126,17 @@ class Runner:
         return ask
 
     def load(self, source: str, name: str) -> dict[str, Any]:
-        """Run the file; answer with the functions it defines, or with what went wrong."""
+        """Run the file; answer with the functions it defines, up to a line that went wrong."""
         self.source, self.name = source, name
         sys.modules["solution"] = self.module
-        exec(compile(source, name, "exec"), self.module.__dict__)  # the student's own file, in this process
-        return {"functions": [n for n, value in vars(self.module).items() if callable(value)]}
+        problem = None
+        try:
+            code = compile(source, name, "exec", dont_inherit=True)
+            exec(code, self.module.__dict__)  # the student's own file, in the process that is there for it
+        except BaseException as error:  # also SystemExit: what was defined before it can be graded
+            problem = describe_error(error, source, name)
+        functions = [n for n, value in list(vars(self.module).items()) if callable(value)]
+        return {"functions": functions, "problem": problem}
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Load or call, and turn whatever happens into a message."""

@@ -1,0 +1,135 @@
+"""What a student's function returned beside what it should have: the first difference, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.exercises.sandbox_messages import Other
+
+# A float32 sum in another order differs by far less, a mistake by far more: a test holds both apart.
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
+COARSE = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first difference between two values: of which kind, and in words."""
+
+    kind: Literal["type", "shape", "dtype", "value"]
+    message: str
+
+
+def find_difference(
+    expected: Any, found: Any, outputs: Sequence[str] = (), name: str = ""
+) -> Difference | None:
+    """Return the first difference of `found` from `expected`, or None where they are alike up to rounding.
+
+    Arrays, numbers and nested lists stand for tensors, lists for tuples; float64 is as good as float32.
+    """
+    subject = name or "the result"
+    if isinstance(expected, tuple) and outputs:
+        if not isinstance(found, tuple | list) or len(found) != len(expected):
+            wanted = f"{len(expected)} values, {' and '.join(outputs)}"
+            return Difference("type", f"it returns {describe_type(found)} and should return {wanted}")
+        parts = zip(expected, found, outputs, strict=True)
+        return next((d for e, f, label in parts if (d := find_difference(e, f, (), label))), None)
+    if isinstance(expected, Tensor):
+        return _tensor_difference(expected, found, subject)
+    if isinstance(expected, float):
+        number = _number(found)
+        if number is None:
+            return Difference("type", f"{subject} is {describe_type(found)} and should be a number")
+        close = math.isclose(number, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        return (
+            None if close else Difference("value", f"{subject} is {number:.4f} and should be {expected:.4f}")
+        )
+    return _plain_difference(expected, found, subject)
+
+
+def _tensor_difference(expected: Tensor, found: Any, subject: str) -> Difference | None:
+    tensor = to_tensor(found)
+    if tensor is None:
+        return Difference("type", f"{subject} is {describe_type(found)} and should be a tensor")
+    if tensor.dtype in COARSE or not tensor.is_floating_point():
+        kind = str(tensor.dtype).removeprefix("torch.")
+        return Difference("dtype", f"{subject} has the type {kind} and should have float32 or float64")
+    if tensor.shape != expected.shape:
+        shapes = f"{tuple(tensor.shape)} and should have {tuple(expected.shape)}"
+        return Difference("shape", f"{subject} has the shape {shapes}")
+    wide, target = tensor.double(), expected.double()
+    finite = target[target.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 1.0
+    close = (wide - target).abs() <= ABSOLUTE * max(scale, 1e-3) + RELATIVE * target.abs()
+    close |= (wide == target) | (wide.isnan() & target.isnan())
+    if bool(close.all()):
+        return None
+    index = tuple(int(i) for i in (~close).nonzero()[0])
+    place = f"{'' if subject == 'the result' else subject}[{', '.join(map(str, index))}]"
+    values = f"{float(wide[index]):.4f} and should be {float(target[index]):.4f}"
+    return Difference("value", f"{place if index else subject} is {values}")
+
+
+def _plain_difference(expected: Any, found: Any, subject: str) -> Difference | None:
+    """The first difference of pieces of text, tokens or counts."""
+    given = found.tolist() if isinstance(found, Tensor | np.ndarray) else found
+    if isinstance(expected, tuple | list) and isinstance(given, tuple | list):
+        given = type(expected)(int(x) if isinstance(x, Tensor) and x.numel() == 1 else x for x in given)
+    if type(given) is not type(expected):
+        wanted = f"a {type(expected).__name__}"
+        return Difference("type", f"{subject} is {describe_type(found)} and should be {wanted}")
+    if given == expected:
+        return None
+    if isinstance(expected, dict) and isinstance(given, dict):
+        lost, extra = ([k for k in a if b.get(k) != a[k]] for a, b in ((expected, given), (given, expected)))
+        show = lambda keys, words: f"{keys[0]!r:.60}: {words[keys[0]]!r:.20}" if keys else "nothing else"
+        change = f"{show(extra, given)} and should have {show(lost, expected)}"
+        return Difference("value", f"{subject} has {change}")
+    return Difference("value", f"{subject} is {given!r:.80} and should be {expected!r:.80}")
+
+
+def to_tensor(value: Any) -> Tensor | None:
+    """Return a tensor, an array, a number or nested lists of numbers as a tensor; None for anything else."""
+    if isinstance(value, Tensor):
+        return value
+    if value is None or isinstance(value, str | dict | Other):
+        return None
+    try:
+        if isinstance(value, list | tuple) and any(isinstance(v, Tensor | np.ndarray) for v in value):
+            rows = [to_tensor(v) for v in value]
+            return torch.stack([row for row in rows if row is not None])
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _number(value: Any) -> float | None:
+    tensor = to_tensor(value)
+    return float(tensor) if tensor is not None and tensor.numel() == 1 else None
+
+
+def describe_type(value: Any) -> str:
+    """Return what a value is, in words."""
+    if value is None:
+        return "None (is a return missing?)"
+    if isinstance(value, Other):
+        return value.kind
+    if isinstance(value, tuple | list):
+        return f"{'a tuple' if isinstance(value, tuple) else 'a list'} of {len(value)} values"
+    known = {str: "a text", dict: "a dict", Tensor: "a tensor", np.ndarray: "an array", float: "a number"}
+    return known.get(type(value), f"a {type(value).__name__}")
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value has no infinite number and no NaN in it."""
+    if isinstance(value, tuple | list):
+        return all(map(is_finite, value))
+    if isinstance(value, Tensor | np.ndarray | float):
+        return bool(torch.as_tensor(value).double().isfinite().all())
+    return True

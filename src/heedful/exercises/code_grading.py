@@ -1,0 +1,314 @@
+"""Grading a student's file: each function beside its definition, then in its place in a real model.
+
+A wrong function is compared with every mistake that is known for it, alone and in pairs: one that gives the
+same on all inputs is named. The file runs in a separate process (sandbox.py); only values come back.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+from heedful.errors import HeedfulError, InputError
+from heedful.exercises.code_compare import find_difference, is_finite
+from heedful.exercises.code_exercise import Case, CodeExercise, InsideResult, Mistake, Output
+from heedful.exercises.code_exercises import check_names, code_exercises
+from heedful.exercises.sandbox import Limits, Sandbox, SolutionError
+from heedful.files import missing_file
+
+Verdict = Literal["right", "wrong", "unfinished", "missing"]
+MAX_SOURCE_BYTES = 1 << 20
+INSIDE_SECONDS = 20.0  # of the student's function in a model; a right one that is slower stays right
+WATCHED_IMPORTS = {
+    "os", "subprocess", "socket", "shutil", "ctypes", "multiprocessing", "urllib", "http", "requests",
+    "pickle", "signal", "pty", "asyncio",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExerciseGrade:
+    """What grading says of one function.
+
+    `message` is one line; `mistakes` are the names of the mistakes it found; `shown` is the first difference
+    and the input that shows it; `inside` is what a real model made of the function.
+    """
+
+    name: str
+    verdict: Verdict
+    message: str
+    mistakes: tuple[str, ...] = ()
+    shown: str = ""
+    inside: InsideResult | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SolutionGrade:
+    """What grading says of a file; `notes` are about the whole of it."""
+
+    grades: tuple[ExerciseGrade, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def right(self) -> int:
+        """How many functions are right."""
+        return sum(grade.verdict == "right" for grade in self.grades)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return asdict(self) | {"right": self.right, "count": len(self.grades)}
+
+
+class SlowError(HeedfulError):
+    """A function that takes too long to be tried inside a model."""
+
+
+def grade_solution(
+    path: str | Path,
+    names: Sequence[str] | None = None,
+    *,
+    inside: bool = True,
+    limits: Limits | None = None,
+) -> SolutionGrade:
+    """Grade the functions of a file, or some of them; without `inside` they are not put into a model."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} is a folder", hint="name the file") if path.is_dir() else missing_file(path)
+    if path.stat().st_size > MAX_SOURCE_BYTES:
+        raise InputError(
+            f"{path} has {path.stat().st_size:,} bytes", hint="a solution is a few kilobytes of Python"
+        )
+    try:
+        source = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text in UTF-8", hint="a solution is a file of Python") from None
+    return grade_source(source, names, name=path.name, inside=inside, limits=limits)
+
+
+def grade_source(
+    source: str,
+    names: Sequence[str] | None = None,
+    *,
+    name: str = "solution.py",
+    inside: bool = True,
+    limits: Limits | None = None,
+) -> SolutionGrade:
+    """Grade the functions that a text of Python defines."""
+    began, chosen, notes = time.perf_counter(), check_names(names), []
+    source, broken = leave_out_broken(source, name)
+    with Sandbox(source, name, limits) as sandbox:  # it imports torch while we do
+        exercises = code_exercises()
+        functions = sandbox.load()
+        if sandbox.load_error is not None:
+            notes.append(f"{sandbox.load_error.message}: what stands below it was not read")
+        notes += import_notes(source)
+        grades = []
+        for one in chosen:
+            if one in broken:
+                grades.append(ExerciseGrade(one, "wrong", broken[one]))
+            elif one not in functions:
+                grades.append(ExerciseGrade(one, "missing", "there is no such function in the file"))
+            else:
+                grades.append(grade_function(exercises[one], sandbox, source, inside))
+        notes += [broken[""]] if "" in broken else []
+        notes += [f"it tried to {what}, which is refused while grading" for what in sandbox.refused]
+        if sandbox.printed:
+            notes.append(f"it printed {' '.join(sandbox.printed.split())[:80]!r}")
+    return SolutionGrade(tuple(grades), tuple(notes), time.perf_counter() - began)
+
+
+def grade_function(exercise: CodeExercise, sandbox: Sandbox, source: str, inside: bool) -> ExerciseGrade:
+    """Grade one function: on the inputs of the exercise, then perhaps inside a model."""
+    cases = exercise.cases()
+    found: list[Any] = []
+    for case in cases:
+        try:
+            found.append(sandbox.call(exercise.name, *case.arguments))
+        except SolutionError as error:
+            if error.kind == "NotImplementedError":
+                return ExerciseGrade(exercise.name, "unfinished", "not written yet")
+            found.append(error)
+            if error.kind in ("Timeout", "Exit", "MemoryError", "FileLimit", "Refused", "SystemExit"):
+                break  # the same would happen again
+    expected = [exercise.definition(*case.arguments) for case in cases]
+    first = first_difference(exercise, cases, expected, found)
+    if first is None:
+        grade = ExerciseGrade(exercise.name, "right", f"right on {len(cases)} inputs")
+    else:
+        about, message = first
+        named = find_mistakes(exercise, cases, expected, found)
+        said = "; and ".join(mistake.message for mistake in named)
+        failed = isinstance(found[-1], SolutionError) and len(found) < len(cases)
+        grade = ExerciseGrade(
+            exercise.name, "wrong", said or message, tuple(mistake.name for mistake in named),
+            f"on {about}: {message}" if said else f"on {about}",
+        )  # fmt: skip
+        if failed:
+            return grade
+    grade = try_inside(exercise, sandbox, grade) if inside else grade
+    return replace(grade, notes=function_notes(exercise, source))
+
+
+def first_difference(
+    exercise: CodeExercise, cases: Sequence[Case], expected: list[Any], found: list[Any]
+) -> tuple[str, str] | None:
+    """Return the first input on which a function differs from its definition, and how."""
+    for case, value, given in zip(cases, expected, found, strict=False):
+        if isinstance(given, SolutionError):
+            return case.about, str(given)
+        difference = find_difference(value, given, exercise.outputs)
+        if difference is not None:
+            return case.about, difference.message
+    return None
+
+
+def find_mistakes(
+    exercise: CodeExercise, cases: Sequence[Case], expected: list[Any], found: list[Any]
+) -> tuple[Mistake, ...]:
+    """Return the known mistake, or the two, that explain everything a function gave; () if none do."""
+    if len(found) < len(cases):
+        return ()
+    every = exercise.mistakes
+    for chosen in [*((one,) for one in every), *combinations(every, 2)]:
+        names = frozenset(mistake.name for mistake in chosen)
+        if explains(exercise, names, cases, expected, found):
+            return tuple(chosen)
+    return ()
+
+
+def explains(
+    exercise: CodeExercise,
+    names: frozenset[str],
+    cases: Sequence[Case],
+    expected: list[Any],
+    found: list[Any],
+) -> bool:
+    """Return whether the definition with these mistakes gives what was found, and something else than ours.
+
+    Where the mistakes give an error or no finite numbers, so must the function, in whatever way.
+    """
+    telling = False
+    for case, value, given in zip(cases, expected, found, strict=True):
+        failed = isinstance(given, SolutionError)
+        try:
+            mutated = exercise.mutate(names, *case.arguments)
+        except (RuntimeError, ValueError, IndexError, ZeroDivisionError, TypeError, OverflowError):
+            if not failed:
+                return False
+            continue
+        if not is_finite(mutated):
+            if not failed and is_finite(given):
+                return False
+            telling = True
+        elif failed or find_difference(mutated, given, exercise.outputs) is not None:
+            return False
+        elif find_difference(value, mutated, exercise.outputs) is not None:
+            telling = True
+    return telling
+
+
+@functools.cache
+def output_of_ours(name: str) -> Output:
+    """Return what the model of an exercise gives with our own function in it."""
+    exercise = code_exercises()[name]
+    return exercise.place(exercise.definition)
+
+
+def try_inside(exercise: CodeExercise, sandbox: Sandbox, grade: ExerciseGrade) -> ExerciseGrade:
+    """Put the function in the place of ours in a model, and say what became of it."""
+    ours, began = output_of_ours(exercise.name), time.perf_counter()
+
+    def yours(*arguments: Any) -> Any:
+        if time.perf_counter() - began > INSIDE_SECONDS:
+            raise SlowError(f"too slow to be tried inside a model: over {INSIDE_SECONDS:.0f} seconds")
+        return sandbox.call(exercise.name, *arguments)
+
+    try:
+        found = exercise.place(yours)
+    except SlowError as error:
+        return replace(grade, message=f"{grade.message}; {error.message}")
+    except (HeedfulError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
+        if grade.verdict == "wrong":
+            return grade
+        problem = f"but not inside {exercise.model}: {' '.join(str(error).split())[:200]}"
+        return replace(grade, verdict="wrong", message=f"{grade.message}, {problem}")
+    same = ours.text == found.text
+    if ours.numbers is not None:
+        same = find_difference(ours.numbers, found.numbers) is None
+    inside = InsideResult(exercise.model, same, ours.text, found.text)
+    if grade.verdict == "right" and not same:
+        message = f"{grade.message}, but inside {inside.model} it gives something else"
+        return replace(grade, verdict="wrong", message=message, inside=inside)
+    return replace(grade, inside=inside)
+
+
+def leave_out_broken(source: str, name: str) -> tuple[str, dict[str, str]]:
+    """Return a file without the parts that are no Python, and what is wrong with each, by its function.
+
+    A part begins at a line without indentation. Left out, it becomes empty lines, so that numbers stay true.
+    """
+    try:
+        compile(source, name, "exec", dont_inherit=True)
+        return source, {}
+    except (SyntaxError, ValueError):
+        pass
+    broken: dict[str, str] = {}
+    kept: list[str] = []
+    for part, first in top_level_parts(source):
+        try:
+            compile("\n" * first + part, name, "exec", dont_inherit=True)
+            kept.append(part)
+        except (SyntaxError, ValueError) as error:
+            named = re.match(r"(?:async\s+)?def\s+(\w+)", part)
+            line = getattr(error, "lineno", None) or first + 1
+            said = f"no Python in line {line}: {getattr(error, 'msg', error)}"
+            broken.setdefault(named[1] if named else "", said)
+            kept.append("\n" * (part.count("\n")))
+    return "".join(kept), broken
+
+
+def top_level_parts(source: str) -> Iterator[tuple[str, int]]:
+    """Yield the pieces of a file that begin without indentation, with the number of lines before each."""
+    lines = source.splitlines(keepends=True)
+    starts = [i for i, line in enumerate(lines) if re.match(r"[A-Za-z_@]", line)]
+    starts = [i for i in starts if not (i and lines[i - 1].startswith("@"))]
+    for start, end in zip([0, *starts], [*starts, len(lines)], strict=True):
+        if start < end:
+            yield "".join(lines[start:end]), start
+
+
+def import_notes(source: str) -> list[str]:
+    """Return a note on imports that no exercise needs."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    notes = []
+    if watched := sorted(found & WATCHED_IMPORTS):
+        notes.append(
+            f"it imports {', '.join(watched)}: while grading, programs, the network and files outside a "
+            "temporary folder are refused"
+        )
+    return [*notes, *(["it imports heedful, which has the answers"] if "heedful" in found else [])]
+
+
+def function_notes(exercise: CodeExercise, source: str) -> tuple[str, ...]:
+    """Return a note if a function calls a library's function that is the exercise already."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == exercise.name:
+            called = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+            names = {f.attr for f in called if isinstance(f, ast.Attribute)}
+            names |= {f.id for f in called if isinstance(f, ast.Name)} - {exercise.name}
+            ready = sorted(names & set(exercise.ready_made))
+            return tuple(f"it calls a ready-made {name}: the exercise is to write it" for name in ready)
+    return ()

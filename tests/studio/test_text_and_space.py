@@ -11,6 +11,8 @@ from fastapi.testclient import TestClient
 
 import heedful
 from heedful.studio.shared_state import Studio
+from heedful.studio.tokens import words_of
+from heedful.word2vec import Settings, Word2Vec
 from tests.studio.conftest import KINDS, TEXT, get, traced
 
 
@@ -30,6 +32,16 @@ def test_tokens_have_their_places_in_the_text(client: TestClient, models: Path, 
         return
     pieces = heedful.load(models / kind).tokenizer.split(TEXT)
     assert [(t["id"], t["text"], t["start"], t["end"]) for t in found["tokens"]] == [tuple(p) for p in pieces]
+
+
+def test_a_word_is_noise_as_often_as_its_own_training_drew_it() -> None:
+    table, counts = np.eye(2, dtype=np.float32), np.array([9, 1])
+    shown = lambda **settings: words_of(
+        Word2Vec(["the", "cat"], table, table, counts, Settings(**settings)), "cat"
+    )
+    assert shown(noise_exponent=0.5)[0]["noise"] == pytest.approx(1 / (3 + 1))
+    assert shown(noise_exponent=1.0)[0]["noise"] == pytest.approx(1 / (9 + 1))
+    assert "noise" not in shown(loss="hierarchical")[0]  # none is drawn
 
 
 def test_merges_replayed_end_in_the_tokens(client: TestClient) -> None:

@@ -13,7 +13,8 @@ from heedful.inspect.prediction import special_ids
 from heedful.models.base import Model
 from heedful.text import Tokenizer
 from heedful.text.bpe import BPE, is_byte_level, token_bytes
-from heedful.word2vec import Word2Vec
+from heedful.word2vec import Settings, Word2Vec
+from heedful.word2vec.word_counts import WordCounts
 
 SPACES = {"\n": "⏎", "\t": "⇥", " ": "·", "\u00a0": "·"}
 REPLAYED = 200  # words whose merges are replayed
@@ -211,7 +212,11 @@ def best_path(word: str, spans: Sequence[tuple[int, int]], scores: dict[str, flo
 def words_of(vectors: Word2Vec, text: str) -> list[dict[str, Any]]:
     """The words of a text, and what training does with each: how likely it stays, how often it is noise."""
     out, at = [], 0
-    noise = sum(float(n) ** 0.75 for n in vectors.counts) if vectors.counts is not None else 0.0
+    settings = vectors.settings or Settings()
+    counted = None if vectors.counts is None else WordCounts(vectors.words, vectors.counts, 0)
+    if counted is not None:
+        keep = counted.keep_probabilities(settings.subsample_threshold(len(vectors)))
+        noise = counted.noise_distribution(settings.noise_exponent)
     for word in text.split():
         start = text.index(word, at)
         at = start + len(word)
@@ -221,13 +226,9 @@ def words_of(vectors: Word2Vec, text: str) -> list[dict[str, Any]]:
             "shown": visible(word), "start": start, "end": at, "special": False, "known": found is not None,
             "bytes": word.encode().hex(" ").upper(),
         }  # fmt: skip
-        if found is not None and vectors.counts is not None:
-            count, total = float(vectors.counts[vectors.index[found]]), float(vectors.counts.sum())
-            rate = (
-                vectors.settings.subsample_threshold(len(vectors)) if vectors.settings is not None else 1e-3
-            )
-            share = count / total
-            keep = min(1.0, math.sqrt(rate / share) + rate / share) if rate > 0 else 1.0
-            token |= {"count": int(count), "keep": keep, "noise": count**0.75 / noise}
+        if found is not None and counted is not None:
+            row = vectors.index[found]
+            token |= {"count": int(counted.counts[row]), "keep": float(keep[row])}
+            token |= {} if settings.hierarchical else {"noise": float(noise[row])}
         out.append(token)
     return out

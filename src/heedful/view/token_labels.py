@@ -72,9 +72,9 @@ def text_argument(text: object) -> str:
     return repr(text) if isinstance(text, str) else "text"
 
 
-def cut_label(text: str, letters: int = 300) -> str:
-    """A text for a caption; a long one says how long it is."""
-    return text if len(text) <= letters else f"{text[:letters]}… ({len(text):,} characters)"
+def cut_label(text: str) -> str:
+    """A text for a caption; one over 300 letters is cut, and says how long it is."""
+    return text if len(text) <= 300 else f"{text[:300]}… ({len(text):,} characters)"
 
 
 def brief(value: float) -> str:

@@ -31,15 +31,20 @@ class WordCounts:
     def __len__(self) -> int:
         return len(self.words)
 
-    def keep_limits(self, threshold: float) -> np.ndarray:
-        """P(keep w) = √(t/f) + t/f, f the share of w, as whole numbers: 32 random bits ≤ limit keep the word.
+    def keep_probabilities(self, threshold: float) -> np.ndarray:
+        """P(keep w) = min(1, √(t/f) + t/f), f the share of w; all stay for t = 0.
 
         This is the authors' program; 2013b eq. 5 has 1 - √(t/f) for dropping.
         """
         if threshold == 0:
-            return np.full(len(self), TWO_32 - 1, dtype=np.uint32)
+            return np.ones(len(self))
         ratio = threshold * self.counts.sum() / np.maximum(self.counts, 1)
-        return (np.clip(np.round((np.sqrt(ratio) + ratio) * TWO_32), 1, TWO_32) - 1).astype(np.uint32)
+        return np.minimum(np.sqrt(ratio) + ratio, 1.0)
+
+    def keep_limits(self, threshold: float) -> np.ndarray:
+        """P(keep w) as whole numbers: 32 random bits ≤ limit keep the word."""
+        limits = np.round(self.keep_probabilities(threshold) * TWO_32)
+        return (np.clip(limits, 1, TWO_32) - 1).astype(np.uint32)
 
     def noise_distribution(self, exponent: float) -> np.ndarray:
         """P(w) ∝ count(w)^exponent (2013b §2.2)."""

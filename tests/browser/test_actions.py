@@ -79,7 +79,7 @@ def test_the_page_needs_little_time_of_its_own(visitor: Visitor) -> None:
 def test_a_link_shows_the_same_state_again(visitor: Visitor) -> None:
     address = f"/attention?h=1&hide=first&l=1&m=decoder&q=2&scale=log&view=matrix&x={TEXT}"
     page = visitor.go(address)
-    assert page.get_by_label("Layer").input_value() == "1"
+    assert page.get_by_label("Layer", exact=True).input_value() == "1"
     assert page.get_by_label("Head", exact=True).input_value() == "1"
     assert page.get_by_label("Scale").input_value() == "log"
     assert page.get_by_label("Hide the first token").is_checked()
@@ -118,28 +118,28 @@ def test_a_head_that_is_off_may_say_its_mean(visitor: Visitor) -> None:
 
 def test_a_token_put_in_the_place_of_another_is_what_the_model_reads(visitor: Visitor) -> None:
     page = visitor.go("/attention?m=decoder&x=the cat sat")
-    page.get_by_label("Instead of").select_option("1")
-    page.get_by_label("token", exact=True).fill("Ġdog")
-    page.get_by_role("button", name="Put").click()
+    page.get_by_label("Token", exact=True).select_option("1")
+    page.get_by_label("by", exact=True).fill("Ġdog")
+    page.get_by_role("button", name="Replace").click()
     visitor.settled()
-    assert "1 ·dog" in page.get_by_label("Instead of").inner_text()
+    assert "1 ·dog" in page.get_by_label("Token", exact=True).inner_text()
     assert "KL" in visitor.text()
     assert page.locator("[data-modified]").count() == 1
     page.get_by_role("button", name="Reset").click()
     visitor.settled()
-    assert "1 ·cat" in page.get_by_label("Instead of").inner_text()
+    assert "1 ·cat" in page.get_by_label("Token", exact=True).inner_text()
     assert not visitor.faults
 
 
 def test_words_are_drawn_in_place_of_pieces(visitor: Visitor) -> None:
     page = visitor.go("/attention?m=encoder&x=the catalogues sat")
     before = page.get_by_role("grid").first.get_attribute("aria-rowcount")
-    page.get_by_label("Words, not pieces").check()
+    page.get_by_label("Words, not tokens").check()
     assert visitor.query()["words"] == "1"
     assert "by words" in page.locator(".fig-title").first.inner_text()
     after = page.get_by_role("grid").first.get_attribute("aria-rowcount")
     assert int(after) < int(before)
-    page.get_by_label("Words, not pieces").uncheck()
+    page.get_by_label("Words, not tokens").uncheck()
     assert page.get_by_role("grid").first.get_attribute("aria-rowcount") == before
     assert not visitor.faults
 
@@ -360,7 +360,7 @@ def test_two_models_stand_side_by_side(visitor: Visitor) -> None:
 
 def test_two_models_are_measured_side_by_side(visitor: Visitor) -> None:
     page = visitor.go("/compare?m=decoder&a=decoder&b=large&win=16")
-    assert page.locator("h2", has_text="Loss by place in the context").count() == 1
+    assert page.locator("h2", has_text="Loss by position in the context").count() == 1
     assert "windows of 16" in visitor.text()
     page.get_by_role("button", name="Measure now").click()
     page.wait_for_selector("text=Writing: tokens one by one")
@@ -375,14 +375,16 @@ def test_the_tour_leads_from_tokens_to_the_next_word(visitor: Visitor) -> None:
     page = visitor.go("/tour?m=decoder")
     page.get_by_role("link", name="Start", exact=True).click()
     titles = []
-    for _ in range(9):
+    for stop in range(1, 10):
+        page.wait_for_selector(f"[data-guide='tour {stop}'][data-there=true]")
         visitor.settled()
         titles.append(page.inner_text("h1"))
-        page.locator(".tour .button.primary").click()
+        if stop < 9:
+            page.locator("[data-guide]").get_by_role("link", name="Next").click()
     assert titles == ["Tokens", "Embeddings", "Positions", "Attention", "Attention", "Arithmetic", "Layers",
                       "Prediction", "Play"]  # fmt: skip
-    visitor.settled()
-    assert page.inner_text("h1") == "Home"
+    page.get_by_role("button", name="End the tour").click()
+    assert page.locator("[data-guide]").count() == 0
 
 
 def test_a_figure_is_saved_in_every_format_and_the_html_lives_without_a_network(

@@ -107,14 +107,14 @@ def test_compare_says_how_tokens_reach_each_other(visitor: Visitor, kind: str, s
 def test_what_is_subtracted_is_what_is_shown(visitor: Visitor, server: Server) -> None:
     page = visitor.go(f"/compare?a=large&b=decoder&x={TEXT}")
     titles = lambda: page.locator(".fig h2, .fig h3, .fig-title").all_inner_texts()
-    assert "A minus B: blocks.11.attn − blocks.1.attn, mean of heads" in titles()
-    assert any(t.startswith("A: blocks.11.attn") for t in titles())
+    assert "A minus B: layer 11 − layer 1, mean of heads" in titles()
+    assert any(t.startswith("A: layer 11") for t in titles())
     page.get_by_label("Layer of A").select_option("3")
     page.get_by_label("Layer of B").select_option("0")
     visitor.settled()
-    assert "A minus B: blocks.3.attn − blocks.0.attn, mean of heads" in titles()
-    assert any(t.startswith("A: blocks.3.attn") for t in titles())
-    assert any(t.startswith("B: blocks.0.attn") for t in titles())
+    assert "A minus B: layer 3 − layer 0, mean of heads" in titles()
+    assert any(t.startswith("A: layer 3,") for t in titles())
+    assert any(t.startswith("B: layer 0,") for t in titles())
     assert not visitor.faults
 
 
@@ -124,7 +124,7 @@ def test_mamba_has_a_state_and_its_order_comes_from_it(visitor: Visitor) -> None
     assert page.get_by_role("button", name="h · state").count() == 1
     page.get_by_role("button", name="h · state").click()
     visitor.settled()
-    assert "length of h in each channel" in visitor.text()
+    assert "norm of h in each channel" in visitor.text()
     visitor.go("/positions?m=mamba")
     assert "Order from a state" in visitor.text()
     visitor.go(f"/attention?m=mamba&x={TEXT}")

@@ -96,7 +96,7 @@ def test_the_server_may_be_restarted_under_an_open_page(browser: Any, models: Pa
     page.wait_for_selector(".banner", state="detached")
     visitor.settled()
     page.wait_for_selector(".fig canvas")
-    page.get_by_label("Layer").select_option("1")
+    page.get_by_label("Layer", exact=True).select_option("1")
     visitor.settled()
     assert page.locator(".main [role=alert]").count() == 0
     assert not [f for f in visitor.faults if "page error" in f]
@@ -113,7 +113,7 @@ def test_a_trace_that_is_no_longer_held_is_computed_again(visitor: Visitor, serv
     request = Request(f"{server.url}/api/trace", body, {"Content-Type": "application/json"})
     with urlopen(request) as answer:
         assert answer.status == 200
-    page.get_by_label("Layer").select_option("1")
+    page.get_by_label("Layer", exact=True).select_option("1")
     visitor.settled()
     assert page.locator(".fig canvas").count() >= 1
     traces.limit = held

@@ -1,4 +1,5 @@
 // Doors: views that are worth opening, each already set. On Home they are links; on the page they open, a card says what is shown.
+import { Guide } from "./guide";
 import { get } from "./http";
 import { useResource, type Resource } from "./resource";
 import { t } from "./strings";
@@ -6,7 +7,7 @@ import { Await, brief, Go, Panel } from "./ui";
 import { place, set, type Patch } from "./url";
 
 export type Door = {
-  id: string; title: string; caption: string; notice: string; question: boolean; page: string; text: string; with: Record<string, string>;
+  id: string; title: string; caption: string; notice: string; question: boolean; page: string; part: string; text: string; with: Record<string, string>;
 };
 
 export function useDoors(): Resource<{ doors: Door[] }> {
@@ -31,7 +32,7 @@ export function Doors() {
               <li key={door.id}>
                 <Go to={door.page} with={addressOf(door)} class="panel door">
                   <h3>{door.title}</h3>
-                  <span class="muted small">{t(`pages.${door.page}`)} · {door.with.m}</span>
+                  <span class="muted small">{[t(`pages.${door.page}`), door.with.ex ? "" : door.with.m].filter(Boolean).join(" · ")}</span>
                 </Go>
               </li>
             ))}
@@ -63,19 +64,11 @@ export function DoorCard() {
   if (!params.door || !door || door.page !== page) return null;
   const other = ["m", "x", "y"].some((key) => (params[key] ?? "") !== (door.with[key] ?? ""));
   const moved = other || Object.entries(door.with).some(([key, value]) => !FREE.includes(key) && params[key] !== value);
+  const close = <button type="button" class="quiet" onClick={() => set({ door: null }, "replace")}>{t("common.close")}</button>;
   return (
-    <section class="panel stack tight doorcard" aria-label={t("doors.label")} data-door={door.id}>
-      <div class="row between">
-        <h2>{door.title}</h2>
-        <button type="button" class="quiet" onClick={() => set({ door: null }, "replace")}>{t("common.close")}</button>
-      </div>
-      {other ? null : (
-        <>
-          <p>{door.caption}</p>
-          <p><strong>{t("doors.notice")}</strong> {door.notice}</p>
-        </>
-      )}
+    <Guide name={`door ${door.id}`} label={t("doors.label")} title={door.title} actions={close} selector={door.part ? `main [data-part=${door.part}]` : undefined}>
+      {other ? null : <p class="small">{door.caption} <strong>{t("doors.notice")}</strong> {door.notice}</p>}
       {moved ? <p class="muted small">{t("doors.moved")} <Go to={door.page} with={addressOf(door)}>{t("doors.back")}</Go></p> : null}
-    </section>
+    </Guide>
   );
 }

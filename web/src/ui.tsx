@@ -33,9 +33,10 @@ export function Title({ name, children }: { name: string; children?: ComponentCh
   );
 }
 
-export function Panel({ title, children, class: extra = "" }: { title?: ComponentChildren; children: ComponentChildren; class?: string }) {
+/** `part` names it for what points at it. */
+export function Panel({ title, children, class: extra = "", part }: { title?: ComponentChildren; children: ComponentChildren; class?: string; part?: string }) {
   return (
-    <section class={`panel stack ${extra}`}>
+    <section class={`panel stack ${extra}`} data-part={part}>
       {title ? <h2>{title}</h2> : null}
       {children}
     </section>

@@ -42,7 +42,7 @@ class Falls:
 
 @dataclass(frozen=True)
 class Sharpens:
-    """Without the division by √d_k the largest weight of a row grows: from at most one, to at least other."""
+    """Without the division by √dₖ the largest weight of a row grows: from at most one, to at least other."""
 
     query: str
     at_most: float
@@ -98,6 +98,7 @@ class Door:
     address: Mapping[str, str | int] = field(default_factory=dict)
     text: str = ""  # or the name of an example sentence
     promises: tuple[Promise, ...] = ()
+    part: str = ""  # of the page that the caption speaks of; its first figure or answer by default
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -111,7 +112,8 @@ class Door:
         here = {"x": text} if text else {}
         return {
             "id": self.id, "title": self.title, "caption": self.caption, "notice": self.notice,
-            "question": self in QUESTIONS, "page": self.page, "text": text,
+            "question": self in QUESTIONS, "page": self.page, "part": self.part,
+            "text": text,
             "with": {k: str(v) for k, v in ({"m": self.model} | here | dict(self.address)).items()},
         }  # fmt: skip
 
@@ -129,9 +131,9 @@ QUESTIONS: tuple[Door, ...] = (
         "masked", "attention", {"l": 3, "h": 1, "q": 10}, "tired", (Looks("it", "animal", 0.45),),
     ),
     Door(
-        "scale", "Why divide by √d_k?",
-        "One head twice: softmax(q·k / √d_k) as the model computes it, and softmax(q·k) without the "
-        "division, from the same queries and keys. d_k is 32 here.",
+        "scale", "Why divide by √dₖ?",
+        "One head twice: softmax(q·k / √dₖ) as the model computes it, and softmax(q·k) without the "
+        "division, from the same queries and keys. dₖ is 32 here.",
         "Without the division the scores are √32 ≈ 5.7 times as large, and the softmax gives nearly all "
         "weight to one key: “it” has 0.5 on “animal” with it and 0.99 without. Where a softmax is "
         "saturated its gradient is nearly 0.",
@@ -185,7 +187,7 @@ QUESTIONS: tuple[Door, ...] = (
         "hello", "How does an RNN read “hello”?",
         "A recurrent network with three cells reads h, e, l, l and says after each letter which one "
         "follows: every product and every sum of it.",
-        "The new state h_t is made of the letter and of h_{t−1}. That is how the second l leads to “o” "
+        "The new state hₜ is made of the letter and of the state before it, hₜ₋₁. That is how the second l leads to “o” "
         "and the first to “l”, although the letter is the same.",
         "prose", "steps", {"ex": "hello"}, "", (Works("hello"),),
     ),
@@ -212,7 +214,7 @@ QUESTIONS: tuple[Door, ...] = (
         "Grey and dashed branches were pruned. The score of a branch is the sum of its log "
         "probabilities; of a finished one, divided by its length to the power that is named below.",
         "translate-en-de", "play", {"task": "translation", "beams": 4, "go": "1"}, READS,
-        (Answers("Der alte Mann liest ein Buch."),),
+        (Answers("Der alte Mann liest ein Buch."),), "search",
     ),
 )  # fmt: skip
 

@@ -284,8 +284,9 @@ function OneHead({ caps, at, trace, view }: { caps: Caps; at: At; trace: Trace; 
         }}</Await>
       </Panel>
       <div class="stack">
+        {trace.change ? <Switch at={at} trace={trace} /> : null}
         {view === "matrix" && shown ? <Inspector at={at} trace={trace} shown={shown} what={what} cell={cell} pinned={pinned} keys={allKeys} queries={all} caps={caps} /> : null}
-        <Switch at={at} trace={trace} />
+        {trace.change ? null : <Switch at={at} trace={trace} />}
         <Replace trace={trace} />
       </div>
     </div>
@@ -306,7 +307,8 @@ function clean(values: Float32Array): Float32Array {
 
 function titleOf(at: At, trace: Trace, hidden: boolean, what: string): string {
   const kind = over(at);
-  const who = kind === "head" ? t("attention.titleHead", { path: at.path, head: at.head }) : kind === "rollout" ? t("attention.titleRollout") : t(`attention.title_${kind}`, { path: at.path });
+  const where = t(trace.groups.length > 1 ? "attention.titleGroup" : "attention.titleLayer", { layer: at.layer, group: at.group.title });
+  const who = kind === "head" ? t("attention.titleHead", { where, head: at.head }) : kind === "rollout" ? t("attention.titleRollout") : t(`attention.title_${kind}`, { where });
   const parts = [who, what === "pattern" ? "" : t(`attention.of.${what}`), scaleOf() === "linear" ? "" : t(`attention.scales.${scaleOf()}`), hidden ? t("attention.renormalised") : "", byWords(at, trace) ? t("attention.byWords") : "", sideName(between(at, trace)), trace.edited ? t("attention.modified") : ""];
   return parts.filter(Boolean).join(", ");
 }

@@ -121,13 +121,13 @@ function Pattern({ trace, name }: { trace: Trace; name: "A" | "B" }) {
   const rows = names(trace, group.queries);
   const columns = names(trace, group.keys);
   const masked = useMask(rows, columns, group, group.windows[layer]);
-  const title = t(group.kind === "effective" ? "compare.effective" : "compare.pattern", { name, path });
+  const title = t(group.kind === "effective" ? "compare.effective" : "compare.pattern", { name, layer });
   const signed = group.kind === "effective";
   const [rowTitle, columnTitle] = axes(group);
   return (
     <>
       {group.layers.length > 1 ? (
-        <Select label={t("compare.layerOf", { name })} value={String(layer)} onChange={(l) => set({ [`l${name.toLowerCase()}`]: l }, "replace")} choices={group.layers.map((p, i) => ({ value: String(i), label: `${i} · ${p}` }))} />
+        <Select label={t("compare.layerOf", { name })} value={String(layer)} onChange={(l) => set({ [`l${name.toLowerCase()}`]: l }, "replace")} choices={group.layers.map((p, i) => ({ value: String(i), label: `${i} (${p})` }))} />
       ) : null}
       <Await of={found}>{({ values }) => values.length === rows.length * columns.length ? (
         <Figure title={title} name={`${trace.model}-${path}`} model={trace.model} python={trace.python} drawing={() => drawMatrix({ rows, columns, values, signed, masked, rowTitle, columnTitle })} html={heat(title, rows, columns, values, signed, rowTitle, columnTitle)} csv={() => matrixCsv(rows, columns, values)}>
@@ -167,7 +167,7 @@ function Subtracted({ of, a, b }: { of: Compared; a: Drawn; b: Drawn }) {
   const rows = names(of.a, a.group.queries);
   const columns = names(of.a, a.group.keys);
   const masked = useMask(rows, columns, { ...a.group, causal: a.group.causal && b.group.causal }, null);
-  const title = t("compare.difference", { a: a.path, b: b.path });
+  const title = t("compare.difference", { a: a.layer, b: b.layer });
   const [rowTitle, columnTitle] = axes(a.group);
   if (one.error || two.error) return null;
   if (!one.data || !two.data || one.data.values.length !== two.data.values.length || one.data.values.length !== rows.length * columns.length) return null;

@@ -125,7 +125,7 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
       {runner.error ? <Wrong error={runner.error} /> : null}
       {runner.busy && !runner.answer ? <Busy /> : null}
       {runner.answer ? (
-        <Panel title={t("play.answer")}>
+        <Panel title={t("play.answer")} part="answer">
           <Warnings of={runner.answer.warnings} />
           <Result task={task} answer={runner.answer} values={values} writing={runner.busy} />
           {runner.answer.ms !== undefined ? <p class="muted small">{t("play.took", { ms: Math.round(runner.answer.ms) })}</p> : null}
@@ -149,7 +149,7 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
 /** The search that found the answer. */
 function Search({ model, trees }: { model: string; trees: Searched[] }) {
   return (
-    <Panel title={t("play.tree")}>
+    <Panel title={t("play.tree")} part="search">
       {trees.map((tree, i) => {
         const title = t("play.treeOf", { n: tree.width, text: brief(tree.texts[0]?.text ?? "", 80) });
         return (

@@ -40,7 +40,7 @@ export function WithAndWithout({ at, trace, row, onRow, masked }: { at: At; trac
               ))}
             </div>
             <Scroll label={t("scaled.numbers")}><table data-scaled>
-              <thead><tr><th /><th class="n">{t("scaled.with")}</th><th class="n">{t("scaled.without")}</th></tr></thead>
+              <thead><tr><td /><th class="n">{t("scaled.with")}</th><th class="n">{t("scaled.without")}</th></tr></thead>
               <tbody>
                 {row === null ? null : <tr><th scope="row">{t("scaled.largest", { token: rows[row] })}</th>{both.map((x) => <td class="n" key={x.title}>{figure(largest(x.values, row, columns.length))}</td>)}</tr>}
                 <tr><th scope="row">{t("scaled.entropy")}</th>{both.map((x) => <td class="n" key={x.title}>{figure(meanEntropy(x.values, columns.length))}</td>)}</tr>

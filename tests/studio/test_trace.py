@@ -11,6 +11,7 @@ import torch
 from fastapi.testclient import TestClient
 
 import heedful
+from heedful.errors import InputError
 from heedful.inspect.attention import attention, head_scores, rollout
 from heedful.inspect.change import ablate
 from heedful.inspect.effects import head_effects
@@ -19,6 +20,7 @@ from heedful.inspect.inputs import reading
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
 from heedful.models.base import Model
 from heedful.studio.shared_state import Studio
+from heedful.studio.trace_builder import check_token_ids
 from tests.studio.conftest import SEQUENCES, TEXT, events, get, tensor, traced
 
 
@@ -430,3 +432,10 @@ def test_every_look_at_a_pair_knows_its_two_texts(client: TestClient, models: Pa
     assert get(client, f"{base}/explain", topic="attention", part="blocks.1.attn", token=-2)["checked"]["ok"]
     assert get(client, f"{base}/order")["kl"] > 0
     assert get(client, f"{base}/neighbours", count=2)["near"]
+
+
+def test_tokens_of_a_target_are_those_of_its_own_vocabulary() -> None:
+    model = heedful.build("luong", vocab=128, source_vocab=96, dim=8, layers=1, seed=0)
+    assert check_token_ids(model, [100], "target") == [100]
+    with pytest.raises(InputError):
+        check_token_ids(model, [100])

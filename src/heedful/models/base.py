@@ -49,6 +49,11 @@ class Model(nn.Module):
         """Make shared matrices one again, after parameters were replaced."""
 
     @property
+    def kind(self) -> str:
+        """encoder, decoder or encoder-decoder."""
+        raise NotImplementedError
+
+    @property
     def tables(self) -> dict[str, Embedding]:
         """The embeddings by the name of what they read: tokens, or source and target."""
         raise NotImplementedError
@@ -117,6 +122,10 @@ class LM(Model):
         self.embed, self.blocks, self.head, self.causal = embed, blocks, head or NoHead(), causal
         self.hf_config, self.generation = {}, {}
         self.tie()
+
+    @property
+    def kind(self) -> str:
+        return "decoder" if self.causal else "encoder"
 
     @property
     def tables(self) -> dict[str, Embedding]:
@@ -238,6 +247,8 @@ class Seq2Seq(Model):
     `bridge` makes the decoder's first state from what the encoder remembers: recurrent models have one,
     the others look at the memory alone.
     """
+
+    kind = "encoder-decoder"
 
     def __init__(
         self,

@@ -33,12 +33,6 @@ class ServedModel:
     names: dict[int, tuple[str, list[int] | None]] = field(default_factory=dict)  # memo of `spelled`
 
     @property
-    def kind(self) -> str:
-        if isinstance(self.model, Seq2Seq):
-            return "encoder-decoder"
-        return "decoder" if self.model.causal else "encoder"
-
-    @property
     def embeds(self) -> bool:
         return isinstance(self.model, LM) and self.model.tokenizer is not None
 
@@ -57,7 +51,7 @@ class ServedModel:
     @property
     def description(self) -> dict[str, Any]:
         """Its entry in /v1/models."""
-        about = {"kind": self.kind, "endpoints": self.can} | (
+        about = {"kind": self.model.kind, "endpoints": self.can} | (
             {"chat": self.chat} if self.batch is not None else {}
         )
         return {
@@ -67,7 +61,7 @@ class ServedModel:
 
     def check_generates(self) -> None:
         if self.batch is None:
-            raise model_cannot(self.id, f"({self.kind}) writes no text", self.can)
+            raise model_cannot(self.id, f"({self.model.kind}) writes no text", self.can)
 
     def prompt(self, prompt: str | list[int], *, scoring: bool = False) -> list[int]:
         """The ids of a prompt that leaves room for an answer; `scoring` needs none. Never cut."""

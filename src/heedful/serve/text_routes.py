@@ -24,7 +24,7 @@ async def embeddings(server: Server, request: Request) -> Response:
     def read(server: Server, fields: RequestFields) -> tuple[EmbeddingJob, str]:
         served = server.find(fields)
         if not served.embeds:
-            raise model_cannot(served.id, f"({served.kind}) has no vectors of texts", served.can)
+            raise model_cannot(served.id, f"({served.model.kind}) has no vectors of texts", served.can)
         form, wanted = fields.choice("encoding_format", ("float", "base64")), fields.integer("dimensions", 1)
         if wanted not in (None, served.model.config.dim):
             said = f"{served.id} has vectors of {served.model.config.dim} numbers and cannot shorten them"

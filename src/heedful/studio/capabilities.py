@@ -16,22 +16,13 @@ from heedful.inspect.inputs import probe_input
 from heedful.inspect.mixing import AttentionGroup, attention_groups, mixers_of, position_type, stacks_of
 from heedful.inspect.prediction import answer_names, predicts
 from heedful.inspect.states import recurrent_parts
-from heedful.models.base import LM, Model, Seq2Seq
+from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import NoHead
 from heedful.nn.norm import RMSNorm
 from heedful.studio.model_registry import Entry, LoadedModel
 from heedful.tasks.task import Task
 from heedful.word2vec import Word2Vec
-
-
-def model_kind(model: Model | Word2Vec) -> str:
-    """encoder, decoder, encoder-decoder or vectors."""
-    if isinstance(model, Word2Vec):
-        return "vectors"
-    if isinstance(model, Seq2Seq):
-        return "encoder-decoder"
-    return "decoder" if isinstance(model, LM) and model.causal else "encoder"
 
 
 def topics_of(model: Model) -> list[str]:
@@ -96,7 +87,8 @@ def context(model: Model) -> dict[str, int | None]:
 def capabilities(loaded_model: LoadedModel, python: str) -> dict[str, Any]:
     """The capability record of a loaded model."""
     entry, model = loaded_model.entry, loaded_model.model
-    about = {"id": entry.id, "source": entry.source, "kind": model_kind(model), "tasks": tasks_of(model),
+    kind = "vectors" if isinstance(model, Word2Vec) else model.kind
+    about = {"id": entry.id, "source": entry.source, "kind": kind, "tasks": tasks_of(model),
              "run": entry.run, "card": card(entry), "python": python}  # fmt: skip
     if isinstance(model, Word2Vec):
         size = model.input.size + (0 if model.output is None else model.output.size)
@@ -127,7 +119,7 @@ def _sequence(model: Model) -> dict[str, Any]:
         "predicts": predicts(model), "labels": answer_names(model),
         "embeddings": ["input"] + ["output"] * (predicts(model) == "words"),
         "norm": None if norm is None else "rms" if isinstance(norm, RMSNorm) else "layer",
-        "kv_cache": model_kind(model) != "encoder", "mask_token": special.get("mask"),
+        "kv_cache": model.kind != "encoder", "mask_token": special.get("mask"),
         "chat": tokenizer is not None and tokenizer.chat_template is not None,
         "topics": topics_of(model), "stacks": list(layers), "layers": sum(layers.values()),
         "tokenizer": None if tokenizer is None else {
@@ -177,7 +169,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
         return about | {"error": " ".join(str(error).split())}
     params = sum(p.numel() for p in model.parameters())
     return about | {
-        "kind": model_kind(model), "family": model.family.name, "params": params, "head": model.config.head,
+        "kind": model.kind, "family": model.family.name, "params": params, "head": model.config.head,
         "tasks": tasks,
     }  # fmt: skip
 
@@ -191,4 +183,4 @@ def gguf_kinds() -> Iterator[str]:
     for family in FAMILIES.values():
         if family.gguf:
             with outline():
-                yield model_kind(assemble(family, family.tiny))
+                yield assemble(family, family.tiny).kind

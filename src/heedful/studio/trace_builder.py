@@ -168,7 +168,7 @@ class TraceBuilder:
         model, given = self.model, self.asked.get("ids")
         limit = self.limit("source" if isinstance(model, Seq2Seq) else "tokens", heads)
         if given is not None:
-            found, count = tokens.token_name(model, _check_ids(model, given)[:limit]), len(given)
+            found, count = tokens.token_name(model, check_token_ids(model, given)[:limit]), len(given)
         else:
             found, count = self.encode_text(self.asked.get("text") or "", limit)
         if not found:
@@ -209,7 +209,7 @@ class TraceBuilder:
             self.warnings.append(f"{said}: the last {count - limit:,} were cut")
 
     def replace_tokens(
-        self, tokens_found: list[dict[str, Any]], edits: Mapping[str, int | str]
+        self, tokens_found: list[dict[str, Any]], edits: Mapping[str, int | str], side: str = "tokens"
     ) -> list[dict[str, Any]]:
         """The tokens with others in place of some."""
         tokens_found = list(tokens_found)
@@ -218,7 +218,7 @@ class TraceBuilder:
                 raise InputError(
                     f"there is no token {at!r} to replace", hint=f"they are 0 … {len(tokens_found) - 1}"
                 )
-            (id,) = _check_ids(self.model, [token_id(self.model, new)])
+            (id,) = check_token_ids(self.model, [token_id(self.model, new)], side)
             (token,) = tokens.token_name(self.model, [id])
             old = tokens_found[int(at)]
             tokens_found[int(at)] = token | {"start": old["start"], "end": old["end"]}
@@ -238,10 +238,13 @@ class TraceBuilder:
                 found, count = self.encode_text(said, limit - 1)
                 found, count = start + found, count + 1
             else:
-                found, count = tokens.token_name(model, _check_ids(model, said)[:limit]), len(said)
+                found, count = (
+                    tokens.token_name(model, check_token_ids(model, said, "target")[:limit]),
+                    len(said),
+                )
             self.warn(count, limit, "target")
             prompt = len(found)
-        return self.replace_tokens(found, self.asked.get("target_tokens") or {}), prompt
+        return self.replace_tokens(found, self.asked.get("target_tokens") or {}, "target"), prompt
 
     def write(self, ids: Sequence[int], count: int) -> list[int]:
         """Go on from these ids, as the settings say; greedily by default."""
@@ -321,8 +324,9 @@ class TraceBuilder:
         }  # fmt: skip
 
 
-def _check_ids(model: Model, ids: Sequence[int]) -> list[int]:
-    vocab = model.tables["tokens"].vocab
+def check_token_ids(model: Model, ids: Sequence[int], side: str = "tokens") -> list[int]:
+    """Return ids that all are tokens of what a model reads, or of its target; raise InputError otherwise."""
+    vocab = model.tables[side].vocab
     for i in ids:
         if not 0 <= i < vocab:
             raise InputError(f"there is no token {i}", hint=f"the vocabulary is 0 … {vocab - 1}")

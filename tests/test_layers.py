@@ -57,6 +57,10 @@ ALLOWED = {
         "train",
     },
     "view": {"inspect", "models", "loading", "nn", "word2vec", "decode", "runs", "text"},
+    # comparisons train, measure, fit and draw: they stand on all that does one of these
+    "experiments": {
+        *("data", "text", "models", "nn", "loading", "train", "runs", "inspect", "view", "decode", "evaluate"),
+    },
     "studio": {"*"},
     "server": set(),
     "serve": {"decode", "loading", "models", "pooling", "text", "server"},

@@ -1,0 +1,111 @@
+"""Time of one layer against the length of the text and the width of the model, and its exponents.
+
+Self-attention is O(n²·d), a recurrence O(n·d²) (Vaswani et al. 2017, Table 1). What is measured is the part
+in which tokens reach each other, without the MLP beside it, forward and without gradients.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from heedful.experiments.fits import LineFit, fit_power
+from heedful.experiments.systems import System, mixing_part
+from heedful.loading import build
+from heedful.models import find_config
+from heedful.models.base import LM
+from heedful.nn.context import Context, Mask
+
+MIN_REPEATS, MAX_REPEATS = 3, 25
+VOCAB = 16  # no token is read
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, whose processor time tells how long it worked and not how long it waited."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def shortest_seconds(call: Callable[[], object], device: torch.device, seconds: float = 0.3) -> float:
+    """Return the shortest time of a call: what else the machine does only ever adds.
+
+    On a CPU it is the processor time of this thread, so that other processes on the same cores do not
+    count; on a GPU the time between two events around the call.
+    """
+    call()
+    found: list[float] = []
+    began = time.perf_counter()
+    while len(found) < MIN_REPEATS or (len(found) < MAX_REPEATS and time.perf_counter() - began < seconds):
+        if device.type == "cuda":
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            events[0].record()
+            call()
+            events[1].record()
+            torch.cuda.synchronize(device)
+            found.append(events[0].elapsed_time(events[1]) / 1e3)
+        else:
+            start = time.thread_time()
+            call()
+            found.append(time.thread_time() - start)
+    return min(found)
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Seconds of one layer at some lengths and at some widths, and the exponents of both at the far end."""
+
+    lengths: tuple[int, ...]
+    by_length: tuple[float, ...]  # seconds, at width `dim`
+    dims: tuple[int, ...]
+    by_dim: tuple[float, ...]  # seconds, at length `length`
+    dim: int
+    length: int
+    length_exponent: LineFit
+    dim_exponent: LineFit
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {n: v.to_dict() if isinstance(v, LineFit) else v for n, v in vars(self).items()}
+
+
+@torch.no_grad()
+def measure_layer_times(
+    system: System, lengths: Sequence[int], dims: Sequence[int], *, dim: int, length: int,
+    device: torch.device | str = "cpu", fitted: int = 5,
+) -> LayerTimes:  # fmt: skip
+    """Measure one layer at every length and every width; the exponents are of the last `fitted` points."""
+    device = torch.device(device)
+    with one_thread():
+        by_length = [time_layer(system, dim, n, device) for n in lengths]
+        by_dim = [time_layer(system, d, length, device) for d in dims]
+    return LayerTimes(
+        tuple(lengths), tuple(by_length), tuple(dims), tuple(by_dim), dim, length,
+        fit_power(lengths[-fitted:], by_length[-fitted:]), fit_power(dims[-fitted:], by_dim[-fitted:]),
+    )  # fmt: skip
+
+
+def time_layer(system: System, dim: int, length: int, device: torch.device) -> float:
+    """Return the seconds that the mixing part of one layer takes for one text of `length` tokens."""
+    known = find_config(system.family)[1].known()
+    sizes: dict[str, Any] = {**system.options, "layers": 1 + 2 * system.more_layers, "dim": dim}
+    if "heads" in known:
+        sizes["heads"] = 1
+    if "context" in known:
+        sizes["context"] = length
+    model = build(system.family, vocab=VOCAB, seed=0, device=device, **sizes).eval()
+    assert isinstance(model, LM)
+    part = mixing_part(model)
+    positions = torch.arange(length, device=device)[None]
+    context = Context(positions, positions, Mask(causal=True))
+    x = torch.randn(1, length, dim, generator=torch.Generator().manual_seed(0)).to(device)
+    return shortest_seconds(lambda: part(x, context), device)

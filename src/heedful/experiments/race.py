@@ -1,0 +1,234 @@
+"""`heed race`: language models that mix tokens in different ways, of one size, on one text, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from heedful.data.batches import Batches
+from heedful.errors import InputError
+from heedful.experiments.generation_cost import measure_generation
+from heedful.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
+from heedful.experiments.layer_times import measure_layer_times
+from heedful.experiments.measurement_store import MeasurementStore
+from heedful.experiments.race_settings import RaceSettings
+from heedful.experiments.recall_tasks import VOCAB, score_task, task_batches
+from heedful.experiments.sample_text import TEXT_NAME, write_sample_text
+from heedful.experiments.systems import (
+    SizedSystem,
+    System,
+    build_system,
+    find_systems,
+    shared_tokenizer,
+    size_system,
+)
+from heedful.files import expand_paths, name_files, sha256
+from heedful.inspect.lens import loss_by_position
+from heedful.loading import load, save
+from heedful.models.base import LM
+from heedful.runs.folder import read_metrics
+from heedful.runs.prepare import prepare_run
+from heedful.runs.recipes import Evaluation, Recipe, TokenizerOptions
+from heedful.runs.settings import ResolvedSettings
+from heedful.runs.train import run_training
+from heedful.train.checkpoint import of_run
+from heedful.train.config import TrainConfig
+from heedful.train.fit import fit
+
+HELD_OUT = 0.1  # of the text, for validation
+EVALUATION_BATCHES = 8
+POSITION_ROWS = 64  # of the validation text, for the loss by position
+
+
+class Race:
+    """One comparison in a folder: every measurement is taken once and kept."""
+
+    def __init__(
+        self, folder: Path, files: Sequence[str], settings: RaceSettings, device: torch.device,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
+        self.folder, self.settings, self.device, self.report = folder, settings, device, report
+        self.store = MeasurementStore(folder / "measurements")
+        self.text_name = name_files(expand_paths(files)) if files else TEXT_NAME
+        self.files = [str(path) for path in expand_paths(files)] if files else [str(self._sample_text())]
+        self.data = sha256(self.files)
+        self.tokenizer = shared_tokenizer(
+            folder / "tokenizer", settings.tokenizer, self.files, settings.vocab
+        )
+        self.systems = find_systems(settings.systems)
+        sizes = {"vocab": len(self.tokenizer), "layers": settings.layers, "context": settings.length}
+        self.sized = [size_system(system, settings.parameters, **sizes) for system in self.systems]
+
+    def _sample_text(self) -> Path:
+        path = self.folder / "text.txt"
+        return path if path.is_file() else write_sample_text(path)
+
+    def measure(self) -> None:
+        """Take every measurement that is not there yet, the cheapest first."""
+        self.measure_sizes()
+        self.measure_exploding()
+        for step in (
+            self.measure_layer, self.measure_generation, self.measure_training, self.measure_positions,
+            self.measure_gradients,
+        ):  # fmt: skip
+            for sized in self.sized:
+                step(sized)
+        for sized in self.sized:
+            if sized.system.family in self.settings.tasks.systems:
+                self.measure_tasks(sized.system)
+
+    def take(self, name: str, settings: dict[str, Any], measure: Callable[[], Any]) -> Any:
+        """Return a measurement, and say so before it is taken."""
+
+        def measure_now() -> Any:
+            self.report(f"measuring {name}")
+            return measure()
+
+        return self.store.take(name, settings | {"device": self.device.type}, measure_now)
+
+    def measure_sizes(self) -> None:
+        """Keep the number of parameters, the layers and the path length of every system."""
+        length = self.settings.length
+        for one in self.sized:
+            paths = {str(k): one.system.path_length(k, one.layers) for k in (1, length // 2, length - 1)}
+            value = {
+                "label": one.system.label, "mixing": one.system.mixing, "parameters": one.parameters,
+                "model": dict(one.model), "lr": one.system.lr, "paths": paths,
+            }  # fmt: skip
+            self.take(f"size-{one.system.family}", value, partial(dict, value))
+
+    def measure_exploding(self) -> None:
+        """Measure the gradients of RNNs whose recurrent matrix was scaled."""
+        gains = self.settings.gains
+        self.take("gains-rnn", {"gains": gains}, lambda: exploding_rates(gains))
+
+    def measure_layer(self, sized: SizedSystem) -> None:
+        """Measure the time of one layer against length and width."""
+        s, system = self.settings, sized.system
+        options: dict[str, Any] = {
+            "lengths": s.layer_lengths, "dims": s.layer_dims, "dim": s.layer_dim, "length": s.layer_length,
+            "fitted": s.fitted,
+        }  # fmt: skip
+        measure = lambda: measure_layer_times(system, device=self.device, **options).to_dict()
+        self.take(f"layer-{system.family}", options, measure)
+
+    def measure_generation(self, sized: SizedSystem) -> None:
+        """Measure time and memory of one more token behind texts of several lengths."""
+        options: dict[str, Any] = {"contexts": self.settings.contexts, "vocab": len(self.tokenizer)}
+        measure = lambda: measure_generation(sized, device=self.device, **options)
+        self.take(f"generation-{sized.system.family}", options | {"model": dict(sized.model)}, measure)
+
+    def recipe(self, sized: SizedSystem) -> Recipe:
+        """Return the recipe of a system: all settings but the model's and the learning rate are the same."""
+        s = self.settings
+        every = max(1, s.steps // s.evaluations)
+        return Recipe(
+            sized.system.family, "one of the systems of a race",
+            tokenizer=TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), model=dict(sized.model),
+            data={"length": s.length, "batch": s.batch, "holdout": HELD_OUT},
+            train=TrainConfig(
+                steps=s.steps, lr=sized.system.lr, warmup=max(1, s.steps // 10), dtype=s.dtype, seed=s.seed,
+                save_every=every,
+            ),
+            evaluate=Evaluation(every=every, batches=EVALUATION_BATCHES, log=every, sample=0),
+            start=str(self.folder / "start" / sized.system.family), device=str(self.device),
+        )  # fmt: skip
+
+    def resolved(self, sized: SizedSystem) -> ResolvedSettings:
+        """Return the settings of a system's run."""
+        return ResolvedSettings(sized.system.family, self.recipe(sized), tuple(self.files))
+
+    def training_settings(self, sized: SizedSystem) -> dict[str, Any]:
+        """Return what a trained model depends on."""
+        s = self.settings
+        names = ("length", "batch", "steps", "evaluations", "dtype", "seed")
+        return {n: getattr(s, n) for n in names} | {
+            "model": dict(sized.model), "lr": sized.system.lr, "data": self.data,
+            "vocab": len(self.tokenizer),
+        }  # fmt: skip
+
+    def measure_training(self, sized: SizedSystem) -> None:
+        """Train a system and keep its validation loss over tokens and seconds."""
+        family = sized.system.family
+        folder = self.folder / family
+
+        def train() -> dict[str, Any]:
+            first = self.folder / "start" / family
+            if not first.is_dir():
+                model = build_system(sized, vocab=len(self.tokenizer), seed=self.settings.seed)
+                model.tokenizer = self.tokenizer
+                save(model, first)
+            run_training(self.resolved(sized), folder, resume=True, quiet=True)
+            lines = read_metrics(folder)
+            spent = {x["train/global_step"]: x for x in lines if "train/seconds" in x}
+            seen = [x for x in lines if "eval/loss" in x and x["train/global_step"] in spent]
+            of = lambda key: [spent[x["train/global_step"]][key] for x in seen]
+            return {
+                "tokens": of("train/tokens"), "seconds": of("train/seconds"),
+                "loss": [x["eval/loss"] for x in seen],
+            }  # fmt: skip
+
+        self.take(f"training-{family}", self.training_settings(sized), train)
+
+    def trained(self, sized: SizedSystem) -> tuple[LM, Batches]:
+        """Return a trained system and the validation batches."""
+        folder = self.folder / sized.system.family
+        model = cast(LM, load(of_run(folder), device=self.device))
+        valid = prepare_run(self.resolved(sized), torch.device("cpu"), folder).valid
+        if valid is None:
+            raise InputError("the text is too short to hold a part of it out", hint="name a longer one")
+        return model, valid
+
+    def measure_positions(self, sized: SizedSystem) -> None:
+        """Measure the loss of the trained system by the position in its context."""
+
+        def measure() -> dict[str, Any]:
+            model, valid = self.trained(sized)
+            rows = [row[None] for batch in (valid[i] for i in range(8)) for row in batch.tokens]
+            found = loss_by_position(model, [r.to(self.device) for r in rows[:POSITION_ROWS]])
+            return {"loss": [x for x in found.loss if x is not None], "rows": len(rows[:POSITION_ROWS])}
+
+        self.take(f"position-{sized.system.family}", self.training_settings(sized), measure)
+
+    def measure_gradients(self, sized: SizedSystem) -> None:
+        """Measure how far back the loss of the trained system reaches, and of one that is not trained."""
+
+        def measure() -> dict[str, Any]:
+            model, valid = self.trained(sized)
+            batch = valid[0]
+            rows = slice(0, self.settings.gradient_rows)
+            new = build_system(sized, vocab=len(self.tokenizer), seed=self.settings.seed, device=self.device)
+            found: dict[str, Any] = {}
+            for name, one in (("trained", model), ("untrained", new)):
+                assert batch.labels is not None
+                curve = loss_gradient_by_distance(one, batch.tokens[rows], batch.labels[rows].clamp(min=0))
+                found[name] = {"norms": curve.norms, "rate": fit_rate(curve).to_dict()}
+            return found
+
+        options = self.training_settings(sized) | {"rows": self.settings.gradient_rows}
+        self.take(f"gradient-{sized.system.family}", options, measure)
+
+    def measure_tasks(self, system: System) -> None:
+        """Train a small model of the system on every task and seed, and score it by distance."""
+        t = self.settings.tasks
+        sizes = {"vocab": VOCAB, "layers": 2, "context": t.length}
+        sized = size_system(system, t.parameters, **sizes)
+        config = TrainConfig(steps=t.steps, lr=t.lr, warmup=t.steps // 20)
+        for task in t.names:
+            for seed in t.seeds:
+
+                def measure(task: str = task, seed: int = seed) -> dict[str, Any]:
+                    model = build_system(sized, vocab=VOCAB, seed=seed, device=self.device)
+                    batches = task_batches(task, length=t.length, batch=t.batch, seed=seed)
+                    for _ in fit(model, "next_token", batches, config):
+                        pass
+                    scores = score_task(model, task, length=t.length, rows=t.rows)
+                    return scores | {"parameters": sized.parameters}
+
+                options = {n: v for n, v in asdict(t).items() if n not in ("systems", "names", "seeds")}
+                self.take(f"task-{task}-{system.family}-{seed}", options, measure)

@@ -1,0 +1,59 @@
+"""How large a comparison is: what `heed race --quick` measures, and what it measures without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heedful.experiments.systems import SYSTEMS
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """How the tasks that ask for something seen before are learnt and scored."""
+
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    names: tuple[str, ...] = ("copy", "recall", "induction", "needle")
+    seeds: tuple[int, ...] = (0, 1, 2)
+    parameters: int = 20_000
+    length: int = 32
+    batch: int = 64
+    steps: int = 2000
+    lr: float = 5e-3
+    rows: int = 512  # that are scored at each distance
+
+
+@dataclass(frozen=True)
+class RaceSettings:
+    """Everything a comparison of language models depends on except the text and the machine."""
+
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    parameters: int = 3_000_000
+    layers: int = 4
+    tokenizer: str = "bpe"
+    vocab: int = 4096
+    length: int = 256
+    batch: int = 64
+    steps: int = 800
+    evaluations: int = 10
+    dtype: str = "bfloat16"
+    seed: int = 0
+    layer_lengths: tuple[int, ...] = (2048, 4096, 8192, 16384, 24576, 32768, 49152, 65536)
+    layer_dim: int = 64
+    layer_dims: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    layer_length: int = 2048
+    fitted: int = 5  # of the longest lengths, through which the exponent is fitted
+    contexts: tuple[int, ...] = (64, 256, 1024, 4096, 16384)
+    gradient_rows: int = 32
+    gains: tuple[float, ...] = (0.5, 0.9, 1.0, 1.2, 1.5, 2.0)
+    tasks: TaskSettings = TaskSettings()
+
+
+FULL = RaceSettings()
+QUICK = RaceSettings(
+    parameters=50_000, layers=2, tokenizer="char", vocab=128, length=64, batch=16, steps=200, evaluations=8,
+    dtype="float32", layer_lengths=(1024, 2048, 4096, 6144, 8192, 12288, 16384), layer_dim=32,
+    layer_dims=(32, 64, 128, 256), layer_length=256, contexts=(16, 64, 256, 1024), gradient_rows=32,
+    tasks=TaskSettings(
+        systems=("rnn", "lstm", "llama", "gla"), names=("copy", "needle"), seeds=(0, 1), length=24, steps=400
+    ),
+)  # fmt: skip

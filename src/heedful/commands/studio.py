@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -44,6 +45,7 @@ def studio_command(
     try:
         import uvicorn
 
+        from heedful.studio.routes.picture import prepare_first_picture
         from heedful.studio.studio_app import create_studio_app
     except ImportError as error:
         raise MissingPackage(f"the studio needs {error.name}", hint="pip install 'heedful[studio]'") from None
@@ -55,6 +57,7 @@ def studio_command(
     )  # fmt: skip
     server, studio = uvicorn.Server(config), app.state.studio
     studio.stopping = lambda: server.should_exit
+    threading.Thread(target=prepare_first_picture, args=(studio,), daemon=True).start()
     url = f"http://{LOOPBACK}:{sock.getsockname()[1]}/"
     print(url, flush=True)
     print("Ctrl-C ends it.", file=sys.stderr)

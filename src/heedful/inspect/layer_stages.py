@@ -209,7 +209,7 @@ class LayerStages:
 
     def look_stage(self, path: str, part: Part, pattern: HeadPattern, at: dict[str, Any]) -> Stage:
         """Return what one head looks at."""
-        unit = "channel" if isinstance(part, S4 | Mamba) else "head"
+        unit = pattern.unit
         title = "Alignment" if isinstance(part, Decoding) else title_of(part)
         title += f", {unit} {pattern.head}" if pattern.heads > 1 else ""
         note = f"One of {pattern.heads} {unit}s." if pattern.heads > 1 else ""
@@ -260,5 +260,5 @@ class LayerStages:
         scores = None
         if f"{path}.scores" in self.watch:
             scores = self.watch[f"{path}.scores"][0, head].float().cpu()
-        left_out = part.pattern_leaves_out
-        return HeadPattern(name, head, len(whole), kind, whole[head], scores, queries, keys, left_out)
+        left_out, unit = part.pattern_leaves_out, "channel" if isinstance(part, S4 | Mamba) else "head"
+        return HeadPattern(name, head, len(whole), kind, whole[head], scores, queries, keys, left_out, unit)

@@ -107,7 +107,10 @@ def side_stages(model: Model, given: Input, watch: Watch, choice: Choice, side: 
     note = "What was written so far: each word is written by the row before it." if decodes else note
     tokens = Stage("tokens", title, "", own.side, note=note, page="tokens", row_param="" if decodes else "i")
     words = [w for w in ("token", "position", "types", "output") if f"{table}.{w}" in watch]
-    labels = {"token": "token", "position": "position", "types": "segment", "output": "sum"}
+    if torch.equal(watch[f"{table}.token"], watch[f"{table}.output"]):
+        words = ["token"]
+    result = "normed sum" if embed.norm is not None else "sum" if len(words) > 2 else "scaled"
+    labels = {"token": "token", "position": "position", "types": "segment", "output": result}
     vectors = [own.vectors(labels[w], f"{table}.{w}") for w in words]
     added = embed.position is not None
     kind = position_type(model)

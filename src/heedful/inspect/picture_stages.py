@@ -35,8 +35,8 @@ class VectorRows(Result):
 class HeadPattern(Result):
     """What one head of `heads` looks at: (T, S), with the scores before the softmax where there are some.
 
-    Kind "softmax": rows sum to 1. Kind "effective": signed, what a recurrence amounts to without what
-    `leaves_out` names.
+    `unit` is what a head is called: a state space has channels. Kind "softmax": rows sum to 1. Kind
+    "effective": signed, what a recurrence amounts to without what `leaves_out` names.
     """
 
     name: str
@@ -48,6 +48,7 @@ class HeadPattern(Result):
     queries: Side
     keys: Side
     leaves_out: str = ""
+    unit: str = "head"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from heedful.inspect.model_picture import ModelPicture, model_picture
 from heedful.inspect.results import Result
 from heedful.models.base import Model
 from heedful.view.figure import Figure
-from heedful.view.token_labels import cut_label, readable, text_argument, visible_text
+from heedful.view.token_labels import cut_label, readable, short, text_argument, visible_text
 
 Text = Any
 SIDES = ("tokens", "target", "written")
@@ -34,45 +34,37 @@ def model(
     if beside is not None:
         at = picture.row if row is None else row
         pictures.append(model_picture(model, beside, layer=picture.path, head=picture.head, row=at))
-    name, said = (
-        name or model.family.name,
-        cut_label(text if isinstance(text, str) else " ".join(picture.tokens)),
-    )
-    names = readable(model, picture.written if row_side_of(picture) == "written" else row_names(picture))
-    shown = visible_text(names[picture.row]).strip("·")
-    where = f"layer {picture.layer}" + ("" if picture.head is None else f", head {picture.head}")
+    name = name or model.family.name
+    said = cut_label(text if isinstance(text, str) else " ".join(picture.tokens))
+    looks = [stage.pattern for stage in picture.stages if stage.pattern and stage.path == picture.path]
+    side = looks[0].queries if looks else "target" if picture.stack == "decoder" else "tokens"
+    shown = visible_text(readable(model, getattr(picture, side))[picture.row]).strip("·")
+    where = f"layer {picture.layer}" + "".join(f", {look.unit} {look.head}" for look in looks[:1])
     data = {
         "name": name,
-        "labels": [cut_label(t, 40) for t in text_labels(text, beside)] if isinstance(beside, str) else [""],
-        "pictures": [to_data(model, one) for one in pictures],
+        "texts": [t if isinstance(t, str) else "" for t in (text, beside)[: len(pictures)]],
+        "labels": text_labels(text, beside)[: len(pictures)],
+        "pictures": [to_data(model, one) | {"row_side": side} for one in pictures],
     }
-    given = {"layer": picture.path, "head": picture.head, "row": picture.row if row is None else row}
-    options = "".join(f", {k}={v!r}" for k, v in given.items() if v is not None)
-    options += "" if beside is None else f", beside={text_argument(beside)}"
-    call = f"heedful.view.model(model, {text_argument(text)}{options})"
+    given = {"target": target, "layer": picture.path, "head": picture.head, "beside": beside}
+    given |= {"row": picture.row if row is None else row, "name": "" if name == model.family.name else name}
+    texts = ("target", "beside")
+    options = [
+        f"{k}={text_argument(v) if k in texts else repr(v)}" for k, v in given.items() if v not in (None, "")
+    ]
+    call = f"heedful.view.model(model, {', '.join([text_argument(text), *options])})"
     about = {"model": name, "text": said, "layer": picture.layer, "head": picture.head, "row": shown}
     return Figure("model", f"One text in {name}: {where}, the row of “{shown}”", about, data, "", call)
 
 
-def row_side_of(picture: ModelPicture) -> str:
-    """Return whose tokens the rows of the unfolded part are."""
-    looks = [stage.pattern for stage in picture.stages if stage.pattern and stage.path == picture.path]
-    return looks[0].queries if looks else "target" if picture.stack == "decoder" else "tokens"
-
-
-def row_names(picture: ModelPicture) -> tuple[str, ...]:
-    """Return the tokens that the unfolded stack reads."""
-    return picture.target if picture.stack == "decoder" else picture.tokens
-
-
 def text_labels(text: Text, beside: Text) -> list[str]:
     """Return what tells two texts apart: the words in which they differ, or the texts themselves."""
-    words = [re.findall(r"[\w'’-]+", str(t)) for t in (text, beside)]
+    words = [re.findall(r"[\w'’-]+", t) if isinstance(t, str) else [] for t in (text, beside)]
     if len(words[0]) == len(words[1]):
         differ = [i for i, (a, b) in enumerate(zip(*words, strict=True)) if a != b]
         if differ:
             return [" ".join(of[i] for i in differ) for of in words]
-    return [str(text), str(beside)]
+    return [short(t, 40) for t in (text, beside)] if isinstance(beside, str) else ["first", "second"]
 
 
 def to_data(model: Model, picture: ModelPicture) -> dict[str, Any]:
@@ -85,7 +77,7 @@ def to_data(model: Model, picture: ModelPicture) -> dict[str, Any]:
         if answer is not None and answer["kind"] == "words":
             answer["names"] = [readable(model, names) for names in answer["names"]]
             answer["filled_names"] = readable(model, answer["filled_names"])
-    return found | {"row_side": row_side_of(picture)}
+    return found
 
 
 def to_arrays(value: Any) -> Any:

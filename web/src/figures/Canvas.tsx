@@ -118,15 +118,17 @@ export interface FrameProps {
   about?: About;
   note?: string;
   exports?: Exports;
+  lead?: ComponentChildren; // stands beside the heading
   children?: ComponentChildren;
 }
 
 /** A heading, what the figure is of, its exports, and the figure. */
-export function Frame({ title, about, note, exports, children }: FrameProps) {
+export function Frame({ title, about, note, exports, lead, children }: FrameProps) {
   return (
     <section class="fig" aria-label={title}>
       <div class="fig-head">
         <h2 class="fig-title">{title}</h2>
+        {lead}
         {exports && <ExportBar title={title} about={about} exports={exports} />}
       </div>
       {about && <p class="fig-about" dir="auto">{describe(about)}</p>}

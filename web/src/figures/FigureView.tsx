@@ -6,6 +6,7 @@ import { Bars, Prediction, listed } from "./Bars";
 import { Frame } from "./Canvas";
 import { Curves } from "./Curves";
 import { useTheme } from "./hooks";
+import { ModelView } from "./ModelView";
 import { drawBars, drawCurves, drawScatter } from "./plots";
 import { chain, draw, uniform } from "./sampling";
 import { Scatter } from "./Scatter";
@@ -53,6 +54,8 @@ export function FigureView({ figure }: { figure: FigureJson }) {
       return <Space figure={figure} />;
     case "training":
       return <Training figure={figure} />;
+    case "model":
+      return <ModelView figure={figure} />;
     default: // whatever is made of panels needs no code of its own
       if ("panels" in figure.data) return <Panels figure={figure} />;
       return <Frame title={figure.title} about={figure.about} note={say("failed", { why: `kind ${figure.kind}` })} />;

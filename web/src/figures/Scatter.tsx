@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { Stage } from "./Canvas";
 import { useHeld, useTheme, useWidth } from "./hooks";
-import { drawScatter } from "./plots";
+import { drawScatter, type Arrow } from "./plots";
 import { say } from "./say";
 import { shown } from "./text";
 import type { Numbers } from "./types";
@@ -17,16 +17,17 @@ export interface ScatterProps {
   onSelect?: (i: number | null) => void;
   near?: number[];
   groups?: number[];
+  arrows?: Arrow[];
 }
 
 export function Scatter(props: ScatterProps) {
-  const { points, names, title, xTitle, yTitle, near, groups } = props;
+  const { points, names, title, xTitle, yTitle, near, groups, arrows } = props;
   const theme = useTheme();
   const [ref, width] = useWidth();
   const [selected, select] = useHeld<number | null>(props.selected, null, props.onSelect);
   const drawing = useMemo(
-    () => drawScatter({ points, names, xTitle, yTitle, selected, near, groups }, width),
-    [points, names, xTitle, yTitle, selected, near, groups, width],
+    () => drawScatter({ points, names, xTitle, yTitle, selected, near, groups, arrows }, width),
+    [points, names, xTitle, yTitle, selected, near, groups, arrows, width],
   );
   const pick = ({ x, y }: { x: number; y: number }) => {
     let best: number | null = null;

@@ -22,3 +22,5 @@ export { Scatter, type ScatterProps } from "./Scatter";
 export { Strip, Legend, asCurves, drawPanel, panelRows, type StripProps } from "./Strip";
 export { Formula, mathml } from "./formula";
 export { StepsView, expression, written, type StepsViewProps } from "./StepsView";
+export { ModelView, type ModelViewProps } from "./ModelView";
+export type { Stage, ModelData } from "./model";

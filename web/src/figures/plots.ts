@@ -154,7 +154,7 @@ export function drawCurves(spec: CurvesSpec, room = 720): Drawing & { layout: Cu
       spec.curves.forEach((c, k) => {
         const [lx, ly] = [box.x + (k % per) * column, 12 + Math.floor(k / per) * 18];
         pen.strokeStyle = OKABE_ITO[k % 8];
-        pen.setLineDash([...DASHES[k % 8]]);
+        pen.setLineDash([...DASHES[(k + Math.floor(k / 8)) % 8]]); // a ninth curve has the first one's colour, and so another dash
         pen.lineWidth = 2;
         pen.beginPath();
         pen.moveTo(lx, ly);
@@ -247,7 +247,15 @@ export interface ScatterSpec {
   selected?: number | null;
   near?: readonly number[];
   groups?: readonly number[];
+  arrows?: Arrow[];
 }
+/** From one point to another; those of a second kind are dashed. */
+export interface Arrow {
+  from: number;
+  to: number;
+  dashed?: boolean;
+}
+
 export interface ScatterLayout {
   at(i: number): { x: number; y: number };
 }
@@ -288,6 +296,7 @@ function paintScatter(pen: Pen, theme: Theme, spec: ScatterSpec, at: ScatterLayo
   pen.rotate(-Math.PI / 2);
   pen.fillText(`${spec.yTitle ?? ""} →`, 0, 0);
   pen.restore();
+  for (const arrow of spec.arrows ?? []) paintArrow(pen, theme, at(arrow.from), at(arrow.to), arrow.dashed ?? false);
   if (picked !== null) {
     pen.strokeStyle = theme.accent;
     pen.lineWidth = 1;
@@ -328,6 +337,26 @@ function paintScatter(pen: Pen, theme: Theme, spec: ScatterSpec, at: ScatterLayo
 /** Where the name of a point may stand: right of it, left, above, below. */
 function places(x: number, y: number, w: number): { x: number; y: number }[] {
   return [{ x: x + 6, y }, { x: x - w - 3, y }, { x: x - w / 2, y: y - 11 }, { x: x - w / 2, y: y + 12 }];
+}
+
+function paintArrow(pen: Pen, theme: Theme, from: { x: number; y: number }, to: { x: number; y: number }, dashed: boolean): void {
+  const length = Math.hypot(to.x - from.x, to.y - from.y);
+  if (length < 14) return;
+  const [ux, uy] = [(to.x - from.x) / length, (to.y - from.y) / length];
+  const [x0, y0, x1, y1] = [from.x + 6 * ux, from.y + 6 * uy, to.x - 7 * ux, to.y - 7 * uy]; // the points stay free
+  pen.strokeStyle = dashed ? theme.soft : theme.accent;
+  pen.lineWidth = dashed ? 1.2 : 2;
+  pen.setLineDash(dashed ? [5, 4] : []);
+  pen.beginPath();
+  pen.moveTo(x0, y0);
+  pen.lineTo(x1, y1);
+  pen.stroke();
+  pen.setLineDash([]);
+  pen.beginPath();
+  pen.moveTo(x1 - 9 * ux + 4 * uy, y1 - 9 * uy - 4 * ux);
+  pen.lineTo(x1, y1);
+  pen.lineTo(x1 - 9 * ux - 4 * uy, y1 - 9 * uy + 4 * ux);
+  pen.stroke();
 }
 
 export interface BarRow {

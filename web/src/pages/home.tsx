@@ -1,28 +1,35 @@
-// Home: which models there are, what is in the one chosen, runs and sentences to start with.
+// Home: one text on its way through a model; then the doors, which models there are, what is in the one chosen, runs.
 import { useModels, type Caps, type ModelRow } from "../api";
 import { Doors } from "../doors";
 import { get } from "../http";
+import { FirstPicture } from "../picture";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Await, count, CopyPython, Facts, Go, Panel, Title, Warnings } from "../ui";
+import { Await, Busy, count, CopyPython, Facts, Go, Panel, Warnings } from "../ui";
+import { str } from "../url";
 import type { Run } from "./train";
 
 export function HomePage({ caps }: { caps: Caps | undefined }) {
   const models = useModels();
   const runs = useResource<{ runs: Run[] }>("runs", () => get("/api/runs"));
+  const id = str("m") || models.data?.default;
+  const reads = models.data?.models.some((m) => m.id === id && m.kind !== "vectors" && m.error === null);
   return (
     <>
-      <Title name="home">
-        <div class="row">
-          <Go to="tour" class="button primary">{t("home.startTour")}</Go>
-          <Go to="play" class="button">{t("home.startPlay")}</Go>
-        </div>
-      </Title>
+      <div class="title first">
+        <h1>{t("home.title")}</h1>
+        <p class="lede">{t("ledes.home")}</p>
+      </div>
+      {id && reads ? <FirstPicture model={id} /> : models.loading ? <Busy>{t("picture.waitFirst")}</Busy> : null}
+      <div class="row">
+        <Go to="tour" class="button primary">{t("home.startTour")}</Go>
+        <Go to="play" class="button">{t("home.startPlay")}</Go>
+      </div>
       <Doors />
       <section class="stack">
         <h2>{t("home.models")}</h2>
         <Await of={models}>{({ models }) => (
-          models.length ? <div class="cards">{models.map((m) => <Card key={m.id} model={m} on={m.id === caps?.id} />)}</div> : <p>{t("home.noModels")}</p>
+          models.length ? <div class="cards models">{models.map((m) => <Card key={m.id} model={m} on={m.id === id} />)}</div> : <p>{t("home.noModels")}</p>
         )}</Await>
         <p class="foot">{t("home.addYours")} <code>heed studio PATH</code></p>
       </section>

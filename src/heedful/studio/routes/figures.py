@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -13,11 +13,11 @@ from heedful import view
 from heedful.errors import InputError, nearest
 from heedful.server.json_response import Json
 from heedful.studio import snippets
+from heedful.studio.figure_response import FigureFormat, figure_response
 from heedful.studio.model_registry import Entry
 from heedful.studio.shared_state import Here, Seen
 
 router = APIRouter()
-MEDIA_TYPES = {"html": "text/html", "svg": "image/svg+xml", "csv": "text/csv"}
 
 
 def known_figures(entry: Entry) -> dict[str, Callable[..., view.Figure]]:
@@ -36,7 +36,7 @@ def list_figures(id: str, studio: Here) -> Response:
 
 
 @router.get("/api/trace/{id}/figures/{name}")
-def draw_figure(look: Seen, name: str, format: Literal["json", "html", "svg", "csv"] = "json") -> Response:
+def draw_figure(look: Seen, name: str, format: FigureFormat = "json") -> Response:
     """A figure as JSON, which the page draws whatever it is; or as a file that Python writes."""
     trace, known = look.trace, known_figures(look.trace.entry)
     if name not in known:
@@ -48,12 +48,5 @@ def draw_figure(look: Seen, name: str, format: Literal["json", "html", "svg", "c
     if trace.given.target is not None and "target" in takes:
         given.append(trace.given.target)
     figure = look.run(lambda held: function(held.model, *given))
-    if format != "json":
-        write: dict[str, Callable[[], str]] = {
-            "html": figure.to_html, "svg": figure.to_svg, "csv": figure.to_csv,
-        }  # fmt: skip
-        headers = {"Content-Disposition": f'attachment; filename="{name}.{format}"'}
-        return Response(write[format](), media_type=MEDIA_TYPES[format], headers=headers)
-    return Json(
-        figure.to_dict() | {"python": snippets.of_call(trace, function, f".save({name + '.html'!r})")}
-    )
+    python = snippets.of_call(trace, function, f".save({name + '.html'!r})")
+    return figure_response(figure, name, format, python)

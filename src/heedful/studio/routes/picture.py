@@ -1,0 +1,78 @@
+"""The picture of one text in a model, which the first screen shows: as a figure's JSON, or as a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from heedful import view
+from heedful.errors import HeedfulError
+from heedful.inspect.prediction import is_causal
+from heedful.models.base import Model, Seq2Seq
+from heedful.studio import snippets
+from heedful.studio.figure_response import FigureFormat, figure_response
+from heedful.studio.model_registry import LoadedModel
+from heedful.studio.routes.models import DEFAULTS
+from heedful.studio.shared_state import Here, Studio
+
+router = APIRouter()
+TIRED = "The animal didn't cross the street because it was too tired."
+WIDE = TIRED.replace("tired", "wide")
+# Found by a search over all heads: in no other does the look of "it" move as far from "animal" to "street".
+FIRST_HEADS = {"masked": {"layer": "blocks.3.attn", "head": 1, "row": "it"}}
+
+
+@router.get("/api/picture")
+def draw_picture(
+    studio: Here, model: str = "", text: str = "", beside: str = "", target: str = "", layer: str = "",
+    head: int | None = None, row: str = "", format: FigureFormat = "json",
+) -> Response:  # fmt: skip
+    """The figure of `heedful.view.model`. Without a text it is the first picture of a model. `row` is a
+    position or a token, `layer` a number or a path; what is left out is found by the rule of the figure.
+    """
+    loaded_model = studio.registry.get(model or DEFAULTS[0])
+    if text:
+        number = lambda given: int(given) if given.isdigit() else given or None
+        request: dict[str, Any] = {
+            "text": text, "target": target or None, "beside": beside or None, "layer": number(layer),
+            "head": head, "row": number(row),
+        }  # fmt: skip
+        options = {name: value for name, value in request.items() if value is not None}
+        drawn = loaded_model.run(lambda: view.model(loaded_model.sequence, **options, name=loaded_model.id))
+    else:
+        options, drawn = first_picture(loaded_model)
+    said = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    call = f"figure = heedful.view.model(model, {said}, name={loaded_model.id!r})\nfigure.save('model.html')"
+    python = snippets.script(loaded_model.entry, call, "import heedful.view")
+    return figure_response(drawn, "model", format, python)
+
+
+def first_picture(loaded_model: LoadedModel) -> tuple[dict[str, Any], view.Figure]:
+    """Return the first picture of a model, drawn once, and what it was asked for with."""
+    model = loaded_model.sequence
+    options = first_request(loaded_model.id, model)
+    drawn = loaded_model.once("picture", lambda: view.model(model, **options, name=loaded_model.id))
+    return options, drawn
+
+
+def first_request(id: str, model: Model) -> dict[str, Any]:
+    """Return what is shown of a model before anything is asked for: a text that suits what it does."""
+    if isinstance(model, Seq2Seq):
+        return {"text": "The old man reads a book in the garden."}
+    if is_causal(model):
+        return {"text": "The cat sat on the"}
+    return {"text": TIRED, "beside": WIDE} | FIRST_HEADS.get(id, {})
+
+
+def prepare_first_picture(studio: Studio) -> None:
+    """Load the model that a page begins with and draw its picture, before the page asks for both.
+
+    A model that cannot be loaded is an error of the request that asks for it.
+    """
+    given = [id for id, entry in studio.registry.entries().items() if entry.source == "given"]
+    try:
+        first_picture(studio.registry.get(next(iter(given), DEFAULTS[0])))
+    except HeedfulError:
+        return

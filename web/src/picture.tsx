@@ -1,0 +1,71 @@
+// The picture of one text in a model: what is asked of the server, the form to ask with, and links to the pages of its stages.
+import { useState } from "preact/hooks";
+import { useModels } from "./api";
+import { ModelView, unpackAll, type FigureJson, type ModelData, type Stage } from "./figures";
+import { call, get, queried } from "./http";
+import { useResource } from "./resource";
+import { t } from "./strings";
+import { Await, Select, TextField, useDraft } from "./ui";
+import { go, link, set, str, target, type Patch } from "./url";
+
+type Drawn = FigureJson & { path: string; data: Record<string, unknown> & ModelData };
+
+/** What the address asks for: without a text, the first picture of the model. */
+function request(model: string): Record<string, string | undefined> {
+  const text = str("x");
+  const of = text ? { text, beside: str("x2"), layer: str("at"), head: str("h"), row: str("q") } : {};
+  return { model, ...of };
+}
+
+/** The first screen: the picture and the form; `model` is the one that the page is about. */
+export function FirstPicture({ model }: { model: string }) {
+  const [text, setText] = useState(0);
+  const path = `/api/picture${queried(request(model))}`;
+  const drawn = useResource<Drawn>(`picture ${path}`, async (signal) => {
+    const figure = await get<FigureJson>(path, {}, signal);
+    return { ...figure, path, data: await unpackAll(figure.data) } as Drawn;
+  });
+  return (
+    <section class="panel picture" aria-label={t("picture.label")}>
+      <Await of={drawn} wait={t("picture.wait", { model })}>{(figure) => {
+        const [first, second] = figure.data.texts;
+        return (
+          <>
+            <ModelView key={figure.path} figure={figure} text={second ? text : 0} onText={setText} exports={{ html: async () => (await call(`${figure.path}&format=html`)).text() }}
+              onHead={(at, h, q) => set({ x: first, x2: second, at, h, q }, "replace")} linkTo={(stage, row, of) => follow(model, figure.data.texts[of] ?? first, stage, row)} />
+            <AskPicture model={model} text={first} />
+          </>
+        );
+      }}</Await>
+    </section>
+  );
+}
+
+/** The page of a stage, set to the model, the text, the layer, the head and the row. */
+function follow(model: string, text: string, stage: Stage, row: number) {
+  if (!stage.page) return null;
+  const patch: Patch = { m: model, x: text, y: null, ...stage.params, ...(stage.row_param ? { [stage.row_param]: row } : {}) };
+  return {
+    href: link(stage.page, patch),
+    onClick: (e: MouseEvent) => {
+      if (e.metaKey || e.ctrlKey || e.shiftKey || e.button !== 0) return;
+      e.preventDefault();
+      go(target(stage.page, patch));
+    },
+  };
+}
+
+/** One's own sentence, and the model that reads it. */
+function AskPicture({ model, text }: { model: string; text: string }) {
+  const models = useModels();
+  const [draft, setDraft] = useDraft(text);
+  const send = () => draft.trim() && set({ x: draft, x2: null, at: null, h: null, q: null });
+  const usable = (models.data?.models ?? []).filter((m) => m.error === null && m.kind !== "vectors");
+  return (
+    <form class="row ask-picture" onSubmit={(e) => { e.preventDefault(); send(); }}>
+      <TextField label={t("picture.own")} value={draft} onInput={setDraft} rows={1} required send={send} first />
+      <Select label={t("shell.model")} value={model} onChange={(m) => set({ m, at: null, h: null, q: null, x: str("x") || null, x2: null })} choices={usable.map((m) => ({ value: m.id, label: m.id }))} />
+      <button type="submit" class="primary">{t("picture.show")}</button>
+    </form>
+  );
+}

@@ -456,3 +456,18 @@ def test_positions_are_as_many_as_the_model_has_and_as_can_be_drawn() -> None:
         view.positions(model, length=10**6)
     with pytest.raises(InputError, match="no run was named"):
         view.training([])
+
+
+def test_a_line_with_a_gap_is_drawn_in_two_pieces_and_a_ninth_line_has_its_own_dash() -> None:
+    from heedful.view import color_scale
+    from heedful.view.canvas import Stroke
+    from heedful.view.charts import line_chart
+
+    x, flat = [0.0, 1.0, 2.0, 3.0, 4.0], [1.0] * 5
+    curves = [("a", x, [1.0, 2.0, float("nan"), 3.0, 4.0]), *((str(k), x, flat) for k in range(8))]
+    shapes, _, _ = line_chart(curves, "x", "y")
+    strokes = [s for s in shapes if isinstance(s, Stroke) and s.width == 1.8]
+    assert [len(s.points) for s in strokes[:2]] == [2, 2]
+    assert len(strokes) == 10
+    assert strokes[-1].colour == strokes[0].colour == color_scale.OKABE_ITO[0]
+    assert strokes[-1].dash != strokes[0].dash

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -225,12 +226,16 @@ def ticks(low: float, high: float, count: int = 5, minimum: float = 0.0) -> list
 def line_chart(
     curves: Sequence[tuple[str, Sequence[float], Sequence[float]]], x_title: str, y_title: str
 ) -> Drawing:
-    """Draw lines over x, told apart by colour and dash; `curves` are names with their x and y."""
+    """Draw lines over x, told apart by colour and dash; `curves` are names with their x and y.
+
+    A value that is not finite leaves a gap.
+    """
     across, up = 560.0, 280.0
     per = 4
     top = 14.0 + 18 * math.ceil(len(curves) / per)
     xs = np.concatenate([np.asarray(x, float) for _, x, _ in curves])
     ys = np.concatenate([np.asarray(y, float) for _, _, y in curves])
+    xs, ys = (xs[np.isfinite(ys)], ys[np.isfinite(ys)]) if np.isfinite(ys).any() else (xs, np.zeros(1))
     (x0, x1), (y0, y1) = (xs.min(), xs.max()), (ys.min(), ys.max())
     whole = float(bool((xs == np.round(xs)).all()))  # no half steps
     pad = (y1 - y0) * 0.05 or abs(y1) * 0.05 or 0.5
@@ -246,13 +251,17 @@ def line_chart(
     shapes += [TextLabel(70 + across / 2, top + up + 30, x_title, 11.5, "middle")]
     shapes += [TextLabel(14, top + up / 2, y_title, 11.5, "middle", angle=-90)]
     for k, (name, x, y) in enumerate(curves):
-        hue, dash = color_scale.OKABE_ITO[k % 8], color_scale.DASHES[k % 8]
+        # a ninth line has the first one's colour, and so another dash
+        hue, dash = color_scale.OKABE_ITO[k % 8], color_scale.DASHES[(k + k // 8) % 8]
         lx, ly = 70 + (k % per) * across / per, 8 + 18 * (k // per)
         shapes += [
             Stroke([(lx, ly), (lx + 24, ly)], hue, 2, dash),
             TextLabel(lx + 30, ly, short(name, 18), 11.5),
         ]
-        points = [at(float(a), float(b)) for a, b in zip(x, y, strict=True)]
-        shapes.append(Stroke(points if len(points) > 1 else points * 2, hue, 1.8, dash))
-        shapes += [Point(a, b, 2.6, hue) for a, b in points] if len(points) <= 24 else []
+        pairs = zip(map(float, x), map(float, y), strict=True)
+        for finite, group in itertools.groupby(pairs, key=lambda pair: math.isfinite(pair[1])):
+            points = [at(*pair) for pair in group] if finite else []
+            if points:
+                shapes.append(Stroke(points if len(points) > 1 else points * 2, hue, 1.8, dash))
+            shapes += [Point(a, b, 2.6, hue) for a, b in points] if len(x) <= 24 else []
     return shapes, 70 + across + 24, top + up + 44

@@ -1,7 +1,8 @@
-"""Every question is answered within three clicks from Home: a door opens its page set, and says what to see."""
+"""Every question is answered within three clicks from Home: a door opens its page set and speaks of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ def in_view(page: Any, selector: str) -> bool:
     """Whether the top of an element stands below the card and within the window."""
     script = """selector => {
       const top = document.querySelector(selector).getBoundingClientRect().top;
-      const card = document.querySelector('[data-guide]').getBoundingClientRect();
-      const above = getComputedStyle(document.querySelector('[data-guide]')).position === 'sticky' ? card.bottom : 0;
+      const card = document.querySelector('[data-guide]');
+      const above = getComputedStyle(card).position === 'sticky' ? card.getBoundingClientRect().bottom : 0;
       return top >= above - 1 && top < innerHeight * 0.9;
     }"""
     return bool(page.evaluate(script, selector))
@@ -131,6 +132,18 @@ def test_the_positional_encoding_is_drawn_and_order_matters(visitor: Visitor) ->
 def test_the_network_reads_hello_letter_by_letter(visitor: Visitor) -> None:
     page = opened(visitor, "hello")
     assert all(page.locator(f"main :text('“{letter}”')").count() for letter in "hel")
+    assert not visitor.faults
+
+
+def test_the_analogy_is_a_picture_with_arrows(visitor: Visitor, tmp_path: Path) -> None:
+    page = opened(visitor, "analogy")
+    figure = page.locator(".fig", has_text="man → woman and king → queen")
+    with page.expect_download() as waiting:
+        figure.get_by_role("button", name="Save as SVG").click()
+    waiting.value.save_as(tmp_path / "x.svg")
+    picture = (tmp_path / "x.svg").read_text(encoding="utf-8")
+    assert all(f">{word}<" in picture for word in ("man", "woman", "king", "queen", "king−man+woman"))
+    assert page.locator("[data-near] th").first.inner_text() == "queen"
     assert not visitor.faults
 
 

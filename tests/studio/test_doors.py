@@ -18,6 +18,7 @@ from heedful.studio.doors import (
     Falls,
     Looks,
     Moves,
+    Parallel,
     Predicts,
     Sharpens,
     Works,
@@ -125,6 +126,13 @@ def kept(promise: Any, client: TestClient, door: Door) -> None:
         found = trace_of(client, door)
         first = get(client, f"/api/trace/{found['id']}/lens", count=1)["top"][0]
         assert [guesses[0]["id"] for guesses in first] == [t["id"] for t in found["tokens"]]
+    elif isinstance(promise, Parallel):
+        words = {k: here[k] for k in "abc"}
+        plane = get(client, f"/api/models/{door.model}/space/analogy", **words)["plane"]
+        a, b, c, d, _ = map(np.array, plane["points"])
+        cosine = (c - a) @ (d - b) / np.linalg.norm(c - a) / np.linalg.norm(d - b)
+        assert cosine >= promise.in_picture
+        assert plane["cosine"][0] >= promise.in_space
     elif isinstance(promise, Answers):
         assert answer(client, door).startswith(promise.text)
 
@@ -159,6 +167,23 @@ def test_the_model_keeps_what_the_caption_promises(bundled: TestClient, id: str)
         pytest.skip(f"one of {', '.join(door.models)} is not here")
     for promise in door.promises:
         kept(promise, bundled, door)
+
+
+def test_the_plane_of_an_analogy_keeps_what_it_says_of_the_space() -> None:
+    from heedful.inspect.word_vectors import analogy_plane
+    from heedful.word2vec import Word2Vec
+
+    rows = np.array([[1, 0, 0, 1], [0, 1, 0, 1], [1, 0, 1, 1], [0, 1, 1, 1]], dtype=np.float32)
+    plane = analogy_plane(Word2Vec(list("abcd"), rows / np.linalg.norm(rows, axis=1, keepdims=True)), *"abcd")
+    a, b, c, d, end = map(np.array, plane.points)
+    unit = [row / np.linalg.norm(row) for row in rows.astype(float)]
+    assert plane.share == pytest.approx(1)
+    assert np.linalg.norm(c - a) == pytest.approx(np.linalg.norm(unit[2] - unit[0]))
+    assert end == pytest.approx(b - a + c)
+    first, second = unit[2] - unit[0], unit[3] - unit[1]
+    want = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    assert plane.cosine[0] == pytest.approx(want, abs=1e-6)
+    assert np.linalg.norm(d - b) == pytest.approx(np.linalg.norm(unit[3] - unit[1]))
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "rotary"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from heedful.errors import InputError
 from heedful.inspect.inputs import reading, word_head
 from heedful.inspect.mixing import stacks_of
 from heedful.inspect.prediction import special_ids
+from heedful.inspect.results import Result
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.word2vec import Word2Vec
@@ -46,6 +48,35 @@ def nearest_by_distance(table: Word2Vec, word: str, count: int = 10) -> list[tup
     far = np.linalg.norm(np.asarray(table.input, dtype=np.float64) - table.input[row], axis=1)
     far[row] = np.inf
     return [(table.words[i], float(far[i])) for i in np.argsort(far, kind="stable")[:count]]
+
+
+@dataclass(frozen=True)
+class AnalogyPlane(Result):
+    """a is to b as c is to d, on the plane of two mean differences: of a → c and b → d, and of a → b and c → d.
+
+    `points` are the places of a, b, c, d and of b − a + c, `share` how much of the variance of the four words
+    the plane has, and `cosine` compares, in all dimensions, a → c with b → d and a → b with c → d.
+    """
+
+    words: tuple[str, str, str, str]
+    points: list[list[float]]
+    share: float
+    cosine: tuple[float, float]
+
+
+def analogy_plane(table: Word2Vec, a: str, b: str, c: str, d: str) -> AnalogyPlane:
+    """Return a plane that is made for the four words of an analogy, with their unit vectors on it."""
+    va, vb, vc, vd = (np.asarray(table.unit(word), dtype=np.float64) for word in (a, b, c, d))
+    across, along = vc - va + vd - vb, vb - va + vd - vc
+    unit = lambda v: v / max(float(np.linalg.norm(v)), 1e-12)
+    first = unit(along)
+    axes = np.stack([first, unit(across - (across @ first) * first)])
+    centre = (va + vb + vc + vd) / 4
+    every = np.stack([va, vb, vc, vd, vb - va + vc]) - centre
+    points = every @ axes.T
+    share = float((points[:4] ** 2).sum() / max(float((every[:4] ** 2).sum()), 1e-12))
+    cosine = (float(unit(vc - va) @ unit(vd - vb)), float(unit(vb - va) @ unit(vd - vc)))
+    return AnalogyPlane((a, b, c, d), points.tolist(), share, cosine)
 
 
 @torch.no_grad()

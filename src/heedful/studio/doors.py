@@ -76,7 +76,15 @@ class Echoes:
     """The lens at the embedding predicts the token itself at every position."""
 
 
-Promise = Echoes | Looks | Predicts | Falls | Sharpens | Answers | Works | Moves
+@dataclass(frozen=True)
+class Parallel:
+    """The arrows of an analogy have at least this cosine in the picture, and that one in all dimensions."""
+
+    in_picture: float
+    in_space: float
+
+
+Promise = Echoes | Looks | Predicts | Falls | Sharpens | Answers | Works | Moves | Parallel
 
 
 @functools.cache
@@ -187,17 +195,19 @@ QUESTIONS: tuple[Door, ...] = (
         "hello", "How does an RNN read “hello”?",
         "A recurrent network with three cells reads h, e, l, l and says after each letter which one "
         "follows: every product and every sum of it.",
-        "The new state hₜ is made of the letter and of the state before it, hₜ₋₁. That is how the second l leads to “o” "
-        "and the first to “l”, although the letter is the same.",
+        "The new state hₜ is made of the letter and of the state before it, hₜ₋₁. That is how the second l "
+        "leads to “o” and the first to “l”, although the letter is the same.",
         "prose", "steps", {"ex": "hello"}, "", (Works("hello"),),
     ),
     Door(
         "analogy", "king − man + woman",
-        "Word vectors of 64 dimensions, drawn on the plane that shows these four words best.",
-        "The arrow from “man” to “woman” and the one from “king” to “queen” are nearly parallel: the "
-        "difference is the same. The list beside it is found in all dimensions, not in the picture.",
+        "Word vectors of 64 dimensions, on the plane of the mean difference between man and woman, king and "
+        "queen, and of the one between man and king, woman and queen.",
+        "On this plane the arrow from “man” to “woman” is parallel to the one from “king” to “queen”. Of all "
+        "words but these three, “queen” is the nearest to king − man + woman: the list beside the picture is "
+        "found in all dimensions.",
         "words", "space", {"tab": "analogy", "a": "man", "b": "king", "c": "woman"}, "",
-        (Answers("queen"),),
+        (Answers("queen"), Parallel(0.98, 0.5)),
     ),
     Door(
         "sampling", "What do temperature and top-k do?",

@@ -18,6 +18,7 @@ export interface ScatterProps {
   near?: number[];
   groups?: number[];
   arrows?: Arrow[];
+  bare?: boolean; // no choice of a point
 }
 
 export function Scatter(props: ScatterProps) {
@@ -48,7 +49,7 @@ export function Scatter(props: ScatterProps) {
   };
   return (
     <div ref={ref} class="fig-scatter">
-      <div class="fig-row">
+      {props.bare ? null : <div class="fig-row">
         <label class="fig-field">
           {say("word")}
           <select value={selected ?? ""} onChange={(e) => select(e.currentTarget.value === "" ? null : Number(e.currentTarget.value))}>
@@ -57,7 +58,7 @@ export function Scatter(props: ScatterProps) {
           </select>
         </label>
         <span class="fig-read" role="status">{selected === null ? say("pick") : shown(names[selected].slice(0, 80))}</span>
-      </div>
+      </div>}
       <Stage label={title} drawing={drawing} theme={theme} onKey={keyed} onClick={pick} />
     </div>
   );

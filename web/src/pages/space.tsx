@@ -1,5 +1,5 @@
 // Embeddings: a map for the eye; neighbours and analogies always in the full space.
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { knows, modelPath, useVocabulary, type Caps } from "../api";
 import { drawScatter, Scatter } from "../figures";
 import { Figure, points as pointed } from "../figure";
@@ -129,7 +129,8 @@ function NearTable({ rows }: { rows: Near[] }) {
   );
 }
 
-type Analogies = { formula: string; near: Near[]; excluded: string[]; with_inputs: Near[]; python: string };
+type Plane = { words: string[]; points: number[][]; share: number; cosine: number[] };
+type Analogies = { formula: string; plane: Plane | null; near: Near[]; excluded: string[]; with_inputs: Near[]; python: string };
 
 function Analogy({ caps }: { caps: Caps }) {
   const given = { a: str("a", "man"), b: str("b", "king"), c: str("c", "woman") };
@@ -158,15 +159,33 @@ function Analogy({ caps }: { caps: Caps }) {
       </form>
       <Await of={found}>{(r) => (
         <Panel title={t("space.analogyTitle", given)}>
-          <p class="mono">{r.formula}</p>
-          <div class="cols half">
-            <div class="stack tight"><h3>{t("space.best")}</h3><p class="muted small">{t("space.excluded", { words: r.excluded.join(", ") })}</p><NearTable rows={r.near} /></div>
+          <div class="cols wide">
+            {r.plane ? <Arrows plane={r.plane} caps={caps} python={r.python} /> : null}
+            <div class="stack tight"><h3>{t("space.best")}</h3><p class="muted small">{t("space.excluded", { words: r.excluded.join(", ") })}</p><NearTable rows={r.near} /><p class="mono small">{r.formula}</p></div>
             <div class="stack tight"><h3>{t("space.withInputs")}</h3><p class="muted small">{t("space.withInputsNote")}</p><NearTable rows={r.with_inputs} /></div>
           </div>
           <CopyPython python={r.python} />
         </Panel>
       )}</Await>
     </>
+  );
+}
+
+const ARROWS = [{ from: 0, to: 2 }, { from: 1, to: 3 }, { from: 0, to: 1, dashed: true }, { from: 2, to: 3, dashed: true }];
+
+/** An analogy as a parallelogram, on a plane made for its words. */
+function Arrows({ plane, caps, python }: { plane: Plane; caps: Caps; python: string }) {
+  const [a, b, c, d] = plane.words.map((w) => w.replace(/^[Ġ▁]/, ""));
+  const names = [a, b, c, d, t("space.sum", { a, b, c })];
+  const points = useMemo(() => Float32Array.from(plane.points.flat()), [plane]);
+  const title = t("space.arrows", { a, b, c, d });
+  const note = t("space.arrowsNote", { a, b, c, d, across: plane.cosine[0].toFixed(2), along: plane.cosine[1].toFixed(2), share: Math.round(plane.share * 100) });
+  const axes = [t("space.axisAlong", { a, b, c, d }), t("space.axisAcross", { a, b, c, d })];
+  const spec = { points, names, title, xTitle: axes[0], yTitle: axes[1], arrows: ARROWS };
+  return (
+    <Figure title={title} note={note} name="analogy" model={caps.id} python={python} drawing={() => drawScatter(spec)} html={pointed(names, points, axes)} csv={() => [["word", "x", "y"], ...names.map((n, i) => [n, plane.points[i][0], plane.points[i][1]])]}>
+      <Scatter {...spec} bare />
+    </Figure>
   );
 }
 

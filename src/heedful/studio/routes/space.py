@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.errors import InputError
-from heedful.inspect.word_vectors import contextual_vectors, nearest_by_distance
+from heedful.inspect.word_vectors import analogy_plane, contextual_vectors, nearest_by_distance
 from heedful.server.json_response import Json
 from heedful.studio import snippets, vector_space
 from heedful.studio.model_registry import LoadedModel
@@ -93,8 +93,10 @@ def analogy(
     allowed = held.run(lambda: rows.neighbours(mixed, 5))
     formula = "b − a + c" if method == "add" else "cos(x, b) cos(x, c) / (cos(x, a) + ε)"
     call = f"print(vectors.analogy({three[0]!r}, {three[1]!r}, {three[2]!r}, {count}, {method!r}))"
+    plane = analogy_plane(rows, three[0], three[1], three[2], found[0][0]) if found else None
     return Json({
-        "formula": formula, "words": three, "near": vector_space.rank_tokens(held, found),
+        "formula": formula, "words": three, "plane": None if plane is None else plane.to_dict(),
+        "near": vector_space.rank_tokens(held, found),
         "excluded": list(found.excluded),
         "with_inputs": vector_space.rank_tokens(held, allowed),
         "method": method, "python": _python(held, table, call),

@@ -8,6 +8,7 @@ Only results go to stdout. An error is one line and its hints on stderr, and an 
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import json
 import os
@@ -91,6 +92,13 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name in COMMANDS else command, rest
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # on a terminal the cursor stands behind ^C, or behind a text
+            print("\ninterrupted" if sys.stderr.isatty() else "interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
 
 def load_command(name: str) -> Any:
     """Import the command of a row of the table."""
@@ -126,6 +134,7 @@ for _name, _row in COMMANDS.items():  # help lists these; LazyGroup puts the rea
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `heed`."""
+    gc.set_threshold(100_000, 50, 50)  # torch's import makes a million objects that stay: seldom look through
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words  # a program reads stdout: an error is printed there too
     try:

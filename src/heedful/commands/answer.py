@@ -19,6 +19,7 @@ from heedful.commands.text_arguments import (
     text_or_file,
 )
 from heedful.errors import InputError
+from heedful.progress import show_progress
 
 CONTEXT_CHARACTERS = 60  # shown on either side of an answer
 
@@ -56,7 +57,7 @@ def answer_command(
         raise InputError(sources, hint="give one of them; a question of several words stands in quotes")
     if folder is not None:
         question = text_or_file(arguments[0])
-        with print_warnings():
+        with print_warnings(), show_progress("looking for the answer"):
             name, shown = answer_from_folder(question, folder, model, top_k, device)
         return print_answers(name, {question: shown}, json)
     if file is not None or context is not None:
@@ -66,7 +67,7 @@ def answer_command(
         text, questions = read_text_and_questions(arguments)
     check_texts([text])
     check_texts(questions)
-    with print_warnings():
+    with print_warnings(), show_progress("looking for the answer"):
         name, pipe = make_pipeline("question-answering", model, device)
         found = {}
         for question in questions:

@@ -9,6 +9,7 @@ import typer
 
 from heedful.commands.model_arguments import Device, Dtype, Model, load_stepper
 from heedful.commands.output import Json, as_json, print_pairs
+from heedful.progress import show_progress
 
 
 def bench_command(
@@ -36,7 +37,8 @@ def bench_command(
         raise InputError(
             f"--prompt {prompt} and --tokens {tokens} exceed its context", hint="use fewer tokens"
         )
-    runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first one warms up
+    with show_progress("measuring"):
+        runs = [measure(stepper, prompt, tokens, batch) for _ in range(repeats + 1)][1:]  # the first warms up
     read = sorted(r[0] for r in runs)[repeats // 2]
     write = sorted(r[1] for r in runs)[repeats // 2]
     weights = bytes_per_step(stepper.model)

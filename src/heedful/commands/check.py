@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from heedful.commands.model_arguments import Device, Dtype, Model, load_stepper
+from heedful.commands.model_arguments import Device, Dtype, Model, load_model, load_stepper
 from heedful.commands.output import Json, as_json
+from heedful.progress import show_progress
 
 
 def check_command(
@@ -28,7 +29,8 @@ def check_command(
     from heedful.decode.check import check
 
     stepper = load_stepper(model, device, dtype)
-    report = check(stepper.model, tokens=tokens, fast=stepper)
+    with show_progress("decoding in every mode"):
+        report = check(stepper.model, tokens=tokens, fast=stepper)
     if json:
         as_json(asdict(report) | {"ok": report.ok})
     else:
@@ -49,11 +51,12 @@ def quantize_command(
 
       heed quantize smollm2-135m-instruct ./smollm2-int8
     """
-    from heedful.adapters import merge
-    from heedful.decode.quantize import quantize
-    from heedful.loading import load, save
-    from heedful.train.checkpoint import of_run
+    loaded = load_model(model, "cpu", None)
+    with show_progress("quantizing"):
+        from heedful.adapters import merge
+        from heedful.decode.quantize import quantize
+        from heedful.loading import save
 
-    loaded = load(of_run(model))
-    merge(loaded)
-    print(save(quantize(loaded, scheme, group=group), folder))
+        merge(loaded)
+        written = save(quantize(loaded, scheme, group=group), folder)
+    print(written)

@@ -12,6 +12,7 @@ from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json, console, format_metric, print_pairs, print_warnings
 from heedful.errors import HeedfulError
 from heedful.files import write_text
+from heedful.progress import show_progress
 from heedful.runs.requests import EvaluationRequest
 
 
@@ -57,13 +58,14 @@ def eval_command(
 
       heed eval smollm2-135m-instruct test.csv --task summarize --text dialogue --label summary
     """
-    from heedful.runs.evaluate import default_task, evaluate, load_trained
-    from heedful.runs.settings import parse_assignment
+    with show_progress(f"loading {model}"):
+        from heedful.runs.evaluate import default_task, evaluate, load_trained
+        from heedful.runs.settings import parse_assignment
 
-    loaded = load_trained(model, device)
+        loaded = load_trained(model, device)
     task = task or default_task(loaded)
     options = {one.path: one.value for one in map(parse_assignment, settings or [])}
-    with print_warnings():
+    with print_warnings(), show_progress("evaluating"):
         found = evaluate(loaded, task, replace(request, options=options, quiet=json))
     first, metric = next((n, v) for n, v in found.items() if isinstance(v, int | float))  # not its interval
     below = fail_under is not None and metric < fail_under

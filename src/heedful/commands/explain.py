@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heedful.commands.model_arguments import load_model
 from heedful.commands.output import Json, as_json, console, make_table
+from heedful.commands.text_arguments import text_or_file
 from heedful.errors import InputError
+from heedful.progress import show_progress
 
 if TYPE_CHECKING:
     from heedful.inspect.worked import Derivation
@@ -85,11 +88,11 @@ def _derive(source: str, text: str | None, target: str | None, options: dict[str
         return explain(source)  # its error names the nearest exercise
     if text is None:
         raise InputError(f"{source} is a model", hint=f'give it a text as well: heed explain {source} "…"')
-    from heedful.loading import load
-    from heedful.train.checkpoint import of_run
-
     defaults: dict[str, Any] = {"topic": "attention", "part": "", "head": 0, "token": -1}
-    return explain(load(of_run(source)), text, target, **defaults | options)
+    text = text_or_file(text)
+    model = load_model(source, "cpu", None)
+    with show_progress("computing"):
+        return explain(model, text, target, **defaults | options)
 
 
 def _is_model(source: str) -> bool:

@@ -9,6 +9,7 @@ import typer
 
 from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json, format_metric, print_pairs
+from heedful.progress import show_progress
 from heedful.runs.requests import FinetuneRequest
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def finetune_command(
 
       heed finetune smollm2-135m-instruct talks.jsonl --task summarize --lora
     """
-    from heedful.runs.finetune import finetune
-
+    with show_progress("starting", quiet=quiet):
+        from heedful.runs.finetune import finetune
     result = finetune(request, quiet=quiet)
     if json:
         return as_json(result_object(result))

@@ -15,6 +15,7 @@ from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json
 from heedful.commands.text_arguments import read_stdin, text_or_file
 from heedful.decode.options import GenerationOptions
+from heedful.progress import show_progress
 
 
 @options_from(GenerationOptions)
@@ -77,7 +78,8 @@ def print_whole(stepper: Any, text: str, settings: dict[str, Any], about: dict[s
     """Generate whole texts, then print them; return how many tokens they have."""
     from heedful.decode.loop import generate
 
-    found = generate(stepper, text, details=True, **settings)
+    with show_progress("generating"):
+        found = generate(stepper, text, details=True, **settings)
     texts = found if isinstance(found, list) else [found]
     if json:
         rows = [{"text": g.text, "finish": g.finish, "score": g.score, "tokens": len(g.ids)} for g in texts]

@@ -12,7 +12,6 @@ A text that is written like a model goes in by a pipe.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ import typer
 from heedful.commands.known_models import read_known
 from heedful.commands.text_arguments import SUFFIXES
 from heedful.errors import InputError
+from heedful.progress import print_above, show_progress
 
 Model = Annotated[str, typer.Argument(help="A folder, a run, a .gguf file, an installed model or a hub id.")]
 Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
@@ -45,27 +45,30 @@ def default_model(task: str) -> str:
     """Return the model that a task takes if none is named, "" if it has none; print its name on stderr."""
     name: str = read_known()["models"].get(task, "")
     if name:
-        print(f"model: {name} (heed ls lists others)", file=sys.stderr, flush=True)
+        print_above(f"model: {name} (heed ls lists others)")
     return name
 
 
 def load_model(name: str, device: str, dtype: str | None) -> Any:
     """Load a model by any of its names, onto a device and in a precision."""
-    import torch
+    with show_progress(f"loading {name}"):
+        import torch
 
-    from heedful.devices import resolve_device
-    from heedful.loading import load
-    from heedful.train.checkpoint import of_run
+        from heedful.devices import resolve_device
+        from heedful.loading import load
+        from heedful.train.checkpoint import of_run
 
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype is not None and dtype not in known:
-        raise InputError(f"dtype={dtype!r} is unknown", hint=f"choose {', '.join(known)}")
-    return load(of_run(name), device=resolve_device(device), dtype=None if dtype is None else known[dtype])
+        known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+        if dtype is not None and dtype not in known:
+            raise InputError(f"dtype={dtype!r} is unknown", hint=f"choose {', '.join(known)}")
+        wanted = None if dtype is None else known[dtype]
+        return load(of_run(name), device=resolve_device(device), dtype=wanted)
 
 
 def load_stepper(name: str, device: str, dtype: str | None, rows: int = 1, tokens: int | None = None) -> Any:
     """Load a model and return the stepper that pays for this many rows and tokens, or its fastest."""
-    from heedful.decode.fast import choose_stepper, fast
-
     model = load_model(name, device, dtype)
-    return fast(model) if tokens is None else choose_stepper(model, rows, tokens, exact=False)
+    with show_progress(f"preparing {name}"):
+        from heedful.decode.fast import choose_stepper, fast
+
+        return fast(model) if tokens is None else choose_stepper(model, rows, tokens, exact=False)

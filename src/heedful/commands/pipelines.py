@@ -15,6 +15,7 @@ from heedful.commands.model_arguments import default_model
 from heedful.commands.output import Json, Row, align_columns, mark_spans, print_warnings, write_results
 from heedful.commands.text_arguments import Texts, read_documents, read_file, read_texts
 from heedful.errors import InputError
+from heedful.progress import show_progress
 
 Model = Annotated[
     str | None,
@@ -36,10 +37,11 @@ Beams = Annotated[int | None, typer.Option("--beams", "--num-beams", min=1, help
 def make_pipeline(task: str, model: str | None, device: str, **defaults: Any) -> tuple[str, Any]:
     """Return the name of the model that does a task, and the pipeline itself."""
     name = default_model(task) if model is None else model
-    from heedful.tasks.pipeline import pipeline
-    from heedful.train.checkpoint import of_run
+    with show_progress(f"loading {name}"):
+        from heedful.tasks.pipeline import pipeline
+        from heedful.train.checkpoint import of_run
 
-    return name, pipeline(task, None if model is None else of_run(model), device=device, **defaults)
+        return name, pipeline(task, None if model is None else of_run(model), device=device, **defaults)
 
 
 def split_commas(text: str) -> list[str]:
@@ -82,7 +84,7 @@ def classify_command(
     if labels is None and (template is not None or several):
         raise InputError("--template and --several are about your own labels", hint="give --labels a,b,c")
     task = "text-classification" if labels is None else "zero-shot-classification"
-    with print_warnings():
+    with print_warnings(), show_progress("classifying"):
         name, pipe = make_pipeline(task, model, device)
         if labels is None:
             results = pipe(texts, top_k=top_k, truncation=True)
@@ -121,9 +123,9 @@ def tag_command(
       heed tag --json < news.txt
     """
     texts, task = read_texts(text), "token-classification"
-    with print_warnings():
+    with print_warnings(), show_progress("finding names"):
         name, pipe = make_pipeline(task, model, device, aggregation_strategy=aggregation)
-        results = [pipe(one) for one in texts]
+        results = pipe(texts)
     write_results({"task": task, "model": name}, zip(texts, results, strict=True), json, _format_entities)
 
 
@@ -192,7 +194,7 @@ def _generate_texts(
     task: str, key: str, texts: list[str], model: str | None, device: str, json: bool, options: Row
 ) -> None:
     """Print one generated text per line and nothing else, so that a file in gives a file out."""
-    with print_warnings():
+    with print_warnings(), show_progress("generating"):
         name, pipe = make_pipeline(task, model, device)
         results = pipe(texts, truncation=True, **options)
     rows = [one if isinstance(one, list) else [one] for one in results]
@@ -223,7 +225,7 @@ def fill_command(
     """
     texts = read_texts(text)
     options = given_options(targets=None if targets is None else split_commas(targets))
-    with print_warnings():
+    with print_warnings(), show_progress("filling in"):
         name, pipe = make_pipeline("fill-mask", model, device)
         results = [pipe(one, top_k=top_k, truncation=True, **options) for one in texts]
     write_results({"task": "fill-mask", "model": name}, zip(texts, results, strict=True), json, _format_words)
@@ -265,7 +267,7 @@ def complete_command(
     texts = read_documents(text, lines)
     options = given_options(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     sample = bool({"temperature", "top_k", "top_p"} & set(options)) or n > 1
-    with print_warnings():
+    with print_warnings(), show_progress("generating"):
         name, pipe = make_pipeline("text-generation", model, device)
         results = pipe(texts, max_new_tokens=max_tokens, do_sample=sample, num_return_sequences=n, **options)
     draw = lambda _, rows: ("\n" + "—" * 8 + "\n").join(row["generated_text"] for row in rows)

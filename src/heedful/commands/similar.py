@@ -22,6 +22,7 @@ from heedful.commands.text_arguments import (
 )
 from heedful.errors import InputError
 from heedful.files import open_atomically
+from heedful.progress import show_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +52,7 @@ def embed_command(
         raise InputError(f"{out} has no suffix of {' or '.join(FORMATS)}", hint="name a file that has")
     from heedful.tasks.sentence_similarity import sentence_vectors
 
-    with print_warnings():
+    with print_warnings(), show_progress("embedding"):
         name, pipe = make_pipeline("sentence-similarity", model, device)
         vectors = sentence_vectors(pipe, texts)
     about: Row = {"task": "sentence-embedding", "model": name}
@@ -92,7 +93,7 @@ def similar_command(
     if path is not None and text:
         raise InputError("sentences and --in were given", hint="give one of them")
     query, sentences = text_or_file(query), numbered_sentences(path, text)
-    with print_warnings():
+    with print_warnings(), show_progress("embedding"):
         name, pipe = make_pipeline("sentence-similarity", model, device)
         scores = pipe(query, [sentence for _, sentence in sentences])
     rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(sentences, scores, strict=True)]

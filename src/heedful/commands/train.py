@@ -20,6 +20,7 @@ from heedful.commands.output import (
     print_pairs,
 )
 from heedful.errors import ConfigError, HeedfulError
+from heedful.progress import show_progress
 from heedful.runs.recipes import setting_options
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def train_command(
 
       heed train gpt2 corpus.txt --resume
     """
-    from heedful.runs.settings import resolve_settings
+    with show_progress("starting", quiet=quiet):
+        from heedful.runs.settings import resolve_settings
 
     changes = [*flag_settings(context, flags), *other_settings(settings or [], files or [], valid or [])]
     resolved = resolve_settings(recipe, changes)

@@ -9,6 +9,7 @@ import typer
 
 from heedful.commands.output import Json, as_json, print_pairs
 from heedful.errors import InputError
+from heedful.progress import show_progress
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS, help="Train a tokenizer on text.")
@@ -51,9 +52,10 @@ def train_tokenizer_command(
     if (folder / "tokenizer.json").exists():
         raise InputError(f"{folder} holds a tokenizer already", hint="name another --folder")
     roles = None if special is None else [role.strip() for role in special.split(",") if role.strip()]
-    trained = train_tokenizer(
-        kind, files, vocab, special=roles, sentinels=sentinels, lower=lower, encoding=encoding
-    )
+    with show_progress("training the tokenizer"):
+        trained = train_tokenizer(
+            kind, files, vocab, special=roles, sentinels=sentinels, lower=lower, encoding=encoding
+        )
     folder.mkdir(parents=True, exist_ok=True)
     save_tokenizer(trained, folder)
     if json:

@@ -9,6 +9,7 @@ import typer
 
 from heedful.commands.output import Json, as_json, console, make_table
 from heedful.errors import InputError, NotFound
+from heedful.progress import show_progress
 
 
 def verify_command(
@@ -46,7 +47,8 @@ def verify_command(
         raise InputError("no result was named", hint="heed verify --list names them all")
     from heedful.runs.verify import verify_row
 
-    found = verify_row(results, row)
+    with show_progress(f"measuring {row}"):
+        found = verify_row(results, row)
     reached = fail_under is None or found.now >= fail_under
     if json:
         as_json(

@@ -10,6 +10,7 @@ with its share of the beams, and a token that an earlier group chose at this ste
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -23,6 +24,7 @@ from heedful.errors import InputError
 from heedful.models.base import Seq2Seq, evaluation_mode
 from heedful.nn.context import Watch
 from heedful.padding import pad_rows
+from heedful.progress import report_progress
 
 MIN_SCORE = -1e8  # no text has so low a score; what lies below was forbidden or never begun
 
@@ -160,13 +162,14 @@ def run_beam_search(
     if cover is not None:
         cover.reorder(prompts.row_index(W, model.device))
     active = list(range(len(searches)))  # the prompts whose search goes on, in the order of the batch
-    while True:
+    for written in itertools.count(1):
         extend_all(
             logits, [searches[i] for i in active], [prefixes[i] for i in active], request, beams, cover
         )
+        report_progress("tokens", written, searches[active[0]][0].limit)
         still_open = [i for i in active if any(h.open for h in searches[i])]
         if not still_open:
-            return searches
+            break
         kept = active if stepper.fixed_batch else still_open
         parents, chosen = select_parents([searches[i] for i in kept], [active.index(i) for i in kept], beams)
         stepper.reorder(torch.tensor(parents, device=model.device))
@@ -177,6 +180,7 @@ def run_beam_search(
             cover.reorder(torch.tensor(parents, device=model.device))
             logits = cover.step(new)
         active = kept
+    return searches
 
 
 def extend_all(

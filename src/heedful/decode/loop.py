@@ -40,6 +40,7 @@ from heedful.decode.stepper import EagerStepper, Stepper, stepper_for
 from heedful.decode.token_choice import UNIFORMS_AT_ONCE, TokenChooser
 from heedful.errors import InputError
 from heedful.models.base import Model, Seq2Seq
+from heedful.progress import report_progress
 
 Finish = Literal["end", "stop", "length", "context"]
 
@@ -151,6 +152,7 @@ def decode_tokens(stepper: Stepper, prompts: Prompts, request: Request) -> Itera
         for row, (token, *scores) in zip(rows, zip(*ready(), strict=True), strict=True):
             if row.finish is None:
                 yield row.take(token, *scores)
+        report_progress("tokens", rows[0].written, rows[0].limit)
         alive = [i for i, row in enumerate(rows) if row.finish is None]
         if not alive:
             return

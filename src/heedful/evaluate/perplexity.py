@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from heedful.errors import InputError
 from heedful.models.base import LM, evaluation_mode
+from heedful.progress import report_progress
 
 
 @dataclass(frozen=True)
@@ -72,4 +73,5 @@ def perplexity(
         for row, start in zip(losses, rows, strict=True):
             total += float(row[max(done - start, 0) :].double().sum())
             done = max(done, start + length)
+        report_progress("windows", at + len(rows), len(starts))
     return Perplexity(len(stream) - 1, total)

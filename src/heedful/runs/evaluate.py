@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -20,8 +21,9 @@ from heedful.evaluate.scores import correlation_scores
 from heedful.files import expand_paths
 from heedful.loading import load
 from heedful.models.base import LM, Model, evaluation_mode
+from heedful.progress import report_progress
 from heedful.runs.datasets import TrainingData
-from heedful.runs.progress import make_reporter
+from heedful.runs.progress import LineReporter, ProgressReporter
 from heedful.runs.requests import EvaluationRequest
 from heedful.tasks.columns import ColumnFlags, check_flags, infer_file_task
 from heedful.tasks.examples import Examples
@@ -54,14 +56,17 @@ def evaluate(model: Model, task: str, request: EvaluationRequest) -> dict[str, A
     rows |= {} if request.length is None else {"length": request.length}
     examples, facts = read_examples(kind, request.files, settings)
     examples = examples.first(None if request.limit is None else request.limit * request.batch)
-    bar = make_reporter(len(examples), request.quiet or not kind.by_loss)
-    report = lambda number: bar.step({"step": number, "steps": len(examples)})
-    try:
-        scores = bind_task(kind, model).score(
-            examples, report=report if kind.by_loss else None, **(settings | rows)
-        )
-    finally:
-        bar.close()
+    lines = ProgressReporter() if request.quiet else LineReporter()
+
+    def report(number: int) -> None:
+        if sys.stderr.isatty():
+            report_progress("examples", number, len(examples))
+        else:
+            lines.step({"step": number, "steps": len(examples)})
+
+    scores = bind_task(kind, model).score(
+        examples, report=report if kind.by_loss else None, **(settings | rows)
+    )
     first = {name: scores.pop(name) for name in ("first",) if name in scores}
     return scores | facts | first
 

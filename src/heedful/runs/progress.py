@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from heedful.progress import print_above
+
 LINE_SECONDS = 10.0  # seconds between lines where there is no terminal
 
 
@@ -37,7 +39,7 @@ class LineReporter(ProgressReporter):
             self.report(" ".join(f"{name}={format_value(name, value)}" for name, value in known.items()))
 
     def report(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        print_above(line)
 
 
 class BarReporter(ProgressReporter):

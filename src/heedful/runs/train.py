@@ -13,6 +13,7 @@ import torch
 from heedful.data.batches import Batches
 from heedful.devices import resolve_device
 from heedful.models.base import evaluation_mode
+from heedful.progress import show_progress
 from heedful.runs.folder import Files, RunFolder
 from heedful.runs.prepare import PreparedRun, prepare_run
 from heedful.runs.progress import make_reporter
@@ -51,7 +52,8 @@ def run_training(
         with closing(files):
             # The first process writes the vocabulary and the tokens, which the others then find.
             own = lambda: prepare_run(settings, device, folder)
-            run = by.run_on_first(own) or own()
+            with show_progress("reading the files", quiet=quiet or by.rank > 0):
+                run = by.run_on_first(own) or own()
             config = replace(recipe.train, folder=folder, resume=resume)
             with closing(make_reporter(config.steps, quiet or by.rank > 0)) as reporter:
                 loop = TrainingLoop(

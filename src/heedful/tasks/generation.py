@@ -25,6 +25,7 @@ from heedful.decode.request import context_length, eos_ids
 from heedful.decode.stepper import Stepper
 from heedful.errors import InputError, nearest
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.progress import report_progress
 from heedful.tasks.model_inputs import Truncated, truncates
 from heedful.tasks.task import Task
 
@@ -187,6 +188,7 @@ def generate_texts(
             inner = choose_stepper(model, len(some) * max(rules["n"], rules.get("beams", 1)), most)
             by = cast(Stepper, MinLengthStepper(inner, sorted(eos_ids(model, rules.get("eos"))), least))
         out += generate(by, some, details=True, **rules)
+        report_progress("texts", len(out), len(prompts))
     return out
 
 

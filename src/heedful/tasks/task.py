@@ -25,6 +25,7 @@ from heedful.errors import InputError, nearest
 from heedful.loading import with_head
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 from heedful.padding import pad_rows, valid_mask
+from heedful.progress import report_progress
 from heedful.tasks.columns import ColumnFlags, Role, infer_columns
 from heedful.tasks.examples import Examples, split_randomly
 from heedful.tasks.model_inputs import (
@@ -141,6 +142,7 @@ class Task:
                 found = (function or self.model)(tokens.to(device), **inputs).float().cpu()
                 for i, one in zip(order[at : at + batch_size], found, strict=True):
                     out[i] = one
+                report_progress("texts", at + len(rows), len(order))
         return out
 
     @property

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import MissingTensor, UnexpectedTensor, WeightsError, WrongShape, nearest
+from heedful.progress import report_progress
 from heedful.weights.names import Link, Row, connect, model_tensors, set_tensor
 from heedful.weights.tensor_files import TensorEntry, TensorSource
 
@@ -71,11 +72,12 @@ def fill_model(
     )
     _check_names(names, source, copies or {}, drop, origin, prefix)
     target = dtype or _main_dtype(source.entries[n] for n in names.values())
-    for link in links:
+    for number, link in enumerate(links, 1):
         values = [source.read(names[t]) for t in link.theirs]
         for name, value in zip(link.ours, _load(link, values, ours), strict=True):
             value = value if as_stored else _cast(value, target, keep_wide=dtype is None)
             set_tensor(model, name, value.contiguous())
+        report_progress("tensors", number, len(links))
     for repeated, original in origin.copies.items():
         if not torch.equal(source.read(repeated), source.read(names[original])):
             raise WeightsError(

@@ -23,6 +23,7 @@ from heedful.errors import ConfigError, InputError, NotFound, nearest
 from heedful.models import FAMILIES, presets
 from heedful.models.base import Model
 from heedful.nn.adapt import adapted_modules
+from heedful.progress import show_progress
 from heedful.runs.evaluate import load_trained
 from heedful.runs.finetune.finetune_result import FinetuneResult, out_lock, output_folder, write_result
 from heedful.runs.finetune.linear_head import fit_linear_head, put_linear_head
@@ -89,14 +90,18 @@ def finetune(request: FinetuneRequest, *, quiet: bool = False) -> FinetuneResult
 
 def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResult:
     reporter: ProgressReporter = ProgressReporter() if quiet else LineReporter()
-    split = read_and_split(request, reporter)
-    model = load_base(request.model, request.device)
+    with show_progress(f"reading {request.file}", quiet=quiet):
+        split = read_and_split(request, reporter)
+    with show_progress(f"loading {request.model}", quiet=quiet):
+        model = load_base(request.model, request.device)
     split.task.check_model(model)
     free = request.lr is None and request.epochs is None and request.lora is None  # nobody said how to train
     if free and split.task.prefers_linear_head(model, split.examples):
-        return finetune_linear_head(request, split, model, out, reporter)
+        with show_progress("fitting a linear head", quiet=quiet):
+            return finetune_linear_head(request, split, model, out, reporter)
     reporter.report(f"validation: {split.split_method}")
-    setup = prepare_training(request, split, model, reporter)
+    with show_progress("preparing the batches", quiet=quiet):
+        setup = prepare_training(request, split, model, reporter)
     task, bar = setup.task, make_reporter(setup.config.steps, quiet)
     try:
         training = finetune_model(
@@ -106,7 +111,7 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
         bar.close()
     scores = dict(training.scores)
     if not training.interrupted:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), show_progress("measuring the result", quiet=quiet):
             warnings.simplefilter("ignore", Truncated)
             scores |= task.final_scores(split.valid, setup.options)
     first = [name for name in (f"{task.metric}_95", task.metric) if name in scores]

@@ -74,9 +74,9 @@ class BatchOptions:
             hint = "a row takes two tokens at least; is it the right file?"
             raise InputError(f"{name} holds nothing to train on", hint=hint)
 
-    def check_room(self, special: int) -> int:
-        """Return how many tokens of a row are left beside its special ones; an error if none are."""
-        if self.length <= special:
+    def check_room(self, special: int, minimum: int = 1) -> int:
+        """Return how many tokens of a row are left beside its special ones; an error below `minimum`."""
+        if self.length - special < minimum:
             raise InputError(f"length={self.length} leaves no room beside {special} special tokens")
         return self.length - special
 

@@ -122,15 +122,9 @@ def replaced(
 
 @takes_options(BatchKeywords)
 def pairs(
-    source: Source,
-    tokenizer: TokenizerProtocol,
-    *,
-    rate: float = 0.15,
-    whole: bool = False,
-    static: int = 0,
-    cache: str | Path | None = None,
-    **keywords: Unpack[BatchKeywords],
-) -> Batches:
+    source: Source, tokenizer: TokenizerProtocol, *, rate: float = 0.15, whole: bool = False, static: int = 0,
+    cache: str | Path | None = None, **keywords: Unpack[BatchKeywords],
+) -> Batches:  # fmt: skip
     """[CLS] a [SEP] b [SEP], masked; half of the b follow their a, half are of another document (BERT §3.1).
 
     The file has one sentence a line and blank lines between documents. A row is a stretch of a document,
@@ -142,10 +136,7 @@ def pairs(
         raise InputError(
             "sentence pairs need a token between the two and this tokenizer has none", hint="give it [SEP]"
         )
-    width = options.length - template.pair_count
-    if width < 2:
-        special = f"{template.pair_count} special tokens"
-        raise InputError(f"length={options.length} leaves no room for two sentences and {special}")
+    width = options.check_room(template.pair_count, minimum=2)
     masking = make_masking(tokenizer, rate, whole)
     lines, documents = _tokenize_sentences(source, tokenizer, options)
     if (documents.lengths > 0).sum() < 2:

@@ -127,19 +127,11 @@ class FixedShapeRows:
 
 @takes_options(TaskKeywords)
 def parallel(
-    paths: Paths | Table,
-    tokenizer: TokenizerProtocol,
-    target_tokenizer: TokenizerProtocol | None = None,
-    *,
-    columns: tuple[Column, Column] | None = None,
-    prefix: str = "",
-    start: int | None = None,
-    max_tokens: int | None = None,
-    multiple: int = 1,
-    dropout: float = 0.0,
-    cache: str | Path | None = None,
+    paths: Paths | Table, tokenizer: TokenizerProtocol, target_tokenizer: TokenizerProtocol | None = None, *,
+    columns: tuple[Column, Column] | None = None, prefix: str = "", start: int | None = None,
+    max_tokens: int | None = None, multiple: int = 1, dropout: float = 0.0, cache: str | Path | None = None,
     **keywords: Unpack[TaskKeywords],
-) -> Batches:
+) -> Batches:  # fmt: skip
     """A text and what is to be written for it: two files of as many lines, or two columns of a table.
 
     Pairs of like length stand together. `max_tokens` bounds rows × longest row (batch then only the rows), as

@@ -10,6 +10,7 @@ from typing import Any
 
 from heedful.errors import nearest
 from heedful.studio.error_responses import RunNotFound
+from heedful.train.checkpoint import list_checkpoints
 
 STEP = "train/global_step"
 FRESH = 60.0  # seconds after which a run that writes nothing counts as over
@@ -78,10 +79,8 @@ def run_curves(lines: list[tuple[int, dict[str, Any]]]) -> dict[str, dict[str, l
 
 
 def checkpoints(id: str, folder: Path) -> list[dict[str, Any]]:
-    steps = sorted(
-        int(p.name.removeprefix("step-")) for p in (folder / "checkpoints").glob("step-*")
-        if p.name.removeprefix("step-").isdigit() and (p / "config.json").is_file()
-    )  # fmt: skip
+    whole = [path for path in list_checkpoints(folder) if (path / "config.json").is_file()]
+    steps = [int(path.name.removeprefix("step-")) for path in whole]
     return [{"step": step, "model": f"{id}@{step}"} for step in steps]
 
 

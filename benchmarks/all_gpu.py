@@ -104,8 +104,12 @@ STAGES = {
     "lambada": Stage(("lm_tasks.py", "lambada")),
     "transformer": Stage(("multi30k.py", "transformer"), tuple(TRANSFORMERS)),
     "multi30k": Stage(("multi30k.py",), ("transformer", "rnnsearch", "seq2seq")),  # with their figure
-    "masked": model("bundle.masked"),
+    "masked": model("bundle.masked", "--modern"),
     "prose": model("bundle.prose", "gpt"),
+    "prose-lstm": model("bundle.prose", "lstm"),
+    "prose-mamba": model("bundle.prose", "mamba"),
+    "translate-en-de": model("bundle.translators", "translate-en-de", "--large"),
+    "translate-en-fr": model("bundle.translators", "translate-en-fr", "--large"),
     "rnnsearch-en-de": model("bundle.translators", "rnnsearch-en-de", recorded=True),
     "summariser": model("bundle.summaries"),
     "dialogsum": Stage(("summaries.py", "dialogsum"), spare=150),

@@ -1,10 +1,11 @@
 """Adapters on all-MiniLM-L6-v2 that come with heedful: what each learns, from what, and how well.
 
     HEED_DATA=FOLDER python -m bundle.adapters sentiment [--out FOLDER] [--seed 0] [--device cuda]
-        [--rank 16] [--epochs 4] [--lr 5e-4] [--batch 64]
+        [--rank 16] [--epochs 4] [--lr 5e-4] [--batch 64] [--start ADAPTER]
 
 Each run trains LoRA and a head, keeps the best weights by a score on held-back data, measures the test data
-once, and writes adapter, config and card. Those whose data may not be passed on stay outside the package.
+once, and writes adapter, config and card. `--start` goes on from an adapter that was learnt before. Those
+whose data may not be passed on stay outside the package.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bundle import SCRATCH, data_folder
 from bundle.cards import hash_of, write_card
 from bundle.plans import BASE, PLANS, Plan, base_folder, percent, scored
 from bundle.timed import learn, options, parsed, places
+from heedful.adapters import load_adapter
 from heedful.loading import save_on_base, with_head
 from heedful.runs import ledger
 
@@ -36,7 +38,10 @@ def train(name: str, plan: Plan, folder: Path, out: Path, given: argparse.Namesp
     labels = [plan.names.get(label, label) for label in batches.labels] if batches.labels else None
     model = with_head(body, plan.head, labels, seed=seed).to(given.device)
     torch.manual_seed(seed)
-    heedful.lora(model, rank=plan.rank, train=("head.*",))
+    if given.start is None:
+        heedful.lora(model, rank=plan.rank, train=("head.*",))
+    else:
+        load_adapter(model, given.start)
     steps = given.steps or int(plan.epochs * len(batches))
     config = heedful.TrainConfig(
         steps=steps, lr=plan.lr, schedule="linear", final=0.0, warmup=steps // 16, weight_decay=0.01,
@@ -73,8 +78,9 @@ CHANGES = ("rank", "epochs", "lr", "batch", "checks")  # of a plan, by options
 
 def changed(given: argparse.Namespace) -> list[str]:
     """The options that differ from the plan, as they are typed."""
-    named = {name: getattr(given, name) for name in (*CHANGES, "seconds")}
-    return [w for name, value in named.items() if value is not None for w in (f"--{name}", f"{value:g}")]
+    named = {name: getattr(given, name) for name in (*CHANGES, "seconds", "steps")}
+    words = [w for name, value in named.items() if value is not None for w in (f"--{name}", f"{value:g}")]
+    return words + ([] if given.start is None else ["--start", given.start.name])
 
 
 def record(
@@ -99,7 +105,8 @@ def main() -> None:
         parser.add_argument(
             f"--{name}", type=float if name in ("epochs", "lr") else int, help="not as planned"
         )
-    parser.add_argument("--steps", type=int, help="stop so early, to try it")
+    parser.add_argument("--steps", type=int, help="so many, not as planned; needs --out")
+    parser.add_argument("--start", type=Path, help="the folder of an adapter to go on from")
     given = parsed(parser, "steps")
     plan = PLANS[given.name]
     plan = replace(plan, **{n: v for n in CHANGES if (v := getattr(given, n)) is not None})

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bundle import SCRATCH, names
+from bundle import SCRATCH, contexts, names
 from bundle.cards import Card
 from heedful import data
 from heedful.data.answer_spans import Question
@@ -142,15 +142,17 @@ PLANS: dict[str, Plan] = {
     "answers": Plan(
         "span", "answer", "f1", "span",
         lambda d, t, b: data.answer(
-            [*articles(d, 0, 38), *data.squad(d / "qa/squad/train_subset.json.gz")], t,
+            [*contexts.questions(6000), *articles(d, 0, 38),
+             *data.squad(d / "qa/squad/train_subset.json.gz")], t,
             batch=b, length=320, truncate=True),
         lambda d: ask(questions(d, 38, 40), truncate=True),
         lambda d: ask(questions(d, 40, None), truncate=True),
         ["qa/squad/dev-v1.1.json.gz", "qa/squad/train_subset.json.gz"],
         epochs=1.2, lr=1e-3, rank=16, batch=16, checks=1,
         card=Card("where in a text the answer to a question stands", "question-answering",
-                  "SQuAD 1.1: 38 articles of dev and 4,000 questions of train (Rajpurkar et al. 2016)",
-                  "CC BY-SA 4.0", "the last 8 articles of SQuAD dev, F1"),
+                  "SQuAD 1.1: 38 articles of dev and 4,000 questions of train (Rajpurkar et al. 2016), and "
+                  "6,000 everyday questions made from our own templates",
+                  "CC BY-SA 4.0; our own", "the last 8 articles of SQuAD dev, F1"),
     ),
     "mrpc": Plan(
         "classify", "classify", "accuracy", "classify",

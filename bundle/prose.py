@@ -1,13 +1,15 @@
-"""The small GPT-2 that comes with heedful, and word vectors, both learnt from English novels.
+"""Three small language models that come with heedful, learnt from the same novels with the same pieces.
 
-HEED_DATA=FOLDER python -m bundle.prose gpt [--seconds 450] [--out FOLDER] [--device cuda]
-HEED_DATA=FOLDER python -m bundle.prose words
+    HEED_DATA=FOLDER python -m bundle.prose gpt [--seconds 289] [--out FOLDER] [--device cuda]
+    HEED_DATA=FOLDER python -m bundle.prose lstm | mamba
+
+A Transformer, a recurrent network and a state-space model of about the same number of weights: what one of
+them can do and another cannot is due to how they remember. `gpt` finds the pieces, the others take over its.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import lzma
 import math
@@ -22,15 +24,15 @@ from numpy.typing import NDArray
 
 import heedful
 from bundle import SCRATCH, data_folder
-from bundle.cards import Card, hash_of, write_card
+from bundle.cards import PACKAGE, Card, hash_of, write_card
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
 from heedful.data.batch import Batch
 from heedful.data.batches import Indices, ShuffledOrder, seeded_generator
 from heedful.evaluate.perplexity import perplexity
-from heedful.evaluate.scores import spearman
 from heedful.models.base import LM, Model
 from heedful.runs import ledger
+from heedful.text import load_tokenizer
 
 NOVELS = "ELTeC English, 93 novels of 1840 to 1920 (COST Action CA16204)"
 LICENCE = "texts in the public domain, mark-up CC BY 4.0"
@@ -46,7 +48,25 @@ def novels(folder: Path, part: str) -> Path:
     return made
 
 
-SIZES: dict[str, Any] = dict(dim=128, layers=6, heads=4, context=256, dropout=0.0)
+@dataclass(frozen=True)
+class Kind:
+    """One of the three: the name it comes along by, what it is built as, and how it learns."""
+
+    name: str
+    family: str
+    sizes: dict[str, Any]
+    lr: float
+    said: str
+
+
+KINDS = {
+    "gpt": Kind("prose", "gpt2", dict(dim=128, layers=6, heads=4, context=256, dropout=0.0), 3e-3,
+                "a GPT-2 of 1.5 M weights"),
+    "lstm": Kind("prose-lstm", "lstm", dict(dim=256, layers=2, dropout=0.0, tied=True), 5e-3,
+                 "an LSTM of 1.6 M weights"),
+    "mamba": Kind("prose-mamba", "mamba", dict(dim=128, layers=10, state=16), 5e-3,
+                  "a Mamba of 1.4 M weights"),
+}  # fmt: skip
 VOCAB = 2048
 BEGINNINGS = (
     "It was", "The old house stood", "I do not know,", "Mr. Thornton", "Once upon a time",
@@ -101,10 +121,11 @@ def pages(model: Model, seed: int) -> str:
 
 
 def written(
-    name: str, card: Card, model: LM, found: dict[str, float], folder: Path, given: argparse.Namespace,
+    kind: Kind, card: Card, model: LM, found: dict[str, float], folder: Path, given: argparse.Namespace,
     began: float,
 ) -> None:  # fmt: skip
     """Card, row of the ledger and sample of a model that is saved."""
+    name = kind.name
     out, results, samples = places(name, given.out)
     words = ["--seconds", f"{given.seconds:.0f}"] if given.seconds else ["--steps", str(given.steps)]
     words += seeded(given)
@@ -117,7 +138,7 @@ def written(
         "read": "figure", "tolerance": 3.0, "data": list(FILES.values()), "device": "cuda",
     }  # fmt: skip
     row = ledger.row(
-        f"{card.measure}: {name}, a GPT-2 of 1.5 M weights in 8 bits",
+        f"{card.measure}: {name}, {kind.said} in {8 if kind.family == 'gpt2' else 16} bits",
         round(found["perplexity_by_word"], 2), command, seed=given.seed, check=check,
         data_sha256=ledger.sha256(folder / one for one in FILES.values()),
     )  # fmt: skip
@@ -127,89 +148,63 @@ def written(
     print(json.dumps({"figure": round(found["perplexity_by_word"], 2), **found}))
 
 
-def gpt(folder: Path, given: argparse.Namespace) -> None:
-    """A GPT-2 of 6 layers × 128 over 2,048 pieces, kept in 8 bits; the perplexity is that of what is kept."""
+def find_pieces(text: Path) -> Any:
+    """The tokenizer of all three, learnt from a sixth of the novels."""
+    part = SCRATCH / "novels-part.txt"
+    part.write_text("\n".join(text.read_text(encoding="utf-8").split("\n")[::6]), encoding="utf-8")
+    return heedful.train_tokenizer("bpe", [str(part)], vocab=VOCAB, special=("eos",))
+
+
+def train(kind: Kind, folder: Path, given: argparse.Namespace) -> None:
+    """A model of one kind, kept in 8 or 16 bits; the perplexity is that of what is kept."""
     began = time.perf_counter()
     text, held = novels(folder, "train"), novels(folder, "valid")
-    part = SCRATCH / "novels-part.txt"  # enough to find the pieces
-    part.write_text("\n".join(text.read_text(encoding="utf-8").split("\n")[::6]), encoding="utf-8")
-    tokenizer = heedful.train_tokenizer("bpe", [str(part)], vocab=VOCAB, special=("eos",))
+    tokenizer: Any = find_pieces(text) if kind.family == "gpt2" else load_tokenizer(Path(given.pieces))
     batches = windows(text, tokenizer, given.batch, given.seed)
     print(f"{len(batches)} batches an epoch, {time.perf_counter() - began:.0f} s", flush=True)
-    model = heedful.build("gpt2", vocab=len(tokenizer), seed=given.seed, device=given.device, **SIZES)
+    model = heedful.build(
+        kind.family, vocab=len(tokenizer), seed=given.seed, device=given.device, **kind.sizes
+    )
     assert isinstance(model, LM)
     model.tokenizer = tokenizer
     config = heedful.TrainConfig(
-        steps=given.steps, lr=given.lr, optimiser=given.optimiser, warmup=min(500, given.steps // 15),
-        schedule="linear", final=0.01, weight_decay=0.05, dtype="bfloat16", seed=given.seed,
-        graph=given.device.startswith("cuda"),
+        steps=given.steps, lr=given.lr or kind.lr, optimiser=given.optimiser,
+        warmup=min(500, given.steps // 15), schedule="linear", final=0.01, weight_decay=0.05,
+        dtype="bfloat16", seed=given.seed, graph=given.device.startswith("cuda") and kind.family == "gpt2",
     )  # fmt: skip
     until = None if given.seconds is None else began + given.seconds
     for step in learn(model, "next_token", batches, config, until):
-        if step.number % 500 == 0:
+        if step.number % given.every == 0:
             spent = time.perf_counter() - began
             print(f"{step.number} {step.loss:.3f} lr {step.lr:.1e} {spent:.0f} s", flush=True)
-    small = heedful.quantize(model.eval(), "int8")
+    model.eval()  # recurrences are kept in 16 bits: only attention, MLPs and heads can be rounded to 8
+    small = heedful.quantize(model, "int8") if kind.family == "gpt2" else model.to(torch.bfloat16)
     assert isinstance(small, LM)
     found = measured(small, held, given.held)
-    heedful.save(small, places("prose", given.out)[0])
+    heedful.save(small, places(kind.name, given.out)[0])
     card = Card(
-        "how a page of a Victorian novel may go on", "text-generation", NOVELS, LICENCE,
+        f"how a page of a Victorian novel may go on, by {kind.said}", "text-generation", NOVELS, LICENCE,
         f"ELTeC valid, its first {given.held:,} characters, perplexity by word",
     )  # fmt: skip
-    written("prose", card, small, found, folder, given, began)
-
-
-def words(folder: Path, out: Path, results: Path, seed: int) -> None:
-    """Skip-gram vectors of the 6,000 commonest words."""
-    began, judged = time.perf_counter(), "wordvec/EN-MEN-TR-3k.tsv.gz"
-    made = heedful.Word2Vec.train(
-        novels(folder, "train"), dim=64, window=5, mode="skipgram", loss="negative", negatives=5,
-        min_count=40, max_vocab=6000, subsample=1e-3, epochs=3, threads=1, seed=seed, lowercase=True,
-    )  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
-    made.save(out / "vectors.bin")
-    pairs = [line.split() for line in gzip.decompress((folder / judged).read_bytes()).decode().splitlines()]
-    known = [(a, b, float(s)) for a, b, s in pairs if a in made and b in made]
-    rho = spearman([s for *_, s in known], [made.similarity(a, b) for a, b, _ in known])
-    found = {"spearman": rho, "pairs": len(known)}
-    card = Card(
-        "which words are used alike", "feature-extraction", NOVELS, LICENCE,
-        f"MEN, Spearman over the {len(known):,} of 3,000 pairs whose words are among the 6,000",
-    )  # fmt: skip
-    said = ["python", "-m", "bundle.prose", "words", *(["--seed", str(seed)] if seed else [])]
-    command = " ".join(["HEED_DATA=FOLDER", *said])
-    hashes = {FILES["train"]: hash_of(folder / FILES["train"])}
-    spent = time.perf_counter() - began
-    write_card(out, "words", card, found, "spearman", command, seed, hashes, None, spent)
-    files, figure = [FILES["train"], judged], round(100 * rho, 2)
-    check = {"steps": [[*said, "--out", "{work}"]], "read": "figure", "tolerance": 1.0, "data": files}
-    row = ledger.row(
-        f"{card.measure} × 100: words, skip-gram vectors of 64 numbers", figure, command, seed=seed,
-        check=check, data_sha256=ledger.sha256(folder / one for one in files),
-    )  # fmt: skip
-    ledger.record_rows(results / "words.json", [row])
-    print(made.neighbours("king", 8), made.analogy("man", "king", "woman"))
-    print(json.dumps({"figure": figure, **found}))
+    written(kind, card, small, found, folder, given, began)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["gpt", "words"])
+    parser.add_argument("what", choices=KINDS)
     options(parser)
     parser.add_argument("--steps", type=int, default=60000)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float)
+    parser.add_argument(
+        "--pieces", default=str(PACKAGE / "prose"), help="whose tokenizer lstm and mamba take"
+    )
+    parser.add_argument("--every", type=int, default=500, help="steps between two lines about the loss")
     parser.add_argument("--optimiser", default="adamw")
     parser.add_argument("--held", type=int, default=600_000, help="characters of unseen novels to measure on")
     given = parsed(parser)
     torch.set_num_threads(given.threads or 1)
-    folder = data_folder()
-    if given.what == "words":
-        out, results, _ = places("words", given.out)
-        words(folder, out, results, given.seed)
-    else:
-        gpt(folder, given)
+    train(KINDS[given.what], data_folder(), given)
 
 
 if __name__ == "__main__":

@@ -98,3 +98,60 @@ Italian, Japanese, Chinese, Russian, Latin, Greek, Dutch, Portuguese, Swedish, A
 Turkish, Polish, American, Americans, British, Canadian, Australian, European, Asian, African, Indian,
 Irish, Scottish, Swiss, Austrian, Brazilian, Mexican, Catholic, Christian, Muslim, Buddhist, Jewish,
 Germans, Europeans, Canadians, Christians, Santa, Mom, Dad, Esperanto, Thanksgiving, Olympic""")
+
+# What fills the slots of contexts.py.
+TIMES = words("""
+one o'clock, two o'clock, half past three, a quarter to four, five o'clock, noon, midnight, quarter past
+seven, half past seven, 7:15, 8:20, 9:30, 11:05, 14:00, 16:40, 18:25, 20:10, seven in the morning, ten in
+the evening""")
+DAYS = words("""
+Monday, Tuesday, Wednesday, Friday, Saturday, Sunday, tomorrow, next week, the weekend""")
+NUMBERS = words(
+    "two, three, four, five, six, seven, nine, eleven, twelve, fifteen, twenty, thirty, 14, 25, 60, 180"
+)
+COLOURS = words("""
+red, blue, green, yellow, white, black, brown, orange, purple, grey, pink""")
+JOBS = words("""
+carpenter, plumber, dentist, lawyer, baker, pilot, gardener, journalist, librarian, electrician, farmer,
+waiter, architect, painter, butcher, translator, photographer, firefighter, driver, tailor""")
+WORKPLACES = words("""
+a bakery, a bank, the town hall, a car factory, the harbour, a law firm, a primary school, the airport, a
+bookshop, a nursery, the zoo, a small restaurant, the fire station, a supermarket, the university, a
+bicycle shop, the theatre""")
+THINGS = words("""
+umbrella, wallet, laptop, passport, scarf, camera, guitar, watch, lamp, ring, notebook, jacket, suitcase,
+teapot, radio, hammer, vase, blanket, phone, map""")
+SPOTS = words("""
+on the kitchen table, under the bed, in the top drawer, behind the sofa, in the car, on the shelf, in the
+cellar, at the office, in the wardrobe, beside the lamp, in the garage, on the balcony, in the garden
+shed, on the train""")
+FOODS = words("""
+potatoes, tomatoes, onions, lemons, carrots, eggs, mushrooms, pears, peaches, cherries, plums, oranges,
+grapes, cucumbers, peppers, sausages""")
+SUBJECTS = words("""
+physics, history, biology, music, medicine, economics, chemistry, geography, philosophy, art,
+engineering, French, Spanish, Latin""")
+ANIMALS = words("""
+cat, dog, horse, rabbit, parrot, pony, hamster, goat, canary, tortoise""")
+PET_NAMES = words(
+    "Rex, Bella, Coco, Luna, Simba, Felix, Oscar, Daisy, Pepper, Toby, Molly, Rocky, Lucky, Ginger"
+)
+RELATIVES = words(
+    "brother, sister, cousin, uncle, aunt, neighbour, friend, father, mother, grandfather, daughter, son"
+)
+HOBBIES = words("""
+football, tennis, chess, the piano, the violin, basketball, the drums, golf, cards, hockey, the flute,
+volleyball""")
+REASONS = words("""
+the heating is broken, the road is blocked, the singer has a cold, it rained all day, the ferry was full,
+there was a power cut, the boss is on holiday, nobody had a key, the river was too high, the tickets were
+sold out""")
+DURATIONS = words("""
+twenty minutes, half an hour, two hours, three days, a week, six weeks, ten minutes, an hour and a half,
+four months, ninety minutes""")
+PRICES = words(
+    "four pounds, ten euros, twenty dollars, six pounds fifty, a hundred euros, fifteen dollars, two pounds"
+)
+BUILDINGS = words(
+    "church, tower, castle, bridge, theatre, station, museum, school, lighthouse, library, harbour, mill"
+)

@@ -24,10 +24,12 @@ from heedful.models.base import LM
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # bundle/ is not installed
 
-from bundle import everyday_texts, masked, names, prose, summaries
+from bundle import contexts, everyday_texts, names, prose, sentence_pairs, summaries
 from bundle import timed as by_clock
+from bundle.modern import untokenized
 from bundle.summarising import summariser
 from bundle.timed import planned, timed
+from bundle.words import split_words
 
 TEXT = ["The old dog slept all day long.", "The cat sat on the warm mat.", "A bird sang in the tall tree."]
 
@@ -77,19 +79,21 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def told(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> masked.Told:
+def told(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> sentence_pairs.Told:
     """Three books; the words of each are its own."""
     path = tmp_path_factory.mktemp("books") / "books.jsonl.xz"
     lines = [json.dumps({"text": "\n".join([sentence] * 30)}) for sentence in TEXT]
     with lzma.open(path, "wt", encoding="utf-8") as file:
         file.write("\n".join(lines))
-    return masked.read(path, tokenizer)
+    return sentence_pairs.told_of(sentence_pairs.novels(path), tokenizer)
 
 
 @pytest.mark.parametrize("short", [0.0, 1.0])
-def test_what_does_not_follow_is_of_another_book(told: masked.Told, tokenizer: Any, short: float) -> None:
-    rows = masked.Pairs(told, tokenizer, 40, seed=0, short=short, plain=1.0)
-    batch = masked.batches(rows, 48)[0]
+def test_what_does_not_follow_is_of_another_book(
+    told: sentence_pairs.Told, tokenizer: Any, short: float
+) -> None:
+    rows = sentence_pairs.Pairs(told, tokenizer, 40, seed=0, short=short, plain=1.0)
+    batch = sentence_pairs.batches(rows, 48)[0]
     assert batch.types is not None
     assert batch.valid is not None
     assert 12 < int(batch.extra["follows"].sum()) < 36
@@ -106,9 +110,9 @@ def test_what_does_not_follow_is_of_another_book(told: masked.Told, tokenizer: A
         assert int((tokens == tokenizer.sep).sum()) == 2
 
 
-def test_only_rows_that_are_to_be_masked_are(told: masked.Told, tokenizer: Any) -> None:
-    rows = masked.Pairs(told, tokenizer, 40, seed=0, short=0.0, plain=0.0)
-    hidden, plain = (masked.batches(r, 48)[0] for r in (rows, replace(rows, plain=1.0)))
+def test_only_rows_that_are_to_be_masked_are(told: sentence_pairs.Told, tokenizer: Any) -> None:
+    rows = sentence_pairs.Pairs(told, tokenizer, 40, seed=0, short=0.0, plain=0.0)
+    hidden, plain = (sentence_pairs.batches(r, 48)[0] for r in (rows, replace(rows, plain=1.0)))
     assert hidden.labels is not None
     assert plain.labels is not None
     assert 0.08 < float((hidden.labels >= 0).float().mean()) < 0.2
@@ -194,3 +198,38 @@ def test_labels_of_three_files_are_read_as_one_kind() -> None:
 def test_what_the_models_are_judged_by_is_known_to_what_trains_them() -> None:
     found = everyday_texts()
     assert {"My name is Sarah and I live in London.", "The cat sat on the mat."} <= found
+
+
+def test_words_of_a_text_are_lower_case_and_without_punctuation() -> None:
+    assert split_words('"No," said Anna’s well-known friend; don\'t go to no. 5!') == (
+        ["no", "said", "anna", "well-known", "friend", "don't", "go", "to", "no"]
+    )
+
+
+def test_wikitext_is_read_as_it_is_written_elsewhere() -> None:
+    line = " The role @-@ playing game ( 2011 ) did n't sell 1 @,@ 000 <unk> . "
+    assert untokenized(line) == "The role-playing game (2011) didn't sell 1,000 ."
+
+
+def test_everyday_questions_have_their_answer_once_in_the_context() -> None:
+    found = contexts.questions(300)
+    assert len({one.question for one in found}) > 150
+    for one in found:
+        ((text, start),) = one.answers
+        assert one.context[start : start + len(text)] == text
+        assert "{" not in one.question + one.context
+    assert not {one.context for one in found} & everyday_texts()
+
+
+def test_sentences_that_stand_alone_are_masked_and_nothing_follows(
+    told: sentence_pairs.Told, tokenizer: Any
+) -> None:
+    rows = sentence_pairs.Pairs(told, tokenizer, 40, seed=0, plain=1.0, lone=told, share=1.0)
+    batch = sentence_pairs.batches(rows, 48)[0]
+    assert not batch.extra
+    assert batch.labels is not None
+    assert batch.valid is not None
+    assert 0.03 < float((batch.labels >= 0).float().mean()) < 0.25
+    assert (batch.tokens[:, 0] == tokenizer.cls).all()
+    assert ((batch.tokens == tokenizer.sep).sum(1) == 1).all()
+    assert not (batch.labels >= 0)[~batch.valid].any()

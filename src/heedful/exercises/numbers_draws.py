@@ -1,0 +1,305 @@
+"""How the numbers of each exercise are drawn: small enough for paper where the worked example is."""
+
+from __future__ import annotations
+
+import random
+
+from heedful.exercises.numbers import Values, WrongValues
+
+SENTENCE = ["The", "cat", "sat", "on", "the", "mat"]
+
+
+def bits(rng: random.Random, rows: int, columns: int) -> list[list[int]]:
+    """Rows of 0 and 1 that are not all alike."""
+    while True:
+        found = [[rng.randint(0, 1) for _ in range(columns)] for _ in range(rows)]
+        if len({tuple(row) for row in found}) > 1:
+            return found
+
+
+def tenths(rng: random.Random, *shape: int, most: int = 9) -> list:
+    """Numbers with one digit after the point, between −most/10 and most/10, never 0."""
+    if len(shape) > 1:
+        return [tenths(rng, *shape[1:], most=most) for _ in range(shape[0])]
+    return [rng.choice([n for n in range(-most, most + 1) if n]) / 10 for _ in range(shape[0])]
+
+
+def permutation(rng: random.Random, size: int) -> list[list[int]]:
+    """A matrix that puts entries in another order."""
+    order = rng.sample(range(size), size)
+    return [[int(column == row) for column in range(size)] for row in order]
+
+
+def swapped(values: Values, first: str, second: str) -> Values:
+    return values | {first: values[second], second: values[first]}
+
+
+def draw_cat_sat(rng: random.Random) -> Values:
+    query = rng.choice(SENTENCE)
+    while True:
+        Q, K, V = (bits(rng, 6, 2) for _ in range(3))
+        if any(Q[SENTENCE.index(query)]):
+            break
+    return {"topic": "attention", "tokens": SENTENCE, "query": query, "Q": Q, "K": K, "V": V}
+
+
+def attention_mistakes(values: Values) -> WrongValues:
+    return {
+        "query vectors stand where keys belong": values | {"K": values["Q"]},
+        "keys stand where the query belongs": values | {"Q": values["K"]},
+        "keys stand where values belong": values | {"V": values["K"]},
+        "the scores are not divided by √d_k": values | {"scale": 1.0},
+        "the scores are divided by d_k, not by √d_k": values | {"scale": 1 / len(values["Q"][0])},
+    }
+
+
+def draw_positions(rng: random.Random) -> Values:
+    first, second = sorted(rng.sample(range(1, 10), 2))
+    return {
+        "topic": "positions", "dim": 4, "positions": [first, second], "add": tenths(rng, 4),
+        "tokens": ["Dragons", "Dragons"],
+    }  # fmt: skip
+
+
+def draw_queries_keys(rng: random.Random) -> Values:
+    names = [[f"{letter}{n}" for n in (1, 2, 3)] for letter in "QK"]
+    Q, K = bits(rng, 3, 2), bits(rng, 3, 2)
+    return {"topic": "attention", "tokens": names[0], "keys": names[1], "Q": Q, "K": K}
+
+
+def draw_dragons(rng: random.Random) -> Values:
+    words = ["Dragons", "breathe", "fire"]
+    W = {f"W_{letter}": permutation(rng, 3) for letter in "QKV"}
+    X = [[int(i == j) * rng.randint(1, 2) for j in range(3)] for i in range(3)]
+    return {"topic": "attention", "tokens": words, "query": rng.choice(words), "X": X, **W}
+
+
+def dragons_mistakes(values: Values) -> WrongValues:
+    return {
+        "the scores are not divided by √d_k": values | {"scale": 1.0},
+        "W_K stands where W_Q belongs": swapped(values, "W_Q", "W_K"),
+        "W_K stands where W_V belongs": swapped(values, "W_V", "W_K"),
+    }
+
+
+def draw_add_norm(rng: random.Random) -> Values:
+    while True:
+        x, add = tenths(rng, 4), tenths(rng, 4)
+        total = [round(a + b, 1) for a, b in zip(x, add, strict=True)]
+        if len(set(total)) > 1:
+            return {"topic": "norm", "x": x, "add": add}
+
+
+def draw_wampimuk(rng: random.Random) -> Values:
+    observed = rng.sample(["furry", "little", "hiding", "in"], 1)
+    drawn = rng.sample(["Australia", "cyber", "the", "1985"], 2)
+    return {
+        "topic": "word2vec", "centre": "wampimuk", "vector": tenths(rng, 2),
+        "observed": {word: tenths(rng, 2) for word in observed},
+        "drawn": {word: tenths(rng, 2) for word in drawn}, "rate": rng.choice([0.1, 0.5]),
+    }  # fmt: skip
+
+
+def wampimuk_mistakes(values: Values) -> WrongValues:
+    return {
+        "observed and drawn words are taken for each other": swapped(values, "observed", "drawn"),
+        "the step goes up the gradient, not down": values | {"rate": -values["rate"]},
+    }
+
+
+def draw_hello(rng: random.Random) -> Values:
+    letters = ["h", "e", "l", "o"]
+    W, U, V = tenths(rng, 2, 4), tenths(rng, 2, 2), tenths(rng, 4, 2)
+    return {
+        "topic": "rnn",
+        "text": rng.choice(["hel", "ell", "llo"]),
+        "letters": letters,
+        "W": W,
+        "U": U,
+        "V": V,
+    }
+
+
+def draw_lstm(rng: random.Random) -> Values:
+    x = [0, 0, 0, 0]
+    x[rng.randrange(4)] = 1
+    return {
+        "topic": "lstm", "x": x, "h": tenths(rng, 1), "c": tenths(rng, 1), "W": tenths(rng, 4, 4),
+        "U": tenths(rng, 4, 1), "b": [0, 1, 0, 0],
+    }  # fmt: skip
+
+
+def lstm_mistakes(values: Values) -> WrongValues:
+    W, U, b = (values[key] for key in ("W", "U", "b"))
+    mixed = lambda rows: [rows[0], rows[1], rows[3], rows[2]]
+    return {
+        "the biases are left out": values | {"b": [0, 0, 0, 0]},
+        "the rows of g and o are taken for each other": values
+        | {"W": mixed(W), "U": mixed(U), "b": mixed(b)},
+    }
+
+
+def draw_alignment(rng: random.Random) -> Values:
+    return {
+        "topic": "alignment", "tokens": ["How", "are", "you"], "s": tenths(rng, 2),
+        "memory": tenths(rng, 3, 2), "W": bits(rng, 2, 2), "U": bits(rng, 2, 2),
+        "v": rng.choice([[1, -1], [-1, 1], [1, 1]]),
+    }  # fmt: skip
+
+
+def draw_temperature(rng: random.Random) -> Values:
+    logits = [n / 10 for n in rng.sample(range(-20, 31), 3)]
+    T = rng.choice([0.5, 2.0])
+    return {"topic": "softmax", "tokens": ["mat", "floor", "moon"], "logits": logits, "temperature": T}
+
+
+def temperature_mistakes(values: Values) -> WrongValues:
+    T = values["temperature"]
+    return {"the logits are multiplied by T": values | {"temperature": 1 / T},
+            "the temperature is left out": values | {"temperature": 1.0}}  # fmt: skip
+
+
+def draw_two_heads(rng: random.Random) -> Values:
+    words = ["Dragons", "breathe", "creatures"]
+    X = [[rng.randint(0, 2) for _ in range(4)] for _ in words]
+    heads = [{f"W_{letter}": bits(rng, 4, 2) for letter in "QKV"} for _ in range(2)]
+    return {"topic": "heads", "tokens": words, "query": rng.choice(words), "X": X, "heads": heads,
+            "W_O": permutation(rng, 4)}  # fmt: skip
+
+
+def heads_mistakes(values: Values) -> WrongValues:
+    return {
+        "the scores are not divided by √d_k": values | {"scale": 1.0},
+        "the heads are joined in the wrong order": values | {"heads": values["heads"][::-1]},
+    }
+
+
+def draw_apple(rng: random.Random) -> Values:
+    word = rng.choice(["orange", "watch"])
+    words = ["bought", "apple", word]
+    X = [[0, 0, 1], [1, 1, 0], [rng.randint(1, 2), 0, 0] if word == "orange" else [0, rng.randint(1, 2), 0]]
+    raw = {"topic": "attention", "title": "raw x·x", "tokens": words, "query": "apple", "scale": 1,
+           "Q": X, "K": X, "V": X}  # fmt: skip
+    head = {f"W_{letter}": bits(rng, 3, 2) for letter in "QKV"}
+    projected = {"topic": "heads", "title": "q, k, v and W_O", "tokens": words, "query": "apple", "X": X,
+                 "heads": [head], "W_O": bits(rng, 2, 3)}  # fmt: skip
+    return {"title": f"apple beside {word}", "parts": [raw, projected]}
+
+
+def draw_embedding(rng: random.Random) -> Values:
+    words = ["the", "cat", "sat", "mat"]
+    return {"topic": "embedding", "words": words, "E": tenths(rng, 4, 3), "text": rng.sample(words, 2)}
+
+
+def draw_motel(rng: random.Random) -> Values:
+    size = 6
+    places = rng.sample(range(size), 2)
+    one_hot = {
+        w: [int(i == at) for i in range(size)] for w, at in zip(("motel", "hotel"), places, strict=True)
+    }
+    vectors = {word: [rng.choice([-2, -1, 1, 2, 3]) for _ in range(2)] for word in ("motel", "hotel")}
+    pairs = [["motel", "hotel"]]
+    return {"title": "motel and hotel", "parts": [
+        {"topic": "similarity", "title": "one-hot", "vectors": one_hot, "pairs": pairs},
+        {"topic": "similarity", "title": "dense", "vectors": vectors, "pairs": pairs},
+    ]}  # fmt: skip
+
+
+def draw_likelihood(rng: random.Random) -> Values:
+    words = ["turning", "into", "banking"]
+    tables = {key: {word: tenths(rng, 2) for word in words} for key in ("centre", "outside")}
+    return {"topic": "likelihood", "text": rng.sample(words, 3), "window": 1, **tables}
+
+
+def likelihood_mistakes(values: Values) -> WrongValues:
+    return {"centre and outside vectors are taken for each other": swapped(values, "centre", "outside")}
+
+
+def draw_encoding_properties(rng: random.Random) -> Values:
+    return {"topic": "encoding-properties", "dim": 4, "count": 10, "shift": rng.randint(1, 6)}
+
+
+def draw_additive_dot(rng: random.Random) -> Values:
+    return {
+        "topic": "scores", "tokens": ["How", "are", "you"], "q": tenths(rng, 2), "K": tenths(rng, 3, 2),
+        "V": bits(rng, 3, 2), "W": bits(rng, 2, 2), "U": bits(rng, 2, 2), "v": rng.choice([[1, -1], [1, 1]]),
+        "sizes": [],
+    }  # fmt: skip
+
+
+def draw_counselor(rng: random.Random) -> Values:
+    words = ["The", "counselor", "who", "knew", "them", "helped", "frame", "this", "situation"]
+    first, second = sorted(rng.sample(range(len(words)), 2))
+    return {"topic": "distance", "tokens": words, "first": words[first], "second": words[second],
+            "kernel": rng.choice([2, 3, 5])}  # fmt: skip
+
+
+def draw_order(rng: random.Random) -> Values:
+    words = ["dog", "bites", "man"]
+    while (other := rng.sample(words, 3)) == words:
+        pass
+    X = bits(rng, 3, 2)
+    return {"topic": "order", "tokens": words, "order": other, "query": rng.choice(words), "X": X}
+
+
+def draw_gpt3(rng: random.Random) -> Values:
+    heads, head_dim = rng.choice([2, 4, 8, 12]), rng.choice([16, 32, 64])
+    return {"topic": "weight-count", "layers": rng.choice([2, 4, 6, 12]), "heads": heads,
+            "head_dim": head_dim, "dim": heads * head_dim,
+            "vocab": rng.choice([1000, 8000, 50257])}  # fmt: skip
+
+
+def draw_block_cost(rng: random.Random) -> Values:
+    return {
+        "topic": "block-cost",
+        "n": rng.choice([128, 512, 1024, 4096]),
+        "d": rng.choice([64, 256, 512, 768]),
+    }
+
+
+def draw_distilbert(rng: random.Random) -> Values:
+    teacher = {
+        "scores": rng.randint(700, 900) / 10,
+        "sizes": rng.randint(90, 350),
+        "times": rng.randint(300, 900),
+    }
+    share = {"scores": rng.uniform(0.9, 0.99), "sizes": rng.uniform(0.4, 0.7), "times": rng.uniform(0.4, 0.7)}
+    pairs = {key: [value, round(value * share[key], 1)] for key, value in teacher.items()}
+    return {"topic": "distillation", **pairs}
+
+
+def draw_softmax_gradient(rng: random.Random) -> Values:
+    logits = [float(n) for n in rng.sample(range(-1, 4), 3)]
+    return {"topic": "softmax-gradient", "logits": logits, "above": rng.sample([-2, -1, 0, 1, 2], 3)}
+
+
+def draw_cross_entropy(rng: random.Random) -> Values:
+    words = ["mat", "floor", "moon"]
+    logits = [n / 10 for n in rng.sample(range(-10, 31), 3)]
+    return {"topic": "cross-entropy-gradient", "tokens": words, "logits": logits, "target": rng.choice(words)}
+
+
+def draw_norm_gradient(rng: random.Random) -> Values:
+    while len(set(x := [rng.randint(-3, 3) for _ in range(4)])) < 3:
+        pass
+    above = [rng.choice([-2, -1, 1, 2]) for _ in range(4)]
+    return {"topic": "norm-gradient", "x": x, "gamma": [rng.choice([1, 2]) for _ in range(4)], "eps": 1e-5,
+            "above": above}  # fmt: skip
+
+
+def draw_attention_gradient(rng: random.Random) -> Values:
+    Q, K, V = (bits(rng, 2, 2) for _ in range(3))
+    above = [[rng.choice([-1, 1, 2]) for _ in range(2)] for _ in range(2)]
+    return {"topic": "attention-gradient", "tokens": ["The", "cat"], "Q": Q, "K": K, "V": V, "above": above}
+
+
+def draw_rnn_gradient(rng: random.Random) -> Values:
+    return {"topic": "rnn-gradient", "X": tenths(rng, 3, 1), "h": [0], "W": [[1]],
+            "U": [[rng.choice([0.5, 1.5, 2.0])]], "above": [1]}  # fmt: skip
+
+
+def draw_lstm_gradient(rng: random.Random) -> Values:
+    return {
+        "topic": "lstm-gradient", "X": tenths(rng, 2, 1), "h": [0], "c": [0], "W": tenths(rng, 4, 1),
+        "U": tenths(rng, 4, 1), "b": [0, rng.choice([-2, 1, 3]), 0, 0], "above": [1],
+    }  # fmt: skip

@@ -1,0 +1,205 @@
+"""Marks a filled sheet: partial credit, errors carried forward, and which step went wrong.
+
+A question counts one point, each number of its answer the same share of it. A number is right if it is within
+one unit of the last digit asked for of the key, or of what follows from the student's own earlier answers,
+which may have been rounded on the way.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from heedful.exercises.numbers import Problem, Question
+from heedful.exercises.numbers_mistakes import expand, name_mistake
+from heedful.inspect.worked import Operation, Reference, Tree, evaluate
+
+Verdict = Literal["right", "carried forward", "partly right", "wrong", "missing", "unreadable"]
+ROOM = 1.0 + 1e-9  # units of the last digit asked for
+NUMBER = re.compile(r"[-+−]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+−]?\d+)?%?|[-+−]?(?:∞|inf)")
+
+
+@dataclass(frozen=True)
+class QuestionGrade:
+    """The marks of one question, and what to say about it."""
+
+    question: Question
+    verdict: Verdict
+    points: float
+    message: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "number": self.question.number, "step": self.question.prompt, "verdict": self.verdict,
+            "points": self.points, "message": self.message,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SheetGrade:
+    """The marks of a sheet."""
+
+    problem: Problem
+    questions: tuple[QuestionGrade, ...]
+
+    @property
+    def points(self) -> float:
+        return sum(grade.points for grade in self.questions)
+
+    @property
+    def total(self) -> int:
+        return len(self.questions)
+
+    @property
+    def first_error(self) -> QuestionGrade | None:
+        """The first step that went wrong by itself."""
+        wrong = (grade for grade in self.questions if grade.verdict not in ("right", "carried forward"))
+        return next(wrong, None)
+
+    def to_dict(self) -> dict[str, Any]:
+        first = self.first_error
+        return {
+            "exercise": self.problem.exercise.name, "seed": self.problem.seed,
+            "points": round(self.points, 4), "total": self.total,
+            "first_error": None if first is None else first.question.number,
+            "questions": [grade.to_dict() for grade in self.questions],
+        }  # fmt: skip
+
+
+def read_numbers(answer: Any) -> np.ndarray | None:
+    """The numbers of an answer: one, a list of them, or a text with them; None for anything else."""
+    if isinstance(answer, bool):
+        return None
+    if isinstance(answer, int | float):
+        return np.array([float(answer)])
+    if isinstance(answer, Sequence) and not isinstance(answer, str):
+        parts = [read_numbers(part) for part in answer]
+        return (
+            None
+            if any(part is None for part in parts)
+            else np.concatenate([p for p in parts if p is not None])
+        )
+    if not isinstance(answer, str) or NUMBER.sub("", answer).strip(" \t,;[](){}|/").strip():
+        return None
+    found = [text.replace("−", "-").replace("∞", "inf").rstrip("%") for text in NUMBER.findall(answer)]
+    return np.array([float(text) for text in found])
+
+
+def is_blank(answer: Any) -> bool:
+    """Return whether nothing was answered."""
+    if isinstance(answer, str):
+        return not answer.strip(" \t\r\n[]?_.")
+    return answer is None or (isinstance(answer, Sequence) and all(is_blank(part) for part in answer))
+
+
+def grade_answers(problem: Problem, answers: Mapping[int, Any]) -> SheetGrade:
+    """Mark the answers, by the numbers of their questions."""
+    asked = {id(question.line): question for question in problem.questions}
+    results: dict[int, np.ndarray] = {}  # what the student has at each line, or what follows from it
+    grades = []
+    for line in problem.derivation.walk():
+        with np.errstate(all="ignore"):  # a student's probability may be above 1
+            follows = line.value if line.operands is None else evaluate(line.operands, results)
+        results[id(line)] = follows
+        if (question := asked.get(id(line))) is None:
+            continue
+        grade, own = grade_question(problem, question, answers.get(question.number), follows, results)
+        results[id(line)] = line.value if own is None else own
+        grades.append(grade)
+    return SheetGrade(problem, tuple(grades))
+
+
+def grade_question(
+    problem: Problem, question: Question, answer: Any, follows: np.ndarray, results: Mapping[int, np.ndarray]
+) -> tuple[QuestionGrade, np.ndarray | None]:
+    """Mark one answer; with the student's numbers if they can be worked on with."""
+    if is_blank(answer):
+        return QuestionGrade(question, "missing", 0.0, "no answer"), None
+    numbers = read_numbers(answer)
+    if numbers is None:
+        return QuestionGrade(question, "unreadable", 0.0, f"{answer!r} is no number"), None
+    if numbers.size != question.count:
+        message = f"{question.wanted.partition(',')[0]} expected, {numbers.size} given"
+        if isinstance(answer, str) and "," in answer and numbers.size > question.count:
+            message += " (0.5 is written with a point: a comma parts two numbers)"
+        return QuestionGrade(question, "wrong", 0.0, message), None
+    own, key = numbers.reshape(question.line.value.shape), question.line.value
+    tolerance = ROOM * 10.0**-question.digits
+    loose = tolerance + rounding_effect(problem, question, follows, results)
+    by_key, by_own = close(own, key, tolerance), close(own, follows, loose)
+    share = float((by_key | by_own).mean())
+    if by_key.all():
+        return QuestionGrade(question, "right", 1.0), own
+    if share == 1.0:
+        return QuestionGrade(question, "carried forward", 1.0, "right with your earlier numbers"), own
+    named = name_mistake(problem, question, own, results, loose)
+    wrong = [str(n + 1) for n in np.flatnonzero(~(by_key | by_own))]
+    which = (
+        ""
+        if question.count == 1
+        else f"number{'s' * (len(wrong) > 1)} {', '.join(wrong)} of {question.count}"
+    )
+    message = "; ".join(part for part in (which, named) if part) or "another number comes out"
+    return QuestionGrade(question, "partly right" if share else "wrong", share, message), own
+
+
+def rounding_effect(
+    problem: Problem, question: Question, follows: np.ndarray, results: Mapping[int, np.ndarray]
+) -> np.ndarray:
+    """How much a result may change because the answers it comes from were rounded, by half a unit each."""
+    effect = np.zeros_like(follows)
+    if question.line.operands is None:
+        return effect
+    asked = {id(other.line): other for other in problem.questions}
+    tree = expand(question.line.operands, asked)
+    for line in set(referenced_lines(tree)) & set(asked):
+        half = 0.5 * 10.0 ** -asked[line].digits
+        for index in np.ndindex(results[line].shape):
+            changes = []
+            for step in (half, -half):
+                moved = results[line].copy()
+                moved[index] += step
+                with np.errstate(all="ignore"):
+                    changes.append(np.abs(evaluate(tree, {**results, line: moved}) - follows))
+            effect = effect + np.nan_to_num(
+                np.minimum(*changes), posinf=0.0
+            )  # a jump on one side is no rounding
+    return effect
+
+
+def referenced_lines(tree: Tree) -> Iterator[int]:
+    """The ids of the lines whose results an expression uses."""
+    if isinstance(tree, Reference):
+        yield id(tree.line)
+    elif isinstance(tree, Operation):
+        for operand in tree.args:
+            yield from referenced_lines(operand)
+
+
+def close(mine: np.ndarray, theirs: np.ndarray, tolerance: float | np.ndarray) -> np.ndarray:
+    """Where two arrays agree, infinite entries included."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray((mine == theirs) | (np.abs(mine - theirs) <= tolerance))
+
+
+def hint_lines(question: Question) -> list[str]:
+    """Hints from the slightest to the strongest: the formula, the numbers in it, the answer."""
+    from heedful.inspect.render import Style, unquoted
+
+    style, line = Style(question.digits, None), question.line
+    numbers = (
+        style.tree(line.operands)
+        if isinstance(line.operands, Operation)
+        else "it is put together of what is there"
+    )
+    return [unquoted(line.formula), numbers, style.value(line.result)]
+
+
+def is_passed(grade: SheetGrade) -> bool:
+    """Return whether everything on a sheet is right."""
+    return math.isclose(grade.points, grade.total)

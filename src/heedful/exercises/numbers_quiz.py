@@ -1,0 +1,46 @@
+"""A number exercise asked question by question, with hints and a second try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from heedful.exercises.numbers import Problem
+from heedful.exercises.numbers_grading import SheetGrade, grade_answers, hint_lines
+from heedful.exercises.sheets import head_lines, key_text, question_line
+
+TRIES = 2
+HELP = "Numbers of a vector are parted by spaces. ? gives a hint, an empty line skips, q stops."
+
+
+def run_quiz(
+    problem: Problem, ask: Callable[[str], str | None], say: Callable[[str], None]
+) -> tuple[SheetGrade, int]:
+    """Ask every question and return the marks and the hints taken; `ask` returns None at the end of input."""
+    for line in head_lines(problem, key=True)[1:]:
+        say(line)
+    say(HELP)
+    answers: dict[int, str] = {}
+    hints = 0
+    for question in problem.questions:
+        say("")
+        say(f"{question.number} of {len(problem.questions)}   {question_line(question)}")
+        left, tries = hint_lines(question), 0
+        while tries < TRIES:
+            answer = ask("> ")
+            if answer is None or answer.strip().lower() == "q":
+                return grade_answers(problem, answers), hints
+            if answer.strip() == "?":
+                say(left.pop(0) if left else "There is no further hint.")
+                hints += 1
+                continue
+            if not answer.strip():
+                break
+            answers[question.number] = answer
+            grade = grade_answers(problem, answers).questions[question.number - 1]
+            if grade.points == 1.0:
+                say(grade.verdict)
+                break
+            tries += 1
+            again = "; try again" if tries < TRIES else f"; it is {key_text(question)}"
+            say(f"{grade.verdict}: {grade.message}{again}")
+    return grade_answers(problem, answers), hints

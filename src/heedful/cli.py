@@ -66,6 +66,8 @@ COMMANDS = {
     "complete": Command("pipelines", "Continue texts, a line or a file at a time.", "Tasks"),
     "studio": Command("studio", "Look inside a model in the browser.", "Inspection"),
     "explain": Command("explain", "Work out a model's arithmetic step by step.", "Inspection"),
+    "exercise": Command("exercise", "Write exercises for a student: numbers, or code.", "Teaching"),
+    "grade": Command("grade", "Mark a filled sheet, or a file of code.", "Teaching"),
     "env": Command("env", "Show this machine and its packages, for bug reports.", "Help"),
     "version": Command("env", "Show heedful's version.", "Help"),
 }  # fmt: skip

@@ -10,12 +10,12 @@ from tests.browser.conftest import Visitor
 
 KINDS = ["encoder", "decoder", "encoder-decoder", "rnn", "vectors"]
 TITLES = {
-    "": "Home", "tour": "Tour", "play": "Play", "tokens": "Tokens", "attention": "Attention",
+    "": "One sentence on its way through a model", "tour": "Tour", "glossary": "Glossary", "play": "Play", "tokens": "Tokens", "attention": "Attention",
     "steps": "Arithmetic",
     "predict": "Prediction", "layers": "Layers", "states": "States", "positions": "Positions",
     "space": "Embeddings", "figures": "Figures", "train": "Training", "compare": "Compare",
 }  # fmt: skip
-SAME = ("", "tour", "train", "compare")  # pages that show every model
+SAME = ("", "tour", "glossary", "train", "compare")  # pages that show every model
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 

@@ -17,7 +17,7 @@ function request(model: string): Record<string, string | undefined> {
   return { model, ...of };
 }
 
-/** The first screen: the picture and the form; `model` is the one that the page is about. */
+/** The first screen: the picture and the form; without a model it is of the one that the studio begins with. */
 export function FirstPicture({ model }: { model: string }) {
   const [text, setText] = useState(0);
   const path = `/api/picture${queried(request(model))}`;
@@ -27,13 +27,14 @@ export function FirstPicture({ model }: { model: string }) {
   });
   return (
     <section class="panel picture" aria-label={t("picture.label")}>
-      <Await of={drawn} wait={t("picture.wait", { model })}>{(figure) => {
-        const [first, second] = figure.data.texts;
+      <Await of={drawn} wait={t("picture.wait")}>{(figure) => {
+        const { texts, name } = figure.data;
+        const [first, second] = texts;
         return (
           <>
             <ModelView key={figure.path} figure={figure} text={second ? text : 0} onText={setText} exports={{ html: async () => (await call(`${figure.path}&format=html`)).text() }}
-              onHead={(at, h, q) => set({ x: first, x2: second, at, h, q }, "replace")} linkTo={(stage, row, of) => follow(model, figure.data.texts[of] ?? first, stage, row)} />
-            <AskPicture model={model} text={first} />
+              onHead={(at, h, q) => set({ x: first, x2: second, at, h, q }, "replace")} linkTo={(stage, row, of) => follow(name, texts[of] ?? first, stage, row)} />
+            <AskPicture model={name} text={first} />
           </>
         );
       }}</Await>

@@ -101,7 +101,10 @@ class LoadedModel:
         return self.worker.run(function, ticket)
 
     def once(self, key: str, function: Callable[[], T]) -> T:
-        """Worked out in the model's thread the first time, remembered after."""
+        """Work it out in the model's thread the first time; what is remembered waits for no thread."""
+        if key in self.memo:
+            known: T = self.memo[key]
+            return known
 
         def compute() -> T:
             if key not in self.memo:

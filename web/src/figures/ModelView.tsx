@@ -124,8 +124,8 @@ function More({ stage, picture, row, link }: { stage: Stage; picture: Picture; r
   const parts = stage.parts.flatMap((p) => p.equations);
   return (
     <div class="mp-more">
-      <div class="mp-equations">{[...stage.equations, ...parts].map((line) => <Formula key={line} of={line} block />)}</div>
-      <div class="mp-numbers">
+      <div class="mp-equations" tabIndex={0} role="group" aria-label={say("equationsOf", { title: stage.title })}>{[...stage.equations, ...parts].map((line) => <Formula key={line} of={line} block />)}</div>
+      <div class="mp-numbers" tabIndex={0} role="group" aria-label={say("numbersOf", { title: stage.title })}>
         {stage.note ? <p>{stage.note}{look?.leaves_out ? ` ${say("leavesOut", { what: look.leaves_out })}` : ""}</p> : null}
         <table class="fig-table">
           <caption class="fig-hidden">{stage.title}</caption>

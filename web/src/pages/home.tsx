@@ -5,7 +5,7 @@ import { get } from "../http";
 import { FirstPicture } from "../picture";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Await, Busy, count, CopyPython, Facts, Go, Panel, Warnings } from "../ui";
+import { Await, count, CopyPython, Facts, Go, Panel, Warnings } from "../ui";
 import { str } from "../url";
 import type { Run } from "./train";
 
@@ -13,14 +13,14 @@ export function HomePage({ caps }: { caps: Caps | undefined }) {
   const models = useModels();
   const runs = useResource<{ runs: Run[] }>("runs", () => get("/api/runs"));
   const id = str("m") || models.data?.default;
-  const reads = models.data?.models.some((m) => m.id === id && m.kind !== "vectors" && m.error === null);
+  const reads = !str("m") || models.data?.models.some((m) => m.id === id && m.kind !== "vectors" && m.error === null);
   return (
     <>
       <div class="title first">
         <h1>{t("home.title")}</h1>
         <p class="lede">{t("ledes.home")}</p>
       </div>
-      {id && reads ? <FirstPicture model={id} /> : models.loading ? <Busy>{t("picture.waitFirst")}</Busy> : null}
+      {reads ? <FirstPicture model={str("m")} /> : null}
       <div class="row">
         <Go to="tour" class="button primary">{t("home.startTour")}</Go>
         <Go to="play" class="button">{t("home.startPlay")}</Go>

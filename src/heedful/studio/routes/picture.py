@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from heedful import view
+from heedful.decode.request import context_length
 from heedful.errors import HeedfulError
 from heedful.inspect.prediction import is_causal
 from heedful.models.base import Model, Seq2Seq
@@ -29,10 +30,10 @@ def draw_picture(
     studio: Here, model: str = "", text: str = "", beside: str = "", target: str = "", layer: str = "",
     head: int | None = None, row: str = "", format: FigureFormat = "json",
 ) -> Response:  # fmt: skip
-    """The figure of `heedful.view.model`. Without a text it is the first picture of a model. `row` is a
+    """The figure of `heedful.view.model`. Without a text it is the first picture of the model. `row` is a
     position or a token, `layer` a number or a path; what is left out is found by the rule of the figure.
     """
-    loaded_model = studio.registry.get(model or DEFAULTS[0])
+    loaded_model = studio.registry.get(model or first_model(studio))
     if text:
         number = lambda given: int(given) if given.isdigit() else given or None
         request: dict[str, Any] = {
@@ -58,12 +59,28 @@ def first_picture(loaded_model: LoadedModel) -> tuple[dict[str, Any], view.Figur
 
 
 def first_request(id: str, model: Model) -> dict[str, Any]:
-    """Return what is shown of a model before anything is asked for: a text that suits what it does."""
-    if isinstance(model, Seq2Seq):
-        return {"text": "The old man reads a book in the garden."}
+    """Return what is shown of a model before anything is asked for: a text that suits what it does, or one
+    that its context has room for.
+    """
+    request: dict[str, Any] = {"text": TIRED, "beside": WIDE} | FIRST_HEADS.get(id, {})
     if is_causal(model):
-        return {"text": "The cat sat on the"}
-    return {"text": TIRED, "beside": WIDE} | FIRST_HEADS.get(id, {})
+        request = {
+            "text": "The old man reads a book." if isinstance(model, Seq2Seq) else "The cat sat on the"
+        }
+    limit = context_length(model, source=isinstance(model, Seq2Seq))
+    if (
+        limit is not None
+        and model.tokenizer is not None
+        and len(model.tokenizer.encode(request["text"])) > limit
+    ):
+        return {"text": "The cat sat"}
+    return request
+
+
+def first_model(studio: Studio) -> str:
+    """Return the model that a page begins with: one given on the command line, else a small bundled one."""
+    given = (id for id, entry in studio.registry.entries().items() if entry.source == "given")
+    return next(given, DEFAULTS[0])
 
 
 def prepare_first_picture(studio: Studio) -> None:
@@ -71,8 +88,7 @@ def prepare_first_picture(studio: Studio) -> None:
 
     A model that cannot be loaded is an error of the request that asks for it.
     """
-    given = [id for id, entry in studio.registry.entries().items() if entry.source == "given"]
     try:
-        first_picture(studio.registry.get(next(iter(given), DEFAULTS[0])))
+        first_picture(studio.registry.get(first_model(studio)))
     except HeedfulError:
         return

@@ -45,16 +45,10 @@ def in_file(name: str, entries: Mapping[str, TensorEntry], prefix: str) -> str:
 
 
 def fill_model(
-    model: nn.Module,
-    source: TensorSource,
-    rows: Iterable[Row],
-    *,
-    prefix: str = "",
-    copies: Mapping[str, str] | None = None,
-    drop: Sequence[str] = (),
-    dtype: torch.dtype | None = None,
+    model: nn.Module, source: TensorSource, rows: Iterable[Row], *, prefix: str = "",
+    copies: Mapping[str, str] | None = None, drop: Sequence[str] = (), dtype: torch.dtype | None = None,
     as_stored: bool = False,
-) -> Origin:
+) -> Origin:  # fmt: skip
     """Give every tensor of a model made on `meta` its published value.
 
     `dtype` None is what most matrices have, and wider vectors stay wide; `as_stored` leaves each in its own.

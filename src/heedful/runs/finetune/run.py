@@ -121,7 +121,13 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
         setup.parameters, count_parameters(task.model, trainable_only=True),
     )  # fmt: skip
     write_result(task.model, result, request)
-    between = scores.get(f"{task.metric}_95")
+    report_end(result, task, reporter)
+    return result
+
+
+def report_end(result: FinetuneResult, task: TrainableTask, reporter: ProgressReporter) -> None:
+    """Say how sure a score of few rows is, and raise TrainingInterrupted for training that was cut short."""
+    training, between = result.training, result.scores.get(f"{task.metric}_95")
     if between and result.valid_rows < MIN_CHOOSING_ROWS:
         few = f"the score is of {result.valid_rows:,} {task.unit} only"
         low, high = (f"{end:.4g}" for end in between)
@@ -129,8 +135,8 @@ def _finetune(request: FinetuneRequest, out: Path, quiet: bool) -> FinetuneResul
     if training.interrupted:
         best = "the best weights so far" if training.chosen else f"the weights of step {training.best_step}"
         which = "its weights, not measured yet," if training.best_step is None else best
-        raise TrainingInterrupted(f"interrupted at step {training.steps}; {which} are in {out}: {result.use}")
-    return result
+        end = f"interrupted at step {training.steps}; {which} are in {result.folder}: {result.use}"
+        raise TrainingInterrupted(end)
 
 
 def count_parameters(model: Model, *, trainable_only: bool = False) -> int:
@@ -300,7 +306,8 @@ def load_base(name: str, device: str) -> Model:
             what = f"{name!r} is known here by its shape and has no weights to start from"
             way = "give a folder, a model at hand (heed ls) or a hub id"
             raise NotFound(what, hint=way) from None
-        if hint := nearest(name, [*BASES, *bundled_models()]):
+        known = [*BASES, *bundled_models()]
+        if name not in known and (hint := nearest(name, known)):
             raise NotFound(f"no model is called {name!r}", hint=hint) from None
         raise
     if "quantization" in model.hf_config:

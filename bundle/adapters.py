@@ -34,7 +34,8 @@ def train(name: str, plan: Plan, folder: Path, out: Path, given: argparse.Namesp
     SCRATCH.mkdir(parents=True, exist_ok=True)
     began, seed = time.perf_counter(), given.seed
     body = heedful.load(base_folder(BASE), dtype=torch.float32)
-    batches = plan.batches(folder, body.tokenizer, plan.batch)
+    gathered = plan.batches if given.start is None or plan.more is None else plan.more
+    batches = gathered(folder, body.tokenizer, plan.batch)
     labels = [plan.names.get(label, label) for label in batches.labels] if batches.labels else None
     model = with_head(body, plan.head, labels, seed=seed).to(given.device)
     torch.manual_seed(seed)

@@ -45,6 +45,7 @@ class Plan:
     rank: int = 8
     batch: int = 32
     checks: int = 3  # times the held-back data are scored
+    more: Callable[[Path, Any, int], data.Batches] | None = None  # what --start goes on with; None: the same
     names: dict[str, str] = field(default_factory=dict)  # of labels, where the file has numbers
     published: float | None = None  # what is printed elsewhere, × 100, and where
     source: str = ""
@@ -88,6 +89,7 @@ def questions(folder: Path, first: int, last: int | None) -> Path:
     return SCRATCH / f"squad-{first}-{last}.json"
 
 
+SHORT = 500  # characters of a context that is soon read
 PAIR: dict[str, Any] = {"text": "sentence1", "pair": "sentence2", "label": "label"}
 PLANS: dict[str, Plan] = {
     "sentiment": Plan(
@@ -149,6 +151,9 @@ PLANS: dict[str, Plan] = {
         lambda d: ask(questions(d, 40, None), truncate=True),
         ["qa/squad/dev-v1.1.json.gz", "qa/squad/train_subset.json.gz"],
         epochs=1.2, lr=1e-3, rank=16, batch=16, checks=1,
+        more=lambda d, t, b: data.answer(
+            [*contexts.questions(4000), *(one for one in articles(d, 0, 38) if len(one.context) < SHORT)], t,
+            batch=b, length=320, truncate=True),
         card=Card("where in a text the answer to a question stands", "question-answering",
                   "SQuAD 1.1: 38 articles of dev and 4,000 questions of train (Rajpurkar et al. 2016), and "
                   "6,000 everyday questions made from our own templates",

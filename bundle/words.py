@@ -1,6 +1,6 @@
 """Word vectors that come with heedful: skip-gram on novels and on modern English, of words and nothing else.
 
-    HEED_DATA=FOLDER python -m bundle.words [--seed 0] [--out FOLDER] [--words 10000] [--epochs 4]
+    HEED_DATA=FOLDER python -m bundle.words [--seed 0] [--out FOLDER] [--words 10000] [--epochs 3]
 
 Text is cut into words: lower case, without punctuation, a possessive ’s dropped. Modern text counts REPEATS
 times, for there is less of it. All words that occur MIN_COUNT times are trained; the most frequent are kept.
@@ -28,7 +28,7 @@ from heedful.evaluate.scores import spearman
 from heedful.runs import ledger
 
 WORD = re.compile(r"[a-z]+(?:['’-][a-z]+)*")
-REPEATS, MIN_COUNT = 3, 20
+REPEATS, MIN_COUNT = 2, 15
 SIMILARITY, ANALOGIES = "wordvec/EN-MEN-TR-3k.tsv.gz", "wordvec/questions-words.txt.gz"
 
 
@@ -79,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options(parser)
     parser.add_argument("--words", type=int, default=10_000, help="how many are kept")
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
     given = parsed(parser)
     folder, (out, results, _) = data_folder(), places("words", given.out)
     made = train(folder, given)

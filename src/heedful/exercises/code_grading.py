@@ -26,6 +26,8 @@ from heedful.files import missing_file
 Verdict = Literal["right", "wrong", "unfinished", "missing"]
 MAX_SOURCE_BYTES = 1 << 20
 INSIDE_SECONDS = 20.0  # of the student's function in a model; a right one that is slower stays right
+# After one of these the other inputs are not tried: the same would happen again.
+LAST_ERRORS = ("Timeout", "Exit", "MemoryError", "FileLimit", "Refused", "SystemExit", "MessageError")
 WATCHED_IMPORTS = {
     "os", "subprocess", "socket", "shutil", "ctypes", "multiprocessing", "urllib", "http", "requests",
     "pickle", "signal", "pty", "asyncio",
@@ -136,8 +138,8 @@ def grade_function(exercise: CodeExercise, sandbox: Sandbox, source: str, inside
             if error.kind == "NotImplementedError":
                 return ExerciseGrade(exercise.name, "unfinished", "not written yet")
             found.append(error)
-            if error.kind in ("Timeout", "Exit", "MemoryError", "FileLimit", "Refused", "SystemExit"):
-                break  # the same would happen again
+            if error.kind in LAST_ERRORS:
+                break
     expected = [exercise.definition(*case.arguments) for case in cases]
     first = first_difference(exercise, cases, expected, found)
     if first is None:

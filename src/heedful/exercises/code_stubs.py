@@ -42,8 +42,8 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
     x (…, D), gamma and beta (D,). Mean and variance are those of the D entries of each vector; the
     variance is the mean of the squared differences. Returns (…, D).
 
-    >>> layer_norm(torch.tensor([0.6, 0.8, 0.7, 0.7]), torch.ones(4), torch.zeros(4))
-    tensor([-1.4128,  1.4128,  0.0000,  0.0000])
+    >>> layer_norm(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.ones(4), torch.zeros(4))
+    tensor([-1.3416, -0.4472,  0.4472,  1.3416])
     """
     raise NotImplementedError
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from operator import itemgetter
 
 from torch import Tensor
 
@@ -90,7 +92,6 @@ BEAM_MISTAKES = mistakes(
     no_penalty="the sum is not divided by length^penalty",
     times_penalty="the sum is multiplied by length^penalty instead of divided",
     length_without_end="the length does not count the end token",
-    penalty_while_pruning="beginnings are kept by the score divided by their length instead of by the sum",
     not_sorted="the first `width` continuations are kept instead of the best",
     worst_kept="the worst continuations are kept: the order is reversed",
     stops_at_first="the search stops at the first finished sequence",
@@ -106,21 +107,18 @@ BEAM_MISTAKES = mistakes(
     one_step_long="one step too many is made",
     worst_returned="the worst finished sequence is returned instead of the best",
     last_returned="the sequence that finished last is returned instead of the best",
-    first_returned="the sequence that finished first is returned instead of the best",
 )
 Beam = tuple[list[int], float]
 
 
-def keep_candidates(
-    m: Names, candidates: list[list[Beam]], width: int, score: Callable[[Beam], float]
-) -> list[Beam]:
+def keep_candidates(m: Names, candidates: list[list[Beam]], width: int) -> list[Beam]:
     """Return the continuations that are kept, best first; `candidates` has a list for each beginning."""
     if "one_per_beginning" in m and len(candidates) > 1:
-        return [max(group, key=score) for group in candidates]
+        return [max(group, key=itemgetter(1)) for group in candidates]
     every = [beam for group in candidates for beam in group]
     if "not_sorted" in m:
         return every[:width]
-    return sorted(every, key=score, reverse="worst_kept" not in m)
+    return sorted(every, key=itemgetter(1), reverse="worst_kept" not in m)
 
 
 def mutate_beam_search(
@@ -136,18 +134,16 @@ def mutate_beam_search(
     size = lambda ids: max(1, len(ids) - ("length_without_end" in m and ids[-1] == end))
     power = 0.0 if "no_penalty" in m else -penalty if "times_penalty" in m else penalty
     final = lambda beam: beam[1] / size(beam[0]) ** power
-    pruning = penalty if "penalty_while_pruning" in m else 0.0
-    rank = lambda beam: beam[1] / len(beam[0]) ** pruning
     beams: list[Beam] = [([], 0.0)]
     finished: list[Beam] = []
     for _ in range(max_length - ("one_step_short" in m) + ("one_step_long" in m)):
         candidates = []
         for ids, total in beams:
             logs = [float(x) for x in log_probs(ids)]
-            new = [2.718281828459045**x for x in logs] if "probabilities_added" in m else logs
+            new = [math.exp(x) for x in logs] if "probabilities_added" in m else logs
             before = 0.0 if "last_only" in m else total
             candidates.append([([*ids, token], before + x) for token, x in enumerate(new)])
-        kept = keep_candidates(m, candidates, width, rank)
+        kept = keep_candidates(m, candidates, width)
         if "refilled" in m:
             ended = [b for b in kept[:width] if b[0][-1] == end]
             beams = [b for b in kept if b[0][-1] != end][:width]
@@ -160,9 +156,7 @@ def mutate_beam_search(
             break
     if "running_dropped" not in m and not ("stops_at_first" in m and finished):
         finished += beams
-    if "first_returned" in m or "last_returned" in m:
-        best = finished[0 if "first_returned" in m else -1]
-    else:
-        best = (min if "worst_returned" in m else max)(finished, key=final)
+    choose = min if "worst_returned" in m else max
+    best = finished[-1] if "last_returned" in m else choose(finished, key=final)
     ids = best[0][:-1] if "end_removed" in m and best[0][-1] == end else best[0]
     return ids, best[1] if "raw_sum_returned" in m else final(best)

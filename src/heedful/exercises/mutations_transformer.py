@@ -23,7 +23,6 @@ SOFTMAX_MISTAKES = mistakes(
     base_two="2 to the power x instead of e to the power x",
     mean_not_sum="exp(x) is divided by the mean, not by the sum",
     not_divided="exp(x) is not divided by its sum",
-    divided_by_max="exp(x) is divided by its maximum, not by its sum",
 )
 
 
@@ -50,8 +49,6 @@ def mutate_softmax(m: Names, x: Tensor, dim: int = -1) -> Tensor:
     total = power.sum(over, keepdim=True)
     if "mean_not_sum" in m:
         total = power.mean(over, keepdim=True)
-    elif "divided_by_max" in m:
-        total = power.amax(over, keepdim=True)
     return (power / total).log() if "logarithm" in m else power / total
 
 

@@ -78,6 +78,7 @@ class Sandbox:
         if not self._loaded or self.process is None:
             if self.process is None:
                 self._start()
+            self._exchange(None, "the student's process", {}, START_SECONDS)  # it imports torch
             message = {"load": self.source, "name": self.name}
             answer = self._exchange(message, "the file", {})
             self.functions, problem = answer["functions"], answer["problem"]
@@ -129,15 +130,18 @@ class Sandbox:
                     pipe.close()
 
     def _exchange(
-        self, message: dict[str, Any], what: str, functions: dict[str, Callable[..., Any]]
+        self,
+        message: dict[str, Any] | None,
+        what: str,
+        functions: dict[str, Callable[..., Any]],
+        seconds: float | None = None,
     ) -> dict[str, Any]:
         """Send one request and return its answer; questions about `functions` are answered on the way."""
         process, late = self.process, threading.Event()
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        # A process that has just begun imports torch first; that is not the student's time.
-        seconds = self.limits.seconds + (0 if self._loaded else START_SECONDS)
+        seconds = self.limits.seconds if seconds is None else seconds
 
         def end() -> None:
             late.set()
@@ -147,7 +151,8 @@ class Sandbox:
         timer.daemon = True
         timer.start()
         try:
-            send(process.stdin, message)
+            if message is not None:
+                send(process.stdin, message, functions)
             while (answer := receive(process.stdout)) is not None and "ask" in answer:
                 send(process.stdin, answer_question(answer, functions))
         except (MessageError, OSError) as error:
@@ -157,13 +162,15 @@ class Sandbox:
         finally:
             timer.cancel()
         if answer is None:
-            raise self._ended(what, late.is_set())
+            raise self._ended(what, late.is_set(), seconds)
         self.refused += [r for r in answer.pop("refused", []) if r not in self.refused]
         if "error" in answer:
+            if answer["error"]["kind"] in ("FileLimit", "MemoryError"):
+                self._stop()  # what it holds may spoil the next call
             raise describe_failure(answer["error"], what, self.limits, self.refused)
         return answer
 
-    def _ended(self, what: str, late: bool) -> SolutionError:
+    def _ended(self, what: str, late: bool, seconds: float) -> SolutionError:
         """Return the error of a process that is gone, and forget it."""
         assert self.process is not None
         for _ in range(100):  # it closed its pipe: it is about to end
@@ -173,7 +180,7 @@ class Sandbox:
         code = self.process.returncode
         self._stop()
         if late:
-            limit = f"{self.limits.seconds:g} seconds"
+            limit = f"{seconds:g} seconds"
             return SolutionError(
                 f"{what} did not end within {limit}", "Timeout", hint="does one of its loops never end?"
             )

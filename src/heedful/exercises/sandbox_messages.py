@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import IO, Any
 
 import numpy as np
@@ -96,11 +96,11 @@ def unpack_value(
     raise MessageError(f"a message holds a {kind!r:.40}")
 
 
-def send(file: IO[bytes], message: dict[str, Any]) -> None:
-    """Write one message: a dictionary of strings to values."""
+def send(file: IO[bytes], message: dict[str, Any], functions: Collection[str] = ()) -> None:
+    """Write one message: a dictionary of strings to values, some of which are functions to be called back."""
     tensors: dict[str, torch.Tensor] = {}
     body = {
-        name: {"function": name} if callable(value) else pack_value(value, tensors)
+        name: {"function": name} if name in functions else pack_value(value, tensors)
         for name, value in message.items()
     }
     text, block = json.dumps(body).encode(), save(tensors) if tensors else b""

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 RIGHT, WRONG = 7, 9
+STEERED, WRITTEN = "blocks.1", 16
 SAMPLE_SECONDS = 0.001
 MIB = 2**20
 CALLS = {
@@ -33,9 +34,15 @@ CALLS = {
     "logit attribution": "shares of parts and heads in a difference of logits",
     "patching": "residual stream, every layer and position",
     "head patching": "every head, over all positions",
+    "attention patching": "what every attention adds, at every position",
+    "MLP patching": "what every MLP adds, at every position",
+    "query patching": "the queries of every head, over all positions",
+    "attribution patching": "every head by one gradient",
     "head ablation": "the KL without each head",
+    "logit lens": "the logits of every layer",
+    "steered text": "16 tokens with a vector added in a layer",
 }
-REPEATS = {"every value": 5, "logit attribution": 5}  # short: the median of several
+REPEATS = {"every value": 5, "logit attribution": 5, "attribution patching": 3, "logit lens": 3}  # the median
 
 
 def make_model(folder: Path, options: argparse.Namespace) -> None:
@@ -63,14 +70,24 @@ def two_texts(vocab: int, length: int) -> tuple[Any, Any]:
     return clean, corrupt
 
 
+def steering_vector(width: int) -> Any:
+    """Return a direction to steer along, the same for both."""
+    import torch
+
+    return torch.randn(width, generator=torch.Generator().manual_seed(2))
+
+
 def heedful_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[[], Any]]:
     """Return each call of ours; it gives the numbers that are compared."""
     import torch
 
     import heedful
+    from heedful.inspect.attribution_patching import attribution_patching
     from heedful.inspect.effects import head_effects
+    from heedful.inspect.lens import logit_lens
     from heedful.inspect.logit_attribution import logit_attribution
     from heedful.inspect.patching import activation_patching
+    from heedful.inspect.steering import steer
 
     model = heedful.load(folder)
     last = f"blocks.{len(model.blocks) - 1}.attn.pattern"
@@ -84,13 +101,29 @@ def heedful_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, Callable[
         found = logit_attribution(model, clean, RIGHT, WRONG)
         return torch.cat([*found.heads.values(), torch.tensor([found[name] for name in found.names[:-1]])])
 
+    @torch.enable_grad()
+    def attributed() -> Any:
+        return attribution_patching(model, clean, corrupt, RIGHT, WRONG, "heads").values
+
+    def steered() -> Any:
+        watch = steer(model, STEERED + ".output", steering_vector(model.config.dim))
+        return torch.tensor(
+            heedful.generate(model, clean[0].tolist(), max_tokens=WRITTEN, eos=[], watch=watch)
+        )
+
     patched = lambda what: activation_patching(model, clean, corrupt, RIGHT, WRONG, what).values
     return {
         "every value": every_value,
         "logit attribution": attribution,
         "patching": lambda: patched("blocks.*.input"),
         "head patching": lambda: patched("heads"),
+        "attention patching": lambda: patched("attention"),
+        "MLP patching": lambda: patched("mlp"),
+        "query patching": lambda: patched("queries"),
+        "attribution patching": attributed,
         "head ablation": lambda: torch.tensor(list(head_effects(model, clean).values())),
+        "logit lens": lambda: logit_lens(model, clean).logits.log_softmax(-1)[:, -1],
+        "steered text": steered,
     }
 
 
@@ -142,12 +175,52 @@ def transformer_lens_calls(folder: Path, clean: Any, corrupt: Any) -> dict[str, 
                 found[layer, head] = (plain.exp() * (plain - moved)).sum(-1).mean()
         return found
 
+    @torch.enable_grad()
+    def attributed() -> Any:
+        names = [f"blocks.{layer}.attn.hook_z" for layer in range(layers)]
+        keep = lambda name: name in names
+        best, worst = float(gap(model(clean))), float(gap(model(corrupt)))
+        _, cache = model.run_with_cache(clean, names_filter=keep)
+        seen, slopes = {}, {}
+
+        def note(value: Any, hook: Any) -> None:
+            seen[hook.name] = value.detach()
+
+        def slope(value: Any, hook: Any) -> None:
+            slopes[hook.name] = value.detach()
+
+        with model.hooks(fwd_hooks=[(keep, note)], bwd_hooks=[(keep, slope)]):
+            gap(model(corrupt)).backward()
+        model.zero_grad()
+        share = [((cache[n].detach() - seen[n]) * slopes[n]).sum((0, 1, 3)) for n in names]
+        return torch.stack(share) / (best - worst)
+
+    def lens() -> Any:
+        _, cache = model.run_with_cache(clean)
+        stack = cache.accumulated_resid(layer=-1, incl_mid=False, apply_ln=False)
+        normed = torch.stack([model.ln_final(x) for x in stack])
+        return model.unembed(normed.flatten(0, 1)).unflatten(0, normed.shape[:2])[:, 0].log_softmax(-1)[:, -1]
+
+    def steered() -> Any:
+        vector = steering_vector(model.cfg.d_model)
+        push = lambda value, hook: value + vector
+        with model.hooks(fwd_hooks=[(f"{STEERED}.hook_resid_post", push)]):
+            options = {"do_sample": False, "stop_at_eos": False, "verbose": False}
+            text = model.generate(clean, max_new_tokens=WRITTEN, **options)
+        return text[0, clean.shape[1] :]
+
     return {
         "every value": every_value,
         "logit attribution": attribution,
         "patching": lambda: patched(patching.get_act_patch_resid_pre),
         "head patching": lambda: patched(patching.get_act_patch_attn_head_out_all_pos),
+        "attention patching": lambda: patched(patching.get_act_patch_attn_out),
+        "MLP patching": lambda: patched(patching.get_act_patch_mlp_out),
+        "query patching": lambda: patched(patching.get_act_patch_attn_head_q_all_pos),
+        "attribution patching": attributed,
         "head ablation": ablation,
+        "logit lens": lens,
+        "steered text": steered,
     }
 
 
@@ -164,7 +237,7 @@ def measure(call: Callable[[], Any], times: int) -> dict[str, Any]:
         while not done.wait(SAMPLE_SECONDS):
             peak[0] = max(peak[0], resident_bytes())
 
-    sampler = threading.Thread(target=sample)
+    sampler = threading.Thread(target=sample, daemon=True)
     sampler.start()
     spent = []
     for _ in range(times):

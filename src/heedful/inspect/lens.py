@@ -79,8 +79,8 @@ def logit_lens(model: Model, text: Text | Input, target: Text | None = None) -> 
     names = [name for name in names if watch[name].shape[-1] == width]
     pos = torch.arange(given.read.shape[1], device=model.device)[None]
     ctx = Context(pos, pos, Mask())
-    normed = [watch[n] if stack.norm is None else stack.norm(watch[n]) for n in names]
-    logits = torch.stack([cast(Tensor, head(x, ctx))[0] for x in normed])
+    every = torch.cat([watch[name] for name in names])  # a row for each layer
+    logits = cast(Tensor, head(every if stack.norm is None else stack.norm(every), ctx))
     return Lens(model, tuple(n.removesuffix(".output") for n in names), given.names, logits)
 
 

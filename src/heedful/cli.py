@@ -44,6 +44,8 @@ COMMANDS = {
     "eval": Command("evaluate", "Measure a model on files.", "Training"),
     "verify": Command("verify", "Measure a published result again.", "Training"),
     "plot": Command("plot", "Plot training curves.", "Training"),
+    "race": Command("race", "Compare RNNs, Transformers and others of one size.", "Training"),
+    "scale": Command("scale", "Fit loss by size and data, and foretell larger models.", "Training"),
     "tokenizer": Command("train_tokenizer", "Train a tokenizer on text.", "Training"),
     "recipes": Command("recipes", "List the training recipes.", "Training"),
     "recipe": Command("recipes", "Copy a recipe to a file, to change it.", "Training"),

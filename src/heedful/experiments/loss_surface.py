@@ -22,7 +22,8 @@ from heedful.errors import InputError
 Array = NDArray[np.float64]
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 DRAWS = 200  # of the bootstrap
-MAX_ITERATIONS = 200
+MAX_ITERATIONS = 100
+SAMPLE_ITERATIONS = 25  # of a fit that starts from that of all runs
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,13 @@ class SurfaceFit:
         return {"form": self.form, "error": self.error, "values": self.intervals()}
 
 
-def minimise(residual: Callable[[Array], Array], theta: Array) -> tuple[Array, float]:
+def minimise(
+    residual: Callable[[Array], Array], theta: Array, iterations: int = MAX_ITERATIONS
+) -> tuple[Array, float]:
     """Minimise ½‖r(θ)‖² by Levenberg and Marquardt's method, with the Jacobian by differences."""
     damping, r = 1e-2, residual(theta)
     cost = float(r @ r)
-    for _ in range(MAX_ITERATIONS):
+    for _ in range(iterations):
         steps = 1e-6 * np.maximum(np.abs(theta), 1e-2)
         J = np.stack(
             [(residual(theta + s * np.eye(len(theta))[i]) - r) / s for i, s in enumerate(steps)], axis=1
@@ -145,7 +148,7 @@ def minimise(residual: Callable[[Array], Array], theta: Array) -> tuple[Array, f
         if better:
             gained, theta, r, cost = cost - float(tried @ tried), new, tried, float(tried @ tried)
             damping = max(damping / 3, 1e-9)
-            if gained < 1e-12 * cost:
+            if gained < 1e-7 * cost:
                 break
         else:
             damping *= 4
@@ -170,9 +173,11 @@ def fit_surface(points: Sequence[ScalePoint], form: str = "chinchilla", seed: in
         for name in ("parameters", "tokens", "loss")
     )
 
-    def best_fit(rows: NDArray[np.intp], guesses: Sequence[Array]) -> tuple[Array, float]:
+    def best_fit(
+        rows: NDArray[np.intp], guesses: Sequence[Array], iterations: int = MAX_ITERATIONS
+    ) -> tuple[Array, float]:
         n, d, l = log_n[rows], log_d[rows], log_l[rows]
-        found = [minimise(lambda theta: model(theta, n, d) - l, guess) for guess in guesses]
+        found = [minimise(lambda theta: model(theta, n, d) - l, guess, iterations) for guess in guesses]
         return min(found, key=lambda one: one[1])
 
     everything = np.arange(len(points))
@@ -181,7 +186,7 @@ def fit_surface(points: Sequence[ScalePoint], form: str = "chinchilla", seed: in
     while len(samples) < DRAWS:
         rows = rng.integers(len(points), size=len(points))
         if len(set(log_n[rows])) > 1 and len(set(log_d[rows])) > 1:
-            samples.append(tuple(map(float, best_fit(rows, [theta])[0])))
+            samples.append(tuple(map(float, best_fit(rows, [theta], SAMPLE_ITERATIONS)[0])))
     return SurfaceFit(form, tuple(map(float, theta)), tuple(samples), math.sqrt(cost / len(points)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,10 @@ from heedful.experiments.generation_cost import measure_generation
 from heedful.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
 from heedful.experiments.layer_times import measure_layer_times
 from heedful.experiments.measurement_store import MeasurementStore
+from heedful.experiments.race_report import race_sections
 from heedful.experiments.race_settings import RaceSettings
 from heedful.experiments.recall_tasks import VOCAB, score_task, task_batches
+from heedful.experiments.report import Report, machine_name
 from heedful.experiments.sample_text import TEXT_NAME, write_sample_text
 from heedful.experiments.systems import (
     SizedSystem,
@@ -53,6 +55,7 @@ class Race:
         report: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         self.folder, self.settings, self.device, self.report = folder, settings, device, report
+        self.number = 0  # of measurements, those on disk included
         self.store = MeasurementStore(folder / "measurements")
         self.text_name = name_files(expand_paths(files)) if files else TEXT_NAME
         self.files = [str(path) for path in expand_paths(files)] if files else [str(self._sample_text())]
@@ -82,14 +85,34 @@ class Race:
             if sized.system.family in self.settings.tasks.systems:
                 self.measure_tasks(sized.system)
 
-    def take(self, name: str, settings: dict[str, Any], measure: Callable[[], Any]) -> Any:
-        """Return a measurement, and say so before it is taken."""
+    @property
+    def total(self) -> int:
+        """How many measurements there are in all."""
+        t, s = self.settings.tasks, self.settings
+        learners = [name for name in s.systems if name in t.systems]
+        return 1 + 6 * len(s.systems) + len(learners) * len(t.names) * len(t.seeds)
+
+    def take(self, name: str, settings: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
+        """Return a measurement, and report it before it is taken."""
+        self.number += 1
 
         def measure_now() -> Any:
-            self.report(f"measuring {name}")
+            self.report(f"[{self.number}/{self.total}] {name.replace('-', ' ')}")
             return measure()
 
-        return self.store.take(name, settings | {"device": self.device.type}, measure_now)
+        return self.store.take(name, {**settings, "device": self.device.type}, measure_now)
+
+    def make_report(self, command: str) -> Report:
+        """Return the report of everything that was measured so far."""
+        s = self.settings
+        about = {
+            "text": self.text_name, "tokenizer": f"{s.tokenizer}, {len(self.tokenizer)} tokens",
+            "parameters": f"about {s.parameters:,}", "tokens": f"{s.steps * s.batch * s.length:,}",
+            "machine": machine_name(self.device),
+        }  # fmt: skip
+        return Report(
+            "RNNs, Transformers and what came after, side by side", command, about, race_sections(self.store)
+        )
 
     def measure_sizes(self) -> None:
         """Keep the number of parameters, the layers and the path length of every system."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heedful.experiments.systems import SYSTEMS
 
@@ -57,3 +57,9 @@ QUICK = RaceSettings(
         systems=("rnn", "lstm", "llama", "gla"), names=("copy", "needle"), seeds=(0, 1), length=24, steps=400
     ),
 )  # fmt: skip
+
+
+def race_settings(quick: bool, systems: tuple[str, ...] | None = None) -> RaceSettings:
+    """Return the settings of a race, of all systems or of some; the tasks are learnt by those of them."""
+    settings = QUICK if quick else FULL
+    return settings if systems is None else replace(settings, systems=systems)

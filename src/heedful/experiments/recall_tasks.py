@@ -47,17 +47,22 @@ def draw_copy(rng: np.random.Generator, rows: int, length: int) -> Rows:
 
 
 def draw_recall(rng: np.random.Generator, rows: int, length: int) -> Rows:
-    """Pairs of a key and a value, no key twice, then keys in another order, each with its value."""
+    """One to eight pairs of a key and a value, no key twice, then keys in another order, each with its value.
+
+    Rows of few pairs are what teaches to bind a value to its key; with eight alone that takes far longer.
+    """
     whole, back = np.full((rows, length + 1), BLANK, np.int64), np.zeros((rows, length + 1), np.int64)
     asked = min((length + 1) // 2 - SYMBOLS, SYMBOLS)
     first, second = length + 1 - 2 * (SYMBOLS + asked), length + 1 - 2 * asked
-    values = rng.integers(VALUES, VALUES + SYMBOLS, (rows, SYMBOLS))
-    keys, order = (_shuffled(rng, rows) for _ in range(2))
-    whole[:, first:second:2], whole[:, first + 1 : second : 2] = keys + KEYS, values
-    order = order[:, :asked]
-    whole[:, second::2] = np.take_along_axis(keys, order, 1) + KEYS
+    there = np.arange(SYMBOLS) >= SYMBOLS - rng.integers(1, SYMBOLS + 1, rows)[:, None]
+    keys = np.where(there, _shuffled(rng, rows) + KEYS, BLANK)
+    values = np.where(there, rng.integers(VALUES, VALUES + SYMBOLS, (rows, SYMBOLS)), BLANK)
+    whole[:, first:second:2], whole[:, first + 1 : second : 2] = keys, values
+    order = np.argsort(rng.random((rows, SYMBOLS)) + ~there, axis=1)[:, :asked]  # pairs that are there first
+    whole[:, second::2] = np.take_along_axis(keys, order, 1)
     whole[:, second + 1 :: 2] = np.take_along_axis(values, order, 1)
-    back[:, second + 1 :: 2] = np.arange(second + 1, length + 1, 2) - (first + 1 + 2 * order)
+    far = np.arange(second + 1, length + 1, 2) - (first + 1 + 2 * order)
+    back[:, second + 1 :: 2] = np.where(np.take_along_axis(there, order, 1), far, 0)
     return whole, back
 
 

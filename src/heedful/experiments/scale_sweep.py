@@ -19,9 +19,11 @@ import torch
 
 from heedful.errors import ConfigError, InputError
 from heedful.experiments.loss_surface import ScalePoint, SurfaceFit, extend_line, fit_surface
+from heedful.experiments.report import Report, machine_name
 from heedful.experiments.sample_text import TEXT_NAME, write_sample_text
+from heedful.experiments.scale_report import scale_sections
 from heedful.experiments.systems import shared_tokenizer
-from heedful.files import expand_paths, name_files, sha256, write_text
+from heedful.files import expand_paths, name_files, write_text
 from heedful.models import find_config
 from heedful.models.memory import parameter_count
 from heedful.runs.folder import read_metrics
@@ -84,9 +86,10 @@ class ScaleSweep:
 
     def __init__(
         self, folder: Path, files: Sequence[str], settings: ScaleSettings, device: torch.device,
-        report: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = lambda line: None, budget: float | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.settings, self.device, self.report = folder, settings, device, report
+        self.budget = budget  # of FLOPs, for which the best size is found too
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -98,7 +101,10 @@ class ScaleSweep:
         if not files and not text.is_file():
             write_sample_text(text)
         self.files = [str(path) for path in expand_paths(files or [str(text)])]
-        self.data = sha256(self.files)
+        self.points: list[ScalePoint] = []
+        self.fits: list[SurfaceFit] = []
+        self.predictions: list[dict[str, Any]] = []
+        self.held_out: list[ScalePoint] = []
         self.tokenizer = shared_tokenizer(
             folder / "tokenizer", settings.tokenizer, self.files, settings.vocab
         )
@@ -202,10 +208,22 @@ class ScaleSweep:
         write_text(path, json.dumps(text, indent=1) + "\n")
         return list(json.loads(json.dumps(found)))
 
-    def measure(self) -> dict[str, Any]:
-        """Train the sweep, fit it, predict, train the held-out runs, and return all of it."""
-        points = list(self.sweep())
-        fits = [fit_surface(points, form) for form in ("chinchilla", "kaplan")]
-        predictions = self.predict(points, fits)
-        held_out = [self.train(dim, tokens, "held-out") for dim, tokens in self.settings.held_out]
-        return {"points": points, "fits": fits, "predictions": predictions, "held_out": held_out}
+    def measure(self) -> None:
+        """Train the sweep, fit it, predict, and train the held-out runs; what is done so far stays here."""
+        for point in self.sweep():
+            self.points.append(point)
+        self.report("fitting the loss surface")
+        self.fits = [fit_surface(self.points, form) for form in ("chinchilla", "kaplan")]
+        self.predictions = self.predict(self.points, self.fits)
+        for dim, tokens in self.settings.held_out:
+            self.held_out.append(self.train(dim, tokens, "held-out"))
+
+    def make_report(self, command: str) -> Report:
+        """Return the report of everything that was trained so far."""
+        s = self.settings
+        about = {
+            "text": self.text_name, "family": s.family,
+            "tokenizer": f"{s.tokenizer}, {len(self.tokenizer)} tokens", "machine": machine_name(self.device),
+        }  # fmt: skip
+        sections = scale_sections(self.points, self.fits, self.predictions, self.held_out, self.budget)
+        return Report("Loss by size, data and compute", command, about, sections if self.points else [])

@@ -12,7 +12,7 @@ import torch
 from heedful.errors import ConfigError, NotFound, nearest
 from heedful.loading import build
 from heedful.models import find_config
-from heedful.models.base import LM
+from heedful.models.base import LM, Model
 from heedful.models.memory import parameter_count
 from heedful.nn.block import NamedParts
 from heedful.nn.context import Part
@@ -68,8 +68,19 @@ SYSTEMS: dict[str, System] = {
         System("mamba", "Mamba", "state space", 3e-3, depth=2),
     )
 }  # fmt: skip
+TRANSLATORS: dict[str, System] = {
+    one.family: one
+    for one in (
+        System("seq2seq", "plain seq2seq", "recurrence", 5e-3, table_std=0.3, options={"layers": 1}),
+        System("rnnsearch", "RNNsearch (additive)", "recurrence", 5e-3, table_std=0.3, options={"layers": 1}),
+        System("luong", "Luong (dot product)", "recurrence", 5e-3, table_std=0.3,
+               options={"layers": 1, "score": "dot", "dropout": 0.0}),
+        System("transformer", "Transformer", "attention", 3e-3, multiple=8,
+               options={"heads": 4, "dropout": 0.0}),
+    )
+}  # fmt: skip
 # The share of a block's width that its MLP has, as the paper of each family gives it.
-HIDDEN_RATIO = {"gpt2": 4.0, "llama": 8 / 3, "linear": 4.0, "gla": 8 / 3, "based": 2.0}
+HIDDEN_RATIO = {"transformer": 4.0, "gpt2": 4.0, "llama": 8 / 3, "linear": 4.0, "gla": 8 / 3, "based": 2.0}
 
 
 @dataclass(frozen=True)
@@ -86,13 +97,13 @@ class SizedSystem:
         return int(self.model["layers"])
 
 
-def find_systems(names: list[str] | tuple[str, ...]) -> list[System]:
+def find_systems(names: Sequence[str], known: Mapping[str, System] = SYSTEMS) -> list[System]:
     """Return the systems with these names; raise NotFound for an unknown one."""
     for name in names:
-        if name not in SYSTEMS:
-            hint = nearest(name, SYSTEMS) or f"there are {', '.join(SYSTEMS)}"
+        if name not in known:
+            hint = nearest(name, known) or f"there are {', '.join(known)}"
             raise NotFound(f"no system is called {name!r}", hint=hint)
-    return [SYSTEMS[name] for name in names]
+    return [known[name] for name in names]
 
 
 def size_system(system: System, parameters: int, *, vocab: int, layers: int, context: int) -> SizedSystem:
@@ -108,7 +119,7 @@ def size_system(system: System, parameters: int, *, vocab: int, layers: int, con
     ratio = HIDDEN_RATIO.get(system.family)
 
     def at_width(dim: int, hidden: int | None = None) -> tuple[dict[str, Any], int]:
-        sizes = fixed | {"dim": dim}
+        sizes = fixed | {"dim": dim} | ({"table_dim": dim} if "table_dim" in known else {})
         if ratio is not None:
             sizes["hidden"] = hidden or max(1, round(ratio * dim))
         return sizes, parameter_count(family, config.change(vocab=vocab, **sizes))
@@ -141,19 +152,30 @@ def build_system(
     GPT-2's tables start with a standard deviation of 0.02, which a norm makes up for. A recurrence has none:
     it would see next to nothing of its input, and learn for hundreds of steps to see more.
     """
-    model = build(sized.system.family, vocab=vocab, seed=seed, device=device, **{**sized.model, **sizes})
+    model = build_model(sized, vocab=vocab, seed=seed, device=device, **sizes)
     assert isinstance(model, LM)
-    if sized.system.table_std is not None:
-        with torch.no_grad():
-            model.embed.table.mul_(sized.system.table_std / float(model.embed.table.std()))
     return model
 
 
-def shared_tokenizer(folder: Path, kind: str, files: Sequence[str], vocab: int) -> Tokenizer:
+def build_model(
+    sized: SizedSystem, *, vocab: int, seed: int = 0, device: torch.device | str = "cpu", **sizes: Any
+) -> Model:
+    """Return a model of any system, an encoder-decoder's too, its tables scaled as `build_system` says."""
+    model = build(sized.system.family, vocab=vocab, seed=seed, device=device, **{**sized.model, **sizes})
+    if sized.system.table_std is not None:
+        with torch.no_grad():
+            for embed in model.tables.values():
+                embed.table.mul_(sized.system.table_std / float(embed.table.std()))
+    return model
+
+
+def shared_tokenizer(
+    folder: Path, kind: str, files: Sequence[str], vocab: int, special: Sequence[str] | None = None
+) -> Tokenizer:
     """Return the tokenizer in a folder, or train it there: all models of a comparison share one."""
     found = load_tokenizer(folder, {}) if folder.is_dir() else None
     if found is None:
-        found = train_tokenizer(kind, list(files), vocab)
+        found = train_tokenizer(kind, list(files), vocab, special=special)
         folder.mkdir(parents=True, exist_ok=True)
         save_tokenizer(found, folder)
     return found

@@ -1,0 +1,378 @@
+"""The report of a race: what was measured, drawn and said. Every sentence is computed from the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from heedful.evaluate.scores import interval
+from heedful.experiments.fits import mean_interval
+from heedful.experiments.measurement_store import MeasurementStore
+from heedful.experiments.recall_tasks import SYMBOLS
+from heedful.experiments.report import Section
+from heedful.experiments.systems import SYSTEMS
+from heedful.view import panels
+
+Values = Mapping[str, Any]
+
+
+def race_sections(store: MeasurementStore) -> list[Section]:
+    """Return a section for everything that was measured so far."""
+    found = [
+        size_section(store),
+        loss_section(store),
+        layer_section(store),
+        generation_section(store),
+        position_section(store),
+        gradient_section(store),
+        *task_sections(store),
+    ]
+    return [section for section in found if section is not None]
+
+
+def measured(store: MeasurementStore, kind: str) -> dict[str, Any]:
+    """Return the measurements of one kind under the labels of their systems, in the systems' order."""
+    values = store.values(kind)
+    return {SYSTEMS[name].label: values[name] for name in SYSTEMS if name in values}
+
+
+def slope_text(fit: Values) -> str:
+    """Return a slope with its interval: 1.93 [1.89, 1.97]."""
+    return f"{fit['slope']:.2f} [{fit['low']:.2f}, {fit['high']:.2f}]"
+
+
+def rate_text(fit: Values) -> str:
+    """Return a rate with its interval, to three digits."""
+    return f"{fit['slope']:+.3f} [{fit['low']:+.3f}, {fit['high']:+.3f}]"
+
+
+def size_section(store: MeasurementStore) -> Section | None:
+    """Return the table of systems: parameters, layers, width, path length."""
+    found = measured(store, "size")
+    if not found:
+        return None
+    distances = list(next(iter(found.values()))["paths"])
+    columns = [
+        "mixes by",
+        "parameters",
+        "layers",
+        "width",
+        "learning rate",
+        *(f"path, {k} back" for k in distances),
+    ]
+    rows = [
+        [
+            v["mixing"],
+            f"{v['parameters']:,}",
+            str(v["model"]["layers"]),
+            str(v["model"]["dim"]),
+            f"{v['lr']:g}",
+            *(str(v["paths"][k]) for k in distances),
+        ]
+        for v in found.values()
+    ]
+    text = [
+        "All systems have about as many parameters, and read the same tokens in the same order. The path "
+        "is the "
+        "number of parts that a gradient passes, one after another, on its way to the input so many tokens "
+        "back."
+    ]
+    return Section(
+        "sizes",
+        "The systems",
+        text,
+        tables=[panels.table("systems", rows, list(found), columns, axes=("system", ""))],
+    )
+
+
+def loss_section(store: MeasurementStore) -> Section | None:
+    """Return validation loss over tokens and over seconds, and the speed of training."""
+    found = measured(store, "training")
+    if not found:
+        return None
+    tokens = max((v["tokens"] for v in found.values()), key=len)
+    by_tokens = [np.interp(tokens, v["tokens"], v["loss"], left=np.nan, right=np.nan) for v in found.values()]
+    longest = max(v["seconds"][-1] for v in found.values())
+    clock = np.linspace(0, longest, 49)[1:]
+    by_seconds = [
+        np.interp(clock, v["seconds"], v["loss"], left=np.nan, right=np.nan) for v in found.values()
+    ]
+    speed = {name: v["tokens"][-1] / max(v["seconds"][-1], 1e-9) for name, v in found.items()}
+    best, fastest = min(found, key=lambda n: found[n]["loss"][-1]), max(speed, key=lambda n: speed[n])
+    rows = [[f"{v['loss'][-1]:.3f}", f"{speed[n]:,.0f}", f"{v['seconds'][-1]:.1f}"] for n, v in found.items()]
+    text = [
+        f"After {tokens[-1]:,} tokens {best} has the lowest validation loss, {found[best]['loss'][-1]:.3f} "
+        "nats "
+        f"per token; {fastest} trained fastest, {speed[fastest]:,.0f} tokens a second.",
+        "Seconds are of the clock on this machine, evaluations left out: other work on it slows them.",
+    ]
+    return Section(
+        "loss",
+        "Loss against tokens and seconds",
+        text,
+        [
+            panels.lines(
+                "loss over tokens",
+                np.array(by_tokens),
+                list(found),
+                tokens,
+                axes=("validation loss", "tokens"),
+            ),
+            panels.lines(
+                "loss over seconds",
+                np.array(by_seconds),
+                list(found),
+                [f"{t:.3f}" for t in clock],
+                axes=("validation loss", "seconds of training"),
+            ),
+        ],
+        [
+            panels.table(
+                "speed", rows, list(found), ["last loss", "tokens a second", "seconds"], axes=("system", "")
+            )
+        ],
+    )
+
+
+def layer_section(store: MeasurementStore) -> Section | None:
+    """Return the time of a layer over length and width, with the exponents."""
+    found = measured(store, "layer")
+    if not found:
+        return None
+    first = next(iter(found.values()))
+    table = [[slope_text(v["length_exponent"]), slope_text(v["dim_exponent"])] for v in found.values()]
+    curves = lambda key: np.log10(np.array([v[key] for v in found.values()]))
+    logs = lambda values: [f"{np.log10(v):.4f}" for v in values]
+    fitted = [n for n in first["lengths"] if n >= first["lengths"][-1] // 4]
+    text = [
+        f"One layer's mixing part, forward, width {first['dim']} for the lengths and length "
+        f"{first['length']} for "
+        "the widths: the least processor time of one thread over several calls. Time grows as a power of the "
+        f"length; the exponent with its 95 % interval is that of the longest texts (from {fitted[0]:,} "
+        "tokens).",
+        "Attention is O(n²·d), a recurrence O(n·d²), linear attention and state spaces are linear in n; "
+        "projections of d × d stand in all of them, so that the width's exponent lies between 1 and 2.",
+    ]
+    return Section(
+        "layers",
+        "Time of one layer",
+        text,
+        [
+            panels.lines(
+                "time over length",
+                curves("by_length"),
+                list(found),
+                logs(first["lengths"]),
+                axes=("log₁₀ seconds", "log₁₀ tokens"),
+            ),
+            panels.lines(
+                "time over width",
+                curves("by_dim"),
+                list(found),
+                logs(first["dims"]),
+                axes=("log₁₀ seconds", "log₁₀ width"),
+            ),
+        ],
+        [
+            panels.table(
+                "exponents", table, list(found), ["of the length n", "of the width d"], axes=("system", "")
+            )
+        ],
+    )
+
+
+def generation_section(store: MeasurementStore) -> Section | None:
+    """Return time and memory of one more token over the length of the context."""
+    found = measured(store, "generation")
+    if not found:
+        return None
+    contexts = next(iter(found.values()))["contexts"]
+    x = [f"{np.log10(n):.4f}" for n in contexts]
+    ms = lambda key: np.array([v[key] for v in found.values()]) * 1e3
+    grows = {n: v["bytes"][-1] / max(v["bytes"][0], 1) for n, v in found.items()}
+    fixed = [n for n, g in grows.items() if g < 1.01]
+    table = [
+        [
+            f"{1e3 * v['step'][0]:.2f}",
+            f"{1e3 * v['step'][-1]:.2f}",
+            f"{1e3 * v['whole'][-1]:.2f}",
+            f"{v['bytes'][0]:,}",
+            f"{v['bytes'][-1]:,}",
+        ]
+        for v in found.values()
+    ]
+    text = [
+        f"Behind {contexts[-1]:,} tokens instead of {contexts[0]:,}, memory is the same for "
+        f"{', '.join(fixed) or 'none'}; "
+        "for the others it grows with the text. Without a cache the whole text is read again for every "
+        "token.",
+    ]
+    short, long = f"{contexts[0]:,}", f"{contexts[-1]:,}"
+    columns = [
+        f"ms, {short} tokens",
+        f"ms, {long} tokens",
+        f"ms, {long}, no cache",
+        f"bytes, {short}",
+        f"bytes, {long}",
+    ]
+    kilobytes = np.array([v["bytes"] for v in found.values()]) / 1e3
+    return Section(
+        "generation",
+        "One more token",
+        text,
+        [
+            panels.lines(
+                "time with a cache",
+                ms("step"),
+                list(found),
+                x,
+                axes=("milliseconds", "log₁₀ tokens before it"),
+            ),
+            panels.lines("memory", kilobytes, list(found), x, axes=("kilobytes", "log₁₀ tokens before it")),
+        ],
+        [panels.table("one token", table, list(found), columns, axes=("system", ""))],
+    )
+
+
+def position_section(store: MeasurementStore) -> Section | None:
+    """Return the loss by position in the context."""
+    found = measured(store, "position")
+    if not found:
+        return None
+    length = min(len(v["loss"]) for v in found.values())
+    values = np.array([v["loss"][:length] for v in found.values()])
+    width = max(1, length // 8)
+    parts = values[:, : length // width * width].reshape(len(values), -1, width).mean(2)
+    gains = {n: float(p[0] - p[-1]) for n, p in zip(found, parts, strict=True)}
+    most = max(gains, key=lambda n: gains[n])
+    text = [
+        f"A model that uses its context gets surer along it. From the first {width} positions to the last "
+        f"{width} "
+        f"the loss of {most} falls most, by {gains[most]:.2f} nats."
+    ]
+    middle = [f"{(i + 0.5) * width:.1f}" for i in range(parts.shape[1])]
+    panel = panels.lines("loss by position", parts, list(found), middle, axes=("loss", "position"))
+    rows = [[f"{p[0]:.3f}", f"{p[-1]:.3f}", f"{gains[n]:+.3f}"] for n, p in zip(found, parts, strict=True)]
+    columns = [f"first {width}", f"last {width}", "gain"]
+    return Section(
+        "positions",
+        "Loss by position",
+        text,
+        [panel],
+        [panels.table("loss", rows, list(found), columns, axes=("system", ""))],
+    )
+
+
+def gradient_section(store: MeasurementStore) -> Section | None:
+    """Return gradients over distance with their rates, and the RNN whose gradients explode."""
+    found, gains = measured(store, "gradient"), store.values("gains").get("rnn")
+    if not found or gains is None:
+        return None
+    rows = [[rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in found.values()]
+    distances = list(range(min(len(v["trained"]["norms"]) for v in found.values())))
+    logs = lambda norms: np.log10(np.array([n[: len(distances)] for n in norms]))
+    scaled = [
+        [
+            rate_text(g["rate"]),
+            "explodes" if g["rate"]["low"] > 0 else "vanishes" if g["rate"]["high"] < 0 else "neither",
+        ]
+        for g in gains
+    ]
+    steepest = min(found, key=lambda n: found[n]["trained"]["rate"]["slope"])
+    text = [
+        "ln ‖∂L/∂x‖ of the loss at the last position with respect to the input k steps back is fitted by a "
+        "line: "
+        "its slope is the rate per step. 0 is flat, below 0 the gradient vanishes exponentially, above 0 "
+        "it explodes.",
+        f"Of the trained models {steepest} forgets fastest: by a factor of "
+        f"{np.exp(-found[steepest]['trained']['rate']['slope']):.2f} with every step.",
+        "An RNN whose recurrent matrix is an orthogonal one times a gain shows both: its gradient vanishes "
+        "below 1 "
+        "and explodes above.",
+    ]
+    return Section(
+        "gradients",
+        "How far back the loss reaches",
+        text,
+        [
+            panels.lines(
+                "trained",
+                logs([v["trained"]["norms"] for v in found.values()]),
+                list(found),
+                distances,
+                axes=("log₁₀ of the gradient's norm", "steps back"),
+            ),
+            panels.lines(
+                "RNNs of different gains, untrained",
+                np.log10(np.array([g["norms"] for g in gains])),
+                [f"gain {g['gain']:g}" for g in gains],
+                list(range(len(gains[0]["norms"]))),
+                axes=("log₁₀ of the gradient's norm", "steps back"),
+            ),
+        ],
+        [
+            panels.table("rates", rows, list(found), ["trained", "untrained"], axes=("system", "")),
+            panels.table(
+                "gains",
+                scaled,
+                [f"{g['gain']:g}" for g in gains],
+                ["rate", "its gradient"],
+                axes=("gain of the RNN", ""),
+            ),
+        ],
+    )
+
+
+def task_sections(store: MeasurementStore) -> list[Section]:
+    """Return accuracy by distance, a section for each task."""
+    values = store.values("task")
+    tasks = list(dict.fromkeys(name.split("-")[0] for name in values))
+    return [
+        task_section(task, values)
+        for task in sorted(tasks, key=["copy", "recall", "induction", "needle"].index)
+    ]
+
+
+def task_section(task: str, values: Values) -> Section:
+    """Return the accuracy of every system on a task by distance, with intervals over seeds."""
+    runs: dict[str, list[Values]] = {}
+    for name in SYSTEMS:
+        seeds = [v for key, v in values.items() if key.startswith(f"{task}-{name}-")]
+        if seeds:
+            runs[SYSTEMS[name].label] = seeds
+    distances = next(iter(runs.values()))[0]["distance"]
+    shares = {
+        n: np.array([np.array(s["right"]) / np.array(s["count"]) for s in seeds]) for n, seeds in runs.items()
+    }
+    cells = [
+        [accuracy_text(shares[n][:, i], sum(s["count"][i] for s in seeds)) for i in range(len(distances))]
+        for n, seeds in runs.items()
+    ]
+    solved = [n for n, s in shares.items() if s.mean(0)[-1] > 0.9]
+    failed = [n for n, s in shares.items() if s.mean(0)[-1] < 2 / SYMBOLS]
+    count = len(next(iter(runs.values())))
+    text = [
+        f"At the longest distance (from {distances[-1]} on) more than 90 % right: "
+        f"{', '.join(solved) or 'none'}; "
+        f"near chance ({1 / SYMBOLS:.1%}): {', '.join(failed) or 'none'}. Means of {count} seeds, with 95 "
+        "% intervals.",
+    ]
+    panel = panels.lines(
+        task,
+        np.array([s.mean(0) for s in shares.values()]),
+        list(runs),
+        distances,
+        axes=("accuracy", "distance at least"),
+    )
+    columns = [f"{d}–{2 * d - 1}" for d in distances]
+    table = panels.table(task, cells, list(runs), columns, axes=("system", "distance"))
+    return Section(f"task-{task}", f"{task.capitalize()}: accuracy by distance", text, [panel], [table])
+
+
+def accuracy_text(shares: Sequence[float] | np.ndarray, count: int) -> str:
+    """Return the mean of the seeds' accuracies with its interval; of one seed, that of its answers."""
+    mean, low, high = mean_interval([float(s) for s in shares])
+    low, high = (low, high) if len(shares) > 1 else interval(mean, count)
+    return f"{mean:.2f} [{max(low, 0):.2f}, {min(high, 1):.2f}]"

@@ -125,7 +125,9 @@ MODELS = [  # family, topic, part, how many lines at least
     ("t5", "attention", "decoder.1.cross", 8), ("t5", "block", "decoder.0", 40),
     ("transformer", "positions", "", 2), ("lstm", "lstm", "blocks.1", 8),
     ("bilstm", "lstm", "blocks.0.back", 8), ("rnnsearch", "attention", "", 8),
-    ("luong", "alignment", "", 8),
+    ("luong", "alignment", "", 8), ("gpt2", "cross-entropy-gradient", "", 3),
+    ("bert", "cross-entropy-gradient", "", 3), ("gpt2", "attention-gradient", "blocks.1.attn", 12),
+    ("llama", "attention-gradient", "", 12), ("t5", "attention-gradient", "decoder.1.cross", 12),
 ]  # fmt: skip
 
 
@@ -149,6 +151,31 @@ def test_the_printed_arithmetic_of_random_models_gives_what_they_computed(
         # Matrices of a whole block are many numbers: every third line of those is read.
         every = 3 if topic == "block" else 1
         assert check_lines(lines, places, seed, every) >= (least // 4 if topic == "block" else least)
+
+
+@pytest.mark.parametrize(
+    ("family", "part", "turned"),
+    [("gpt2", "blocks.1.attn", False), ("llama", "blocks.1.attn", True), ("palm", "blocks.0.attn", True),
+     ("bert", "blocks.1.attn", False), ("t5", "decoder.1.attn", False), ("t5", "decoder.1.cross", False),
+     ("transformer", "decoder.0.cross", False), ("albert", "blocks.1.attn", False)],
+)  # fmt: skip
+def test_queries_keys_and_values_come_from_x_by_their_matrices(family: str, part: str, turned: bool) -> None:
+    model, text = subject(family, 1)
+    worked = heedful.explain(model, text, part=part, head=1, token=2)
+    labels = [line.label for line in worked.walk()]
+    assert {"W_Q", "W_K", "W_V"} <= set(labels)
+    assert any("turned by position 2" in label for label in labels) == turned
+    name = next(label for label in labels if label.startswith("x of ")).removeprefix("x of ")
+    bias = worked["b_Q"] if "b_Q" in labels else 0.0
+    np.testing.assert_allclose(
+        worked[f"q of {name}"], worked["W_Q"] @ worked[f"x of {name}"] + bias, atol=1e-12
+    )
+    shown = f"{part}.{'q_unrotated' if turned else 'q'}"
+    watch = heedful.Watch(shown)
+    with torch.no_grad():
+        text.run(model, watch)
+    q = watch[shown][0, 1, 2]
+    np.testing.assert_allclose(worked[f"q of {name}"], q, atol=1e-5)
 
 
 def test_the_printed_weights_and_output_are_the_models_own() -> None:

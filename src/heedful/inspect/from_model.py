@@ -12,6 +12,7 @@ from torch import nn
 from heedful.errors import InputError
 from heedful.inspect import topics
 from heedful.inspect.from_model_attention import head_row, rotation
+from heedful.inspect.from_model_backward import attention_gradient, cross_entropy_gradient
 from heedful.inspect.inputs import Input, Text, names_of, part_at, reading
 from heedful.inspect.subject import Array, Subject, array, check_lines, distinct_labels, find_part, parameters
 from heedful.inspect.worked import Derivation, Sheet, op
@@ -221,6 +222,8 @@ TOPICS: dict[str, Callable[..., Derivation]] = {
     "lstm": lstm,
     "alignment": alignment,
     "softmax": prediction,
+    "cross-entropy-gradient": cross_entropy_gradient,
+    "attention-gradient": attention_gradient,
 }
 
 

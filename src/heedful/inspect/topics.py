@@ -202,7 +202,8 @@ def lstm_step(
     new = op("+", op("⊙", gates["f"], c), op("⊙", gates["i"], gates["g"]))
     cell = sheet.line("new cell", "c_t = f ⊙ c_{t−1} + i ⊙ g", new)
     sheet.line("new state", "h_t = o ⊙ tanh(c_t)", op("⊙", gates["o"], op("tanh", cell)))
-    return sheet.finish(title, "g is the candidate (C with a tilde in many figures), not the cell state: c_t is.")
+    note = "g is the candidate (C with a tilde in many figures), not the cell state: c_t is."
+    return sheet.finish(title, note)
 
 
 def additive_step(

@@ -205,3 +205,24 @@ def test_a_door_is_free_of_faults_that_axe_finds(visitor: Visitor, axe: str, id:
 
     page = opened(visitor, id)
     assert themes(page, axe, "main") == []
+
+
+def test_a_term_is_explained_a_click_away_and_in_the_glossary(visitor: Visitor) -> None:
+    page = visitor.go("/attention?m=decoder&x=the cat sat on")
+    page.locator(".lede").get_by_role("button", name="query", exact=True).click()
+    shown = page.locator(".definition:popover-open")
+    assert "its vector times a matrix" in shown.inner_text()
+    assert shown.locator("math").count() == 1
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="What is “layer”?").first.click()
+    shown = page.locator(".definition:popover-open")
+    assert "One block of the stack" in shown.inner_text()
+    shown.get_by_role("link", name="Glossary").click()
+    visitor.settled()
+    assert page.inner_text("h1") == "Glossary"
+    assert "One block of the stack" in page.locator("[data-term=layer].pointed").inner_text()
+    page.get_by_label("Search the glossary").fill("beam")
+    visitor.settled()
+    assert page.locator("[data-term]").count() < 5
+    assert page.locator("[data-term=beam]").count() == 1
+    assert not visitor.faults

@@ -1,4 +1,5 @@
 // Doors: views that are worth opening, each already set. On Home they are links; on the page they open, a card says what is shown.
+import { Explained } from "./glossary";
 import { Guide } from "./guide";
 import { get } from "./http";
 import { useResource, type Resource } from "./resource";
@@ -67,7 +68,7 @@ export function DoorCard() {
   const close = <button type="button" class="quiet" onClick={() => set({ door: null }, "replace")}>{t("common.close")}</button>;
   return (
     <Guide name={`door ${door.id}`} label={t("doors.label")} title={door.title} actions={close} selector={door.part ? `main [data-part=${door.part}]` : undefined}>
-      {other ? null : <p class="small">{door.caption} <strong>{t("doors.notice")}</strong> {door.notice}</p>}
+      {other ? null : <p class="small"><Explained text={door.caption} /> <strong>{t("doors.notice")}</strong> <Explained text={door.notice} /></p>}
       {moved ? <p class="muted small">{t("doors.moved")} <Go to={door.page} with={addressOf(door)}>{t("doors.back")}</Go></p> : null}
     </Guide>
   );

@@ -4,6 +4,7 @@ import type { Caps } from "./api";
 import { AttentionPage } from "./pages/attention";
 import { ComparePage } from "./pages/compare";
 import { FiguresPage } from "./pages/figures";
+import { GlossaryPage } from "./pages/glossary";
 import { HomePage } from "./pages/home";
 import { LayersPage } from "./pages/layers";
 import { PlayPage } from "./pages/play";
@@ -20,7 +21,7 @@ type Free = { free: true; view: ComponentType<{ caps: Caps | undefined }> };
 type Bound = { free?: false; view: ComponentType<{ caps: Caps }> };
 
 export const GROUPS: Record<string, string[]> = {
-  start: ["home", "tour", "play"],
+  start: ["home", "tour", "play", "glossary"],
   inside: ["tokens", "attention", "steps", "predict", "layers", "states", "positions", "space", "figures"],
   time: ["train", "compare"],
 };
@@ -29,6 +30,7 @@ export const GROUPS: Record<string, string[]> = {
 export const PAGES: Record<string, Free | Bound> = {
   home: { free: true, view: HomePage },
   tour: { free: true, view: TourPage },
+  glossary: { free: true, view: GlossaryPage },
   play: { view: PlayPage },
   tokens: { view: TokensPage },
   attention: { view: AttentionPage },

@@ -1,5 +1,6 @@
 // The tour: a few stops, each an address of an ordinary page. What is shown there is the page itself, nothing staged.
 import { useModels, type ModelRow } from "./api";
+import { Explained } from "./glossary";
 import { Guide } from "./guide";
 import { t } from "./strings";
 import { Go } from "./ui";
@@ -43,7 +44,7 @@ export function Tour() {
   );
   return (
     <Guide name={`tour ${at}`} label={t("tour.label")} title={t("tour.stop", { n: at, of: STOPS.length, title: t(`tour.stops.${at}.title`) })} actions={actions} selector={STOPS[at - 1].selector}>
-      <p class="small">{t(`tour.stops.${at}.text`)} <strong>{t("tour.try")}</strong> {t(`tour.stops.${at}.try`)}</p>
+      <p class="small"><Explained text={t(`tour.stops.${at}.text`)} /> <strong>{t("tour.try")}</strong> {t(`tour.stops.${at}.try`)}</p>
     </Guide>
   );
 }

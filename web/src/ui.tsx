@@ -3,6 +3,7 @@ import type { ComponentChildren, TargetedKeyboardEvent } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { useExamples, type Caps, type Token } from "./api";
 import { percent, shown } from "./figures/text";
+import { Explained, TermMark } from "./glossary";
 import type { Problem } from "./http";
 import { tell } from "./live";
 import type { Resource } from "./resource";
@@ -26,8 +27,8 @@ export function Go(props: { to: string; with?: Patch; class?: string; current?: 
 export function Title({ name, children }: { name: string; children?: ComponentChildren }) {
   return (
     <div class="title">
-      <h1>{t(`pages.${name}`)}</h1>
-      <p class="lede">{t(`ledes.${name}`)}</p>
+      <div class="named"><h1>{t(`pages.${name}`)}</h1><TermMark label={t(`pages.${name}`)} /></div>
+      <p class="lede"><Explained text={t(`ledes.${name}`)} /></p>
       {children}
     </div>
   );
@@ -37,7 +38,7 @@ export function Title({ name, children }: { name: string; children?: ComponentCh
 export function Panel({ title, children, class: extra = "", part }: { title?: ComponentChildren; children: ComponentChildren; class?: string; part?: string }) {
   return (
     <section class={`panel stack ${extra}`} data-part={part}>
-      {title ? <h2>{title}</h2> : null}
+      {title ? <div class="named"><h2>{title}</h2>{typeof title === "string" ? <TermMark label={title} /> : null}</div> : null}
       {children}
     </section>
   );
@@ -100,7 +101,7 @@ export function Select(props: { label: string; value: string; choices: Choice[];
   const id = useId();
   return (
     <div class="field">
-      <label for={id} class={props.hideLabel ? "hidden" : ""}>{props.label}</label>
+      <div class="named"><label for={id} class={props.hideLabel ? "hidden" : ""}>{props.label}</label>{props.hideLabel ? null : <TermMark label={props.label} />}</div>
       <select id={id} value={props.value} onChange={(e) => props.onChange(e.currentTarget.value)}>
         {props.choices.map((c) => (
           <option key={c.value} value={c.value} selected={c.value === props.value}>{c.label}</option>
@@ -123,9 +124,7 @@ export function Slider(props: { label: string; value: number; min: number; max: 
   const id = useId();
   return (
     <div class="field">
-      <label for={id}>
-        {props.label} <strong>{props.shown ?? props.value}</strong>
-      </label>
+      <div class="named"><label for={id}>{props.label} <strong>{props.shown ?? props.value}</strong></label><TermMark label={props.label} /></div>
       <input id={id} type="range" min={props.min} max={props.max} step={props.step ?? 1} value={props.value}
         aria-valuetext={props.shown} onInput={(e) => props.onChange(Number(e.currentTarget.value))} />
     </div>
@@ -137,7 +136,7 @@ export function NumberField(props: { label: string; value: number | ""; min?: nu
   const id = useId();
   return (
     <div class="field">
-      <label for={id}>{props.label}</label>
+      <div class="named"><label for={id}>{props.label}</label><TermMark label={props.label} /></div>
       <input id={id} type="number" min={props.min} max={props.max} step={props.step} value={props.value}
         onChange={(e) => e.currentTarget.reportValidity() && Number.isFinite(e.currentTarget.valueAsNumber) && props.onChange(e.currentTarget.valueAsNumber)} />
     </div>

@@ -52,7 +52,7 @@ def nearest_by_distance(table: Word2Vec, word: str, count: int = 10) -> list[tup
 
 @dataclass(frozen=True)
 class AnalogyPlane(Result):
-    """a is to b as c is to d, on the plane of two mean differences: of a → c and b → d, and of a → b and c → d.
+    """a is to b as c is to d, on the plane of two mean differences: a → c with b → d, and a → b with c → d.
 
     `points` are the places of a, b, c, d and of b − a + c, `share` how much of the variance of the four words
     the plane has, and `cosine` compares, in all dimensions, a → c with b → d and a → b with c → d.

@@ -3,6 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import { aligns, asked, topicsOf, useNumbersOf, useOf, useTensor, useTrace, type Caps, type Scores, type Side, type Tensor, type Trace, type TraceGroup } from "../api";
 import { arranged, drawGrid, drawLines, drawMatrix, groupNames, HeadGrid, Lines, maskOf, Matrix, rank, SIDES, TextView, unmasked, type Arranged, type Cell, type GridLayer, type Mask, type Palette, type Scale, type ScoreName } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
+import { Explained } from "../glossary";
 import { say } from "../live";
 import { t } from "../strings";
 import { Ask, Await, Check, figure, Go, NumberField, Panel, Segments, Select, Slider, Title, Warnings } from "../ui";
@@ -54,7 +55,7 @@ export function AttentionPage({ caps }: { caps: Caps }) {
           {trace.groups.length ? <Views caps={caps} trace={trace} /> : <Panel><p>{trace.note}</p></Panel>}
         </>
       )}</Await>
-      <p class="foot">{t("attention.caution")}</p>
+      <p class="foot"><Explained text={t("attention.caution")} /></p>
     </>
   );
 }

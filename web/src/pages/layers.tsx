@@ -2,6 +2,7 @@
 import { asked, useOf, useTrace, type Caps, type Trace } from "../api";
 import { drawMatrix, Matrix, shown } from "../figures";
 import { Figure, heat, matrixCsv } from "../figure";
+import { Explained } from "../glossary";
 import { t } from "../strings";
 import { Ask, Await, CopyPython, figure, Go, Panel, percent, Segments, Title, TopList, Warnings, Scroll } from "../ui";
 import { choice, set, whole } from "../url";
@@ -77,7 +78,7 @@ function LensView({ trace }: { trace: Trace }) {
         <>
           <Segments label={t("layers.show")} value={show} onChange={(v) => set({ show: v })}
             choices={shows.map((v) => ({ value: v, label: t(`layers.shows.${v}`) }))} />
-          <p class="muted">{t(`layers.about.${show}`)}</p>
+          <p class="muted"><Explained text={t(`layers.about.${show}`)} /></p>
           {show === "words" && lens.top ? <Words lens={lens} top={lens.top} model={trace.model} /> : <Numbers lens={lens} which={show as Which} model={trace.model} />}
         </>
       );

@@ -2,6 +2,7 @@
 import { asked, modelPath, tensor, useOf, useTrace, type Caps, type Tensor } from "../api";
 import { Curves, drawBars, drawCurves, drawMatrix, Matrix } from "../figures";
 import { Figure, heat, matrixCsv, plotted } from "../figure";
+import { Explained } from "../glossary";
 import { get } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
@@ -25,7 +26,7 @@ export function PositionsPage({ caps }: { caps: Caps }) {
           <Panel title={t(`positions.types.${p.type}`)}>
             {p.formula ? <p class="mono">{p.formula}</p> : null}
             {p.note ? <p>{p.note}</p> : null}
-            <p class="muted">{t(`positions.about.${p.type}`)}</p>
+            <p class="muted"><Explained text={t(`positions.about.${p.type}`)} /></p>
             {Object.keys(p.tensors ?? {}).length ? (
               <Slider label={t("positions.length")} value={length} min={4} max={256} onChange={(n) => set({ length: n }, "replace")} />
             ) : null}
@@ -108,7 +109,7 @@ function Shuffle({ caps }: { caps: Caps }) {
   return (
     <>
       <h2>{t("positions.order")}</h2>
-      <p class="muted">{t("positions.orderLede")}</p>
+      <p class="muted"><Explained text={t("positions.orderLede")} /></p>
       <Ask caps={caps} text={question.text} extra={<button type="button" onClick={() => set({ seed: seed + 1 }, "replace")}>{t("positions.again")}</button>} />
       {trace.error ? <Await of={trace}>{() => null}</Await> : (
         <Await of={order}>{(o) => (

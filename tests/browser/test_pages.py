@@ -13,9 +13,9 @@ TITLES = {
     "": "One sentence on its way through a model", "tour": "Tour", "glossary": "Glossary", "play": "Play", "tokens": "Tokens", "attention": "Attention",
     "steps": "Arithmetic",
     "predict": "Prediction", "layers": "Layers", "states": "States", "positions": "Positions",
-    "space": "Embeddings", "figures": "Figures", "train": "Training", "compare": "Compare",
+    "space": "Embeddings", "figures": "Figures", "train": "Training", "compare": "Compare", "reports": "Reports",
 }  # fmt: skip
-SAME = ("", "tour", "glossary", "train", "compare")  # pages that show every model
+SAME = ("", "tour", "glossary", "train", "compare", "reports")  # pages that show every model
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 

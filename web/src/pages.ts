@@ -10,6 +10,7 @@ import { LayersPage } from "./pages/layers";
 import { PlayPage } from "./pages/play";
 import { PositionsPage } from "./pages/positions";
 import { PredictPage } from "./pages/predict";
+import { ReportsPage } from "./pages/reports";
 import { SpacePage } from "./pages/space";
 import { StatesPage } from "./pages/states";
 import { StepsPage } from "./pages/steps";
@@ -23,7 +24,7 @@ type Bound = { free?: false; view: ComponentType<{ caps: Caps }> };
 export const GROUPS: Record<string, string[]> = {
   start: ["home", "tour", "play", "glossary"],
   inside: ["tokens", "attention", "steps", "predict", "layers", "states", "positions", "space", "figures"],
-  time: ["train", "compare"],
+  time: ["train", "compare", "reports"],
 };
 
 /** `free` pages stand without a model. */
@@ -43,6 +44,7 @@ export const PAGES: Record<string, Free | Bound> = {
   figures: { view: FiguresPage },
   train: { free: true, view: TrainPage },
   compare: { free: true, view: ComparePage },
+  reports: { free: true, view: ReportsPage },
 };
 
 const NEEDS: Record<string, (caps: Caps) => boolean> = {

@@ -13,7 +13,7 @@ import functools
 import itertools
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from heedful.data.batches import Batches
 from heedful.data.language_modeling import next_token
-from heedful.decode.loop import generate
+from heedful.decode.loop import Generation, generate
 from heedful.errors import InputError
 from heedful.exercises.code_exercise import Function, Output
 from heedful.loading import build, load
@@ -49,10 +49,11 @@ from heedful.word2vec.definition import draw_windows
 from heedful.word2vec.hyperparameters import Settings
 from heedful.word2vec.word_counts import WordCounts, alias_table
 
-SENTENCES = ("The house is small.", "I have a dog and two cats.")
+SENTENCES = ("My brother bought a new car last week.", "The old man who lives next door is my uncle.")
+SHORT = "The house is small."
 TRANSLATOR, ALIGNER = "translate-en-de", "rnnsearch-en-de"
 CORPUS = "the cat sat on the mat. the dog lay on the log. the bird sang in the tree. " * 12
-MAX_TOKENS = 16
+MAX_TOKENS = 20
 NUMBERS = itertools.count()
 
 
@@ -64,15 +65,16 @@ def tensor_of(value: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:
     return found
 
 
-def quote(texts: list[str]) -> str:
-    """Return texts in quotes, one after another."""
-    return " ".join(f"“{text}”" for text in texts)
+def write_greedily(model: Model, prompts: Sequence[str], max_tokens: int, before: str = "") -> Output:
+    """Return what a model writes, the likeliest token at each step, and the log-probability of each text."""
+    found: list[Generation] = generate(model, list(prompts), max_tokens=max_tokens, fast=False, details=True)
+    texts = [f"“{before}{text.text}” (log p {text.score:.2f})" for text in found]
+    return Output(" ".join(texts), torch.tensor([text.score for text in found]))
 
 
 def translate(model: Model) -> Output:
-    """Return the sentences in German; the likeliest token at each step."""
-    texts: list[str] = generate(model, list(SENTENCES), max_tokens=MAX_TOKENS, fast=False)
-    return Output(quote(texts))
+    """Return the sentences in German."""
+    return write_greedily(model, SENTENCES, MAX_TOKENS)
 
 
 def replace_modules(model: nn.Module, kind: type[nn.Module], new: Callable[[Any], nn.Module]) -> None:
@@ -254,8 +256,7 @@ def place_lstm_step(function: Function) -> Output:
     """Let the function be the step of an LSTM that continues a text."""
     model = copy.deepcopy(trained_lstm())
     replace_modules(model, LSTM, lambda layer: FunctionLSTM(layer, function))
-    text: str = generate(model.eval(), "the cat", max_tokens=24, fast=False)
-    return Output(quote([f"the cat{text}"]))
+    return write_greedily(model.eval(), ["the cat"], 24, before="the cat")
 
 
 def place_bpe_merge(function: Function) -> Output:
@@ -274,7 +275,7 @@ def place_beam_search(function: Function) -> Output:
     model, length = load(TRANSLATOR).eval(), 8
     assert isinstance(model, Seq2Seq)
     tokenizer, start = model.tokenizer, model.start_token
-    source = torch.tensor([tokenizer.encode(SENTENCES[0])])
+    source = torch.tensor([tokenizer.encode(SHORT)])
 
     @torch.no_grad()
     def log_probs(ids: list[int]) -> Tensor:
@@ -283,7 +284,7 @@ def place_beam_search(function: Function) -> Output:
         return model(source, torch.tensor([[start, *map(int, ids)]]))[0, -1].log_softmax(-1)
 
     ids, _ = function(log_probs, tokenizer.eos, 2, length, 1.0)
-    return Output(quote([tokenizer.decode([int(i) for i in ids if int(i) != tokenizer.eos])]))
+    return Output(f"“{tokenizer.decode([int(i) for i in ids if int(i) != tokenizer.eos])}”")
 
 
 def place_skipgram_step(function: Function) -> Output:

@@ -1,17 +1,42 @@
-"""What heedful costs beside torch: import time, help text, memory while loading.
+"""What heedful costs beside torch: import time, help text, memory while loading, first use.
 
-python benchmarks/cost.py            prints a table
-python benchmarks/cost.py --json     the same as one object
+python benchmarks/cost.py                          prints a table
+python benchmarks/cost.py --json                   the same as one object
+python benchmarks/cost.py --first-use              processor seconds of commands, beside `import torch`
+python benchmarks/cost.py --first-use ../before/src    … beside those of another version, taking turns
 """
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+ROUNDS = 3
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+RUN = "from heedful.cli import main; main({})"
+OPEN = "import heedful; heedful.load({!r})"
+FIRST_USE = {
+    "import torch": "import torch",
+    "heed --help": RUN.format(["--help"]),
+    "heed ls": RUN.format(["ls"]),
+    'heed classify "Great fun."': RUN.format(["classify", "Great fun."]),
+    'heed tag "Ada lived in London."': RUN.format(["tag", "Ada lived in London."]),
+    'heed fill "The cat sat on the [MASK]."': RUN.format(["fill", "The cat sat on the [MASK]."]),
+    'heed translate "How are you?"': RUN.format(["translate", "How are you?"]),
+    "heed generate smollm2-135m-instruct, 8 tokens": RUN.format(
+        ["generate", "smollm2-135m-instruct", "The capital of France is", "--max-tokens", "8"]
+    ),
+    'heedful.load("smollm2-135m-instruct")': OPEN.format("smollm2-135m-instruct"),
+    'heedful.load("sentiment")': OPEN.format("sentiment"),
+    'heedful.load("prose")': OPEN.format("prose"),
+}
 
 LOAD = """
 import sys, torch, heedful
@@ -36,6 +61,26 @@ def seconds(code: str, repeats: int = 9) -> float:
     return min(times)
 
 
+def processor_seconds(code: str, source: Path) -> float:
+    """Processor time, of user and system and all threads, of a new process that runs code."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = os.environ | {"PYTHONPATH": str(source)}
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def print_first_use(sources: list[Path]) -> None:
+    """The least processor seconds of each call over the rounds, for each version in turn."""
+    least = {(name, source): float("inf") for name in FIRST_USE for source in sources}
+    for _ in range(ROUNDS):
+        for name, source in least:
+            used = processor_seconds(FIRST_USE[name], source)
+            least[name, source] = min(least[name, source], used)
+    for name in FIRST_USE:
+        print("".join(f"{least[name, source]:>8.2f}" for source in sources), "", name)
+
+
 def loading_peak(dim: int = 1024, layers: int = 12) -> tuple[int, int, int]:
     """Peak memory over the baseline, file size and model size, in bytes, for a LLaMA of 200 M parameters."""
     import heedful
@@ -51,6 +96,9 @@ def loading_peak(dim: int = 1024, layers: int = 12) -> tuple[int, int, int]:
 
 
 def main() -> None:
+    if "--first-use" in sys.argv:
+        others = sys.argv[sys.argv.index("--first-use") + 1 :]
+        return print_first_use([*map(Path, others), SOURCE])
     torch_import, ours = (
         seconds("import torch"),
         seconds("import torch, heedful; heedful.load, heedful.build, heedful.Watch"),
@@ -66,7 +114,7 @@ def main() -> None:
         "loading: file (MiB)": round(file / 2**20, 1),
         "loading: peak / larger of file and model": round(peak / max(file, model), 3),
     }
-    print(
+    return print(
         json.dumps(rows)
         if "--json" in sys.argv
         else "\n".join(f"{value:>10}  {name}" for name, value in rows.items())

@@ -233,6 +233,21 @@ def test_an_error_as_json_is_an_object_on_stdout(heed: Any) -> None:
     assert error["hint"]
 
 
+def test_wrong_usage_is_one_line_and_a_hint(heed: Any) -> None:
+    code, out, err = heed("fill", "x", "--top-k", "0")
+    assert (code, out) == (2, "")
+    error, hint = err.splitlines()
+    assert error.startswith("error: Invalid value for '--top-k'")
+    assert hint == "hint: heed fill --help"
+
+
+def test_a_group_without_a_command_shows_its_help(heed: Any) -> None:
+    code, out, err = heed("word2vec")
+    assert code == 2
+    assert "neighbours" in out + err
+    assert "error" not in err.lower().replace("─ error", "")
+
+
 def test_wrong_usage_is_code_2(heed: Any) -> None:
     assert heed("shwo")[0] == 2
     assert "show" in heed("shwo")[2]

@@ -63,6 +63,12 @@ def heed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
         ("explain prose 'a cat' --topic nothing", "--topic nothing"),
         ("quantize prose q", "quantised already, to int8"),
         ("word2vec train t.txt --dim 0", "--dim 0 must be at least 1"),
+        ("word2vec train t.txt --min-count 99", "a lower --min-count"),
+        ("generate masked x", "heed ls"),
+        ("classify x --labels ,", "--labels names no label"),
+        ("fill [MASK] --targets ,", "--targets names no word"),
+        ("fill x", "has no [MASK]"),
+        ("finetune words t.txt", "heed word2vec neighbours words WORD"),
     ],
 )  # fmt: skip
 def test_what_to_do_is_said_in_the_words_of_the_shell(line: str, said: str, heed: Any) -> None:

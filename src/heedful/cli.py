@@ -86,6 +86,7 @@ Examples:
 """
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # the base of every error in a command line
+NO_ARGUMENTS: Any = tuple(c for c in USAGE_ERROR.__subclasses__() if c.__name__ == "NoArgsIsHelpError")
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -142,8 +143,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words  # a program reads stdout: an error is printed there too
     try:
-        code = typer.main.get_command(app).main(args=words, prog_name="heed", standalone_mode=not as_json)
+        code = typer.main.get_command(app).main(args=words, prog_name="heed", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
+    except NO_ARGUMENTS as shown:
+        shown.show()  # the help of a group
+        sys.exit(shown.exit_code)
     except Exception as error:
         if os.environ.get("HEED_DEBUG") == "1":
             raise

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from heedful.commands.model_arguments import few_threads
 from heedful.commands.output import Json, Row, align_columns, mark_spans, print_warnings, write_results
 from heedful.commands.pipelines import Device, Model, TopK, make_pipeline
 from heedful.commands.text_arguments import (
@@ -67,7 +68,7 @@ def answer_command(
         text, questions = read_text_and_questions(arguments)
     check_texts([text])
     check_texts(questions)
-    with print_warnings(), show_progress("looking for the answer"):
+    with print_warnings(), show_progress("looking for the answer"), few_threads([text]):
         name, pipe = make_pipeline("question-answering", model, device)
         found = {}
         for question in questions:

@@ -12,6 +12,8 @@ A text that is written like a model goes in by a pipe.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +27,8 @@ from heedful.progress import print_above, show_progress
 Model = Annotated[str, typer.Argument(help="A folder, a run, a .gguf file, an installed model or a hub id.")]
 Device = Annotated[str, typer.Option(help="cpu, or cuda for a GPU.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the file's own by default.")]
+
+MAX_CHARACTERS_OF_ONE_THREAD = 2000
 
 
 def names_model(word: str) -> bool:
@@ -47,6 +51,15 @@ def default_model(task: str) -> str:
     if name:
         print_above(f"model: {name} (heed ls lists others)")
     return name
+
+
+@contextmanager
+def few_threads(texts: Sequence[str]) -> Iterator[None]:
+    """Compute in one thread where the texts are short: to wake others would take longer than they save."""
+    from heedful.devices import one_thread
+
+    with one_thread() if sum(map(len, texts)) <= MAX_CHARACTERS_OF_ONE_THREAD else nullcontext():
+        yield
 
 
 def load_model(name: str, device: str, dtype: str | None) -> Any:

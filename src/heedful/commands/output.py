@@ -136,11 +136,13 @@ def write_results(
 
 def print_marked(text: str, style: str = "") -> None:
     """Print a text as it is; on a terminal the spans of `mark_spans` are bold."""
+    if not sys.stdout.isatty():
+        return print(text)
     from rich.text import Text
 
     styled = Text(text, style)
     styled.highlight_regex(r"⟦[^⟧]*⟧", "bold green")
-    console().print(styled, soft_wrap=True)
+    return console().print(styled, soft_wrap=True)
 
 
 def mark_spans(text: str, spans: Iterable[tuple[int, int, str]]) -> str:

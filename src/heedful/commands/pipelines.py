@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heedful.commands.model_arguments import default_model
+from heedful.commands.model_arguments import default_model, few_threads
 from heedful.commands.output import Json, Row, align_columns, mark_spans, print_warnings, write_results
 from heedful.commands.text_arguments import Texts, read_documents, read_file, read_texts
 from heedful.errors import InputError
@@ -83,8 +83,10 @@ def classify_command(
     texts = read_texts(text)
     if labels is None and (template is not None or several):
         raise InputError("--template and --several are about your own labels", hint="give --labels a,b,c")
+    if labels is not None and not split_commas(labels):
+        raise InputError("--labels names no label", hint="separate them by commas: --labels a,b,c")
     task = "text-classification" if labels is None else "zero-shot-classification"
-    with print_warnings(), show_progress("classifying"):
+    with print_warnings(), show_progress("classifying"), few_threads(texts):
         name, pipe = make_pipeline(task, model, device)
         if labels is None:
             results = pipe(texts, top_k=top_k, truncation=True)
@@ -123,7 +125,7 @@ def tag_command(
       heed tag --json < news.txt
     """
     texts, task = read_texts(text), "token-classification"
-    with print_warnings(), show_progress("finding names"):
+    with print_warnings(), show_progress("finding names"), few_threads(texts):
         name, pipe = make_pipeline(task, model, device, aggregation_strategy=aggregation)
         results = pipe(texts)
     write_results({"task": task, "model": name}, zip(texts, results, strict=True), json, _format_entities)
@@ -224,8 +226,10 @@ def fill_command(
       heed fill "The [MASK] barked." --targets dog,cat,tree
     """
     texts = read_texts(text)
+    if targets is not None and not split_commas(targets):
+        raise InputError("--targets names no word", hint="separate them by commas: --targets a,b,c")
     options = given_options(targets=None if targets is None else split_commas(targets))
-    with print_warnings(), show_progress("filling in"):
+    with print_warnings(), show_progress("filling in"), few_threads(texts):
         name, pipe = make_pipeline("fill-mask", model, device)
         results = [pipe(one, top_k=top_k, truncation=True, **options) for one in texts]
     write_results({"task": "fill-mask", "model": name}, zip(texts, results, strict=True), json, _format_words)

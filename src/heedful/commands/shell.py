@@ -24,6 +24,7 @@ ALIASES = {
     "num_return_sequences": "n",
 }
 ARGUMENT = re.compile(r"(?<![\w.\-/=])(?<!--set )([a-z][a-z_]*)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^\s,;:()]*)")
+BARE_NAME = re.compile(r"(?<![\w.\-/=])([a-z]+(?:_[a-z]+)+)(?![\w=(.])")  # min_count, without a value
 FLAG = "flag"
 
 # Hints for arguments of Python that have no option in the command.
@@ -60,7 +61,8 @@ def command_options(command: Any) -> dict[str, tuple[str, str]]:
 
 
 def _replace(text: str, rewrite: Rewrite) -> str:
-    return ARGUMENT.sub(lambda found: rewrite(found[1], found[2].strip("'\"")) or found[0], text)
+    text = ARGUMENT.sub(lambda found: rewrite(found[1], found[2].strip("'\"")) or found[0], text)
+    return BARE_NAME.sub(lambda found: rewrite(found[1], "") or found[0], text)
 
 
 def _option(options: Mapping[str, tuple[str, str]], name: str, value: str) -> str | None:

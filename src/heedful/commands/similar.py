@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heedful.commands.model_arguments import few_threads
 from heedful.commands.output import Json, Row, align_columns, as_json, print_warnings, write_results
 from heedful.commands.pipelines import Device, Model, TopK, make_pipeline
 from heedful.commands.text_arguments import (
@@ -52,7 +53,7 @@ def embed_command(
         raise InputError(f"{out} has no suffix of {' or '.join(FORMATS)}", hint="name a file that has")
     from heedful.tasks.sentence_similarity import sentence_vectors
 
-    with print_warnings(), show_progress("embedding"):
+    with print_warnings(), show_progress("embedding"), few_threads(texts):
         name, pipe = make_pipeline("sentence-similarity", model, device)
         vectors = sentence_vectors(pipe, texts)
     about: Row = {"task": "sentence-embedding", "model": name}
@@ -93,9 +94,10 @@ def similar_command(
     if path is not None and text:
         raise InputError("sentences and --in were given", hint="give one of them")
     query, sentences = text_or_file(query), numbered_sentences(path, text)
-    with print_warnings(), show_progress("embedding"):
+    texts = [sentence for _, sentence in sentences]
+    with print_warnings(), show_progress("embedding"), few_threads(texts):
         name, pipe = make_pipeline("sentence-similarity", model, device)
-        scores = pipe(query, [sentence for _, sentence in sentences])
+        scores = pipe(query, texts)
     rows = [{"text": t, "score": s, "line": line} for (line, t), s in zip(sentences, scores, strict=True)]
     nearest = sorted(rows, key=lambda row: -row["score"])[:top_k]
     draw = lambda _, rows: align_columns([(f"{r['score']:.4f}", f"{r['line']}", r["text"]) for r in rows])

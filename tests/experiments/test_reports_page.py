@@ -16,11 +16,15 @@ from heedful.view import panels
 @pytest.fixture
 def page(tmp_path: Path) -> TestClient:
     runs = tmp_path / "runs"
-    lines = panels.lines("loss", np.array([[2.0, 1.0], [2.0, np.nan]]), ["RNN", "LSTM"], [1, 2], axes=("y", "x"))
+    lines = panels.lines(
+        "loss", np.array([[2.0, 1.0], [2.0, np.nan]]), ["RNN", "LSTM"], [1, 2], axes=("y", "x")
+    )
     table = panels.table("sizes", [["10"], ["12"]], ["RNN", "LSTM"], ["parameters"], axes=("system", ""))
     section = Section("loss", "Loss <b>", ["It falls."], [lines], [table])
     Report("A race", "heed race --quick", {"text": "x.txt"}, [section]).save(runs / "race")
-    return TestClient(create_studio_app(models_folder=tmp_path, runs_folder=runs), base_url="http://127.0.0.1")
+    return TestClient(
+        create_studio_app(models_folder=tmp_path, runs_folder=runs), base_url="http://127.0.0.1"
+    )
 
 
 def test_reports_are_listed_and_read(page: TestClient) -> None:

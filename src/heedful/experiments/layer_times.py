@@ -21,7 +21,8 @@ from heedful.models import find_config
 from heedful.models.base import LM
 from heedful.nn.context import Context, Mask
 
-MIN_REPEATS, MAX_REPEATS = 3, 25
+MIN_REPEATS, MAX_REPEATS = 2, 10  # calls of a size in a round
+ROUNDS = 3
 VOCAB = 16  # no token is read
 
 
@@ -36,7 +37,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def shortest_seconds(call: Callable[[], object], device: torch.device, seconds: float = 0.3) -> float:
+def shortest_seconds(call: Callable[[], object], device: torch.device, seconds: float = 0.1) -> float:
     """Return the shortest time of a call: what else the machine does only ever adds.
 
     On a CPU it is the processor time of this thread, so that other processes on the same cores do not
@@ -83,19 +84,26 @@ def measure_layer_times(
     system: System, lengths: Sequence[int], dims: Sequence[int], *, dim: int, length: int,
     device: torch.device | str = "cpu", fitted: int = 5,
 ) -> LayerTimes:  # fmt: skip
-    """Measure one layer at every length and every width; the exponents are of the last `fitted` points."""
+    """Measure one layer at every length and every width; the exponents are of the last `fitted` points.
+
+    All sizes are measured in turn, several times over, so that a moment in which the machine is busy does not
+    fall on one of them alone.
+    """
     device = torch.device(device)
+    sizes = [*((dim, n) for n in lengths), *((d, length) for d in dims)]
+    calls = [layer_call(system, d, n, device) for d, n in sizes]
     with one_thread():
-        by_length = [time_layer(system, dim, n, device) for n in lengths]
-        by_dim = [time_layer(system, d, length, device) for d in dims]
+        rounds = [[shortest_seconds(call, device) for call in calls] for _ in range(ROUNDS)]
+    seconds = [min(times) for times in zip(*rounds, strict=True)]
+    by_length, by_dim = seconds[: len(lengths)], seconds[len(lengths) :]
     return LayerTimes(
         tuple(lengths), tuple(by_length), tuple(dims), tuple(by_dim), dim, length,
         fit_power(lengths[-fitted:], by_length[-fitted:]), fit_power(dims[-fitted:], by_dim[-fitted:]),
     )  # fmt: skip
 
 
-def time_layer(system: System, dim: int, length: int, device: torch.device) -> float:
-    """Return the seconds that the mixing part of one layer takes for one text of `length` tokens."""
+def layer_call(system: System, dim: int, length: int, device: torch.device) -> Callable[[], object]:
+    """Return a call of the mixing part of one layer on one text of `length` tokens."""
     known = find_config(system.family)[1].known()
     sizes: dict[str, Any] = {**system.options, "layers": 1 + 2 * system.more_layers, "dim": dim}
     if "heads" in known:
@@ -108,4 +116,4 @@ def time_layer(system: System, dim: int, length: int, device: torch.device) -> f
     positions = torch.arange(length, device=device)[None]
     context = Context(positions, positions, Mask(causal=True))
     x = torch.randn(1, length, dim, generator=torch.Generator().manual_seed(0)).to(device)
-    return shortest_seconds(lambda: part(x, context), device)
+    return lambda: part(x, context)

@@ -14,12 +14,13 @@ from heedful.models.calls import (
     StepOptions,
     WatchOptions,
     advance,
+    check_beside,
+    check_ids_tensor,
     document_positions,
     evaluation_mode,
     positions,
 )
 from heedful.models.family import Config, Family, Tokenizer, derived, from_zero
-from heedful.models.input_checks import check_beside, check_ids_tensor
 from heedful.models.value_names import Shape, value_names
 from heedful.nn.attentive import Bridge
 from heedful.nn.block import Stack

@@ -254,9 +254,12 @@ class SentenceHead(Head):
         self.linear = nn.Linear(dim, labels)
         self.pooling = pooling
 
+    def vectors(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """v/‖v‖, (B, D): what the linear layer reads."""
+        return F.normalize(pool_tokens(x, valid, self.pooling), dim=-1)
+
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        vector = F.normalize(pool_tokens(x, ctx.valid_new, self.pooling), dim=-1)
-        vector = ctx.at("head").see("pooled", vector, positions=None)
+        vector = ctx.at("head").see("pooled", self.vectors(x, ctx.valid_new), positions=None)
         logits: Tensor = self.linear(vector)
         return logits
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from heedful.data.batches import Batches
 from heedful.evaluate.logistic import CrossValidation, cross_validate, fit_logistic
 from heedful.loading import with_head
 from heedful.models.base import LM, Model
-from heedful.nn.head import SentenceHead, pool_tokens
+from heedful.nn.head import SentenceHead
 
 
 def put_linear_head(model: Model, labels: Sequence[str]) -> LM:
@@ -39,8 +38,7 @@ def frozen_vectors(model: LM, batches: Batches) -> tuple[Tensor, Tensor]:
     for batch in batches.once():
         there = batch.to(model.device)
         hidden = model.encode(there.tokens, valid=there.valid, types=there.types)
-        pooled = pool_tokens(hidden, there.valid, model.head.pooling)
-        vectors.append(F.normalize(pooled, dim=-1).double().cpu())
+        vectors.append(model.head.vectors(hidden, there.valid).double().cpu())
         labels.append(there.extra["label"].cpu())
     return torch.cat(vectors), torch.cat(labels)
 

@@ -38,7 +38,8 @@ def expand_paths(paths: Paths) -> list[Path]:
     for one in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(one)
         if os.path.isdir(path):  # unlike Path's own, it takes a whole text for what it is: no path
-            inside = sorted(p for p in path.rglob("*") if p.is_file() and not _is_hidden(p, path))
+            below = ((f"/{inner.relative_to(path).as_posix()}", inner) for inner in path.rglob("*"))
+            inside = sorted(inner for name, inner in below if inner.is_file() and "/." not in name)
             if not inside:
                 raise InputError(f"{path} is a folder without files", hint="put .txt or .txt.gz files there")
             found += inside
@@ -66,10 +67,6 @@ def missing_file(path: Path) -> NotFound:
     around = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
     shown = f"{str(path)[:60]} …" if len(str(path)) > 200 else str(path)
     return NotFound(f"no file or folder {shown}", hint=nearest(path.name, around) or "check the path")
-
-
-def _is_hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
 def name_files(files: Sequence[Path]) -> str:

@@ -20,7 +20,7 @@ from heedful.inspect.inputs import part_at, stack_of
 from heedful.models.base import Model, Seq2Seq
 from heedful.nn.attention import Attention, join_heads
 from heedful.nn.block import Block, ParallelBlock
-from heedful.nn.context import Part, Watch
+from heedful.nn.context import Watch
 
 PROJECTIONS = ("q", "k", "v")
 
@@ -115,8 +115,8 @@ class NodeTable:
 
     def _heads(self, path: str, projection: str = "q") -> int:
         part = part_at(self.model, path)
-        if not has_output_matrix(part):
-            return 0
+        if part.pattern_kind is None or not isinstance(getattr(part, "o", None), nn.Module):
+            return 0  # its output is not one matrix times what its heads say, side by side
         attention = cast(Attention, part)
         return attention.kv_heads if projection in ("k", "v") else attention.heads
 
@@ -145,11 +145,6 @@ class NodeTable:
         with torch.no_grad():
             wrote: Tensor = attention.o(only) - attention.o(torch.zeros_like(only[:1, :1]))
         return wrote
-
-
-def has_output_matrix(part: Part) -> bool:
-    """Return whether a part's output is one matrix times what its heads say, side by side."""
-    return part.pattern_kind is not None and isinstance(getattr(part, "o", None), nn.Module)
 
 
 def _find(name: str, nodes: dict[str, Node]) -> Node:

@@ -61,10 +61,8 @@ class Block(NamedParts):
     def _run(self, name: str, x: Tensor, ctx: Context, state: PartState | None) -> Tensor:
         """What the part called `name` adds."""
         here = ctx.at(name)
-        return here.see("output", self._drop(self.part(name)(x, here, child(state, name))))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+        added = self.part(name)(x, here, child(state, name))
+        return here.see("output", F.dropout(added, self.dropout, self.training))
 
 
 class ParallelBlock(NamedParts):

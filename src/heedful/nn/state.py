@@ -85,7 +85,9 @@ class SlidingKV:
         of them sees: these look at what was held, then at themselves.
         """
         past, T = int(ctx.past), k.shape[2]
-        total = read_so_far(ctx, past + T)
+        valid = ctx.mask.valid
+        # (B or 1, 1): how many tokens there are, those of this pass included; padding is none
+        total = ctx.q_pos.new_full((1, 1), past + T) if valid is None else valid.sum(1, keepdim=True)
         if past and self.spare >= T:
             self._write(k, v, ctx)
             return self._slots_in_use(total, past + T)
@@ -148,13 +150,6 @@ class SlidingKV:
                 ),
                 hint="copy it before you speculate",
             )
-
-
-def read_so_far(ctx: Context, length: int) -> Tensor:
-    """(B or 1, 1): how many tokens there are, those of this pass included; padding is none."""
-    if ctx.mask.valid is None:
-        return ctx.q_pos.new_full((1, 1), length)
-    return ctx.mask.valid.sum(1, keepdim=True)
 
 
 def slot_positions(total: Tensor, size: int, count: int) -> tuple[Tensor, Tensor]:

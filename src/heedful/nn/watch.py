@@ -236,15 +236,11 @@ class Watch:
                 continue
             if name in self.edit or not WILDCARD.search(name):
                 raise self.missing(name)
-            self._check_depth(name)
-
-    def _check_depth(self, pattern: str) -> None:
-        """Raise an error for a wildcard that meets nothing because a `*` between dots is one word."""
-        deeper = re.sub(r"(?<!\*)\*(?!\*)", "**", pattern)
-        if any(matches(name, deeper) for name in self.seen):
-            raise InputError(
-                f"nothing here is called {pattern!r}: a * between dots is one word", hint=f"use {deeper!r}"
-            )
+            deeper = re.sub(r"(?<!\*)\*(?!\*)", "**", name)
+            if any(matches(seen, deeper) for seen in self.seen):
+                raise InputError(
+                    f"nothing here is called {name!r}: a * between dots is one word", hint=f"use {deeper!r}"
+                )
 
     def missing(self, name: str) -> InputError:
         """The error for a name that nothing has."""

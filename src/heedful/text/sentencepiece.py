@@ -89,7 +89,11 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     try:
         for number, value in read_fields(path.read_bytes()):
             if number == 1:
-                _read_piece(out, _as_bytes(value))
+                piece = dict(read_fields(_as_bytes(value)))
+                out.names.append(_as_bytes(piece.get(1, b"")).decode("utf-8"))
+                score = _as_bytes(piece.get(2, b"\0\0\0\0"))
+                out.scores.append(float(struct.unpack("<f", score)[0]))
+                out.kinds.append(_as_integer(piece.get(3, NORMAL)))
             elif number == 2:
                 train = dict(read_fields(_as_bytes(value)))
                 out.unigram = _as_integer(train.get(3, 1)) == 1
@@ -106,14 +110,6 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
     if not out.names:
         raise CorruptFile(f"{path} holds no pieces", hint="is it a SentencePiece model?")
     return out
-
-
-def _read_piece(out: SentencePieceModel, message: bytes) -> None:
-    piece = dict(read_fields(message))
-    out.names.append(_as_bytes(piece.get(1, b"")).decode("utf-8"))
-    score = _as_bytes(piece.get(2, b"\0\0\0\0"))
-    out.scores.append(float(struct.unpack("<f", score)[0]))
-    out.kinds.append(_as_integer(piece.get(3, NORMAL)))
 
 
 def merges_from_scores(

@@ -80,8 +80,9 @@ BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
     """Return BERT's tokenizer: split at spaces and punctuation, then WordPiece; [CLS] a [SEP] b [SEP]."""
     backend = Tokenizer(models.WordPiece(dict(vocab), unk_token="[UNK]"))
+    has_capitals = any(token != token.lower() for token in vocab if token.isalpha())  # else it is lower-cased
     backend.normalizer = normalizers.BertNormalizer(
-        lowercase=bool(settings.get("do_lower_case", _lower_case(vocab))),
+        lowercase=bool(settings.get("do_lower_case", not has_capitals)),
         strip_accents=settings.get("strip_accents"),
         handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
     )
@@ -91,11 +92,6 @@ def build_wordpiece(vocab: Mapping[str, int], settings: Mapping[str, Any]) -> To
     if "[CLS]" in vocab and "[SEP]" in vocab:
         set_template(backend, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
     return backend
-
-
-def _lower_case(vocab: Mapping[str, int]) -> bool:
-    """Return whether no ordinary word has a capital letter: then the text was lower-cased."""
-    return not any(t != t.lower() for t in vocab if t.isalpha())
 
 
 def build_byte_level(vocab: Mapping[str, int], merges: Merges, settings: Mapping[str, Any]) -> Tokenizer:

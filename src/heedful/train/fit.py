@@ -165,7 +165,8 @@ class TrainingRun:
         """Read the next batch and change the weights once."""
         c, k, began = self.config, self.number, time.perf_counter()
         # Step k draws the same noise whether or not the run was interrupted; each process its own.
-        seed(_mix(c.seed, k) + self.processes.rank, self.device)
+        mixed = (c.seed * 1_000_003 + k * 7919 + 12345) % (2**63 - 1)
+        seed(mixed + self.processes.rank, self.device)
         batch, rate = self.batches[k], learning_rate(k, c)
         if self.device.type == "cuda" and len(batch):  # on the CPU the model looks at its input itself
             for name, table in self.model.tables.items():
@@ -303,8 +304,3 @@ def seed(value: int, device: torch.device) -> None:
         torch.default_generator.manual_seed(value)
     else:
         torch.manual_seed(value)
-
-
-def _mix(seed: int, step: int) -> int:
-    """Return the seed of a step."""
-    return (seed * 1_000_003 + step * 7919 + 12345) % (2**63 - 1)

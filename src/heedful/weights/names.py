@@ -98,8 +98,12 @@ def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
         for pattern in table:
             match = pattern.match(name)
             if match is not None:
-                links.append(_link(pattern, match, tensor))
-                done.update(links[-1].ours)
+                numbers, leaf = match
+                theirs = _fill(pattern.theirs, numbers) + leaf
+                spread = range(tensor.shape[0]) if "*" in theirs else (0,)
+                names = tuple(_fill(o, numbers) + leaf for o in pattern.ours)
+                links.append(Link(tuple(theirs.replace("*", str(i)) for i in spread), names, pattern.op))
+                done.update(names)
                 break
     for name in ours:
         if name not in done:
@@ -107,13 +111,6 @@ def connect(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> list[Link]:
                 f"no row names our tensor {name!r}", hint=nearest(name, [o for p in table for o in p.ours])
             )
     return links
-
-
-def _link(pattern: _Pattern, match: tuple[list[str], str], tensor: Tensor) -> Link:
-    numbers, leaf = match
-    theirs = _fill(pattern.theirs, numbers) + leaf
-    spread = [theirs.replace("*", str(i)) for i in range(tensor.shape[0])] if "*" in theirs else [theirs]
-    return Link(tuple(spread), tuple(_fill(o, numbers) + leaf for o in pattern.ours), pattern.op)
 
 
 def set_tensor(model: nn.Module, name: str, value: Tensor) -> None:

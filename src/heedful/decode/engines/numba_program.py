@@ -148,7 +148,11 @@ class Program:
         elif type(part) is Int8Linear or type(part) is TiedLinear or type(part) is Int4Linear:
             kind, dtype = (R.INT4, torch.uint8) if isinstance(part, Int4Linear) else (R.INT8, torch.int8)
             fields = {"kind": kind, "weight": self.address(part.weight, dtype)}
-            fields |= {"scale": self.address(part.scale), "gain": self.round_off(source, part.in_features)}
+            if self.rounded != source:  # unless the instructions before rounded this vector
+                rounds = {"from": source, "in": part.in_features}
+                self.emit(R.ROUND, gain=self.gain, group=self.group, **rounds)
+                self.rounded = source
+            fields |= {"scale": self.address(part.scale), "gain": self.gain}
             fields |= {"group": part.group} if isinstance(part, Int4Linear) else {}
         else:
             raise UnsupportedPart(type(part).__name__)
@@ -161,13 +165,6 @@ class Program:
         self.emit(R.LINEAR, scale, to=to, chunks=chunks, mode=mode, act=act, **fields)
         if to == self.rounded:
             self.rounded = -1
-
-    def round_off(self, source: int, size: int) -> int:
-        """Round the vector at `source`, unless the instructions before did; where its scale is."""
-        if self.rounded != source:
-            self.emit(R.ROUND, gain=self.gain, group=self.group, **{"from": source, "in": size})
-            self.rounded = source
-        return self.gain
 
     def attend(self, part: Attention, source: int, x: int) -> None:
         """x += o(softmax(q kᵀ · scale + bias) v)"""

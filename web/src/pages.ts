@@ -3,6 +3,7 @@ import type { ComponentType } from "preact";
 import type { Caps } from "./api";
 import { AttentionPage } from "./pages/attention";
 import { ComparePage } from "./pages/compare";
+import { ExercisesPage } from "./pages/exercises";
 import { FiguresPage } from "./pages/figures";
 import { GlossaryPage } from "./pages/glossary";
 import { HomePage } from "./pages/home";
@@ -22,7 +23,7 @@ type Free = { free: true; view: ComponentType<{ caps: Caps | undefined }> };
 type Bound = { free?: false; view: ComponentType<{ caps: Caps }> };
 
 export const GROUPS: Record<string, string[]> = {
-  start: ["home", "tour", "play", "glossary"],
+  start: ["home", "tour", "play", "exercises", "glossary"],
   inside: ["tokens", "attention", "steps", "predict", "layers", "states", "positions", "space", "figures"],
   time: ["train", "compare", "reports"],
 };
@@ -31,6 +32,7 @@ export const GROUPS: Record<string, string[]> = {
 export const PAGES: Record<string, Free | Bound> = {
   home: { free: true, view: HomePage },
   tour: { free: true, view: TourPage },
+  exercises: { free: true, view: ExercisesPage },
   glossary: { free: true, view: GlossaryPage },
   play: { view: PlayPage },
   tokens: { view: TokensPage },

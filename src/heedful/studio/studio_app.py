@@ -26,7 +26,7 @@ STATIC = Path(__file__).parent / "static"
 WIDGETS = Path(__file__).parents[1] / "view" / "static"  # what a figure saved as one file carries
 PAGES = (
     "/", "/play", "/tokens", "/attention", "/steps", "/predict", "/layers", "/states", "/positions",
-    "/space", "/figures", "/train", "/compare", "/reports", "/tour", "/glossary",
+    "/space", "/figures", "/train", "/compare", "/reports", "/tour", "/glossary", "/exercises",
 )  # fmt: skip
 MAX_BODY_BYTES = 2_000_000
 MISSING = "<!doctype html><title>heed studio</title><p>The page was not built: npm run build in web/."

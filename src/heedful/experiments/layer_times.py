@@ -14,12 +14,16 @@ from typing import Any
 
 import torch
 
+from heedful.data.batch import Batch
+from heedful.data.batches import Batches, Indices, ShuffledOrder
 from heedful.experiments.fits import LineFit, fit_power
-from heedful.experiments.systems import System, mixing_part
+from heedful.experiments.systems import SizedSystem, System, build_system, mixing_part
 from heedful.loading import build
 from heedful.models import find_config
 from heedful.models.base import LM
 from heedful.nn.context import Context, Mask
+from heedful.train.config import TrainConfig
+from heedful.train.fit import fit
 
 MIN_REPEATS, MAX_REPEATS = 2, 10  # calls of a size in a round
 ROUNDS = 3
@@ -100,6 +104,42 @@ def measure_layer_times(
         tuple(lengths), tuple(by_length), tuple(dims), tuple(by_dim), dim, length,
         fit_power(lengths[-fitted:], by_length[-fitted:]), fit_power(dims[-fitted:], by_dim[-fitted:]),
     )  # fmt: skip
+
+
+def measure_step(
+    sized: SizedSystem, *, vocab: int, length: int, batch: int, steps: int = 6, dtype: str = "float32",
+    device: torch.device | str = "cpu",
+) -> dict[str, float]:  # fmt: skip
+    """Return the seconds of one training step, forward, backward and update: the shortest of a few.
+
+    On a CPU the processor time of one thread, on a GPU the clock.
+    """
+    device = torch.device(device)
+    model = build_system(sized, vocab=vocab, device=device)
+    rows = torch.arange(batch * length).reshape(batch, length) % vocab
+    order = ShuffledOrder(1 << 20, batch, 0, shuffle=False)
+    batches = Batches(RepeatedBatch(Batch(rows, rows.roll(-1, 1))), order, "repeated")
+    found, now = [], time.perf_counter if device.type == "cuda" else time.thread_time
+    with one_thread():
+        began = now()
+        for step in fit(model, "next_token", batches, TrainConfig(steps=steps, dtype=dtype)):
+            found.append((step.loss, now() - began))  # the loss waits for the device
+            began = now()
+    return {"seconds": min(seconds for _, seconds in found[1:]), "tokens": batch * length}
+
+
+@dataclass(frozen=True)
+class RepeatedBatch:
+    """Rows of which every batch is the same one."""
+
+    one: Batch
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def batch(self, rows: Indices, epochs: Indices) -> Batch:
+        """Return the batch, whatever rows are asked for."""
+        return self.one
 
 
 def layer_call(system: System, dim: int, length: int, device: torch.device) -> Callable[[], object]:

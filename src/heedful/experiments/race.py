@@ -14,7 +14,7 @@ from heedful.data.batches import Batches
 from heedful.errors import InputError
 from heedful.experiments.generation_cost import measure_generation
 from heedful.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
-from heedful.experiments.layer_times import measure_layer_times
+from heedful.experiments.layer_times import measure_layer_times, measure_step
 from heedful.experiments.measurement_store import MeasurementStore
 from heedful.experiments.race_report import race_sections
 from heedful.experiments.race_settings import RaceSettings
@@ -76,8 +76,8 @@ class Race:
         self.measure_sizes()
         self.measure_exploding()
         for step in (
-            self.measure_layer, self.measure_generation, self.measure_training, self.measure_positions,
-            self.measure_gradients,
+            self.measure_layer, self.measure_generation, self.measure_speed, self.measure_training,
+            self.measure_positions, self.measure_gradients,
         ):  # fmt: skip
             for sized in self.sized:
                 step(sized)
@@ -90,7 +90,7 @@ class Race:
         """How many measurements there are in all."""
         t, s = self.settings.tasks, self.settings
         learners = [name for name in s.systems if name in t.systems]
-        return 1 + 6 * len(s.systems) + len(learners) * len(t.names) * len(t.seeds)
+        return 1 + 7 * len(s.systems) + len(learners) * len(t.names) * len(t.seeds)
 
     def take(self, name: str, settings: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Return a measurement, and report it before it is taken."""
@@ -146,6 +146,15 @@ class Race:
         measure = lambda: measure_generation(sized, device=self.device, **options)
         self.take(f"generation-{sized.system.family}", options | {"model": dict(sized.model)}, measure)
 
+    def measure_speed(self, sized: SizedSystem) -> None:
+        """Measure one training step."""
+        s = self.settings
+        options: dict[str, Any] = {
+            "vocab": len(self.tokenizer), "length": s.length, "batch": s.batch, "dtype": s.dtype,
+        }  # fmt: skip
+        measure = lambda: measure_step(sized, device=self.device, **options)
+        self.take(f"speed-{sized.system.family}", options | {"model": dict(sized.model)}, measure)
+
     def recipe(self, sized: SizedSystem) -> Recipe:
         """Return the recipe of a system: all settings but the model's and the learning rate are the same."""
         s = self.settings
@@ -176,7 +185,7 @@ class Race:
         }  # fmt: skip
 
     def measure_training(self, sized: SizedSystem) -> None:
-        """Train a system and keep its validation loss over tokens and seconds."""
+        """Train a system and keep its validation loss over tokens."""
         family = sized.system.family
         folder = self.folder / family
 
@@ -191,10 +200,7 @@ class Race:
             spent = {x["train/global_step"]: x for x in lines if "train/seconds" in x}
             seen = [x for x in lines if "eval/loss" in x and x["train/global_step"] in spent]
             of = lambda key: [spent[x["train/global_step"]][key] for x in seen]
-            return {
-                "tokens": of("train/tokens"), "seconds": of("train/seconds"),
-                "loss": [x["eval/loss"] for x in seen],
-            }  # fmt: skip
+            return {"tokens": of("train/tokens"), "loss": [x["eval/loss"] for x in seen]}
 
         self.take(f"training-{family}", self.training_settings(sized), train)
 

@@ -89,51 +89,34 @@ def size_section(store: MeasurementStore) -> Section | None:
 
 def loss_section(store: MeasurementStore) -> Section | None:
     """Return validation loss over tokens and over seconds, and the speed of training."""
-    found = measured(store, "training")
+    found, steps = measured(store, "training"), measured(store, "speed")
+    found = {name: value for name, value in found.items() if name in steps}
     if not found:
         return None
     tokens = max((v["tokens"] for v in found.values()), key=len)
-    by_tokens = [np.interp(tokens, v["tokens"], v["loss"], left=np.nan, right=np.nan) for v in found.values()]
-    longest = max(v["seconds"][-1] for v in found.values())
-    clock = np.linspace(0, longest, 49)[1:]
-    by_seconds = [
-        np.interp(clock, v["seconds"], v["loss"], left=np.nan, right=np.nan) for v in found.values()
-    ]
-    speed = {name: v["tokens"][-1] / max(v["seconds"][-1], 1e-9) for name, v in found.items()}
+    speed = {name: steps[name]["tokens"] / steps[name]["seconds"] for name in found}
+    seconds = {name: np.array(v["tokens"]) / speed[name] for name, v in found.items()}
+    clock = np.linspace(0, max(s[-1] for s in seconds.values()), 49)[1:]
+    over = lambda x, at, name: np.interp(x, at, found[name]["loss"], left=np.nan, right=np.nan)
+    by_tokens = np.array([over(tokens, v["tokens"], name) for name, v in found.items()])
+    by_seconds = np.array([over(clock, seconds[name], name) for name in found])
     best, fastest = min(found, key=lambda n: found[n]["loss"][-1]), max(speed, key=lambda n: speed[n])
-    rows = [[f"{v['loss'][-1]:.3f}", f"{speed[n]:,.0f}", f"{v['seconds'][-1]:.1f}"] for n, v in found.items()]
+    rows = [[f"{v['loss'][-1]:.3f}", f"{speed[n]:,.0f}", f"{seconds[n][-1]:.1f}"] for n, v in found.items()]
     text = [
-        f"After {tokens[-1]:,} tokens {best} has the lowest validation loss, {found[best]['loss'][-1]:.3f} "
-        "nats "
-        f"per token; {fastest} trained fastest, {speed[fastest]:,.0f} tokens a second.",
-        "Seconds are of the clock on this machine, evaluations left out: other work on it slows them.",
+        f"After {tokens[-1]:,} tokens {best} has the lowest validation loss, "
+        f"{found[best]['loss'][-1]:.3f} nats per token; {fastest} trains fastest, "
+        f"{speed[fastest]:,.0f} tokens a second.",
+        "Seconds are those of the shortest of several training steps, on a CPU the processor time of one "
+        "thread, so that other work on the machine does not count.",
     ]
-    return Section(
-        "loss",
-        "Loss against tokens and seconds",
-        text,
-        [
-            panels.lines(
-                "loss over tokens",
-                np.array(by_tokens),
-                list(found),
-                tokens,
-                axes=("validation loss", "tokens"),
-            ),
-            panels.lines(
-                "loss over seconds",
-                np.array(by_seconds),
-                list(found),
-                [f"{t:.3f}" for t in clock],
-                axes=("validation loss", "seconds of training"),
-            ),
-        ],
-        [
-            panels.table(
-                "speed", rows, list(found), ["last loss", "tokens a second", "seconds"], axes=("system", "")
-            )
-        ],
-    )
+    axes = ("validation loss", "tokens"), ("validation loss", "seconds of training")
+    drawn = [
+        panels.lines("loss over tokens", by_tokens, list(found), tokens, axes=axes[0]),
+        panels.lines("loss over seconds", by_seconds, list(found), [f"{t:.3f}" for t in clock], axes=axes[1]),
+    ]
+    columns = ["last loss", "tokens a second", "seconds"]
+    table = panels.table("speed", rows, list(found), columns, axes=("system", ""))
+    return Section("loss", "Loss against tokens and seconds", text, drawn, [table])
 
 
 def layer_section(store: MeasurementStore) -> Section | None:
@@ -152,8 +135,8 @@ def layer_section(store: MeasurementStore) -> Section | None:
         "the widths: the least processor time of one thread over several calls. Time grows as a power of the "
         f"length; the exponent with its 95 % interval is that of the longest texts (from {fitted[0]:,} "
         "tokens).",
-        "Attention is O(n²·d), a recurrence O(n·d²), linear attention and state spaces are linear in n; "
-        "projections of d × d stand in all of them, so that the width's exponent lies between 1 and 2.",
+        "Attention is O(n²·d), a recurrence O(n·d²), linear attention and state spaces are linear in n. All "
+        "have matrices of d × d too; at small widths the work around them weighs more than they do.",
     ]
     return Section(
         "layers",

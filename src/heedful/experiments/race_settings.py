@@ -52,7 +52,7 @@ FULL = RaceSettings()
 QUICK = RaceSettings(
     parameters=50_000, layers=2, tokenizer="char", vocab=128, length=64, batch=16, steps=200, evaluations=8,
     dtype="float32", layer_lengths=(1024, 2048, 4096, 6144, 8192, 12288, 16384), layer_dim=32,
-    layer_dims=(32, 64, 128, 256), layer_length=256, contexts=(16, 64, 256, 1024), gradient_rows=32,
+    layer_dims=(64, 128, 256, 512), layer_length=256, contexts=(16, 64, 256, 1024), gradient_rows=32,
     tasks=TaskSettings(
         systems=("rnn", "lstm", "llama", "gla"), names=("copy", "needle"), seeds=(0, 1), length=24, steps=400
     ),

@@ -22,7 +22,11 @@ TARGET = [3, 8, 6]
 @cache
 def made_pages() -> dict[str, dict[str, str]]:
     """Return every page that is made here, by its path, under the line of mkdocs.yml that it fills."""
-    return {"systems/*": dict(system_pages()), "reference/*": dict(reference_pages())}
+    return {
+        "course/*": dict(course_pages()),
+        "systems/*": dict(system_pages()),
+        "reference/*": dict(reference_pages()),
+    }
 
 
 def on_config(config: Any) -> Any:
@@ -53,6 +57,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Write the path of a file outside the site instead of a link to it; the map has a page here."""
     markdown = markdown.replace("(../README.md#the-map)", "(systems/index.md)")
     return OUTSIDE.sub(lambda found: f"{found[1]} (`{found[2]}`)", markdown)
+
+
+def course_pages() -> Iterator[tuple[str, str]]:
+    """Yield the path and the Markdown of every chapter of the course."""
+    from heedful.course import chapters
+
+    for chapter in chapters():
+        yield f"course/{chapter.number:02}_{chapter.name}.md", chapter.text
 
 
 def system_pages() -> Iterator[tuple[str, str]]:

@@ -35,6 +35,7 @@ ALLOWED = {
     "train": {"models", "loading", "nn", "data", "weights", "kernels"},
     "inspect": {"models", "loading", "nn", "decode", "data", "text", "word2vec", "evaluate"},
     "exercises": {"inspect", "models", "loading", "nn", "decode", "text", "data", "train", "word2vec", "evaluate"},
+    "course": set(),
     "evaluate": {"loading", "models", "data"},
     # torchrun starts a run as a module, which is then the command: hence cli
     "runs": {

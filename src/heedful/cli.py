@@ -70,6 +70,7 @@ COMMANDS = {
     "explain": Command("explain", "Work out a model's arithmetic step by step.", "Inspection"),
     "exercise": Command("exercise", "Write exercises for a student: numbers, or code.", "Teaching"),
     "grade": Command("grade", "Mark a filled sheet, or a file of code.", "Teaching"),
+    "course": Command("course", "Write the chapters of the course as notebooks.", "Teaching"),
     "env": Command("env", "Show this machine and its packages, for bug reports.", "Help"),
     "version": Command("env", "Show heedful's version.", "Help"),
 }  # fmt: skip
@@ -78,11 +79,13 @@ EXAMPLES = """Build, train, run and look inside every model of the Transformer f
 
 Examples:
 
+  heed studio
+
+  heed classify "Cats are fickle creatures"
+
+  heed generate "Once upon a time"
+
   heed ls
-
-  heed show gpt2
-
-  heed generate smollm2-135m-instruct "Once upon a time"
 """
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # the base of every error in a command line

@@ -15,6 +15,7 @@ from heedful.models.base import Model
 from heedful.runs import ledger
 from heedful.runs.verify import read_number
 from heedful.weights.bases import bundled_models, bundled_vectors, installed_models
+from tests.properties.tiny import tiny as tiny_model
 from tests.refusal import refused
 
 MIB = 2**20
@@ -107,6 +108,23 @@ def test_an_adapter_finds_the_model_it_stands_on(tmp_path: Path) -> None:
     tokens = torch.randint(0, 60, (2, 7))
     loaded = heedful.load(tmp_path / "adapter")
     torch.testing.assert_close(loaded(tokens), model.eval()(tokens), atol=1e-6, rtol=1e-5)
+
+
+def test_a_head_that_was_not_trained_comes_back_by_its_seed(tmp_path: Path) -> None:
+    base = heedful.save(tiny(), tmp_path / "base")
+    model = with_head(heedful.load(base), "classify", ["no", "yes"])
+    heedful.lora(model, rank=2)  # the head stays as it was drawn, and is not saved
+    save_on_base(model, tmp_path / "adapter", str(base), torch.float32)
+    tokens = torch.randint(0, 60, (2, 7))
+    torch.testing.assert_close(heedful.load(tmp_path / "adapter")(tokens), model.eval()(tokens))
+
+
+def test_a_new_head_leaves_the_buffers_of_its_body() -> None:
+    body = tiny_model("deepseek-v3")
+    biases = {name: value.normal_() for name, value in body.named_buffers() if name.endswith("bias")}
+    assert biases
+    made = dict(with_head(body, "classify", ["no", "yes"]).named_buffers())
+    assert all(torch.equal(made[name], value) for name, value in biases.items())
 
 
 def test_an_adapter_without_its_base_says_which_one(tmp_path: Path) -> None:

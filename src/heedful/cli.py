@@ -70,6 +70,7 @@ COMMANDS = {
     "explain": Command("explain", "Work out a model's arithmetic step by step.", "Inspection"),
     "exercise": Command("exercise", "Write exercises for a student: numbers, or code.", "Teaching"),
     "grade": Command("grade", "Mark a filled sheet, or a file of code.", "Teaching"),
+    "course": Command("course", "Write the chapters of the course as notebooks.", "Teaching"),
     "env": Command("env", "Show this machine and its packages, for bug reports.", "Help"),
     "version": Command("env", "Show heedful's version.", "Help"),
 }  # fmt: skip

@@ -14,8 +14,9 @@ TITLES = {
     "steps": "Arithmetic",
     "predict": "Prediction", "layers": "Layers", "states": "States", "positions": "Positions",
     "space": "Embeddings", "figures": "Figures", "train": "Training", "compare": "Compare", "reports": "Reports",
+    "exercises": "Exercises",
 }  # fmt: skip
-SAME = ("", "tour", "glossary", "train", "compare", "reports")  # pages that show every model
+SAME = ("", "tour", "glossary", "exercises", "train", "compare", "reports")  # pages that show every model
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 

@@ -165,7 +165,7 @@ def first_difference(
     """Return the first input on which a function differs from its definition, and how."""
     for case, value, given in zip(cases, expected, found, strict=False):
         if isinstance(given, SolutionError):
-            return case.about, str(given)
+            return case.about, str(given).removeprefix(f"{exercise.name} ")
         difference = find_difference(value, given, exercise.outputs)
         if difference is not None:
             return case.about, difference.message

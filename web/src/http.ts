@@ -51,10 +51,22 @@ async function problem(answer: Response): Promise<Problem> {
   return new Problem(message, answer.status);
 }
 
+let leave: AbortSignal | undefined;
+
+/** What `start` asks of the server before it first waits can be given up by the signal. */
+export function givenUpBy<T>(signal: AbortSignal, start: () => T): T {
+  leave = signal;
+  try {
+    return start();
+  } finally {
+    leave = undefined;
+  }
+}
+
 export async function call(path: string, init: RequestInit = {}): Promise<Response> {
   let answer: Response;
   try {
-    answer = await fetch(path, { ...init, headers: { ...init.headers, "X-Client": client } });
+    answer = await fetch(path, { ...init, signal: init.signal ?? leave, headers: { ...init.headers, "X-Client": client } });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     lost();

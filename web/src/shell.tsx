@@ -47,8 +47,8 @@ export function Shell() {
             {missing.value ? <Warnings of={[t("shell.textGone", { n: count(missing.value) })]} /> : null}
             <Guarded key={page}><Body caps={caps.data?.id === id ? caps.data : undefined} /></Guarded>
             {models.error ? <Wrong error={models.error} /> : null}
-            {caps.error && page !== "home" ? <Wrong error={caps.error} /> : null}
-            {caps.loading && caps.data?.id !== id && page !== "home" ? <Busy>{t("shell.loading", { model: id ?? "" })}</Busy> : null}
+            {caps.error && page !== "home" ? <Wrong error={caps.error} again={caps.again} /> : null}
+            {caps.loading && caps.data?.id !== id && page !== "home" ? <Busy cancel={caps.cancel}>{t("shell.loading", { model: id ?? "" })}</Busy> : null}
           </div>
         </main>
       </div>

@@ -44,24 +44,55 @@ export function Panel({ title, children, class: extra = "", part }: { title?: Co
   );
 }
 
-export function Wrong({ error }: { error: Problem }) {
+export function Wrong({ error, again }: { error: Problem; again?: () => void }) {
   return (
     <div class="note bad" role="alert">
       <p>{error.message}</p>
       {error.hint ? <p>{error.hint}</p> : null}
+      {again ? <p><button type="button" onClick={again}>{t("common.again")}</button></p> : null}
     </div>
   );
 }
 
-export function Busy({ children }: { children?: ComponentChildren }) {
-  return <p class="busy" role="status">{children ?? t("common.working")}</p>;
+/** Seconds since this is on the page, counted from the first whole one. */
+function useSeconds(): number {
+  const [seconds, setSeconds] = useState(0);
+  useEffect(() => {
+    const began = performance.now();
+    const timer = window.setInterval(() => setSeconds(Math.floor((performance.now() - began) / 1000)), 250);
+    return () => window.clearInterval(timer);
+  }, []);
+  return seconds;
+}
+
+/** That something is on its way. After a second it says for how long, and can be given up. */
+export function Busy({ children, cancel }: { children?: ComponentChildren; cancel?: () => void }) {
+  const seconds = useSeconds();
+  return (
+    <div class="row waits" role="status">
+      <span class="busy">{children ?? t("common.working")}</span>
+      {seconds < 1 ? null : (
+        <>
+          <progress aria-label={t("common.progress")} />
+          <span class="muted small" aria-hidden="true">{t("common.seconds", { n: seconds })}</span>
+          {cancel ? <button type="button" onClick={cancel}>{t("common.cancel")}</button> : null}
+        </>
+      )}
+    </div>
+  );
 }
 
 /** What was fetched, or why not, or that it is on its way. */
 export function Await<T>({ of, children, wait }: { of: Resource<T>; children: (data: T) => ComponentChildren; wait?: string }) {
-  if (of.error) return <Wrong error={of.error} />;
-  if (of.data === undefined) return of.loading ? <Busy>{wait}</Busy> : null;
-  return <>{children(of.data)}</>;
+  if (of.error) return <Wrong error={of.error} again={of.again} />;
+  if (of.data === undefined) return of.loading ? <Busy cancel={of.cancel}>{wait}</Busy> : null;
+  return <>{of.loading ? <Late cancel={of.cancel} /> : null}{children(of.data)}</>;
+}
+
+/** What is shown belongs to the question before: said only where the new answer takes over a second. */
+function Late({ cancel }: { cancel?: () => void }) {
+  const seconds = useSeconds();
+  return seconds < 1 ? null : <Busy cancel={cancel} />;
 }
 
 export function Warnings({ of }: { of: string[] | undefined }) {

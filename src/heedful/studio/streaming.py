@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -15,9 +15,6 @@ from heedful.server.json_response import Json
 from heedful.studio.error_responses import error_response
 from heedful.studio.model_registry import LoadedModel
 from heedful.studio.workers import Ticket
-
-if TYPE_CHECKING:
-    from heedful.studio.shared_state import Studio
 
 T = TypeVar("T")
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -38,15 +35,11 @@ def stream_job(
     )
 
 
-async def run_while_connected(
-    request: Request, studio: Studio, id: str, function: Callable[[LoadedModel, Ticket], T]
-) -> T:
-    """Return what `function` gives in the thread of a model. When the client leaves, the ticket is cancelled:
-    `function` checks it between steps.
+async def run_while_connected(request: Request, ticket: Ticket, function: Callable[[], T]) -> T:
+    """Return what `function` gives, which may wait for models. When the client leaves, the ticket is
+    cancelled: `function` checks it between steps.
     """
-    loaded_model, ticket = await to_thread.run_sync(studio.registry.get, id), Ticket()
-    work = lambda: function(loaded_model, ticket)
-    job = asyncio.wrap_future(loaded_model.worker.submit(work, ticket))
+    job = asyncio.ensure_future(to_thread.run_sync(function))
     while not (await asyncio.wait({job}, timeout=LISTEN_SECONDS))[0]:
         if await request.is_disconnected():
             ticket.cancel()

@@ -6,7 +6,7 @@ import { Figure, heat, matrixCsv, plotted } from "../figure";
 import { get, post } from "../http";
 import { useResource, type Resource } from "../resource";
 import { t } from "../strings";
-import { Ask, Await, count, CopyPython, figure, Panel, percent, Select, TextField, Title, TopList, useDraft, Warnings, Wrong, Scroll } from "../ui";
+import { Ask, Await, Busy, count, CopyPython, figure, Panel, percent, Select, TextField, Title, TopList, useDraft, Warnings, Wrong, Scroll } from "../ui";
 import { choice, set, str, whole } from "../url";
 import { axes, names } from "./attention";
 import { Other } from "./predict";
@@ -220,7 +220,7 @@ function Losses({ a, b, text, target }: { a: Caps; b: Caps; text: string; target
           csv={() => [["name", "place", "nats", "windows"], ...known.flatMap((r) => r.position.map((p, i) => [r.name, p, r.loss[i], r.count[i]]))]}>
           <Curves {...spec} title={title} />
         </Figure>
-      ) : <><h2>{title}</h2>{found.some((r) => r.loading) ? <p class="busy" role="status">{t("common.working")}</p> : <p class="muted">{t(both ? "compare.lossTarget" : "compare.lossNone")}</p>}</>}
+      ) : <><h2>{title}</h2>{found.some((r) => r.loading) ? <Busy cancel={() => found.forEach((r) => r.cancel?.())} /> : <p class="muted">{t(both ? "compare.lossTarget" : "compare.lossNone")}</p>}</>}
     </Panel>
   );
 }

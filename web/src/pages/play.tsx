@@ -123,7 +123,7 @@ function Desk({ caps, task }: { caps: Caps; task: string }) {
         </div>
       </form>
       {runner.error ? <Wrong error={runner.error} /> : null}
-      {runner.busy && !runner.answer ? <Busy /> : null}
+      {runner.busy && !runner.answer ? <Busy cancel={runner.stop} /> : null}
       {runner.answer ? (
         <Panel title={t("play.answer")} part="answer">
           <Warnings of={runner.answer.warnings} />

@@ -45,8 +45,12 @@ class Both(BaseModel):
 
 
 @router.post("/api/compare")
-def compare(body: Both, studio: Here, client: Client = None) -> Response:
+async def compare(body: Both, request: Request, studio: Here, client: Client = None) -> Response:
     ticket = studio.clients.ticket(client)
+    return Json(await run_while_connected(request, ticket, lambda: _compare(studio, body, ticket)))
+
+
+def _compare(studio: Studio, body: Both, ticket: Ticket) -> dict[str, Any]:
     runs = []
     for side in (body.a, body.b):
         kind = studio.registry.get(side.model)
@@ -55,7 +59,7 @@ def compare(body: Both, studio: Here, client: Client = None) -> Response:
             run_trace(studio, Run(model=side.model, text=body.text, target=target, edit=side.edit), ticket)
         )
     a, b = runs
-    return Json({"a": a.answer, "b": b.answer, **_paired_values(studio, a, b), "python": _python(a, b)})
+    return {"a": a.answer, "b": b.answer, **_paired_values(studio, a, b), "python": _python(a, b)}
 
 
 class Text(BaseModel):
@@ -70,7 +74,13 @@ class Text(BaseModel):
 @router.post("/api/losses")
 async def losses(body: Text, request: Request, studio: Here) -> Response:
     """Mean −log p by place in a window of the text."""
-    return Json(await run_while_connected(request, studio, body.model, lambda *at: _losses(body, *at)))
+    ticket = Ticket()
+
+    def measure() -> dict[str, Any]:
+        held = studio.registry.get(body.model)
+        return held.run(lambda: _losses(body, held, ticket), ticket)
+
+    return Json(await run_while_connected(request, ticket, measure))
 
 
 def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
@@ -99,11 +109,14 @@ def _losses(body: Text, loaded_model: LoadedModel, ticket: Ticket) -> dict[str, 
 async def speed(id: str, request: Request, studio: Here) -> Response:
     """Tokens a second by length, measured now; nothing is remembered."""
 
-    def measure(loaded_model: LoadedModel, ticket: Ticket) -> dict[str, Any]:
-        found = measure_speeds(loaded_model.sequence, checkpoint=ticket.check).to_dict()
-        return {"model": id} | found | {"python": snippets.of_model(loaded_model.entry, measure_speeds)}
+    ticket = Ticket()
 
-    return Json(await run_while_connected(request, studio, id, measure))
+    def measure() -> dict[str, Any]:
+        held = studio.registry.get(id)
+        found = held.run(lambda: measure_speeds(held.sequence, checkpoint=ticket.check), ticket).to_dict()
+        return {"model": id} | found | {"python": snippets.of_model(held.entry, measure_speeds)}
+
+    return Json(await run_while_connected(request, ticket, measure))
 
 
 def _names(trace: Trace) -> dict[str, list[str]]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from heedful.server.json_response import Json
 from heedful.studio import beam_listener, task_runner
 from heedful.studio.model_registry import LoadedModel
-from heedful.studio.shared_state import Client, Here
-from heedful.studio.streaming import Report, stream_job
+from heedful.studio.shared_state import Client, Here, Studio
+from heedful.studio.streaming import Report, run_while_connected, stream_job
 from heedful.studio.workers import Ticket
 
 router = APIRouter()
@@ -30,27 +30,38 @@ class PlayRequest(BaseModel):
 
 
 @router.post("/api/play")
-def play(body: PlayRequest, studio: Here, client: Client = None) -> Response:
-    held, ticket = studio.registry.get(body.model), studio.clients.ticket(client)
+async def play(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
+    ticket = studio.clients.ticket(client)
     task_runner.form_inputs(body.task, body.inputs)  # what is missing is said before anything is streamed
     if body.stream:
+        held = await run_while_connected(request, ticket, lambda: studio.registry.get(body.model))
         held.sequence  # noqa: B018
         return stream_job(held, lambda report: _stream_task(held, body, ticket, report), ticket)
+    return Json(await run_while_connected(request, ticket, lambda: _run_task(studio, body, ticket)))
+
+
+def _run_task(studio: Studio, body: PlayRequest, ticket: Ticket) -> dict[str, Any]:
+    held = studio.registry.get(body.model)
     began = time.perf_counter()
     result, warnings, python = held.run(
         lambda: task_runner.run_task(held, body.task, body.inputs, body.parameters, studio.listening), ticket
     )
     ticket.check()
     spent = round((time.perf_counter() - began) * 1000, 1)
-    return Json({"task": body.task, "result": result, "warnings": warnings, "ms": spent, "python": python})
+    return {"task": body.task, "result": result, "warnings": warnings, "ms": spent, "python": python}
 
 
 @router.post("/api/beams")
-def beams(body: PlayRequest, studio: Here, client: Client = None) -> Response:
+async def beams(body: PlayRequest, request: Request, studio: Here, client: Client = None) -> Response:
     """A task written with beams: the text and the search that found it."""
-    held, ticket = studio.registry.get(body.model), studio.clients.ticket(client)
-    work = lambda: beam_listener.search_beams(held, body.task, body.inputs, body.parameters, ticket)
-    return Json(held.run(work, ticket))
+    ticket = studio.clients.ticket(client)
+
+    def search() -> dict[str, Any]:
+        held = studio.registry.get(body.model)
+        work = lambda: beam_listener.search_beams(held, body.task, body.inputs, body.parameters, ticket)
+        return held.run(work, ticket)
+
+    return Json(await run_while_connected(request, ticket, search))
 
 
 def _stream_task(

@@ -6,7 +6,7 @@ import time
 from typing import Any, Literal
 
 import torch
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 from torch import Tensor
@@ -21,7 +21,7 @@ from heedful.server.json_response import Json
 from heedful.studio import predictions, snippets
 from heedful.studio.model_registry import LoadedModel
 from heedful.studio.shared_state import Client, Here, Look, Seen, Studio
-from heedful.studio.streaming import Report, stream_job
+from heedful.studio.streaming import Report, run_while_connected, stream_job
 from heedful.studio.tensor_response import cut_tensor, tensor_response
 from heedful.studio.trace_builder import build_trace
 from heedful.studio.traces import Trace
@@ -70,8 +70,10 @@ class Run(BaseModel):
 
 
 @router.post("/api/trace")
-def run(body: Run, studio: Here, client: Client = None) -> Response:
-    return Json(run_trace(studio, body, studio.clients.ticket(client)).answer)
+async def run(body: Run, request: Request, studio: Here, client: Client = None) -> Response:
+    ticket = studio.clients.ticket(client)
+    trace = await run_while_connected(request, ticket, lambda: run_trace(studio, body, ticket))
+    return Json(trace.answer)
 
 
 def run_trace(studio: Studio, body: Run, ticket: Ticket) -> Trace:

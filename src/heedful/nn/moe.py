@@ -1,7 +1,7 @@
 """Mixture of experts: a router sends each token to a few of many feed-forward networks.
 
-Routers are classes, since they are equations. How the experts are computed is not: `looped` is the
-definition, `batched` and `grouped` are its fast twins, and a test equates the three.
+Routers are classes, since they are equations. How the experts are computed is not: `experts_one_by_one` is
+the definition, `experts_batched` and `experts_grouped` are its fast twins, and a test equates the three.
 """
 
 from __future__ import annotations

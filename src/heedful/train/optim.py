@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,18 +102,21 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if "momentum" not in state:
-                    state["momentum"] = torch.zeros_like(p)
-                held = state["momentum"].lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonalise(gather_dtensor(p.grad.lerp(held, group["momentum"]))).to(p.dtype)
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                rate = group["lr"] * 0.2 * math.sqrt(max(p.shape))
-                p.sub_(shared_like(update, p, source=None) * rate)
+        for group, p, grad in gradients(self):
+            state = self.state[p]
+            if "momentum" not in state:
+                state["momentum"] = torch.zeros_like(p)
+            held = state["momentum"].lerp_(grad, 1 - group["momentum"])
+            update = orthogonalise(gather_dtensor(grad.lerp(held, group["momentum"]))).to(p.dtype)
+            p.mul_(1 - group["lr"] * group["weight_decay"])
+            rate = group["lr"] * 0.2 * math.sqrt(max(p.shape))
+            p.sub_(shared_like(update, p, source=None) * rate)
+
+
+def gradients(optimiser: Optimizer) -> Iterator[tuple[dict[str, Any], Tensor, Tensor]]:
+    """Yield every parameter that has a gradient: the settings of its group, itself, and the gradient."""
+    for group in optimiser.param_groups:
+        yield from ((group, p, p.grad) for p in group["params"] if p.grad is not None)
 
 
 def orthogonalise(m: Tensor, rounds: int = 5) -> Tensor:
@@ -142,24 +146,21 @@ class Adafactor(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                w, g, state = gather_dtensor(p), gather_dtensor(p.grad), self.state[p]
-                if not state:
-                    state["step"] = torch.tensor(0.0)
-                    factors = {"row_var": g[..., :1], "col_var": g[..., :1, :]} if g.dim() > 1 else None
-                    means = factors or {"variance": g}  # a vector keeps V whole
-                    state |= {name: torch.zeros_like(value) for name, value in means.items()}
-                state |= {name: gather_dtensor(value) for name, value in state.items()}  # after a restart
-                state["step"] += 1
-                t = float(state["step"])
-                update = factored_update(g, state, t**-0.8)
-                rate = min(group["lr"], t**-0.5) * max(1e-3, float(rms(w)))
-                rate /= max(1.0, float(rms(update)))
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.sub_(shared_like(update * rate, p, source=None))
+        for group, p, grad in gradients(self):
+            w, g, state = gather_dtensor(p), gather_dtensor(grad), self.state[p]
+            if not state:
+                state["step"] = torch.tensor(0.0)
+                factors = {"row_var": g[..., :1], "col_var": g[..., :1, :]} if g.dim() > 1 else None
+                means = factors or {"variance": g}  # a vector keeps V whole
+                state |= {name: torch.zeros_like(value) for name, value in means.items()}
+            state |= {name: gather_dtensor(value) for name, value in state.items()}  # after a restart
+            state["step"] += 1
+            t = float(state["step"])
+            update = factored_update(g, state, t**-0.8)
+            rate = min(group["lr"], t**-0.5) * max(1e-3, float(rms(w)))
+            rate /= max(1.0, float(rms(update)))
+            p.mul_(1 - group["lr"] * group["weight_decay"])
+            p.sub_(shared_like(update * rate, p, source=None))
 
 
 def factored_update(g: Tensor, state: dict[str, Tensor], new: float) -> Tensor:

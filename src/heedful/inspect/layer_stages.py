@@ -133,7 +133,7 @@ class LayerStages:
     ) -> Stage:
         """Return what a part adds to the residual stream, and the stream after it."""
         every = block.names if not isinstance(block, Block) else (name,)
-        added = [self.vectors(f"{title_of(block.part(n)).lower()} adds", f"{path}.{n}.output") for n in every]
+        added = [self.vectors(f"{title_of(block.part(n))} adds", f"{path}.{n}.output") for n in every]
         stream = [self.vectors("stream before", before)] if before in self.watch else []
         rows = [*stream, *added, self.vectors("stream after", after)]
         title = "Residual stream" if pre else "Add and norm"

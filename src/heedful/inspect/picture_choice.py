@@ -1,7 +1,8 @@
 """Which layer, head and row a picture of a model shows: as asked for, else found by one rule.
 
-The rule: of all heads, the one with the strongest look at a word that is not itself, not beside it and not
-special, from the row that tells most. That row is the last token of a decoder, the mask of an encoder, and
+The rule: of all heads, the one with the strongest look at a word that is not itself, not beside it, not
+special and not the first of a text read from left to right (heads that look nowhere look there), from the row
+that tells most. That row is the last token of a decoder, the mask of an encoder, and
 otherwise the row of that strongest look. An encoder-decoder is shown where it looks at its source, a mixture
 of experts in a layer that has some. Where every channel is a head (a state space), the last layer is searched
 alone; a model that attends to nothing is shown at its last layer that carries a state.
@@ -126,20 +127,21 @@ def telling_rows(model: Model, given: Input, pattern: Pattern) -> list[int]:
 
 
 def telling_keys(model: Model, pattern: Pattern) -> Tensor:
-    """Return (T, S): 1 where the key is a word and, over oneself, neither the row itself nor beside it.
-
-    A row that has no such key counts them all.
+    """Return (T, S): 1 where the key is a word and, over oneself, neither the row itself nor beside it, nor
+    the first of a decoder. A row that has no such key counts them all.
     """
     T, S = pattern.values.shape[1:]
     counts = torch.tensor([is_word(model, name) for name in pattern.keys]).expand(T, S)
     if not pattern.cross:
         counts = counts & ((torch.arange(T)[:, None] - torch.arange(S)).abs() > 1)
+        counts = counts & (torch.arange(S) > 0) if is_causal(model) else counts
     visible = counts & (pattern.values != 0).any(0).cpu()
     return torch.where(visible.any(-1, keepdim=True), counts, True).double()
 
 
 def is_word(model: Model, name: str) -> bool:
-    """Return whether a token stands for text, and is more than punctuation."""
+    """Return whether a token stands for text, and is more than punctuation or one Latin letter."""
     if model.tokenizer is not None and model.tokenizer.id(name) in special_ids(model):
         return False
-    return any(letter.isalnum() for letter in name)
+    letters = [letter for letter in name if letter.isalnum()]
+    return len(letters) > 1 or not all(letter.isascii() and letter.isalpha() for letter in letters)

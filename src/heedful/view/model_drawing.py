@@ -59,7 +59,7 @@ def draw_stage(picture: Data, stage: Data, y: float) -> tuple[list[Shape], float
     x = LEFT
     for rows in (rows for rows in stage["vectors"] if rows["side"] == stage["side"]):
         vector = rows["numbers"][min(row, len(rows["numbers"]) - 1)]
-        shapes.append(vector_patch(vector, rows["numbers"], x, y + 1))
+        shapes.append(vector_patch(vector, vector, x, y + 1))
         shapes.append(TextLabel(x, y + 22, rows["label"], 9.5, colour=SOFT))
         x += max(PATCH[0], 6.0 * len(rows["label"])) + 22
     if stage["experts"] is not None:
@@ -82,7 +82,7 @@ def draw_columns(vectors: Sequence[Data], y: float) -> list[Shape]:
 
 
 def vector_patch(vector: np.ndarray, of: np.ndarray, x: float, y: float) -> Cells:
-    """Return a vector as a patch of cells, coloured by the square roots of sizes on the scale of all rows."""
+    """Return a vector as a patch of cells, coloured by the square roots of sizes on the scale of others."""
     width = min(16, len(vector))
     padded = np.zeros(width * -(-len(vector) // width), dtype=np.float32)
     padded[: len(vector)] = vector

@@ -47,7 +47,7 @@ function Tokens({ picture, stage, row, narrow }: StageProps) {
   const at = rowAt(picture, stage.side, row);
   return (
     <Columns count={tokens.length} narrow={narrow}>
-      {tokens.map((token, i) => <span class={`mp-token ${i === at ? "mp-on" : ""}`} data-tip={say("tokenAt", { token: shown(token), i })} dir="auto">{short(token, narrow ? 20 : 9)}</span>)}
+      {tokens.map((token, i) => <span class={`mp-token ${i === at ? "mp-on" : ""}`} data-tip={say("tokenAt", { token: shown(token), i })} dir="auto">{short(token, narrow ? 20 : 8)}</span>)}
     </Columns>
   );
 }
@@ -89,10 +89,10 @@ function OneToken({ picture, stage, row, theme }: StageProps) {
   );
 }
 
-function Labelled({ of, row, theme, token, caption = of.label }: { of: Vectors; row: number; theme: Theme; token: string; caption?: string }) {
+function Labelled({ of, row, theme, token, caption = of.label, limit }: { of: Vectors; row: number; theme: Theme; token: string; caption?: string; limit?: number }) {
   return (
     <span class="mp-labelled">
-      <Patch of={of.numbers} row={row} limit={greatest(of.numbers)} theme={theme} label={`${quoted(token)} ${of.label}: ${vectorSaid(of, row)}`} />
+      <Patch of={of.numbers} row={row} limit={limit ?? Math.max(...Array.from(rowOf(of.numbers, row), Math.abs), 1e-30)} theme={theme} label={`${quoted(token)} ${of.label}: ${vectorSaid(of, row)}`} />
       <small dir="auto">{caption}</small>
     </span>
   );
@@ -137,7 +137,7 @@ function Attention(props: StageProps) {
       <Columns count={keys.length} narrow={narrow}>
         {keys.map((token, s) => (
           <span class="mp-key" data-tip={tip(s)}>
-            <span class="mp-token" dir="auto">{short(token, narrow ? 20 : 9)}</span>
+            <span class="mp-token" dir="auto">{short(token, narrow ? 20 : 8)}</span>
             <span class={values[s] < 0 ? "mp-weight mp-below" : "mp-weight"}>
               <i style={{ width: `${(100 * Math.abs(values[s])) / most}%` }} />
               {marks && Math.abs(marks[s]) > 0.1 * most ? <b style={{ left: `${(100 * Math.abs(marks[s])) / most}%` }} /> : null}
@@ -176,7 +176,7 @@ function Rows({ tokens, at, narrow, onRow, written, stage }: StageProps & { toke
       <Columns count={tokens.length} narrow={narrow}>
         {tokens.map((token, i) => (
           <button type="button" role="radio" aria-checked={i === at} tabIndex={i === at ? 0 : -1} class={`mp-token mp-query ${i === at ? "mp-on" : ""}`} onClick={() => onRow(i)} dir="auto">
-            {short(token, narrow ? 20 : 9)}
+            {short(token, narrow ? 20 : 8)}
           </button>
         ))}
       </Columns>
@@ -192,14 +192,14 @@ function WeightedSum({ picture, stage, row, narrow, theme }: StageProps) {
   const weights = rowOf(look.values, at);
   const keys = names(picture, look.keys);
   const [largest] = strongest(weights, 1).map((s) => Math.abs(weights[s]));
-  const terms = strongest(weights, narrow ? 2 : 4).filter((s, i) => !i || Math.abs(weights[s]) > 0.005 * largest);
+  const terms = strongest(weights, narrow ? 2 : 4).filter((s, i) => !i || Math.abs(weights[s]) >= 0.005 * (largest < 0.05 ? largest : 1));
   return (
     <div class="mp-row mp-sum">
       {terms.map((s, i) => (
         <>
           {i ? <span class="mp-sign">{weights[s] < 0 ? "−" : "+"}</span> : null}
           <span class="mp-factor">{weight(i ? Math.abs(weights[s]) : weights[s], largest)} ×</span>
-          <Labelled of={value} row={s} theme={theme} token={keys[s]} caption={short(keys[s], 9)} />
+          <Labelled of={value} row={s} theme={theme} token={keys[s]} caption={short(keys[s], 9)} limit={greatest(value.numbers)} />
         </>
       ))}
       <span class="mp-sign">{weights.length > terms.length ? "+ … =" : "="}</span>

@@ -40,7 +40,7 @@ export function ModelView({ figure, text: given, onText, onHead, linkTo, exports
         <ol class="mp-flow">
           {groups.map((stages) => (
             <Station key={stages[0].path + stages[0].kind + stages[0].side} stages={stages} picture={picture} beside={data.pictures[1 - text] ?? null} other={data.labels[1 - text] ?? ""} row={row} onRow={setRow} onHead={onHead}
-              narrow={(width - (width > 700 ? 200 : 0)) / Math.max(picture.tokens.length, picture.target.length) < ROOM} theme={theme} link={linkTo ? (stage) => linkTo(stage, rowAt(picture, stage.side, row), text) : undefined} />
+              narrow={(width - (width > 700 ? 200 : 110)) / Math.max(picture.tokens.length, picture.target.length) < ROOM} theme={theme} link={linkTo ? (stage) => linkTo(stage, rowAt(picture, stage.side, row), text) : undefined} />
           ))}
         </ol>
         <div class="mp-tip" ref={tip.ref} hidden aria-hidden="true" />
@@ -76,7 +76,7 @@ function Station(props: StationProps) {
   return (
     <li class={`mp-stage mp-is-${stage.kind} ${open ? "mp-open" : ""}`} data-stage={stage.kind} data-path={stage.path}>
       <div class="mp-side">
-        <button type="button" class="mp-title" aria-expanded={open} onClick={() => setOpen(!open)} data-tip={say("unfold")}>{title}</button>
+        <button type="button" class="mp-title" aria-expanded={open} onClick={() => setOpen(!open)} data-tip={titleTip(picture, stage, row)}>{title}</button>
         {brief_ ? <span class="mp-brief" dir="auto">{brief_}</span> : null}
         {onHead && stage.kind === "attention" && stage.pattern!.heads > 1 ? <HeadSteps stage={stage} onHead={(head) => onHead(stage.path, head, rowAt(picture, stage.side, row))} /> : null}
       </div>
@@ -86,6 +86,14 @@ function Station(props: StationProps) {
       {open ? <More stage={stage} picture={picture} row={row} link={props.link?.(stage) ?? null} /> : null}
     </li>
   );
+}
+
+/** The numbers that a stage comes to at the row, for its title. */
+function titleTip(picture: Picture, stage: Stage, row: number): string {
+  const last = stage.vectors[stage.vectors.length - 1];
+  if (!last) return say("unfold");
+  const at = rowAt(picture, last.side, row);
+  return `${quoted(names(picture, last.side)[at])} ${last.label}: ${vectorSaid(last, at)}`;
 }
 
 /** To the head before and the head after. */
@@ -156,8 +164,9 @@ function useTip() {
     if (!at) return;
     box.textContent = at.getAttribute("data-tip");
     const [place, room] = [at.getBoundingClientRect(), box.parentElement!.getBoundingClientRect()];
-    box.style.left = `${Math.max(0, Math.min(place.left - room.left, room.width - box.offsetWidth))}px`;
-    box.style.top = `${place.bottom - room.top + 6}px`;
+    const beside = at.classList.contains("mp-title") && room.width > 700; // a title has its stage below it
+    box.style.left = `${Math.max(0, Math.min((beside ? place.right + 8 : place.left) - room.left, room.width - box.offsetWidth))}px`;
+    box.style.top = `${beside ? place.top - room.top : place.bottom - room.top + 6}px`;
   };
   const hide = () => ref.current && (ref.current.hidden = true);
   return { ref, events: { onPointerOver: show, onFocusIn: show, onPointerLeave: hide, onFocusOut: hide } };

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.decode.request import Prompts, encode_prompts, free_context
-from heedful.decode.stepper import EagerStepper, Stepper, greedy_logits
+from heedful.decode.stepper import EagerStepper, Stepper
 from heedful.models.base import LM, Model, Seq2Seq, evaluation_mode
 
 DEFAULT_PROMPTS = ("Once upon a time there was a", "The capital of France is", "One, two, three,")
@@ -87,10 +87,7 @@ def check(
         )
     free = [free_context(model, len(row)) for row in prompts.ids]
     tokens = min([tokens, *(f for f in free if f is not None)])
-    logits = torch.stack([
-        torch.cat([z.clone() for z in greedy_logits(eager, torch.tensor([row], device=model.device), tokens)])
-        for row in prompts.ids
-    ]).float()  # fmt: skip  # (B, N, V)
+    logits = torch.stack([greedy_logits(eager, row, tokens) for row in prompts.ids])  # (B, N, V)
     new = logits.argmax(-1)  # (B, N)
     with evaluation_mode(model):
         found = list(compare_modes(eager, prompts, new, logits))
@@ -99,6 +96,15 @@ def check(
     quantised = model.hf_config.get("quantization", {}).get("kind")  # whatever its first tensor is
     name = quantised or str(next(model.parameters()).dtype).removeprefix("torch.")
     return Report(model.family.name, name, tokens, tolerance, tuple(found))
+
+
+def greedy_logits(stepper: Stepper, ids: list[int], count: int) -> Tensor:
+    """Return the logits (N, V) of `count` tokens after a prompt, each time taking the likeliest."""
+    prompt = torch.tensor([ids], device=stepper.model.device)
+    logits = [stepper.prefill(prompt, length=len(ids) + count).clone()]
+    for _ in range(count - 1):
+        logits.append(stepper.step(logits[-1].argmax(-1)).clone())
+    return torch.cat(logits).float()
 
 
 def forced_logits(stepper: Stepper, prompts: Prompts, new: Tensor, left: bool = True) -> Tensor:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -172,17 +171,6 @@ def erasable(part: PartState | None) -> float:
     if isinstance(part, SlidingKV):
         return part.spare
     return 0 if isinstance(part, RecurrentState) and not isinstance(part, FixedState) else math.inf
-
-
-def greedy_logits(
-    stepper: Stepper, prompt: Tensor, count: int, valid: Tensor | None = None
-) -> Iterator[Tensor]:
-    """Yield the logits (B, V) of `count` tokens, each time taking the likeliest."""
-    logits = stepper.prefill(prompt, valid, prompt.shape[1] + count)
-    yield logits
-    for _ in range(count - 1):
-        logits = stepper.step(logits.argmax(-1))
-        yield logits
 
 
 def stepper_for(model: Model | Stepper) -> Stepper:

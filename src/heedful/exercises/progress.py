@@ -104,7 +104,7 @@ def _read_table() -> dict[str, Any]:
     path = state_folder() / FILE
     try:
         table: dict[str, Any] = read_json(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return {}
     except CorruptFile:
         path.replace(path.with_suffix(".damaged"))

@@ -69,8 +69,12 @@ def grade(body: Solution) -> Response:
         given = body.path.strip()
         result = grade_solution(given, names) if given else grade_source(body.text, names)
     tried = {one.name: one.verdict for one in result.grades if one.verdict in ("right", "wrong")}
-    record_verdicts(tried)
+    notes = list(result.notes)
+    try:
+        record_verdicts(tried)
+    except OSError as error:
+        notes.append(f"progress could not be kept: {error.strerror}")
     arguments = repr(given or "solution.py") + (f", {names!r}" if names else "")
     python = "from heedful.exercises.code_grading import grade_solution\n\n"
     python += f"print(grade_solution({arguments}).to_dict())"
-    return Json(result.to_dict() | {"python": python})
+    return Json(result.to_dict() | {"notes": notes, "python": python})

@@ -232,3 +232,44 @@ def test_a_token_that_is_not_in_the_text_is_named(client: TestClient) -> None:
     said = client.get(f"/api/trace/{found['id']}/find", params={"query": "elephant", "key": "cat"})
     assert said.status_code == 422
     assert "elephant" in said.json()["error"]["message"]
+
+
+def test_whole_words_have_no_marks_and_are_no_pieces() -> None:
+    from heedful.inspect.word_vectors import whole_words
+    from heedful.word2vec import Word2Vec
+
+    words = ["the", '"no,', "world.", "well-known", "it’s", "##ing", "[MASK]", "mr.", "42", "château"]
+    table = Word2Vec(words, np.ones((len(words), 2), np.float32))
+    assert [words[i] for i in whole_words(table)] == ["the", "well-known", "it’s", "château"]
+    marked = Word2Vec(["Ġthe", "ing", "Ġ.", "<s>", "ĠParis"], np.ones((5, 2), np.float32))
+    assert whole_words(marked) == [0, 4]
+
+
+BANK = [
+    "He sat on the bank of the river.", "She put the money in the bank.",
+    "The bank raised its interest rates.", "A fish swam near the grassy bank.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["masked", "all-minilm-l6-v2"])
+def test_the_bank_of_the_fish_is_nearer_to_the_river_than_to_the_money(
+    bundled: TestClient, model: str
+) -> None:
+    if model not in {row["id"] for row in get(bundled, "/api/models")["models"] if row["error"] is None}:
+        pytest.skip(f"{model} is not here")
+    body = {"model": model, "word": "bank", "sentences": BANK}
+    found = bundled.post("/api/space/contextual", json=body).json()["cosine"]
+    for layer in np.array(found)[1:]:  # the embedding knows nothing of the sentence
+        river, money, rates, fish = range(4)
+        assert layer[fish, river] > max(layer[fish, money], layer[fish, rates])
+    assert found[-1][fish][river] - found[-1][fish][money] > 0.1
+    assert found[0][fish][river] < found[0][fish][money] + 0.01
+
+
+def test_the_page_begins_with_these_sentences() -> None:
+    from pathlib import Path
+
+    source = Path(__file__).parents[2] / "web" / "src" / "pages" / "space.tsx"
+    if not source.is_file():
+        pytest.skip("the sources of the page are not here")
+    assert "\\n".join(BANK) in source.read_text(encoding="utf-8")

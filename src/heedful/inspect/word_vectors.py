@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from heedful.decode.request import context_length
@@ -40,6 +42,16 @@ def vector_table(model: Model | Word2Vec, name: str = "input") -> Word2Vec:
             words[i] = f"{word}#{i}" if word in seen else word
             seen.add(words[i])
     return Word2Vec.from_table(rows, words)
+
+
+def whole_words(table: Word2Vec) -> list[int]:
+    """Return the rows of a table that are words: letters, perhaps with a hyphen or an apostrophe inside.
+
+    Where a vocabulary marks the beginning of words, a word has that mark; a piece that goes on has none.
+    """
+    marked = any(word[:1] in ("Ġ", "▁") for word in table.words)
+    word = re.compile(r"[Ġ▁][^\W\d_]+" if marked else r"[^\W\d_]+(['’-][^\W\d_]+)*")
+    return [row for row, name in enumerate(table.words) if word.fullmatch(name)]
 
 
 def nearest_by_distance(table: Word2Vec, word: str, count: int = 10) -> list[tuple[str, float]]:
@@ -83,11 +95,15 @@ def analogy_plane(table: Word2Vec, a: str, b: str, c: str, d: str) -> AnalogyPla
 def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dict[str, Any]:
     """Return the vectors of one word in several sentences: `items` says where it stands, `layers` are the
     names of the layers, `vectors` are (layers, items, D) arrays, and `cosine` compares any two items.
+
+    All vectors of a layer share a large part, so that the cosine of any two is near 1 (Ethayarajh 2019,
+    arXiv 1909.00512). Each vector is made one long, and the mean over all tokens read is taken off.
     """
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer", hint="choose one that has")
     items: list[dict[str, Any]] = []
     rows: list[list[np.ndarray]] = []
+    sums, tokens_read = [np.zeros(1)], 0
     stack_name, stack = next(iter(stacks_of(model).items()))
     names = ["embed.output", *(f"{stack_name}.{i}.output" for i in range(len(stack)))]
     special, most = special_ids(model), context_length(model, source=True)
@@ -103,14 +119,17 @@ def contextual_vectors(model: Model, word: str, sentences: Sequence[str]) -> dic
         watch = Watch(*names)
         reading(model, ids, [model.start_token] if isinstance(model, Seq2Seq) else None).run(model, watch)
         tokens = model.tokenizer.tokens(ids)
+        every = [F.normalize(watch[n][0].double(), dim=-1).cpu().numpy() for n in names]
+        sums = [a + v.sum(0) for a, v in zip(sums * (len(names) // len(sums)), every, strict=True)]
+        tokens_read += len(ids)
         for at in places:
             items.append({"sentence": s, "position": at, "token": tokens[at], "context": text})
-            rows.append([watch[n][0, at].double().cpu().numpy() for n in names])
+            rows.append([v[at] for v in every])
     if not items:
         raise InputError(
             f"no sentence has a token {word!r} of its own", hint="choose a word that is one token"
         )
-    vectors = [np.stack([row[layer] for row in rows]) for layer in range(len(names))]
+    vectors = [np.stack([row[k] for row in rows]) - sums[k] / tokens_read for k in range(len(names))]
     unit = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in vectors]
     layers = [name.removesuffix(".output") for name in names]
     return {

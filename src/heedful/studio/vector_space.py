@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heedful.errors import NotFound
-from heedful.inspect.word_vectors import vector_table
+from heedful.inspect.word_vectors import vector_table, whole_words
 from heedful.studio import tokens
 from heedful.studio.model_registry import LoadedModel
 from heedful.view.projections import methods, project, unit_rows
@@ -72,6 +72,12 @@ class Map:
     seed: int = 0
 
 
+def frequent_words(table: Word2Vec) -> list[int]:
+    """The rows that a map without a choice of words shows: whole words, if there are enough to be a map."""
+    words = whole_words(table)
+    return words if len(words) > 2 else list(range(len(table)))
+
+
 def map_of(
     loaded_model: LoadedModel,
     table: Word2Vec,
@@ -82,8 +88,8 @@ def map_of(
 ) -> dict[str, Any]:
     """A map of some words' vectors, each made one long first."""
     named = [find_token(table, w) for w in words]
-    rows = [table.row(w) for w in named] if named else list(range(min(count, len(table))))
-    vectors = unit_rows(table, named or count)
+    rows = [table.row(w) for w in named] if named else frequent_words(table)[:count]
+    vectors = unit_rows(table, [table.words[row] for row in rows])
     made = project(vectors, method.method, method.dims, perplexity=method.perplexity, seed=method.seed)
     along = None
     if axis is not None:

@@ -191,7 +191,7 @@ function Arrows({ plane, caps, python }: { plane: Plane; caps: Caps; python: str
 
 type Context = { layers: string[]; items: { sentence: number; position: number; token: string; context: string }[]; cosine: number[][][]; map: number[][][]; python: string };
 
-const BANK = "He sat on the bank of the river.\nShe put the money in the bank.\nThe bank raised its rates.\nWe walked along the bank and saw a fish.";
+const BANK = "He sat on the bank of the river.\nShe put the money in the bank.\nThe bank raised its interest rates.\nA fish swam near the grassy bank.";
 
 /** One word in several sentences: where the layers take it. */
 function Contextual({ caps }: { caps: Caps }) {
@@ -221,6 +221,7 @@ function Contextual({ caps }: { caps: Caps }) {
         return (
           <Panel>
             <Slider label={t("attention.layer")} value={at} min={0} max={r.layers.length - 1} shown={r.layers[at]} onChange={setLayer} />
+            <p class="muted">{t("space.contextNote", { word })}</p>
             <Figure title={title} name="contextual" model={caps.id} python={r.python} drawing={() => drawScatter(spec)} html={pointed(names, points, ["1", "2"])} csv={() => [["sentence", "token", "x", "y"], ...r.items.map((item, i) => [item.context, item.token, r.map[at][i][0], r.map[at][i][1]])]}>
               <Scatter {...spec} />
             </Figure>

@@ -10,7 +10,12 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from heedful.errors import InputError
-from heedful.inspect.word_vectors import analogy_plane, contextual_vectors, nearest_by_distance
+from heedful.inspect.word_vectors import (
+    analogy_plane,
+    contextual_vectors,
+    nearest_by_distance,
+    whole_words,
+)
 from heedful.server.json_response import Json
 from heedful.studio import snippets, vector_space
 from heedful.studio.model_registry import LoadedModel
@@ -49,10 +54,15 @@ def space_map(
     key = f"map {table} {asked} {count} {ends} {how}"
     make = lambda: vector_space.map_of(held, rows, asked, count, ends, how)
     found = held.run(make) if method == "pca" else vector_space.cached_result(held, key, make)
-    rows_of = [p["text"] for p in found["points"]] if asked else count
+    choice = repr([p["text"] for p in found["points"]])
+    if not asked and len(whole_words(rows)) > 2:
+        choice = f"[vectors.words[row] for row in whole_words(vectors)[:{count}]]"
     options = f"{method!r}, {dims}, perplexity={perplexity}, seed={seed}"
-    lines = f"print(project(unit_rows(vectors, {rows_of!r}), {options}).points)"
-    imports = "from heedful.view.projections import project, unit_rows"
+    lines = f"print(project(unit_rows(vectors, {choice}), {options}).points)"
+    imports = (
+        "from heedful.inspect.word_vectors import whole_words\n"
+        "from heedful.view.projections import project, unit_rows"
+    )
     return Json(found | {"table": table, "python": _python(held, table, lines, imports)})
 
 

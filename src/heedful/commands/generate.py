@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,9 @@ from heedful.commands.output import Json, as_json
 from heedful.commands.text_arguments import read_stdin, text_or_file
 from heedful.decode.options import GenerationOptions
 from heedful.progress import show_progress
+
+if TYPE_CHECKING:
+    from heedful.decode.loop import Piece
 
 
 @options_from(GenerationOptions)
@@ -89,12 +93,21 @@ def print_whole(stepper: Any, text: str, settings: dict[str, Any], about: dict[s
     return sum(len(g.ids) for g in texts)
 
 
+def after_prompt(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of a text; progress is shown until there is the first one."""
+    with show_progress("reading the prompt"):
+        first = next(pieces, None)
+    if first is not None:
+        yield first
+    yield from pieces
+
+
 def print_stream(stepper: Any, text: str, settings: dict[str, Any]) -> tuple[float, int]:
     """Print a text while it is generated; return the seconds to its first token, and the number of tokens."""
     from heedful.decode.loop import stream
 
     start, first, count = time.perf_counter(), 0.0, 0
-    for piece in stream(stepper, text, **settings):
+    for piece in after_prompt(stream(stepper, text, **settings)):
         first, count = first or time.perf_counter() - start, count + 1
         print(piece.text, end="", flush=True)
     print()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from heedful.progress import show_progress
+
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(no_args_is_help=True, context_settings=SETTINGS, help="Plot training curves.")
 
@@ -35,8 +37,9 @@ def plot_training_command(
 
       heed plot training runs/a runs/b -o curves.svg
     """
-    from heedful import view
-    from heedful.runs.curves import draw_curves, read_curves
+    with show_progress("reading the runs"):
+        from heedful import view
+        from heedful.runs.curves import draw_curves, read_curves
 
-    figure = view.training(run, metric)
+        figure = view.training(run, metric)
     print(draw_curves(read_curves(run, metric), metric) if output is None else figure.save(output))

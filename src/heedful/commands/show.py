@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heedful.commands.output import Json, as_json, console
+from heedful.progress import show_progress
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,10 +36,11 @@ def show_command(
 
       heed show ./my-model --json
     """
-    from heedful.loading import skeleton
-    from heedful.show import model_tree, node_to_dict
+    with show_progress(f"assembling {model}"):
+        from heedful.loading import skeleton
+        from heedful.show import model_tree, node_to_dict
 
-    outline = skeleton(model)
+        outline = skeleton(model)
     if names:
         return _show_names(outline, json)
     root = model_tree(outline)

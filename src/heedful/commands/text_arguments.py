@@ -14,6 +14,7 @@ import typer
 
 from heedful.errors import InputError, NotFound
 from heedful.files import missing_file, read_blocks
+from heedful.progress import show_progress
 
 Texts = Annotated[
     list[str] | None,
@@ -100,4 +101,5 @@ def read_file(path: Path) -> str:
     """Return a whole file as text."""
     if not path.is_file():
         raise missing_file(path)
-    return "".join(read_blocks(path))
+    with show_progress(f"reading {path}"):
+        return "".join(read_blocks(path))

@@ -9,6 +9,7 @@ import typer
 from heedful.commands.output import Json, as_json, console, make_table
 from heedful.commands.text_arguments import read_stdin, text_or_file
 from heedful.errors import InputError
+from heedful.progress import show_progress
 
 if TYPE_CHECKING:
     from heedful.text import Tokenizer
@@ -29,7 +30,8 @@ def tokenize_command(
       echo "How are you?" | heed tokenize ./my-model - --json
     """
     text = read_stdin(wait=True).removesuffix("\n") if text == "-" else text_or_file(text)
-    tokenizer = _load_tokenizer(model)
+    with show_progress(f"loading {model}"):
+        tokenizer = _load_tokenizer(model)
     pieces = tokenizer.split(text, special=special)
     if json:
         return as_json({"model": model, "text": text, "tokens": [p._asdict() for p in pieces]})

@@ -12,11 +12,12 @@ import typer
 from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json
 from heedful.errors import InputError
+from heedful.progress import show_progress
 from heedful.word2vec.hyperparameters import Settings
 
 if TYPE_CHECKING:
     from heedful.word2vec.trainer import ProgressReport, Trainer
-    from heedful.word2vec.vectors import Ranking
+    from heedful.word2vec.vectors import Ranking, Word2Vec
 
 EXAMPLES = """Word vectors: train them, query them, score them, convert them.
 
@@ -133,6 +134,14 @@ def _line(p: ProgressReport, epochs: int) -> str:
     )
 
 
+def load_vectors(path: Path, limit: int | None = None) -> Word2Vec:
+    """Load word vectors, or only the first ones of a file."""
+    with show_progress(f"loading {path}"):
+        from heedful.word2vec.vectors import Word2Vec
+
+        return Word2Vec.load(path, limit=limit)
+
+
 def _show_ranking(ranking: Ranking, json: bool) -> None:
     if json:
         answers = [{"word": word, "score": score} for word, score in ranking]
@@ -148,9 +157,7 @@ def show_neighbours(
     vectors: VectorsFile, word: str, count: Count = 10, first: First = None, json: Json = False
 ) -> None:
     """Show the nearest words by cosine."""
-    from heedful.word2vec.vectors import Word2Vec
-
-    _show_ranking(Word2Vec.load(vectors).neighbours(word, count, first), json)
+    _show_ranking(load_vectors(vectors).neighbours(word, count, first), json)
 
 
 @app.command("analogy")
@@ -159,26 +166,20 @@ def show_analogy(
     method: Method = "add", json: Json = False,
 ) -> None:  # fmt: skip
     """A is to B as C is to …"""
-    from heedful.word2vec.vectors import Word2Vec
-
-    _show_ranking(Word2Vec.load(vectors).analogy(a, b, c, count, method, first), json)
+    _show_ranking(load_vectors(vectors).analogy(a, b, c, count, method, first), json)
 
 
 @app.command("similarity")
 def show_similarity(vectors: VectorsFile, a: str, b: str, json: Json = False) -> None:
     """Show the cosine of two words."""
-    from heedful.word2vec.vectors import Word2Vec
-
-    value = Word2Vec.load(vectors).similarity(a, b)
+    value = load_vectors(vectors).similarity(a, b)
     as_json({"similarity": value}) if json else typer.echo(f"{value:.4f}")
 
 
 @app.command("odd")
 def show_odd_word(vectors: VectorsFile, words: list[str], json: Json = False) -> None:
     """Show the word that does not belong."""
-    from heedful.word2vec.vectors import Word2Vec
-
-    word = Word2Vec.load(vectors).odd_one_out(words)
+    word = load_vectors(vectors).odd_one_out(words)
     as_json({"odd": word}) if json else typer.echo(word)
 
 
@@ -193,10 +194,11 @@ def score_vectors(
     json: Json = False,
 ) -> None:
     """Score analogies by section and correlation with people's judgements; count what is missing."""
-    from heedful.word2vec.evaluation import evaluate
-    from heedful.word2vec.vectors import Word2Vec
+    loaded = load_vectors(vectors)
+    with show_progress("answering the questions"):
+        from heedful.word2vec.evaluation import evaluate
 
-    analogies, similarities = evaluate(Word2Vec.load(vectors), questions, first, method)
+        analogies, similarities = evaluate(loaded, questions, first, method)
     if json:
         scored = [asdict(s) | {"accuracy": s.accuracy} for s in analogies]
         return as_json({"analogies": scored, "similarities": [asdict(s) for s in similarities]})
@@ -216,9 +218,9 @@ def convert_vectors(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N words.")] = None,
 ) -> None:
     """Rewrite vectors in another format (word2vec, GloVe, safetensors)."""
-    from heedful.word2vec.vectors import Word2Vec
-
-    Word2Vec.load(source, limit=limit).save(target)
+    loaded = load_vectors(source, limit)
+    with show_progress(f"writing {target}"):
+        loaded.save(target)
     typer.echo(str(target))
 
 
@@ -235,8 +237,10 @@ def write_phrases(
     from heedful.word2vec.corpus import Corpus
     from heedful.word2vec.phrases import find_phrases
 
-    found = find_phrases(Corpus(corpus, lowercase), min_count, threshold)
-    with open_atomically(output, "w", encoding="utf-8", newline="\n") as file:
+    with show_progress("counting pairs"):
+        found = find_phrases(Corpus(corpus, lowercase), min_count, threshold)
+    joining = show_progress("joining phrases")
+    with joining, open_atomically(output, "w", encoding="utf-8", newline="\n") as file:
         for sentence in Corpus(corpus, lowercase, phrases=(found,)).sentences():
             file.write(" ".join(sentence) + "\n")
     typer.echo(f"{len(found.scores):,} pairs joined", err=True)

@@ -114,6 +114,27 @@ def test_every_kind_of_model_has_its_picture(visitor: Visitor, axe: str, kind: s
     assert not visitor.faults
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_of_every_stage_opens_as_the_stage_says(visitor: Visitor, kind: str) -> None:
+    page = drawn(visitor, f"/?m={kind}")
+    for title in page.locator(".mp-title").all():
+        title.click()
+    links = page.locator(".mp-link").evaluate_all("all => all.map((a) => a.getAttribute('href'))")
+    assert len(links) == page.locator(".mp-title").count()
+    wrong = {}
+    for link in dict.fromkeys(links):
+        page = visitor.go(link)
+        alerts = page.locator("[role=alert]").all_inner_texts()
+        if (
+            alerts
+            or visitor.faults
+            or page.inner_text("h1") == "No such page"
+            or visitor.query()["m"] != kind
+        ):
+            wrong[link] = [*alerts, *visitor.faults]
+    assert wrong == {}
+
+
 def test_another_layer_and_another_head_are_a_click_away(visitor: Visitor) -> None:
     page = drawn(visitor)
     page.get_by_role("button", name="Self-attention, head 1: the head after").click()

@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from heedful.inspect.attention import Pattern
-from heedful.inspect.inputs import Input
+from heedful.inspect.inputs import Input, stack_of
 from heedful.inspect.mixing import attention_groups, mixer_of, parts_of, stacks_of, window_of
 from heedful.inspect.part_equations import equations_of, title_of
 from heedful.inspect.picture_choice import Choice, check_head, strongest_look
@@ -102,7 +102,7 @@ class LayerStages:
         vectors = [self.vectors("output", f"{path}.output")]
         equations = equations_of(layer)
         return Stage("layer", f"Layer {number}", path, self.side, equations, "", vectors, parts=parts,
-                     page="layers", row_param="pos")  # fmt: skip
+                     **self.lens_page(path))  # fmt: skip
 
     def block_stages(self, path: str, block: Part) -> list[Stage]:
         """Return the parts of a block, with their norms and what they add to the residual stream."""
@@ -114,7 +114,7 @@ class LayerStages:
             last = place == len(block.names) - 1
             norm = f"{name}_norm" if isinstance(block, Block) else "norm"
             if pre and (isinstance(block, Block) or place == 0):
-                found.append(self.norm_stage(f"{path}.{norm}", block.get_submodule(norm)))
+                found.append(self.norm_stage(f"{path}.{norm}", block.get_submodule(norm), first=place == 0))
             found += self.part_stages(f"{path}.{name}", block.part(name))
             after = f"{path}.output" if last else f"{path}.after_{name}"
             if after in self.watch:
@@ -122,11 +122,18 @@ class LayerStages:
             before = after
         return found
 
-    def norm_stage(self, path: str, norm: Any) -> Stage:
-        """Return a norm with what it gives."""
+    def norm_stage(self, path: str, norm: Any, first: bool) -> Stage:
+        """Return a norm with what it gives; its page works out the first of a block alone."""
         equations, rows = equations_of(norm), self.seen(path, "output")
+        params = {"topic": "norm" if first else "block", "part": path.rpartition(".")[0]}
         return Stage("norm", title_of(norm), path, self.side, equations, "", rows, page="steps",
-                     params={"topic": "norm"}, row_param="q")  # fmt: skip
+                     params=params, row_param="q")  # fmt: skip
+
+    def lens_page(self, path: str) -> dict[str, Any]:
+        """Return the page of what each layer would say, set to that of a path if it is asked for words."""
+        stack, number = path.split(".")[:2]
+        params = {"l": int(number) + 1} if stack == stack_of(self.model)[0] else {}  # row 0 is the embedding
+        return {"page": "layers", "params": params, "row_param": "pos"}
 
     def residual_stage(
         self, path: str, block: NamedParts, name: str, before: str, after: str, pre: bool
@@ -139,7 +146,7 @@ class LayerStages:
         title = "Residual stream" if pre else "Add and norm"
         equations = equations_of(block)
         equations = [equations[block.names.index(name)]] if isinstance(block, Block) else equations
-        return Stage("residual", title, after, self.side, equations, "", rows, page="layers", row_param="pos")
+        return Stage("residual", title, after, self.side, equations, "", rows, **self.lens_page(path))
 
     def part_stages(self, path: str, part: Part) -> list[Stage]:
         """Return the stages of one part, by what it is."""
@@ -185,7 +192,7 @@ class LayerStages:
         said = f"Every token goes to {chosen.shape[-1]} of {router.shape[-1]} experts"
         note = f"{said}{'.' if part.shared is None else ', and to one that all share.'}"
         return Stage("experts", title_of(part), path, self.side, equations_of(part), note,
-                     self.seen(path, "output"), experts=experts, page="layers", row_param="pos")  # fmt: skip
+                     self.seen(path, "output"), experts=experts, **self.lens_page(path))  # fmt: skip
 
     def attention_stages(self, path: str, part: Part) -> list[Stage]:
         """Return one head's pattern, and the weighted sum it takes; of a state space, its state between."""

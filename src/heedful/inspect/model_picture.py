@@ -19,7 +19,7 @@ from heedful.inspect.mixing import position_type, stacks_of
 from heedful.inspect.part_equations import equations_of, title_of
 from heedful.inspect.picture_choice import Choice, choose_head
 from heedful.inspect.picture_stages import Answer, Stage, VectorRows
-from heedful.inspect.prediction import answer_names, default_position, predicts
+from heedful.inspect.prediction import answer_names, default_position, is_causal, predicts
 from heedful.inspect.results import Result
 from heedful.inspect.row_labels import written_names
 from heedful.models.base import LM, Model, Seq2Seq
@@ -167,7 +167,7 @@ def read_answer(model: Model, given: Input, output: Tensor, row: int) -> Answer:
     """Return the likeliest words, labels, tags or ends of a span, by the head's own numbers."""
     kind = predicts(model)
     if kind == "vectors":
-        return Answer(kind, [], [], torch.zeros(0, 0), row)
+        return Answer(kind, False, [], [], torch.zeros(0, 0), row)
     if kind == "spans":
         rows, chances, choices = ["start", "end"], output.softmax(0).mT, list(given.names)
     elif kind == "labels":
@@ -179,7 +179,8 @@ def read_answer(model: Model, given: Input, output: Tensor, row: int) -> Answer:
     ids = best.indices.tolist()
     named = [list(names_of(model, of)) if kind == "words" else [choices[i] for i in of] for of in ids]
     filled = fill_row(model, given, row) if kind == "words" else ([], [])
-    return Answer(kind, rows, named, best.values, row, *filled)
+    follows = kind == "words" and is_causal(model)
+    return Answer(kind, follows, rows, named, best.values, row, *filled)
 
 
 def fill_row(model: Model, given: Input, row: int) -> tuple[list[str], list[float]]:

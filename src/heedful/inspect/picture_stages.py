@@ -66,10 +66,12 @@ class Answer(Result):
     """What comes out, the likeliest first: `names` and `chances` have a row for each of `rows`.
 
     Kind "words": a row for each token; "labels": one; "tags": one for each token; "spans": start and end;
-    "vectors": none. `filled` is what an encoder puts in place of the picture's row when that row is masked.
+    "vectors": none. `follows` says that a word is the one after its row, `filled` is what an encoder puts in
+    place of the picture's row when that row is masked.
     """
 
     kind: str
+    follows: bool
     rows: list[str]
     names: list[list[str]]
     chances: Tensor

@@ -7,7 +7,7 @@ export type Side = "tokens" | "target" | "written" | "text";
 export interface Vectors { label: string; name: string; side: Side; numbers: Tensor; lengths: Tensor; size: number; head: number | null }
 export interface Look { name: string; unit: string; head: number; heads: number; kind: "softmax" | "effective"; values: Tensor; scores: Tensor | null; queries: Side; keys: Side; leaves_out: string }
 export interface Experts { router: Tensor; chosen: Tensor; weights: Tensor }
-export interface Answer { kind: "words" | "labels" | "tags" | "spans" | "vectors"; rows: string[]; names: string[][]; chances: Tensor; position: number; filled_names: string[]; filled_chances: number[] }
+export interface Answer { kind: "words" | "labels" | "tags" | "spans" | "vectors"; follows: boolean; rows: string[]; names: string[][]; chances: Tensor; position: number; filled_names: string[]; filled_chances: number[] }
 export interface PartSize { path: string; title: string; equations: string[]; lengths: Tensor }
 export interface Stage {
   kind: string; title: string; path: string; side: Side; equations: string[]; note: string; vectors: Vectors[]; pattern: Look | null;
@@ -97,8 +97,7 @@ export function answersAt(picture: Picture, stage: Stage, row: number): { title:
   const token = quoted(answer.rows[at]);
   if (answer.kind === "tags") return [line(at, say("answerTag", { token }))];
   const filled = answer.filled_names.length && at === answer.position ? [{ title: say("answerFilled", { token }), names: answer.filled_names, chances: answer.filled_chances }] : [];
-  const causal = picture.stack === "decoder" || stage.title.startsWith("Language");
-  return [...filled, line(at, say(causal ? "answerNext" : "answerAt", { token }))];
+  return [...filled, line(at, say(answer.follows ? "answerNext" : "answerAt", { token }))];
 }
 
 /** Rows of the CSV: every number that the picture has. */

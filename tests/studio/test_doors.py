@@ -17,6 +17,7 @@ from heedful.studio.doors import (
     Echoes,
     Falls,
     Looks,
+    Mixes,
     Moves,
     Parallel,
     Predicts,
@@ -49,7 +50,7 @@ def test_every_example_sentence_and_every_question_has_one_door() -> None:
     assert len(DOORS) == len(doors())
     assert all(f"/{door.page}" in PAGES and door.promises for door in doors())
     assert all(door.caption and door.notice and door.title for door in doors())
-    assert len(QUESTIONS) >= 11
+    assert len(QUESTIONS) == 12
 
 
 def test_a_door_is_listed_where_its_model_is(bundled: TestClient) -> None:
@@ -122,10 +123,13 @@ def kept(promise: Any, client: TestClient, door: Door) -> None:
         assert get(client, f"/api/models/{door.model}/positions")["type"] == promise.kind
         order = get(client, f"/api/trace/{trace_of(client, door)['id']}/order", seed=0)
         assert order["kl"] >= promise.at_least
+        assert abs(order["kl_without_positions"]) < 1e-4
     elif isinstance(promise, Echoes):
         found = trace_of(client, door)
         first = get(client, f"/api/trace/{found['id']}/lens", count=1)["top"][0]
         assert [guesses[0]["id"] for guesses in first] == [t["id"] for t in found["tokens"]]
+    elif isinstance(promise, Mixes):
+        assert promise.by in {m["by"] for m in get(client, f"/api/models/{promise.model}")["mixing"]}
     elif isinstance(promise, Parallel):
         words = {k: here[k] for k in "abc"}
         plane = get(client, f"/api/models/{door.model}/space/analogy", **words)["plane"]
@@ -232,6 +236,17 @@ def test_a_token_that_is_not_in_the_text_is_named(client: TestClient) -> None:
     said = client.get(f"/api/trace/{found['id']}/find", params={"query": "elephant", "key": "cat"})
     assert said.status_code == 422
     assert "elephant" in said.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sees"), [("encoder", False), ("encoder-decoder", False), ("decoder", True), ("rotary", None)]
+)
+def test_without_positions_only_a_mask_tells_the_order(
+    client: TestClient, kind: str, sees: bool | None
+) -> None:
+    order = get(client, f"/api/trace/{traced(client, kind)['id']}/order", seed=1)
+    without = order["kl_without_positions"]
+    assert (None if without is None else abs(without) > order["kl"] / 100) is sees
 
 
 def test_whole_words_have_no_marks_and_are_no_pieces() -> None:

@@ -18,6 +18,7 @@ from heedful.errors import InputError
 from heedful.inspect.inputs import Input, Text, names_of, reading
 from heedful.inspect.prediction import default_position, divergence, is_causal, predicts, special_ids
 from heedful.models.base import LM, Model, Seq2Seq
+from heedful.nn.context import Watch
 
 
 @dataclass(frozen=True)
@@ -90,3 +91,21 @@ def shuffle_test(
     vectors = [model.encode(given.ids)[0].float().mean(0) for given in (inputs, shuffled)]  # type: ignore[operator]
     cosine = float(F.cosine_similarity(vectors[0], vectors[1], dim=0))
     return ShuffleResult(shuffled, before, after, over, change, cosine)
+
+
+@torch.no_grad()
+def shuffle_without_positions(
+    model: Model, text: Text | Input, target: Text | None = None, *, seed: int = 0
+) -> Tensor | None:
+    """Repeat the shuffle test with the vectors of positions set to 0: the KL of each prediction, in nats.
+
+    Attention without positions is the same for its tokens in any order, but for a causal mask, which still
+    tells what came before. None if no vector of a position is added to the tokens that are shuffled.
+    """
+    if model.tables["tokens"].position is None:
+        return None
+    inputs = reading(model, text, target)
+    shuffled, back = shuffle_ids(model, inputs, seed)
+    without = lambda: Watch(edit={"embed.position": torch.zeros_like})
+    before, after = (given.run(model, without())[0].float() for given in (inputs, shuffled))
+    return changes(model, shuffled, before, after, back)[1]

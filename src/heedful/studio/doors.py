@@ -84,7 +84,15 @@ class Parallel:
     in_space: float
 
 
-Promise = Echoes | Looks | Predicts | Falls | Sharpens | Answers | Works | Moves | Parallel
+@dataclass(frozen=True)
+class Mixes:
+    """Tokens of a model reach each other in this way."""
+
+    model: str
+    by: str
+
+
+Promise = Echoes | Looks | Predicts | Falls | Sharpens | Answers | Works | Moves | Mixes | Parallel
 
 
 @functools.cache
@@ -143,8 +151,8 @@ QUESTIONS: tuple[Door, ...] = (
         "One head twice: softmax(q·k / √dₖ) as the model computes it, and softmax(q·k) without the "
         "division, from the same queries and keys. dₖ is 32 here.",
         "Without the division the scores are √32 ≈ 5.7 times as large, and the softmax gives nearly all "
-        "weight to one key: “it” has 0.5 on “animal” with it and 0.99 without. Where a softmax is "
-        "saturated its gradient is nearly 0.",
+        "weight to one key: the query “it” has about half its weight on “animal” with the division and "
+        "nearly all without. Where a softmax is saturated its gradient is nearly 0.",
         "masked", "attention", {"l": 3, "h": 1, "q": 10, "of": "unscaled"}, "tired",
         (Sharpens("it", 0.6, 0.98),),
     ),
@@ -158,10 +166,10 @@ QUESTIONS: tuple[Door, ...] = (
     ),
     Door(
         "without-head", "What happens without this head?",
-        "Layer 4, head 0 is switched off. With it, “the” looks back at “opened” with weight 0.9 and the "
+        "Layer 4, head 0 is switched off. With it, “the” gives nearly all its weight to “opened”, and the "
         "likeliest next word is “door”.",
-        "Read the table of the next words: the probability of “door” is 0.53 before and 0.18 after. "
-        "Switch the head on again, or another one off.",
+        "Read the table of the next words, before and after: the probability of “door” falls to less than "
+        "half. Switch the head on again, or another one off.",
         "prose", "attention", {"l": 4, "h": 0, "q": 2, "off": "blocks.4.attn:0"}, "She opened the",
         (Looks("the", "opened", 0.85), Falls("door", 0.5, 0.25)),
     ),
@@ -188,7 +196,8 @@ QUESTIONS: tuple[Door, ...] = (
         "positions", "What does the positional encoding add?",
         "The sinusoids of a translator: one row per position, added to the vector of the token there.",
         "Low dimensions turn quickly, high ones slowly, so every row is different and near rows are alike. "
-        "Below, the same tokens in another order: the prediction moves. Without positions, it could not.",
+        "Below, the tokens are shuffled: the prediction moves by more than half a nat. With the vectors of "
+        "positions set to 0 it does not move at all.",
         "translate-en-de", "positions", {}, "The student is eating an apple.", (Moves("sinusoidal", 0.5),),
     ),
     Door(
@@ -225,6 +234,16 @@ QUESTIONS: tuple[Door, ...] = (
         "probabilities; of a finished one, divided by its length to the power that is named below.",
         "translate-en-de", "play", {"task": "translation", "beams": 4, "go": "1"}, READS,
         (Answers("Der alte Mann liest ein Buch."),), "search",
+    ),
+    Door(
+        "mamba", "Mamba against attention",
+        "One text, read by a Transformer and by a Mamba that learnt from the same novels. A Transformer "
+        "looks at every earlier token in one step; a Mamba carries a state of fixed size along.",
+        "The weights of the Transformer are positive and sum to 1 in each row; the effective attention of "
+        "the Mamba is signed. Below stand their losses by position, the gradient by distance and, when you "
+        "press the button, their speeds by length.",
+        "prose", "compare", {"a": "prose", "b": "prose-mamba"}, "She opened the door and looked into the",
+        (Mixes("prose", "attention"), Mixes("prose-mamba", "state space")),
     ),
 )  # fmt: skip
 

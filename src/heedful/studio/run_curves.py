@@ -13,11 +13,17 @@ from heedful.studio.error_responses import RunNotFound
 from heedful.train.checkpoint import list_checkpoints
 
 STEP = "train/global_step"
+EXAMPLE_COMMAND = "heed train shakespeare-char-cpu input.txt --steps 500 --set evaluate.every=50"
+EXAMPLES = Path(__file__).parent / "example_run"  # the log of one finished run, without its weights
 FRESH = 60.0  # seconds after which a run that writes nothing counts as over
 
 
 def runs_in(root: Path) -> dict[str, Path]:
-    """Every run below a folder, by its name there."""
+    """Every run below a folder, by its name there; the example that comes along where there is none."""
+    return _folders(root) or _folders(EXAMPLES)
+
+
+def _folders(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         return {}
     found = sorted(p.parent for p in root.glob("**/metrics.jsonl") if len(p.relative_to(root).parts) <= 3)
@@ -84,8 +90,12 @@ def checkpoints(id: str, folder: Path) -> list[dict[str, Any]]:
     return [{"step": step, "model": f"{id}@{step}"} for step in steps]
 
 
+def is_example(folder: Path) -> bool:
+    return EXAMPLES in (folder, *folder.parents)
+
+
 def is_live(folder: Path) -> bool:
-    return time.time() - (folder / "metrics.jsonl").stat().st_mtime < FRESH
+    return not is_example(folder) and time.time() - (folder / "metrics.jsonl").stat().st_mtime < FRESH
 
 
 def overview(id: str, folder: Path) -> dict[str, Any]:
@@ -96,7 +106,7 @@ def overview(id: str, folder: Path) -> dict[str, Any]:
         last |= {k: v for k, v in line.items() if isinstance(v, int | float)}
     return {
         "id": id, "path": str(folder), "steps": int(last.get(STEP, 0)), "live": is_live(folder), "last": last,
-        "updated": (folder / "metrics.jsonl").stat().st_mtime,
+        "example": is_example(folder), "updated": (folder / "metrics.jsonl").stat().st_mtime,
     }  # fmt: skip
 
 
@@ -110,7 +120,9 @@ def run_details(id: str, folder: Path) -> dict[str, Any]:
         "id": id, "path": str(folder), "metrics": run_curves(lines), "skipped": skipped, "end": end,
         "samples": [{"step": line.get(STEP), "text": str(line.get("text", ""))} for _, line in samples],
         "checkpoints": checkpoints(id, folder), "config": said, "live": is_live(folder),
-        "command": f"heed train {config} --resume --folder {folder}" if said is not None else None,
+        "example": is_example(folder),
+        "command": None if said is None else EXAMPLE_COMMAND if is_example(folder)
+        else f"heed train {config} --resume --folder {folder}",
         "python": f"import heedful\n\nheedful.view.training({str(folder)!r}).save('training.html')",
     }  # fmt: skip
 

@@ -97,7 +97,7 @@ function TableOf({ rows }: { rows: { label: string; value: number }[] }) {
 }
 
 type Order = {
-  over: "next" | "token" | "target" | "labels" | "tags" | "spans" | null; positions: number; token: string; shuffled: string[]; before: { shown: string; p: number }[]; after: { shown: string; p: number }[]; kl: number | null; cosine: number | null; python: string;
+  over: "next" | "token" | "target" | "labels" | "tags" | "spans" | null; positions: number; token: string; shuffled: string[]; before: { shown: string; p: number }[]; after: { shown: string; p: number }[]; kl: number | null; kl_without_positions: number | null; cosine: number | null; python: string;
 };
 
 /** The same tokens in another order: what changes is what the model knows of order. */
@@ -117,6 +117,7 @@ function Shuffle({ caps }: { caps: Caps }) {
             <Chips tokens={o.shuffled.map((token) => ({ shown: token, special: false, id: 0 }))} label={t("positions.shuffled")} />
             <dl class="facts">
               {o.kl === null || o.over === null ? null : (<><dt>{t(`positions.kl.${o.over}`, { n: o.positions, token: o.token })}</dt><dd>{figure(o.kl)}</dd></>)}
+              {o.kl_without_positions === null || o.kl_without_positions === undefined ? null : (<><dt>{t("positions.without")}</dt><dd data-without-positions>{figure(Math.abs(o.kl_without_positions) < 1e-6 ? 0 : o.kl_without_positions)}</dd></>)}
               {o.cosine === null || o.cosine === undefined ? null : (<><dt>{t("positions.cosine")}</dt><dd>{figure(o.cosine)}</dd></>)}
             </dl>
             {o.before?.length && o.over === "target" ? <p>{t("positions.most", { token: o.token })}</p> : null}

@@ -6,14 +6,14 @@ import { Figure, plotted } from "../figure";
 import { epoch, get, online } from "../http";
 import { useResource } from "../resource";
 import { t } from "../strings";
-import { Await, CopyPython, count, figure, Go, Panel, Segments, Select, Slider, Title } from "../ui";
+import { Await, copy, CopyPython, count, figure, Go, Panel, Segments, Select, Slider, Title } from "../ui";
 import { choice, num, set, str, whole } from "../url";
 
-export type Run = { id: string; path: string; steps: number; updated: number; live: boolean; last: Record<string, number> };
+export type Run = { id: string; path: string; steps: number; updated: number; live: boolean; example: boolean; last: Record<string, number> };
 type Series = { step: number[]; value: number[]; tokens: (number | null)[] | null; seconds: (number | null)[] | null };
 type RunData = {
   id: string; metrics: Record<string, Series>; samples: { step: number; text: string }[]; checkpoints: { step: number; model: string }[];
-  config: string; live: boolean; skipped: number; command: string; python: string;
+  config: string; live: boolean; example: boolean; skipped: number; command: string; python: string;
 };
 
 export function TrainPage(_: { caps: Caps | undefined }) {
@@ -22,7 +22,7 @@ export function TrainPage(_: { caps: Caps | undefined }) {
     <>
       <Title name="train" />
       <Await of={runs}>{({ runs }) => {
-        if (!runs.length) return <Panel><p>{t("train.none")}</p><pre>heed train shakespeare-char-cpu input.txt</pre></Panel>;
+        if (!runs.length) return <Own />;
         const id = runs.some((r) => r.id === str("run")) ? str("run") : runs[0].id;
         return (
           <>
@@ -30,11 +30,25 @@ export function TrainPage(_: { caps: Caps | undefined }) {
               <Select label={t("train.run")} value={id} onChange={(v) => set({ run: v })} choices={runs.map((r) => ({ value: r.id, label: r.live ? `${r.id} (${t("train.live")})` : r.id }))} />
               <Select label={t("train.other")} value={str("run2")} onChange={(v) => set({ run2: v })} choices={[{ value: "", label: t("tokens.noCompare") }, ...runs.filter((r) => r.id !== id).map((r) => ({ value: r.id, label: r.id }))]} />
             </div>
+            {runs.find((r) => r.id === id)?.example ? <Own example /> : null}
             <OneRun key={id} id={id} other={str("run2")} />
           </>
         );
       }}</Await>
     </>
+  );
+}
+
+const COMMAND = "heed train shakespeare-char-cpu input.txt --steps 500";
+
+/** How to start a run of one's own, and that the one below is an example. */
+function Own({ example }: { example?: boolean }) {
+  return (
+    <Panel title={t("train.own")} part="own">
+      <p>{t(example ? "train.example" : "train.none")}</p>
+      <pre tabIndex={0} aria-label={t("train.command")}>{COMMAND}</pre>
+      <div class="row"><button type="button" onClick={() => copy(COMMAND)}>{t("common.copy")}</button></div>
+    </Panel>
   );
 }
 

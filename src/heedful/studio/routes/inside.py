@@ -14,7 +14,7 @@ from heedful.errors import InputError
 from heedful.inspect.gradients import attribution, gradient_by_distance
 from heedful.inspect.inputs import stack_of
 from heedful.inspect.lens import logit_lens, neighbours, surprisal
-from heedful.inspect.order import shuffle_test
+from heedful.inspect.order import shuffle_test, shuffle_without_positions
 from heedful.inspect.states import summarise_states, top_neurons
 from heedful.models.base import Model
 from heedful.server.json_response import Json
@@ -117,9 +117,11 @@ def order(look: Seen, seed: int = 0) -> Response:
         return Json(_order_of_words(look))
     model, found = look.loaded_model.sequence, look.call(shuffle_test, seed=seed)
     at, token = predictions.telling_position(model, found.shuffled, found.change, found.before)
+    without = look.call(shuffle_without_positions, seed=seed) if found.over else None
     return Json({
         "shuffled": list(found.shuffled.tokens), "over": found.over, "positions": len(found.change),
         "position": at, "token": token, "kl": float(found.change.mean()) if found.over else None,
+        "kl_without_positions": None if without is None else float(without.mean()),
         "cosine": found.cosine, **predictions.matching_position(model, found.before, found.after, at, 10),
         "python": snippets.of_call(trace, shuffle_test, ".change", seed=seed),
     })  # fmt: skip

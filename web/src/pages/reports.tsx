@@ -33,7 +33,7 @@ export function ReportsPage() {
 function OneReport({ id }: { id: string }) {
   const found = useResource<Report>(`report ${id}`, async (signal) => {
     const report = await get<Report>(`/api/reports/${encodeURIComponent(id)}`, {}, signal);
-    const unpacked = async (s: Section) => ({ ...s, figure: { ...s.figure, note: "", data: (await unpackAll(s.figure.data)) as Record<string, unknown> } });
+    const unpacked = async (s: Section) => ({ ...s, figure: { ...s.figure, note: "", about: {}, data: (await unpackAll(s.figure.data)) as Record<string, unknown> } });
     return { ...report, sections: await Promise.all(report.sections.map(unpacked)) };
   });
   return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,7 +42,7 @@ def race_command(
     RNN, LSTM, GRU, Transformers with GPT-2's and LLaMA's blocks, linear attention, GLA, Based, S4 and Mamba:
     loss over tokens and seconds, time of a layer by length and width, time and memory of one more token, loss
     by position, how far gradients reach back, and accuracy by distance on copy, recall, induction and needle.
-    Ctrl-C keeps what was measured, and the same command continues. Without --quick a GPU is needed.
+    Ctrl-C keeps what was measured, and the same command continues. Without --quick models are larger, for a GPU.
 
     Examples:
 
@@ -56,7 +57,9 @@ def race_command(
 
     chosen = tuple(systems.split(",")) if systems is not None else None
     where = folder or Path("runs") / ("translation-race" if translation else "race")
-    report = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+    report = progress_lines(quiet)
+    if not quick and resolve_device(device).type == "cpu":
+        report("note: without --quick this takes hours on a CPU; Ctrl-C keeps what was measured")
     race: Experiment
     if translation:
         from heedful.experiments.translation_race import TranslationRace, translation_settings
@@ -73,6 +76,11 @@ def race_command(
     if json:
         return as_json({"report": str(page), "folder": str(where)})
     print(page)
+
+
+def progress_lines(quiet: bool) -> Callable[[str], None]:
+    """Return what shows a line of progress on stderr, or nothing if the command is to be quiet."""
+    return (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def shown_command(context: typer.Context) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -43,12 +42,14 @@ def scale_command(
 
       heed scale corpus.txt --device cuda
     """
-    from heedful.commands.race import shown_command
+    from heedful.commands.race import progress_lines, shown_command
     from heedful.devices import resolve_device
     from heedful.experiments.experiment import finish_experiment
     from heedful.experiments.scale_sweep import FULL_SCALE, QUICK_SCALE, ScaleSweep
 
-    report = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+    report = progress_lines(quiet)
+    if not quick and resolve_device(device).type == "cpu":
+        report("note: without --quick this takes hours on a CPU; Ctrl-C keeps every finished run")
     settings = QUICK_SCALE if quick else FULL_SCALE
     sweep = ScaleSweep(folder, files or [], settings, resolve_device(device), report, budget)
     page = finish_experiment(sweep, folder, shown_command(context))

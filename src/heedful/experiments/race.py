@@ -165,7 +165,7 @@ class Race:
             data={"length": s.length, "batch": s.batch, "holdout": HELD_OUT},
             train=TrainConfig(
                 steps=s.steps, lr=sized.system.lr, warmup=max(1, s.steps // 10), dtype=s.dtype, seed=s.seed,
-                save_every=every,
+                save_every=every, graph=self.device.type == "cuda",
             ),
             evaluate=Evaluation(every=every, batches=EVALUATION_BATCHES, log=every, sample=0),
             start=str(self.folder / "start" / sized.system.family), device=str(self.device),
@@ -247,7 +247,10 @@ class Race:
         t = self.settings.tasks
         sizes = {"vocab": VOCAB, "layers": 2, "context": t.length}
         sized = size_system(system, t.parameters, **sizes)
-        config = TrainConfig(steps=t.steps, lr=t.lr, warmup=t.steps // 20)
+        config = TrainConfig(
+            steps=t.steps, lr=t.lr, warmup=t.steps // 20, weight_decay=t.weight_decay,
+            graph=self.device.type == "cuda",
+        )  # fmt: skip
         for task in t.names:
             for seed in t.seeds:
 

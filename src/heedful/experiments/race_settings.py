@@ -16,9 +16,10 @@ class TaskSettings:
     seeds: tuple[int, ...] = (0, 1, 2)
     parameters: int = 20_000
     length: int = 32
-    batch: int = 64
-    steps: int = 2000
+    batch: int = 256
+    steps: int = 1500
     lr: float = 5e-3
+    weight_decay: float = 0.01
     rows: int = 512  # that are scored at each distance
 
 
@@ -54,7 +55,8 @@ QUICK = RaceSettings(
     dtype="float32", layer_lengths=(1024, 2048, 4096, 6144, 8192, 12288, 16384), layer_dim=32,
     layer_dims=(64, 128, 256, 512), layer_length=256, contexts=(16, 64, 256, 1024), gradient_rows=32,
     tasks=TaskSettings(
-        systems=("rnn", "lstm", "llama", "gla"), names=("copy", "needle"), seeds=(0, 1), length=24, steps=400
+        systems=("rnn", "lstm", "llama"), names=("copy", "induction"), seeds=(0, 1), length=24, batch=64,
+        steps=400, lr=1e-2,
     ),
 )  # fmt: skip
 

@@ -155,23 +155,16 @@ def parallel(
     if len(kept) < len(sources):
         empty = f"{len(sources) - len(kept):,} of {len(sources):,} pairs"
         notes += (f"{empty} have an empty side and are left out",)
-    settings = (
-        options.settings(
-            "parallel", tokenizer=tokenizer_signature(tokenizer), max_tokens=max_tokens, start=first
-        )
-        | ({"multiple": multiple} if multiple > 1 else {})
-        | ({"dropout": dropout} if dropout else {})
-    )
+    known = tokenizer_signature(tokenizer)
+    settings = options.settings("parallel", tokenizer=known, max_tokens=max_tokens, start=first)
+    settings |= ({"multiple": multiple} if multiple > 1 else {}) | ({"dropout": dropout} if dropout else {})
     pad = pad_id(tokenizer) if pad_id(tokenizer) < len(target_tokenizer) else 0
     signatures = f"({template.signature}, {target_template.signature})"
     data = join_fingerprints(sources.fingerprint, targets.fingerprint, signatures)
-    dropped = None
-    if dropout:
-        drops = [MergeDropout(merge_parts(t), dropout, options.seed) for t in (tokenizer, target_tokenizer)]
-        dropped = (drops[0], drops[1])
-    rows: RowSource = PairRows(
-        sources, targets, kept, template, target_template, options.length, first, pad, dropped
-    )
+    drop = lambda t: MergeDropout(merge_parts(t), dropout, options.seed)
+    dropped = (drop(tokenizer), drop(target_tokenizer)) if dropout else None
+    frame = (template, target_template, options.length, first, pad)
+    rows: RowSource = PairRows(sources, targets, kept, *frame, dropped)
     if multiple > 1:
         rows = FixedShapeRows(rows, options, pad)
     return Batches(rows, options.bucket(lengths, sources.name), data, settings, notes=notes, pad=pad)

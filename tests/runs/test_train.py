@@ -124,8 +124,11 @@ def test_lines_of_lost_steps_are_written_once(heed: Heed, files: dict[str, Path]
     with Path("r/metrics.jsonl").open("a") as file:
         file.write('{"train/global_step": 6, "train/loss": 1.0}\n{"train/global')
     heed(*given, "--steps", 8, "--resume")
-    steps = [x["train/global_step"] for x in lines(Path("r/metrics.jsonl")) if "train/loss" in x]
-    assert steps == [2, 4, 6, 8]
+    trained = [x for x in lines(Path("r/metrics.jsonl")) if "train/loss" in x]
+    assert [x["train/global_step"] for x in trained] == [2, 4, 6, 8]
+    tokens, seconds = ([x[f"train/{name}"] for x in trained] for name in ("tokens", "seconds"))
+    assert tokens == [n * tokens[0] for n in (1, 2, 3, 4)]  # those of the run before are counted on
+    assert seconds == sorted(seconds)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -42,7 +42,8 @@ def race_command(
     RNN, LSTM, GRU, Transformers with GPT-2's and LLaMA's blocks, linear attention, GLA, Based, S4 and Mamba:
     loss over tokens and seconds, time of a layer by length and width, time and memory of one more token, loss
     by position, how far gradients reach back, and accuracy by distance on copy, recall, induction and needle.
-    Ctrl-C keeps what was measured, and the same command continues. Without --quick models are larger, for a GPU.
+    Ctrl-C keeps what was measured, and the same command continues. Without --quick models are larger, for
+    a GPU.
 
     Examples:
 

@@ -94,17 +94,13 @@ def heat_map(
     if cell >= 29 and tall >= 18:
         for (t, s), v in np.ndenumerate(values):
             x, y = left + (s + 0.5) * cell, top + (t + 0.5) * tall
-            if v != 0 and not math.isnan(v):
-                shapes.append(TextLabel(x, y, cell_number(v), 11, "middle", f"on {ramp} {paint[t, s]}"))
+            if v != 0 and not math.isnan(v):  # .41, −.2, 0
+                said = "0" if abs(v) < 0.005 else f"{v:.2f}".replace("0.", ".", 1).replace("-", "−")
+                shapes.append(TextLabel(x, y, said, 11, "middle", f"on {ramp} {paint[t, s]}"))
     bottom = top + T * tall + 16
     shapes += legend(left, bottom, limit, signed, scale, palette)
     right = max(left + S * cell + (wide * SIN if turned else 0.0), left + 240) + 16
     return shapes, right, bottom + 40
-
-
-def cell_number(value: float) -> str:
-    """Return a weight as it stands in its cell: .41, −.2, 0."""
-    return "0" if abs(value) < 0.005 else f"{value:.2f}".replace("0.", ".", 1).replace("-", "−")
 
 
 def hatching(masked: np.ndarray, left: float, top: float, cell: float, tall: float) -> list[Shape]:
@@ -230,8 +226,7 @@ def line_chart(
 
     A value that is not finite leaves a gap.
     """
-    across, up = 560.0, 280.0
-    per = 4
+    across, up, per = 560.0, 280.0, 4  # names in a row of the legend
     top = 14.0 + 18 * math.ceil(len(curves) / per)
     xs = np.concatenate([np.asarray(x, float) for _, x, _ in curves])
     ys = np.concatenate([np.asarray(y, float) for _, _, y in curves])
@@ -254,10 +249,8 @@ def line_chart(
         # a ninth line has the first one's colour, and so another dash
         hue, dash = color_scale.OKABE_ITO[k % 8], color_scale.DASHES[(k + k // 8) % 8]
         lx, ly = 70 + (k % per) * across / per, 8 + 18 * (k // per)
-        shapes += [
-            Stroke([(lx, ly), (lx + 24, ly)], hue, 2, dash),
-            TextLabel(lx + 30, ly, short(name, 18), 11.5),
-        ]
+        example = Stroke([(lx, ly), (lx + 24, ly)], hue, 2, dash)
+        shapes += [example, TextLabel(lx + 30, ly, short(name, 18), 11.5)]
         pairs = zip(map(float, x), map(float, y), strict=True)
         for finite, group in itertools.groupby(pairs, key=lambda pair: math.isfinite(pair[1])):
             points = [at(*pair) for pair in group] if finite else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from heedful.adapters import (
     merge,
     save_adapter,
 )
+from heedful.devices import one_thread
 from heedful.errors import ConfigError, InputError, NotFound, WrongShape
 from heedful.files import read_json
 from heedful.models import FAMILIES, by_model_type, find_config, presets
@@ -230,7 +232,9 @@ def _load_on_base(where: Path, base: str, device: str | torch.device, dtype: tor
     body = load(base, dtype=dtype)
     model = _on_body(body, config_from(body.family, hf_config), later=adapter_whole(where))
     model.hf_config = hf_config
-    merge(load_adapter(model, where))
+    size = sum(p.numel() for p in model.parameters())
+    with one_thread() if size <= MAX_WEIGHTS_OF_ONE_THREAD else nullcontext():
+        merge(load_adapter(model, where))
     return model.to(device).eval()
 
 
@@ -296,6 +300,7 @@ def skeleton(name: str | Path) -> Model:
 
 
 GENERATION = "generation_config.json"
+MAX_WEIGHTS_OF_ONE_THREAD = 50_000_000  # of a model into which an adapter is merged; threads wait busily
 
 
 def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:

@@ -190,6 +190,7 @@ def test_the_last_line_is_python_and_the_rest_is_on_stderr(
     assert code == 0
     assert out.splitlines()[-1] == 'heedful.pipeline("text-classification", model="verbs-encoder")'
     assert "accuracy" in out
+    assert 'use it: heed classify "…" --model verbs-encoder' in err
     assert "labels: sees (12), likes (12), paints (12)" in err
     assert "columns: text = 'text', label = 'label'" in err
     assert "validation: 7 rows held out" in err or "validation: 6 rows held out" in err
@@ -313,3 +314,12 @@ def test_sentence_vectors_are_measured_on_pairs_with_scores(
     told = json.loads(out)  # one object, also where the score is too low
     assert (told["task"], told["rows"], told["ok"]) == ("similarity", len(rows), False)
     assert -1 <= told["spearman"] <= 1
+
+
+def test_what_uses_a_result_is_a_command() -> None:
+    from heedful.cli import COMMANDS
+    from heedful.commands.finetune import USED_BY
+    from heedful.tasks.pipeline import trainable_tasks
+
+    assert set(USED_BY) == set(trainable_tasks())
+    assert {line.split()[0] for line in USED_BY.values()} <= set(COMMANDS)

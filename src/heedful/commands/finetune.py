@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,11 +10,17 @@ import typer
 
 from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json, format_metric, print_pairs
-from heedful.progress import show_progress
+from heedful.progress import print_above, show_progress
 from heedful.runs.requests import FinetuneRequest
 
 if TYPE_CHECKING:
     from heedful.runs.finetune import FinetuneResult
+
+# What follows `heed` to use what was learnt, by the task.
+USED_BY = {
+    "classify": 'classify "…"', "tag": 'tag "…"', "answer": 'answer FILE "…"', "translate": 'translate "…"',
+    "summarize": "summarize FILE", "similarity": 'similar "…" FILE', "complete": 'complete "…"',
+}  # fmt: skip
 
 
 @options_from(FinetuneRequest)
@@ -46,6 +53,8 @@ def finetune_command(
     measured = f"on {result.valid_rows:,} held out" if request.valid is None else f"on {request.valid}"
     measured = f"{result.folds}-fold cross-validation" if result.folds else measured
     print_pairs("score", measured, {name: format_metric(value) for name, value in result.scores.items()})
+    if result.task in USED_BY and not quiet:
+        print_above(f"use it: heed {USED_BY[result.task]} --model {shlex.quote(str(result.folder))}")
     print(result.use)
 
 

@@ -358,12 +358,14 @@ def save(model: Model, folder: str | Path) -> Path:
     return folder
 
 
-def _saved_config(model: Model, held: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The config.json of a model with the tensors `held`; a quantised one's has what neither tells."""
+def _saved_config(model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The config.json beside published `tensors`; a quantised model's has the fields that neither tells."""
     hf_config = config_to(model.family, model.config, model.hf_config)
     if "quantization" in hf_config:
         stored = {k: v for k, v in hf_config.pop("quantization").items() if k != "fields"}
-        found = vars(config_from(model.family, hf_config, held))  # what the file and the tensors' names give
+        found = vars(
+            config_from(model.family, hf_config, tensors)
+        )  # what the file and the tensors' names give
         ours = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
         more = {name: value for name, value in ours.items() if value != found[name]}
         hf_config["quantization"] = stored | ({"fields": more} if more else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,14 @@ def test_the_line_of_the_course_works() -> None:
 def test_a_cat_sits_on_something_one_can_sit_on() -> None:
     words = {found["token_str"] for found in heedful.pipeline("fill-mask")("The cat sat on the [MASK].")}
     assert words & {"floor", "table", "bed", "chair", "sofa", "mat", "couch", "bench", "ground"}
+
+
+def test_word_vectors_are_of_words() -> None:
+    vectors = heedful.Word2Vec.load("words")
+    assert not [word for word in vectors.words if re.fullmatch(r"[a-z]+(['-][a-z]+)*", word) is None]
+    assert {"king", "queen", "hotel", "computer", "doctor", "france"} <= set(vectors.words)
+    assert "queen" in [word for word, _ in vectors.analogy("man", "king", "woman", count=3)]
+    assert vectors.analogy("man", "uncle", "woman", count=1)[0][0] == "aunt"
 
 
 def tiny(**changes: object) -> Model:

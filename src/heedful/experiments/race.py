@@ -20,7 +20,7 @@ from heedful.experiments.race_report import race_sections
 from heedful.experiments.race_settings import RaceSettings
 from heedful.experiments.recall_tasks import VOCAB, score_task, task_batches
 from heedful.experiments.report import Report, machine_name
-from heedful.experiments.sample_text import TEXT_NAME, write_sample_text
+from heedful.experiments.sample_text import find_texts
 from heedful.experiments.systems import (
     SizedSystem,
     System,
@@ -29,7 +29,7 @@ from heedful.experiments.systems import (
     shared_tokenizer,
     size_system,
 )
-from heedful.files import expand_paths, name_files, sha256
+from heedful.files import sha256
 from heedful.inspect.lens import loss_by_position
 from heedful.loading import load, save
 from heedful.models.base import LM
@@ -57,8 +57,7 @@ class Race:
         self.folder, self.settings, self.device, self.report = folder, settings, device, report
         self.number = 0  # of measurements, those on disk included
         self.store = MeasurementStore(folder / "measurements")
-        self.text_name = name_files(expand_paths(files)) if files else TEXT_NAME
-        self.files = [str(path) for path in expand_paths(files)] if files else [str(self._sample_text())]
+        self.files, self.text_name = find_texts(files, folder)
         self.data = sha256(self.files)
         self.tokenizer = shared_tokenizer(
             folder / "tokenizer", settings.tokenizer, self.files, settings.vocab
@@ -66,10 +65,6 @@ class Race:
         self.systems = find_systems(settings.systems)
         sizes = {"vocab": len(self.tokenizer), "layers": settings.layers, "context": settings.length}
         self.sized = [size_system(system, settings.parameters, **sizes) for system in self.systems]
-
-    def _sample_text(self) -> Path:
-        path = self.folder / "text.txt"
-        return path if path.is_file() else write_sample_text(path)
 
     def measure(self) -> None:
         """Take every measurement that is not there yet, the cheapest first."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from heedful.errors import NotFound
-from heedful.files import write_text
+from heedful.files import expand_paths, name_files, write_text
 
 TEXT_NAME = "the language reference that comes with Python (pydoc_data.topics)"
 PAIRS_NAME = "numbers below a million, written in English and in German"
@@ -38,6 +39,18 @@ def write_sample_text(path: Path) -> Path:
         ) from None
     write_text(path, "\n\n".join(topics[name].strip() for name in sorted(topics)) + "\n")
     return path
+
+
+def find_texts(files: Sequence[str], folder: Path) -> tuple[list[str], str]:
+    """Return the files to train on and what a report calls them; without any, the text that comes along.
+
+    That one is written into the folder of the comparison, so that it stays the same when it is continued.
+    """
+    if files:
+        found = expand_paths(list(files))
+        return [str(path) for path in found], name_files(found)
+    path = folder / "text.txt"
+    return [str(path if path.is_file() else write_sample_text(path))], TEXT_NAME
 
 
 def english_number(value: int) -> str:

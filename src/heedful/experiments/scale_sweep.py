@@ -20,10 +20,10 @@ import torch
 from heedful.errors import ConfigError, InputError
 from heedful.experiments.loss_surface import ScalePoint, SurfaceFit, extend_line, fit_surface
 from heedful.experiments.report import Report, machine_name
-from heedful.experiments.sample_text import TEXT_NAME, write_sample_text
+from heedful.experiments.sample_text import find_texts
 from heedful.experiments.scale_report import scale_sections
 from heedful.experiments.systems import shared_tokenizer
-from heedful.files import expand_paths, name_files, write_text
+from heedful.files import write_text
 from heedful.models import find_config
 from heedful.models.memory import parameter_count
 from heedful.runs.folder import read_metrics
@@ -96,11 +96,7 @@ class ScaleSweep:
             raise ConfigError(
                 f"{folder} cannot be made ({error.strerror})", hint="--folder names another place"
             ) from None
-        self.text_name = name_files(expand_paths(files)) if files else TEXT_NAME
-        text = folder / "text.txt"
-        if not files and not text.is_file():
-            write_sample_text(text)
-        self.files = [str(path) for path in expand_paths(files or [str(text)])]
+        self.files, self.text_name = find_texts(files, folder)
         self.points: list[ScalePoint] = []
         self.fits: list[SurfaceFit] = []
         self.predictions: list[dict[str, Any]] = []

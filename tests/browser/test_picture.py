@@ -79,6 +79,33 @@ def test_the_link_follows_the_row_and_the_text_that_are_shown(visitor: Visitor) 
     assert query["x"].endswith("too wide.")
 
 
+def test_the_address_keeps_the_text_and_the_row(visitor: Visitor) -> None:
+    page = drawn(visitor)
+    page.get_by_role("button", name="wide", exact=True).click()
+    page.get_by_role("radio", name="street").first.click()
+    assert page.inner_text(BRIEF).startswith("“street” →")
+    said = page.inner_text(BRIEF)
+    page.reload()
+    page.wait_for_selector("[data-stage=head]")
+    assert page.inner_text(BRIEF) == said
+    page.get_by_role("button", name="Self-attention, head 1: the head after").click()
+    page.wait_for_selector(".fig-title:has-text('head 2, the row of “street”')")
+    page.locator("#model").select_option(
+        "prose"
+    )  # what belongs to the picture of one model is not taken to another
+    page.wait_for_selector(".fig-title:has-text('in prose')")
+    assert not visitor.faults
+
+
+def test_the_html_of_the_page_is_the_file_that_python_saves(visitor: Visitor, tmp_path: Path) -> None:
+    page = drawn(visitor)
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Save as HTML").click()
+    text = Path(waiting.value.path()).read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "heedful-figure" in text
+
+
 def test_keys_move_the_row_and_unfold(visitor: Visitor) -> None:
     page = drawn(visitor)
     page.locator("[role=radio][aria-checked=true]").first.focus()

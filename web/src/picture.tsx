@@ -1,12 +1,11 @@
 // The picture of one text in a model: what is asked of the server, the form to ask with, and links to the pages of its stages.
-import { useState } from "preact/hooks";
 import { useModels } from "./api";
 import { ModelView, unpackAll, type FigureJson, type ModelData, type Stage } from "./figures";
 import { call, get, queried } from "./http";
 import { useResource } from "./resource";
 import { t } from "./strings";
 import { Await, Select, TextField, useDraft } from "./ui";
-import { go, link, set, str, target, type Patch } from "./url";
+import { go, link, set, str, target, whole, type Patch } from "./url";
 
 type Drawn = FigureJson & { path: string; data: Record<string, unknown> & ModelData };
 
@@ -19,8 +18,8 @@ function request(model: string): Record<string, string | undefined> {
 
 /** The first screen: the picture and the form; without a model it is of the one that the studio begins with. */
 export function FirstPicture({ model }: { model: string }) {
-  const [text, setText] = useState(0);
-  const path = `/api/picture${queried(request(model))}`;
+  const asked = request(model);
+  const path = `/api/picture${queried(asked)}`;
   const drawn = useResource<Drawn>(`picture ${path}`, async (signal) => {
     const figure = await get<FigureJson>(path, {}, signal);
     return { ...figure, path, data: await unpackAll(figure.data) } as Drawn;
@@ -32,14 +31,22 @@ export function FirstPicture({ model }: { model: string }) {
         const [first, second] = texts;
         return (
           <>
-            <ModelView key={figure.path} figure={figure} text={second ? text : 0} onText={setText} exports={{ html: async () => (await call(`${figure.path}&format=html`)).text() }}
-              onHead={(at, h, q) => set({ x: first, x2: second, at, h, q }, "replace")} linkTo={(stage, row, of) => follow(name, texts[of] ?? first, stage, row)} />
+            <ModelView key={figure.path} figure={figure} text={second ? whole("t", 0, 0, 1) : 0} onText={(text) => set({ t: text || null }, "replace")}
+              row={rowShown(figure)} onRow={(r) => set({ r }, "replace")} exports={{ html: async () => (await call(`/api/picture${queried({ ...asked, format: "html" })}`)).text() }}
+              onHead={(at, h, q) => set({ x: first, x2: second, at, h, q, r: null }, "replace")} linkTo={(stage, row, of) => follow(name, texts[of] ?? first, stage, row)} />
             <AskPicture model={name} text={first} />
           </>
         );
       }}</Await>
     </section>
   );
+}
+
+/** The row that the address names, if the picture has so many; it is changed without asking the server again. */
+function rowShown({ data }: Drawn): number | undefined {
+  const [picture] = data.pictures;
+  const rows = picture.row_side === "text" ? 1 : picture[picture.row_side].length;
+  return str("r") ? whole("r", 0, 0, rows - 1) : undefined;
 }
 
 /** The page of a stage, set to the model, the text, the layer, the head and the row. */
@@ -60,12 +67,12 @@ function follow(model: string, text: string, stage: Stage, row: number) {
 function AskPicture({ model, text }: { model: string; text: string }) {
   const models = useModels();
   const [draft, setDraft] = useDraft(text);
-  const send = () => draft.trim() && set({ x: draft, x2: null, at: null, h: null, q: null });
+  const send = () => draft.trim() && set({ x: draft, x2: null, at: null, h: null, q: null, r: null, t: null });
   const usable = (models.data?.models ?? []).filter((m) => m.error === null && m.kind !== "vectors");
   return (
     <form class="row ask-picture" onSubmit={(e) => { e.preventDefault(); send(); }}>
       <TextField label={t("picture.own")} value={draft} onInput={setDraft} rows={1} required send={send} first />
-      <Select label={t("shell.model")} value={model} onChange={(m) => set({ m, at: null, h: null, q: null, x: str("x") || null, x2: null })} choices={usable.map((m) => ({ value: m.id, label: m.id }))} />
+      <Select label={t("shell.model")} value={model} onChange={(m) => set({ m, at: null, h: null, q: null, r: null, t: null, x: str("x") || null, x2: null })} choices={usable.map((m) => ({ value: m.id, label: m.id }))} />
       <button type="submit" class="primary">{t("picture.show")}</button>
     </form>
   );

@@ -98,7 +98,7 @@ function ModelPicker({ models, id }: { models: ModelRow[]; id: string | null }) 
   return (
     <div class="pick">
       <label for="model" class="hidden">{t("shell.model")}</label>
-      <select id="model" value={id ?? ""} onChange={(e) => set({ m: e.currentTarget.value, l: null, h: null, q: null, k: null, g: null, off: null, abl: null, ref: null, sub: null, part: null, topic: null, task: null })}>
+      <select id="model" value={id ?? ""} onChange={(e) => set({ m: e.currentTarget.value, l: null, h: null, q: null, k: null, g: null, off: null, abl: null, ref: null, sub: null, part: null, topic: null, task: null, at: null, x2: null, r: null, t: null })}>
         {known || !id ? null : <option value={id} selected>{id}</option>}
         {sources.map((source) => (
           <optgroup key={source} label={t(`sources.${source}`)}>

@@ -15,16 +15,18 @@ export interface ModelViewProps {
   figure: FigureJson;
   text?: number; // which of two texts is shown
   onText?: (text: number) => void;
+  row?: number;
+  onRow?: (row: number) => void;
   onHead?: (path: string, head: number | null, row: number | null) => void; // another layer or head, where somebody can compute it
   linkTo?: (stage: Stage, row: number, text: number) => { href: string; onClick: (e: MouseEvent) => void } | null;
   exports?: Partial<Exports>;
 }
 
-export function ModelView({ figure, text: given, onText, onHead, linkTo, exports }: ModelViewProps) {
+export function ModelView({ figure, text: shownText, onText, row: shownRow, onRow, onHead, linkTo, exports }: ModelViewProps) {
   const data = figure.data as unknown as ModelData;
-  const [text, setText] = useHeld(given, 0, onText);
+  const [text, setText] = useHeld(shownText, 0, onText);
   const picture = data.pictures[text] ?? data.pictures[0];
-  const [row, setRow] = useState(picture.row);
+  const [row, setRow] = useHeld(shownRow, picture.row, onRow);
   const theme = useTheme();
   const [ref, width] = useWidth();
   const groups = useMemo(() => grouped(picture.stages), [picture]);

@@ -67,5 +67,5 @@ def likelihood(
             loss = op("-", 0.0, op("ln", chance))
             losses.append(whole.line(f"−ln P({text[j]} | {c}), position {t}", "−ln P(o|c)", loss, "nats"))
     total = op("sum", op("row", *losses))
-    whole.line("J(θ)", "J(θ) = (1/T) Σ −ln P(o|c)", op("/", total, float(len(text))), "nats")
+    whole.line("J(θ)", "J(θ) = −(1/T) Σ ln P(o|c)", op("/", total, float(len(text))), "nats")
     return whole.finish(f"the likelihood of “{' '.join(text)}”, window {window}")

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { mathml } from "./formula";
 
-const inside = (formula: string) => mathml(formula).replace(/^<math[^>]*><mrow>/, "").replace(/<\/mrow><\/math>$/, "");
+const inside = (formula: string) => mathml(formula).replace(/^<math[^>]*><mstyle[^>]*>/, "").replace(/<\/mstyle><\/math>$/, "");
 
 test("a product stands over the one factor after the stroke", () => {
   expect(inside("q k^T / sqrt(d_k)")).toBe(
@@ -21,6 +21,10 @@ test("scripts of several signs stand in braces", () => {
 test("a sum takes the product behind it, as a denominator too", () => {
   expect(inside("exp(s) / Σ exp(s)")).toMatch(/^<mfrac><mrow><mi mathvariant="normal">exp.*<mrow><mo largeop="false">∑<\/mo>.*<\/mfrac>$/);
   expect(inside("∂L/∂u")).toMatch(/^<mfrac>.*∂.*<\/mfrac>$/);
+});
+
+test("norms stand side by side", () => {
+  expect(inside("a·b / (‖a‖ ‖b‖)").match(/‖/g)).toHaveLength(4);
 });
 
 test("nothing of a formula is read as HTML", () => {

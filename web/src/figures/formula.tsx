@@ -26,9 +26,9 @@ const GREEK: Record<string, string> = {
 const SUPER: Record<string, string> = { "ᵀ": "⊤", "²": "2", "³": "3", "′": "′", "⁻": "−", "¹": "1" };
 const SUB: Record<string, string> = { "₀": "0", "₁": "1", "₂": "2", "₃": "3", "₄": "4", "ᵢ": "i", "ⱼ": "j", "ₜ": "t" };
 const RELATIONS = ["=", "≈", "≤", "≥", "<", ">", "→", "≔", "∈", "≠", ",", ";", ":", "|", "∝"];
-const PRODUCTS = ["·", "×", "⊙"];
+const PRODUCTS = ["·", "×", "⊙", "⊗"];
 const BIG = ["Σ", "Π"];
-const CLOSING: Record<string, string> = { "(": ")", "[": "]", "{": "}", "‖": "‖" };
+const CLOSING: Record<string, string> = { "(": ")", "[": "]", "{": "}", "‖": "‖", "⌈": "⌉" };
 const TOKEN = /\s*(?:(\d+(?:[.,]\d+)*(?:e[-−]?\d+)?|\.\d+)|([A-Za-zα-ωΑ-ΡΤ-Ωℝℓ]\p{M}?(?:[A-Za-z]\p{M}?)*)|"([^"]*)"|(:=|[^\sA-Za-z0-9"]))/uy;
 
 const escaped = (text: string) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/"/g, "&quot;");
@@ -53,6 +53,7 @@ function tokens(formula: string): Token[] {
 /** A formula read from left to right; each method returns the MathML of what it read. */
 class Parser {
   private at = 0;
+  private inNorm = false; // ‖ opens outside and closes inside
   constructor(private readonly tokens: Token[]) {}
 
   whole(): string {
@@ -103,7 +104,8 @@ class Parser {
         this.at++;
         parts.push(operator(sign), this.factor());
       } else if (this.begins()) {
-        parts.push('<mspace width="0.17em"/>', this.factor());
+        const words = [this.tokens[this.at - 1], this.tokens[this.at]].some((token) => token.kind === "words");
+        parts.push(`<mspace width="${words ? "0.5em" : "0.17em"}"/>`, this.factor());
       } else return row(parts);
     }
   }
@@ -111,7 +113,7 @@ class Parser {
   /** Whether something that can be multiplied stands here. */
   private begins(): boolean {
     const next = this.tokens[this.at];
-    return next !== undefined && (next.kind !== "sign" || ["(", "[", "{", "‖", "√", "∂", "∇", "…", "∞", "∅", ...BIG].includes(next.text));
+    return next !== undefined && (next.kind !== "sign" || ["(", "[", "{", "⌈", ...(this.inNorm ? [] : ["‖"]), "√", "∂", "∇", "…", "∞", "∅", ...BIG].includes(next.text));
   }
 
   /** One factor with what stands above and below it. Brackets around all of a denominator are not shown. */
@@ -160,8 +162,10 @@ class Parser {
     if (next.text === "∂" || next.text === "∇") return `<mrow>${operator(next.text, ' form="prefix"')}${this.factor()}</mrow>`;
     if (BIG.includes(next.text)) return operator(next.text === "Σ" ? "∑" : "∏", ' largeop="false"');
     if (next.text in CLOSING) {
+      if (next.text === "‖") this.inNorm = true;
       const inside = this.sign(CLOSING[next.text]) ? "" : this.relations();
       this.take(CLOSING[next.text]);
+      if (next.text === "‖") this.inNorm = false;
       if (next.text === "{" || (bare && next.text === "(" && !this.sign("_", "^", "ᵀ", "²"))) return `<mrow>${inside}</mrow>`;
       return `<mrow>${operator(next.text, ' form="prefix"')}${inside}${operator(CLOSING[next.text], ' form="postfix"')}</mrow>`;
     }
@@ -173,7 +177,7 @@ class Parser {
 /** A formula as a MathML element; throws a SyntaxError where the text is none. */
 export function mathml(formula: string, block = false): string {
   const inside = new Parser(tokens(formula)).whole();
-  return `<math xmlns="http://www.w3.org/1998/Math/MathML" display="${block ? "block" : "inline"}" alttext="${escaped(formula)}"><mrow>${inside}</mrow></math>`;
+  return `<math xmlns="http://www.w3.org/1998/Math/MathML" display="${block ? "block" : "inline"}" alttext="${escaped(formula)}"><mstyle displaystyle="true">${inside}</mstyle></math>`;
 }
 
 export function Formula({ of, block = false }: { of: string; block?: boolean }) {

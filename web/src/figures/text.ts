@@ -33,6 +33,18 @@ export function number(value: number, digits = 4): string {
   return (power ? `${mantissa}e${Number(power)}` : mantissa).replace("-", "−").replace("e−", "e-");
 }
 
+/** A number with so many significant digits; whole numbers and exact ones as they are, very small and large ones with a power. */
+export function significant(value: number, digits = 4): string {
+  if (!Number.isFinite(value) || Math.abs(value) < 1e-12) return number(value, digits);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value).replace("-", "−");
+  const size = Math.floor(Math.log10(Math.abs(value)));
+  const said = size < -4 || size > 8 ? value.toExponential(digits - 1) : value.toFixed(Math.max(0, digits - 1 - size));
+  const exact = Math.abs(Number(said) - value) <= 1e-12 * Math.abs(value);
+  const [mantissa, power] = said.split("e");
+  const short = exact && mantissa.includes(".") ? mantissa.replace(/0+$/, "").replace(/\.$/, "") : mantissa;
+  return (power ? `${short}e${Number(power)}` : short).replace("-", "−").replace("e−", "e-");
+}
+
 /** A number in few letters: 0.41, 12.3, 1.5k. */
 export function brief(value: number): string {
   if (!Number.isFinite(value)) return number(value);

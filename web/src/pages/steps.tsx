@@ -11,7 +11,7 @@ import { Ask, Await, Chips, copy, figure, Panel, Segments, Select, TextField, Ti
 import { choice, set, str, whole } from "../url";
 import { located, names, side } from "./attention";
 
-type Checked = { difference: number; tolerance: number; ok: boolean };
+type Checked = { difference: number; tolerance: number; ok: boolean; source: string };
 type Explained = Worked & { checked: Checked | null; text: string; latex: string; markdown: string; python: string };
 
 const ALL = 1_000_000; // the page cuts long vectors itself and shows the rest on demand
@@ -92,13 +92,22 @@ function OfModel({ caps, topic }: { caps: Caps; topic: string }) {
   );
 }
 
+/** The layers whose arithmetic can be chosen for a topic, by their paths; none where there is nothing to choose. */
+function layersOf(caps: Caps, trace: Trace, topic: string): string[] {
+  if (topic === "block" || topic === "norm") return [...new Set(trace.groups.flatMap((g) => g.layers).map((path) => path.slice(0, path.lastIndexOf("."))))];
+  return topic === "lstm" ? caps.recurrent.filter((r) => r.cell === "LSTM").map((r) => r.path) : [];
+}
+
 function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: string }) {
-  const heads = topic === "attention" && trace.groups.length > 0;
+  const heads = (topic === "attention" || topic === "attention-gradient") && trace.groups.length > 0;
   const at = heads ? located(trace) : null;
-  const which = at ? at.group.queries : topic === "alignment" && trace.written ? "written" : trace.target ? "target" : "tokens";
+  const layers = layersOf(caps, trace, topic);
+  const layer = layers.includes(str("part")) ? str("part") : layers[whole("l", 0, 0, Math.max(0, layers.length - 1))];
+  const ownSide = trace.target && !layer?.startsWith("encoder") ? "target" : "tokens";
+  const which = at ? at.group.queries : topic === "alignment" && trace.written ? "written" : ownSide;
   const rows = names(trace, which);
   const token = whole("q", rows.length - 1, 0, rows.length - 1);
-  const query = at ? { part: at.path, head: at.head } : str("part") ? { part: str("part") } : {};
+  const query = at ? { part: at.path, head: at.head } : layer ? { part: layer } : str("part") ? { part: str("part") } : {};
   const path = `/api/trace/${encodeURIComponent(trace.id)}/explain${queried({ topic, ...query, token, wide: ALL })}`;
   const worked = useResource<Explained>(`explain ${path}`, () => get(path));
   const soft = caps.attention.filter((g) => g.kind === "softmax");
@@ -113,6 +122,11 @@ function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: strin
               choices={Array.from({ length: at.group.heads[at.layer] }, (_, i) => ({ value: String(i), label: String(i) }))} />
           </div>
         ) : null}
+        {layers.length > 1 ? (
+          <div class="row">
+            <Select label={t("attention.layer")} value={layer} onChange={(path) => set({ l: layers.indexOf(path), part: null, step: null }, "replace")} choices={layers.map((path) => ({ value: path, label: path }))} />
+          </div>
+        ) : null}
         <p class="label">{t(which === "written" ? "steps.written" : "steps.token")}</p>
         <Chips tokens={side(trace, which)} picked={token} onPick={(q) => set({ q }, "replace")} label={t(which === "written" ? "steps.written" : "steps.token")} />
       </Panel>
@@ -121,20 +135,8 @@ function Chosen({ caps, trace, topic }: { caps: Caps; trace: Trace; topic: strin
   );
 }
 
-/** What is shown at once: a section, or a line where there are none. */
-function parts(worked: Explained): Worked[] {
-  const bare = { note: "", check: null };
-  const out: Worked[] = [];
-  for (const line of worked.lines) {
-    if ("lines" in line) out.push(line);
-    else {
-      const last = out[out.length - 1];
-      if (last?.title === "" && worked.lines.some((l) => "lines" in l)) last.lines.push(line);
-      else out.push({ ...bare, title: "", lines: [line] });
-    }
-  }
-  return out;
-}
+/** What is shown at once: a section, or a line that stands in none. */
+const parts = (worked: Explained): Worked[] => worked.lines.map((line) => ("lines" in line ? line : { title: "", note: "", check: null, lines: [line] }));
 
 const nameOf = (part: Worked) => (part.title ? shown(part.title) : "") || part.lines.map((l) => ("label" in l ? l.label : l.title)).filter(Boolean).map(shown)[0] || t("steps.given");
 
@@ -158,7 +160,7 @@ function Stepper({ worked }: { worked: Explained }) {
     e.preventDefault();
     move(at + by);
   };
-  const flat: Worked = { title: worked.title, note: "", check: worked.check, lines: worked.lines };
+  const flat: Worked = { title: worked.title, note: "", check: worked.check, check_source: worked.check_source, lines: worked.lines };
   return (
     <Panel>
       <Figure title={shown(worked.title)} name="arithmetic" python={worked.python} drawing={() => drawn(worked)} csv={() => table(worked)}
@@ -197,7 +199,7 @@ function CheckBadge({ check }: { check: Checked | null }) {
   return (
     <span class={`badge ${check.ok ? "good" : "bad"}`} data-checked={check.ok}>
       {check.ok ? "✓ " : "✗ "}
-      {t(check.ok ? "steps.checked" : "steps.differs", { difference: figure(check.difference, 2), tolerance: figure(check.tolerance, 1) })}
+      {t(check.ok ? "steps.checked" : "steps.differs", { difference: figure(check.difference, 2), tolerance: figure(check.tolerance, 1), source: check.source })}
     </span>
   );
 }
@@ -211,7 +213,7 @@ function drawn(worked: Worked): Drawing {
       if ("lines" in line) walk(line);
       else {
         const numbers = line.operands === null ? "" : ` = ${expression(line.operands, 4, 6)}`;
-        lines.push({ text: `${shown(line.label)}:  ${line.formula}${numbers} = ${written(line.result, 4, 6)}`, bold: false });
+        lines.push({ text: `${shown(line.label)}:  ${line.formula.replaceAll('"', "")}${numbers} = ${written(line.result, 4, 6)}${line.unit ? ` ${line.unit}` : ""}`, bold: false });
       }
     }
   };
@@ -232,11 +234,11 @@ function drawn(worked: Worked): Drawing {
 }
 
 function table(worked: Explained): (string | number | null)[][] {
-  const rows: (string | number | null)[][] = [["section", "label", "formula", "result"]];
+  const rows: (string | number | null)[][] = [["section", "label", "formula", "result", "unit"]];
   const walk = (section: string, lines: Worked["lines"]) => {
     for (const line of lines) {
       if ("lines" in line) walk(line.title, line.lines);
-      else rows.push([section, line.label, line.formula, JSON.stringify(line.result)]);
+      else rows.push([section, line.label, line.formula.replaceAll('"', ""), JSON.stringify(line.result), line.unit ?? ""]);
     }
   };
   walk("", worked.lines);

@@ -40,7 +40,10 @@ def derivation_response(derivation: Derivation, width: int, digits: int, python:
     texts = {name: derivation.render(name, digits, narrow) for name in FORMATS if name != "html"}
     forms = {name: text if len(text) < MAX_LETTERS else None for name, text in texts.items()}
     check = derivation.check
-    checked = None if check is None else {"difference": check, "tolerance": TOLERANCE, "ok": True}
+    source = derivation.check_source
+    checked = None if check is None else {
+        "difference": check, "tolerance": TOLERANCE, "ok": True, "source": source
+    }  # fmt: skip
     found = with_text(derivation, width, Style(digits, narrow))
     return Json(found | {"checked": checked, **forms, "python": python})
 

@@ -66,16 +66,16 @@ def find_chapter(name: str) -> Chapter:
     return known[name]
 
 
-def write_notebooks(folder: Path, chosen: list[Chapter], *, overwrite: bool = False) -> list[Path]:
+def write_notebooks(folder: Path, selection: list[Chapter], *, overwrite: bool = False) -> list[Path]:
     """Write chapters as NN_name.ipynb into a folder, which is made; a file that is there is kept."""
-    paths = [folder / f"{chapter.number:02}_{chapter.name}.ipynb" for chapter in chosen]
+    paths = [folder / f"{chapter.number:02}_{chapter.name}.ipynb" for chapter in selection]
     there = [path.name for path in paths if path.exists()]
     if there and not overwrite:
         raise InputError(
             f"{folder} has {', '.join(there)} already", hint="name another folder, or use --force"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for path, chapter in zip(paths, chosen, strict=True):
+    for path, chapter in zip(paths, selection, strict=True):
         with open_atomically(path, "w", encoding="utf-8") as file:
             file.write(json.dumps(chapter.to_notebook(), indent=1, ensure_ascii=False) + "\n")
     return paths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +90,16 @@ def test_leaving_a_comparison_of_two_models_stops_the_second_pass(
 def test_the_studio_begins_with_a_small_model(visitor: Visitor) -> None:
     page = visitor.go("/tokens")
     assert page.get_by_label("Model", exact=True).input_value() in ("masked", "prose")
+
+
+def test_training_is_not_empty_on_a_first_visit(browser: Any, models: Path, tmp_path: Path) -> None:
+    server = Server(models, tmp_path).start()
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    visitor = Visitor(context.new_page(), server.url)
+    page = visitor.go("/train")
+    assert "example that came with heedful" in visitor.text()
+    assert "heed train shakespeare-char-cpu" in visitor.text()
+    assert page.locator(".fig", has_text="loss").count() == 1
+    assert not visitor.faults
+    context.close()
+    server.stop()

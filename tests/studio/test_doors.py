@@ -21,6 +21,7 @@ from heedful.studio.doors import (
     Moves,
     Parallel,
     Predicts,
+    Ranks,
     Sharpens,
     Works,
     doors,
@@ -130,8 +131,12 @@ def kept(promise: Any, client: TestClient, door: Door) -> None:
         assert [guesses[0]["id"] for guesses in first] == [t["id"] for t in found["tokens"]]
     elif isinstance(promise, Mixes):
         assert promise.by in {m["by"] for m in get(client, f"/api/models/{promise.model}")["mixing"]}
-    elif isinstance(promise, Parallel):
+    elif isinstance(promise, Ranks):
         words = {k: here[k] for k in "abc"}
+        near = get(client, f"/api/models/{door.model}/space/analogy", **words)["near"]
+        assert promise.word in [row["text"] for row in near[: promise.at_most]]
+    elif isinstance(promise, Parallel):
+        words = {k: here[k] for k in "abcd"}
         plane = get(client, f"/api/models/{door.model}/space/analogy", **words)["plane"]
         a, b, c, d, _ = map(np.array, plane["points"])
         cosine = (c - a) @ (d - b) / np.linalg.norm(c - a) / np.linalg.norm(d - b)
@@ -144,9 +149,6 @@ def kept(promise: Any, client: TestClient, door: Door) -> None:
 def answer(client: TestClient, door: Door) -> str:
     """The first line that the page shows for the task of a door."""
     here = address(door)
-    if door.page == "space":
-        words = {k: here[k] for k in "abc"}
-        return str(get(client, f"/api/models/{door.model}/space/analogy", **words)["near"][0]["text"])
     given = {"text": here["x"], "source": here["x"], "sentences": here.get("list", "").split("\n")}
     parameters = {"beams": int(here["beams"])} if "beams" in here else {}
     body = {"model": door.model, "task": here["task"], "inputs": given, "parameters": parameters}

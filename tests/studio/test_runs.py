@@ -111,3 +111,18 @@ def test_checkpoints_of_a_run_are_models(models: Path, run: Path) -> None:
         {"step": 100, "model": "gpt@100"}, {"step": 200, "model": "gpt@200"}]  # fmt: skip
     assert get(page, "/api/models/gpt@100")["run"] == "gpt"
     assert traced(page, "gpt@200")["prediction"]["top"] == traced(page, "decoder")["prediction"]["top"]
+
+
+def test_where_there_is_no_run_an_example_is_shown(tmp_path: Path) -> None:
+    app = create_studio_app(models_folder=tmp_path, runs_folder=tmp_path)
+    with TestClient(app, base_url="http://127.0.0.1") as empty:
+        (listed,) = get(empty, "/api/runs")["runs"]
+        assert listed["example"]
+        assert not listed["live"]
+        found = get(empty, f"/api/runs/{listed['id']}")
+        loss = found["metrics"]["train/loss"]["value"]
+        assert len(loss) >= 20
+        assert loss[-1] < loss[0] - 1
+        assert found["samples"][0]["text"]
+        assert found["command"].startswith("heed train shakespeare-char-cpu")
+        assert found["checkpoints"] == []

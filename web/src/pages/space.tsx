@@ -134,16 +134,17 @@ type Analogies = { formula: string; plane: Plane | null; near: Near[]; excluded:
 
 function Analogy({ caps }: { caps: Caps }) {
   const given = { a: str("a", "man"), b: str("b", "king"), c: str("c", "woman") };
+  const [d, setD] = useDraft(str("d"));
   const [a, setA] = useDraft(given.a);
   const [b, setB] = useDraft(given.b);
   const [c, setC] = useDraft(given.c);
   const method = choice("method", SUMS);
-  const path = `${modelPath(caps.id)}/space/analogy${queried({ ...given, count: 10, method })}`;
+  const path = `${modelPath(caps.id)}/space/analogy${queried({ ...given, d: str("d"), count: 10, method })}`;
   const vocabulary = useVocabulary(caps.id);
   const chosen = ["a", "b", "c"].some((key) => str(key) !== "");
   const known = vocabulary.data && Object.values(given).every((word) => knows(vocabulary.data!, word));
   const found = useResource<Analogies>(chosen || known ? `analogy ${path}` : null, () => get(path));
-  const send = () => set({ a: a.trim(), b: b.trim(), c: c.trim() });
+  const send = () => set({ a: a.trim(), b: b.trim(), c: c.trim(), d: d.trim() });
   return (
     <>
       <form class="panel stack" onSubmit={(e) => { e.preventDefault(); send(); }}>
@@ -151,6 +152,7 @@ function Analogy({ caps }: { caps: Caps }) {
           <TextField label={t("play.fields.a")} value={a} onInput={setA} rows={1} required send={send} first />
           <TextField label={t("play.fields.b")} value={b} onInput={setB} rows={1} required send={send} />
           <TextField label={t("play.fields.c")} value={c} onInput={setC} rows={1} required send={send} />
+          <TextField label={t("space.fourth")} value={d} onInput={setD} rows={1} send={send} placeholder={t("space.fourthBest")} />
         </div>
         <div class="row">
           <button type="submit" class="primary">{t("space.solve")}</button>

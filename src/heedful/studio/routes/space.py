@@ -90,10 +90,12 @@ def nearest_words(
 
 @router.get("/api/models/{id}/space/analogy")
 def analogy(
-    id: str, a: str, b: str, c: str, studio: Here, count: int = 10, method: Literal["add", "mul"] = "add",
-    table: Table = "input",
+    id: str, a: str, b: str, c: str, studio: Here, d: str = "", count: int = 10,
+    method: Literal["add", "mul"] = "add", table: Table = "input",
 ) -> Response:  # fmt: skip
-    """a is to b as c is to …; the three do not answer, and what they would have said is shown."""
+    """a is to b as c is to …; the three do not answer, and what they would have said is shown. The plane is
+    that of the best answer, or of the word `d`.
+    """
     held = studio.registry.get(id)
     rows = vector_space.embedding_table(held, table)
     three = [vector_space.find_token(rows, w) for w in (a, b, c)]
@@ -103,7 +105,8 @@ def analogy(
     allowed = held.run(lambda: rows.neighbours(mixed, 5))
     formula = "b − a + c" if method == "add" else "cos(x, b) cos(x, c) / (cos(x, a) + ε)"
     call = f"print(vectors.analogy({three[0]!r}, {three[1]!r}, {three[2]!r}, {count}, {method!r}))"
-    plane = analogy_plane(rows, three[0], three[1], three[2], found[0][0]) if found else None
+    fourth = vector_space.find_token(rows, d) if d else found[0][0] if found else ""
+    plane = analogy_plane(rows, three[0], three[1], three[2], fourth) if fourth else None
     return Json({
         "formula": formula, "words": three, "plane": None if plane is None else plane.to_dict(),
         "near": vector_space.rank_tokens(held, found),

@@ -15,6 +15,7 @@ from heedful.view.token_labels import brief, percent, short, visible_text
 Data = Mapping[str, Any]
 LEFT, COLUMN = 190.0, 58.0  # the room of titles, and of one token
 UNROLLED = ("embedding", "recurrence", "state", "memory")  # drawn for every token, not for the row alone
+LETTERS = 26  # of a title in one line
 TERMS = 4  # of a weighted sum that are drawn
 PATCH = (48.0, 12.0)  # a vector of 64 numbers: four rows of sixteen
 
@@ -23,15 +24,19 @@ def draw_model(data: Data) -> Drawing:
     """Draw the first text of a figure: each stage with its title on the left and its tokens as columns."""
     picture = data["pictures"][0]
     columns = max(len(picture[side]) for side in ("tokens", "target", "written"))
+    right = LEFT + max(columns * COLUMN, 640.0)  # a weighted sum takes so much
     shapes: list[Shape] = []
     y = 8.0
     for stage in picture["stages"]:
-        shapes.append(TextLabel(12, y + 7, short(stage["title"], 30), 11.5, bold=stage["kind"] != "layer"))
+        title = stage["title"]
+        for i, line in enumerate(title.split(", ") if len(title) > LETTERS else [title]):
+            bold = stage["kind"] != "layer"
+            shapes.append(TextLabel(12, y + 7 + 14 * i, short(line, LETTERS), 11.5, bold=bold))
         drawn, height = draw_stage(picture, stage, y)
         shapes += drawn
         y += height
-        shapes.append(Stroke([(12, y - 8), (LEFT + columns * COLUMN, y - 8)], FAINT))
-    return shapes, LEFT + columns * COLUMN + 12, y
+        shapes.append(Stroke([(12, y - 8), (right, y - 8)], FAINT))
+    return shapes, right + 12, y
 
 
 def draw_stage(picture: Data, stage: Data, y: float) -> tuple[list[Shape], float]:
@@ -129,8 +134,9 @@ def draw_sum(picture: Data, stage: Data, y: float) -> list[Shape]:
     shapes: list[Shape] = []
     x = LEFT
     for place, s in enumerate(np.argsort(-np.abs(weights))[:TERMS].tolist()):
-        sign = "" if place == 0 else "+ "
-        shapes.append(TextLabel(x + 50, y + 8, f"{sign}{brief(float(weights[s]))} ×", 11, "end"))
+        weight = float(weights[s])
+        said = brief(weight) if place == 0 else f"{'−' if weight < 0 else '+'} {brief(abs(weight))}"
+        shapes.append(TextLabel(x + 50, y + 8, f"{said} ×", 11, "end"))
         shapes.append(vector_patch(value["numbers"][s], value["numbers"], x + 56, y + 1))
         shapes.append(TextLabel(x + 56, y + 22, short(keys[s], 9), 9.5, colour=SOFT))
         x += 122

@@ -136,11 +136,12 @@ def test_the_scale_command_prints_its_page(
         scale_sweep, "QUICK_SCALE", replace(TINY_SCALE, dims=(8, 12), tokens=(512, 1024, 2048))
     )
     with pytest.raises(SystemExit) as done:
-        main(["scale", "--quick", "-q", "--json", "-o", str(tmp_path / "s"), text])
+        main(["scale", "--quick", "-q", "--json", "--budget", "1e9", "-o", str(tmp_path / "s"), text])
     told = json.loads(capsys.readouterr().out)
     assert done.value.code == 0
     assert Path(told["report"]).is_file()
     assert told["predictions"][0]["compute_factor"] >= 4
+    assert "heed scale --quick --budget 1e+09 " in (tmp_path / "s/report.md").read_text(encoding="utf-8")
 
 
 def test_translators_are_compared_on_joined_pairs(tmp_path: Path) -> None:

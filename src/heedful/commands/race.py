@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -89,4 +90,5 @@ def shown_command(context: typer.Context) -> str:
     from heedful.commands.options import command_words
 
     words = [word for word in command_words(context, leave_out=("folder", "quiet", "json")) if word != "--"]
+    words = [f"{float(word):g}" if re.fullmatch(r"\d+\.0", word) else word for word in words]  # 1e+12
     return " ".join(["heed", context.info_name or "", *words])

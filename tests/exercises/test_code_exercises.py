@@ -160,3 +160,11 @@ def test_an_unknown_exercise_is_refused_with_the_nearest_name(tmp_path: Path) ->
     with refused(NotFound, "'atention'", hint="attention"):
         write_stubs(tmp_path / "solution.py", ["atention"])
     assert not list(tmp_path.iterdir())
+
+
+def test_the_table_of_the_documentation_counts_inputs_and_mistakes() -> None:
+    text = (Path(__file__).parents[2] / "docs/exercises.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| .* \| (\d+) \|$", text, re.MULTILINE)
+    counted = {n: (len(e.cases()), len(e.mistakes)) for n, e in EXERCISES.items()}
+    assert {name: (int(inputs), int(mistakes)) for name, inputs, mistakes in rows} == counted
+    assert f"{sum(mistakes for _, mistakes in counted.values())} in all" in text

@@ -15,6 +15,7 @@ from heedful.exercises.sandbox_messages import Other
 
 # A float32 sum in another order differs by far less, a mistake by far more: a test holds both apart.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
+LOOSE = 30.0  # a mistake is compared this much more loosely: it may make rounding worse
 COARSE = (torch.float16, torch.bfloat16)
 
 
@@ -27,11 +28,12 @@ class Difference:
 
 
 def find_difference(
-    expected: Any, found: Any, outputs: Sequence[str] = (), name: str = ""
+    expected: Any, found: Any, outputs: Sequence[str] = (), name: str = "", slack: float = 1.0
 ) -> Difference | None:
     """Return the first difference of `found` from `expected`, or None where they are alike up to rounding.
 
     Arrays, numbers and nested lists stand for tensors, lists for tuples; float64 is as good as float32.
+    `slack` multiplies the tolerance.
     """
     subject = name or "the result"
     if isinstance(expected, tuple) and outputs:
@@ -39,21 +41,21 @@ def find_difference(
             wanted = f"{len(expected)} values, {' and '.join(outputs)}"
             return Difference("type", f"it returns {describe_type(found)} and should return {wanted}")
         parts = zip(expected, found, outputs, strict=True)
-        return next((d for e, f, label in parts if (d := find_difference(e, f, (), label))), None)
+        return next((d for e, f, label in parts if (d := find_difference(e, f, (), label, slack))), None)
     if isinstance(expected, Tensor):
-        return _tensor_difference(expected, found, subject)
+        return _tensor_difference(expected, found, subject, slack)
     if isinstance(expected, float):
         number = _number(found)
         if number is None:
             return Difference("type", f"{subject} is {describe_type(found)} and should be a number")
-        close = math.isclose(number, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        close = math.isclose(number, expected, rel_tol=slack * RELATIVE, abs_tol=slack * ABSOLUTE)
         return (
             None if close else Difference("value", f"{subject} is {number:.4f} and should be {expected:.4f}")
         )
     return _plain_difference(expected, found, subject)
 
 
-def _tensor_difference(expected: Tensor, found: Any, subject: str) -> Difference | None:
+def _tensor_difference(expected: Tensor, found: Any, subject: str, slack: float) -> Difference | None:
     tensor = to_tensor(found)
     if tensor is None:
         return Difference("type", f"{subject} is {describe_type(found)} and should be a tensor")
@@ -66,7 +68,8 @@ def _tensor_difference(expected: Tensor, found: Any, subject: str) -> Difference
     wide, target = tensor.double(), expected.double()
     finite = target[target.isfinite()]
     scale = float(finite.abs().max()) if finite.numel() else 1.0
-    close = (wide - target).abs() <= ABSOLUTE * max(scale, 1e-3) + RELATIVE * target.abs()
+    bound = slack * (ABSOLUTE * max(scale, 1e-3) + RELATIVE * target.abs())
+    close = (wide - target).abs() <= bound
     close |= (wide == target) | (wide.isnan() & target.isnan())
     if bool(close.all()):
         return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from heedful.errors import HeedfulError, InputError
-from heedful.exercises.code_compare import find_difference, is_finite
+from heedful.exercises.code_compare import LOOSE, find_difference, is_finite
 from heedful.exercises.code_exercise import Case, CodeExercise, InsideResult, Mistake, Output
 from heedful.exercises.code_exercises import check_names, code_exercises
 from heedful.exercises.sandbox import Limits, Sandbox, SolutionError
@@ -178,10 +178,11 @@ def find_mistakes(
     """Return the known mistake, or the two, that explain everything a function gave; () if none do."""
     if len(found) < len(cases):
         return ()
-    every = exercise.mistakes
-    for chosen in [*((one,) for one in every), *combinations(every, 2)]:
+    single = [(mistake,) for mistake in exercise.mistakes]
+    exactly = [(chosen, 1.0) for chosen in [*single, *combinations(exercise.mistakes, 2)]]
+    for chosen, slack in [*exactly, *((chosen, LOOSE) for chosen in single)]:
         names = frozenset(mistake.name for mistake in chosen)
-        if explains(exercise, names, cases, expected, found):
+        if explains(exercise, names, cases, expected, found, slack):
             return tuple(chosen)
     return ()
 
@@ -192,6 +193,7 @@ def explains(
     cases: Sequence[Case],
     expected: list[Any],
     found: list[Any],
+    slack: float = 1.0,
 ) -> bool:
     """Return whether the definition with these mistakes gives what was found, and something else than ours.
 
@@ -210,9 +212,9 @@ def explains(
             if not failed and is_finite(given):
                 return False
             telling = True
-        elif failed or find_difference(mutated, given, exercise.outputs) is not None:
+        elif failed or find_difference(mutated, given, exercise.outputs, slack=slack) is not None:
             return False
-        elif find_difference(value, mutated, exercise.outputs) is not None:
+        elif find_difference(value, mutated, exercise.outputs, slack=slack) is not None:
             telling = True
     return telling
 

@@ -100,7 +100,7 @@ def positional_encoding_cases() -> list[Case]:
     return [
         Case("eight positions of six entries", (8, 6, 10000.0)),
         Case("another base", (5, 4, 100.0)),
-        Case("sixty positions", (60, 16, 10000.0)),
+        Case("twenty positions", (20, 8, 10000.0)),
     ]
 
 

@@ -24,10 +24,18 @@ LSTM_MISTAKES = mistakes(
     linear_candidate="the candidate g has no tanh",
     tanh_gates="the gates have tanh instead of a sigmoid",
     linear_gates="the gates have no sigmoid",
+    linear_input="the input gate has no sigmoid",
+    linear_forget="the forget gate has no sigmoid",
+    linear_output="the output gate has no sigmoid",
     no_bias="the bias is not added",
     no_hidden="U h is not added: the step forgets the state before it",
+    no_x="W x is not added: the step does not read its input",
+    nothing_written="nothing new is written: c' = f ⊙ c",
+    old_dropped="the old cell is dropped: c' = i ⊙ g",
+    no_candidate="the candidate is missing: c' = f ⊙ c + i",
     old_cell="h' is made of the old cell instead of the new one",
     coupled="the input gate is replaced by 1 − f",
+    forget_plus_one="1 is added to the forget gate: that belongs into the bias, which is given",
     forget_inverted="the forget gate is inverted: c' = (1 − f) ⊙ c + i ⊙ g",
     swapped_outputs="c' and h' are returned in the wrong order",
     cell_as_state="c stands where h belongs: the gates read the cell",
@@ -38,7 +46,7 @@ def mutate_lstm_step(
     m: Names, x: Tensor, h: Tensor, c: Tensor, W: Tensor, U: Tensor, b: Tensor
 ) -> tuple[Tensor, Tensor]:
     """lstm_step with the mistakes `m`."""
-    z = x @ W.T
+    z = torch.zeros(len(x), len(W)) if "no_x" in m else x @ W.T
     if "no_hidden" not in m:
         z = z + (c if "cell_as_state" in m else h) @ U.T
     if "no_bias" not in m:
@@ -50,13 +58,17 @@ def mutate_lstm_step(
         i, f = f, i
     if "input_output_swapped" in m:
         i, o = o, i
-    if "linear_gates" not in m:
-        i, f, o = (gate.tanh() if "tanh_gates" in m else gate.sigmoid() for gate in (i, f, o))
+    f = f + 1 if "forget_plus_one" in m else f
+    squash = torch.tanh if "tanh_gates" in m else torch.sigmoid
+    i = i if m & {"linear_gates", "linear_input"} else squash(i)
+    f = f if m & {"linear_gates", "linear_forget"} else squash(f)
+    o = o if m & {"linear_gates", "linear_output"} else squash(o)
     if "linear_candidate" not in m:
         g = g.sigmoid() if "sigmoid_candidate" in m else g.tanh()
     i = 1 - f if "coupled" in m else torch.ones_like(i) if "no_input" in m else i
     keep = 1 - f if "forget_inverted" in m else torch.ones_like(f) if "no_forget" in m else f
-    new = keep * c + i * g
+    g = torch.ones_like(g) if "no_candidate" in m else g
+    new = keep * c * ("old_dropped" not in m) + i * g * ("nothing_written" not in m)
     shown = c if "old_cell" in m else new
     if "no_cell_tanh" not in m:
         shown = shown.sigmoid() if "sigmoid_cell" in m else shown.tanh()
@@ -74,6 +86,7 @@ SCORE_MISTAKES = mistakes(
     tanh_each="tanh is applied to W q and U m apart instead of to their sum",
     sigmoid="a sigmoid stands where tanh belongs",
     multiplied="W q and U m are multiplied instead of added",
+    subtracted="U m is subtracted instead of added",
     scaled="the score is divided by √A, which belongs to the dot product",
     mean_not_sum="the mean over the A entries is taken instead of the sum",
     tanh_outside="tanh is applied to the score instead of inside it",
@@ -88,7 +101,7 @@ def mutate_bahdanau_score(m: Names, query: Tensor, memory: Tensor, W: Tensor, U:
     if "dot_product" in m:
         return (q * k).sum(-1)
     q = torch.zeros_like(q) if "no_query" in m else q
-    k = torch.zeros_like(k) if "no_memory" in m else k
+    k = torch.zeros_like(k) if "no_memory" in m else -k if "subtracted" in m else k
     squash = torch.sigmoid if "sigmoid" in m else torch.tanh
     if "tanh_each" in m:
         inner = squash(q) + squash(k)

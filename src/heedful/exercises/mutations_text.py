@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 
 from torch import Tensor
@@ -20,6 +20,8 @@ MERGE_MISTAKES = mistakes(
     first_pair="the first pair is merged instead of the most frequent one",
     least_frequent="the least frequent pair is merged instead of the most frequent one",
     counts_ignored="a word counts once, however often it occurs",
+    counts_without_overlap="overlapping pairs are not counted: a a a has the pair (a, a) twice",
+    counts_replaced="the count of a pair is replaced by that of the last word with it instead of added up",
     once_per_word="a pair counts once in a word, however often it stands there",
     largest_of_ties="of equally frequent pairs the largest is taken instead of the smallest",
     first_of_ties="of equally frequent pairs the one that was met first is taken instead of the smallest",
@@ -76,8 +78,11 @@ def mutate_bpe_merge(m: Names, words: Words) -> tuple[Pair, Words]:
     for pieces, count in words.items():
         pairs = list(pairwise(pieces))[: 1 if "only_pairs" in m else None]
         pairs = [min(p, p[::-1]) for p in pairs] if "either_order" in m else pairs
+        if "counts_without_overlap" in m:
+            pairs = [p for p, run in groupby(pairs) for _ in range((len(list(run)) + 1) // 2)]
         for pair in dict.fromkeys(pairs) if "once_per_word" in m else pairs:
-            counts[pair] += 1 if "counts_ignored" in m else count
+            before = 0 if "counts_replaced" in m else counts[pair]
+            counts[pair] = before + (1 if "counts_ignored" in m else count)
     pair = choose_pair(m, counts)
     if "not_merged" in m:
         return pair, dict(words)
@@ -90,6 +95,9 @@ def mutate_bpe_merge(m: Names, words: Words) -> tuple[Pair, Words]:
 BEAM_MISTAKES = mistakes(
     greedy="only the best beginning is kept: a greedy search",
     no_penalty="the sum is not divided by length^penalty",
+    google_penalty="the sum is divided by ((5 + length) / 6)^penalty instead of length^penalty",
+    chosen_by_sum="the best is chosen by the sum, and only what is returned is divided by length^penalty",
+    fixed_penalty="the sum is divided by the length, whatever the penalty is",
     times_penalty="the sum is multiplied by length^penalty instead of divided",
     length_without_end="the length does not count the end token",
     not_sorted="the first `width` continuations are kept instead of the best",
@@ -131,8 +139,10 @@ def mutate_beam_search(
 ) -> Beam:
     """beam_search with the mistakes `m`."""
     width = 1 if "greedy" in m else width
-    size = lambda ids: max(1, len(ids) - ("length_without_end" in m and ids[-1] == end))
+    count = lambda ids: max(1, len(ids) - ("length_without_end" in m and ids[-1] == end))
+    size = lambda ids: (5 + count(ids)) / 6 if "google_penalty" in m else count(ids)
     power = 0.0 if "no_penalty" in m else -penalty if "times_penalty" in m else penalty
+    power = 1.0 if "fixed_penalty" in m else power
     final = lambda beam: beam[1] / size(beam[0]) ** power
     beams: list[Beam] = [([], 0.0)]
     finished: list[Beam] = []
@@ -157,6 +167,7 @@ def mutate_beam_search(
     if "running_dropped" not in m and not ("stops_at_first" in m and finished):
         finished += beams
     choose = min if "worst_returned" in m else max
-    best = finished[-1] if "last_returned" in m else choose(finished, key=final)
+    key = itemgetter(1) if "chosen_by_sum" in m else final
+    best = finished[-1] if "last_returned" in m else choose(finished, key=key)
     ids = best[0][:-1] if "end_removed" in m and best[0][-1] == end else best[0]
     return ids, best[1] if "raw_sum_returned" in m else final(best)

@@ -14,6 +14,7 @@ SKIPGRAM_MISTAKES = mistakes(
     no_negatives="the negative words are not used",
     no_contexts="the context words are not used",
     negatives_as_contexts="negative words are pulled closer like contexts: their label is 0, not 1",
+    negatives_minus_one="the label of a negative word is −1 instead of 0",
     labels_swapped="the labels are swapped: contexts are pushed away and negatives pulled closer",
     centre_first="the centre moves before the contexts use it: both steps start from the old values",
     outputs_first="the contexts move before the centre uses them: both steps start from the old values",
@@ -38,7 +39,8 @@ def mutate_skipgram_step(
     """skipgram_step with the mistakes `m`."""
     V, U = V.clone(), U.clone()
     words = [] if "no_contexts" in m else [(w, 1.0) for w in contexts]
-    words += [] if "no_negatives" in m else [(w, float("negatives_as_contexts" in m)) for w in negatives]
+    noise = 1.0 if "negatives_as_contexts" in m else -1.0 if "negatives_minus_one" in m else 0.0
+    words += [] if "no_negatives" in m else [(w, noise) for w in negatives]
     if "labels_swapped" in m:
         words = [(w, 1 - label) for w, label in words]
     step = -rate if "sign" in m else 1.0 if "no_rate" in m else rate
@@ -88,6 +90,11 @@ ADAMW_MISTAKES = mistakes(
     no_square="v is the mean of g instead of g²",
     betas_swapped="β₁ and β₂ are swapped",
     weights_swapped="β weighs the new gradient and 1 − β the old mean: the wrong way round",
+    no_one_minus="the new gradient has no factor 1 − β: m' = β₁ m + g",
+    m_without_factor="the new gradient has no factor 1 − β₁ in m",
+    v_without_factor="the new g² has no factor 1 − β₂ in v",
+    correction_multiplied="m and v are multiplied by 1 − β^t instead of divided",
+    not_divided="m̂ is not divided by √v̂ + ε: this is plain momentum",
     no_momentum="the gradient itself is used instead of m̂",
     corrected_returned="the corrected m̂ and v̂ are returned: the next step would correct them again",
     old_moments="the old m and v are used for the step, before the new gradient is taken in",
@@ -106,17 +113,22 @@ def mutate_adamw_step(
     g = g + weight_decay * p if "coupled" in m else g
     square = g if "no_square" in m else g * g
     a, b = (1 - beta1, 1 - beta2) if "weights_swapped" in m else (beta1, beta2)
-    m1, v1 = a * first + (1 - a) * g, b * second + (1 - b) * square
+    new_a = 1.0 if m & {"no_one_minus", "m_without_factor"} else 1 - a
+    new_b = 1.0 if m & {"no_one_minus", "v_without_factor"} else 1 - b
+    m1, v1 = a * first + new_a * g, b * second + new_b * square
     used_m, used_v = (first, second) if "old_moments" in m else (m1, v1)
     power = t - ("correction_from_zero" in m) + ("correction_one_more" in m)
     power = 1 if "correction_without_power" in m else power
     m_hat = used_m / (1 - beta1**power)
     v_hat = used_v / (1 - beta2**power)
+    if "correction_multiplied" in m:
+        m_hat, v_hat = used_m * (1 - beta1**power), used_v * (1 - beta2**power)
     m_hat = used_m if m & {"no_correction", "second_only"} else m_hat
     v_hat = used_v if m & {"no_correction", "first_only"} else v_hat
     eps = 0.0 if "no_eps" in m else eps
     root = v_hat if "no_root" in m else (v_hat + eps).sqrt() if "eps_inside" in m else v_hat.sqrt()
     spread = root if "eps_inside" in m else root + eps
+    spread = torch.ones_like(spread) if "not_divided" in m else spread
     step = (g if "no_momentum" in m else m_hat) / spread * (1.0 if "no_rate" in m else lr)
     new = p + step if "sign" in m else p - step
     if not m & {"no_decay", "coupled"}:

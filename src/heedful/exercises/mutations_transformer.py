@@ -14,6 +14,7 @@ Names = frozenset[str]
 SOFTMAX_MISTAKES = mistakes(
     no_max="no maximum is subtracted, so exp overflows for large entries",
     global_max="one maximum is subtracted everywhere: rows far below it become 0 / 0",
+    mean_subtracted="the mean is subtracted instead of the maximum: entries of −∞ give no numbers",
     last_dim="the sum goes over the last dimension, whatever `dim` says",
     first_dim="the sum goes over the first dimension, whatever `dim` says",
     all_entries="the sum goes over all entries, not over one dimension",
@@ -43,6 +44,8 @@ def mutate_softmax(m: Names, x: Tensor, dim: int = -1) -> Tensor:
         top = torch.zeros_like(top)
     elif "global_max" in m:
         top = x.max()
+    elif "mean_subtracted" in m:
+        top = x.mean(over, keepdim=True)
     power = (x - top).exp2() if "base_two" in m else (x - top).exp()
     if "not_divided" in m:
         return power
@@ -57,9 +60,12 @@ ATTENTION_MISTAKES = mistakes(
     times_scale="the scores are multiplied by √d_k instead of divided",
     scale_not_root="the scores are divided by d_k instead of √d_k",
     scale_by_length="the scores are divided by the root of the number of keys instead of √d_k",
+    scale_by_queries="the scores are divided by the root of the number of queries instead of √d_k",
     scale_by_values="the scores are divided by √d_v instead of √d_k",
     scale_after_softmax="the division by √d_k comes after the softmax",
     softmax_over_queries="the softmax goes over the queries instead of the keys",
+    softmax_dim_one="the softmax goes over dimension 1: these are the keys of a matrix alone",
+    softmax_dim_zero="the softmax goes over dimension 0",
     no_softmax="there is no softmax: scores are used as weights",
     mask_after_softmax="the mask is applied after the softmax, so the weights no longer sum to 1",
     mask_inverted="the mask is inverted: True means that a query may look, not that it may not",
@@ -85,7 +91,8 @@ def mutate_attention(m: Names, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | N
     scale = 1 / math.sqrt(q.shape[-1])
     changed = {
         "no_scale": 1.0, "times_scale": math.sqrt(q.shape[-1]), "scale_not_root": 1 / q.shape[-1],
-        "scale_by_length": 1 / math.sqrt(k.shape[-2]), "scale_by_values": 1 / math.sqrt(v.shape[-1]),
+        "scale_by_length": 1 / math.sqrt(k.shape[-2]), "scale_by_queries": 1 / math.sqrt(q.shape[-2]),
+        "scale_by_values": 1 / math.sqrt(v.shape[-1]),
         "scale_after_softmax": 1.0,
     }  # fmt: skip
     scores = scores * next((value for name, value in changed.items() if name in m), scale)
@@ -98,7 +105,9 @@ def mutate_attention(m: Names, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | N
             scores = scores + keep
         else:
             scores = scores.masked_fill(~keep, 0.0 if "mask_zero" in m else -math.inf)
-    weights = scores.softmax(-2 if "softmax_over_queries" in m else -1) if "no_softmax" not in m else scores
+    axes = {"softmax_over_queries": -2, "softmax_dim_one": 1, "softmax_dim_zero": 0}
+    over = next((axis for name, axis in axes.items() if name in m), -1)
+    weights = scores if "no_softmax" in m else scores.softmax(over)
     if "scale_after_softmax" in m:
         weights = weights * scale
     if after is not None:
@@ -113,13 +122,18 @@ LAYER_NORM_MISTAKES = mistakes(
     no_affine="γ and β are not used",
     no_gamma="γ is not used",
     no_beta="β is not used",
+    beta_subtracted="β is subtracted instead of added",
     swapped_affine="γ and β are swapped",
     affine_first="γ and β are applied before normalising instead of after",
     first_axis="mean and variance go over the first dimension, the batch, instead of the last",
     tokens_axis="mean and variance go over the last dimension but one, the tokens, instead of the last",
+    dim_one="mean and variance go over dimension 1, which is the last of a matrix alone",
+    all_but_first="mean and variance go over all dimensions but the first instead of the last alone",
     all_axes="mean and variance go over all entries at once instead of each vector",
     variance_not_root="the difference is divided by the variance instead of its root",
     no_mean="the mean is not subtracted",
+    not_divided="nothing is divided by the standard deviation",
+    multiplied="the difference is multiplied by the standard deviation instead of divided",
     root_mean_square="the mean is subtracted nowhere: this is RMSNorm",
     absolute_deviation="the mean absolute difference stands in the place of the standard deviation",
 )
@@ -132,8 +146,12 @@ def mutate_layer_norm(m: Names, x: Tensor, gamma: Tensor, beta: Tensor, eps: flo
         over = (0,)
     elif "tokens_axis" in m:
         over = (-2,)
+    elif "dim_one" in m:
+        over = (1,)
     elif "all_axes" in m:
         over = tuple(range(x.ndim))
+    elif "all_but_first" in m:
+        over = tuple(range(1, x.ndim))
     gamma, beta = (beta, gamma) if "swapped_affine" in m else (gamma, beta)
     scale = torch.ones_like(gamma) if m & {"no_affine", "no_gamma"} else gamma
     shift = torch.zeros_like(beta) if m & {"no_affine", "no_beta"} else beta
@@ -150,6 +168,8 @@ def mutate_layer_norm(m: Names, x: Tensor, gamma: Tensor, beta: Tensor, eps: flo
     spread = var.sqrt() + eps if "eps_outside" in m else (var + eps).sqrt()
     if "variance_not_root" in m:
         spread = var + eps
+    spread = torch.ones_like(spread) if "not_divided" in m else 1 / spread if "multiplied" in m else spread
+    shift = -shift if "beta_subtracted" in m else shift
     normed = (x if "no_mean" in m else centred) / spread
     return normed if "affine_first" in m else normed * scale + shift
 
@@ -161,6 +181,7 @@ POSITION_MISTAKES = mistakes(
     sine_only="odd entries are sines too instead of cosines",
     half_exponent="the exponent is i/dim instead of 2i/dim",
     own_exponent="an odd entry has the exponent of its own column, (2i+1)/dim, instead of its pair's, 2i/dim",
+    twice_exponent="the exponent is 4i/dim: the column 2i is doubled once more",
     double_exponent="the exponent is twice the column's number over dim instead of 2i/dim",
     exponent_by_half="the exponent is divided by dim/2 − 1 instead of dim/2, so that it reaches 1",
     multiplied="the position is multiplied by base^(2i/dim) instead of divided",
@@ -186,6 +207,8 @@ def mutate_positional_encoding(m: Names, length: int, dim: int, base: float = 10
         exponent = pair / dim
     elif "own_exponent" in m:
         exponent = column / dim
+    elif "twice_exponent" in m:
+        exponent = 4 * pair / dim
     elif "double_exponent" in m:
         exponent = 2 * column / dim
     elif "exponent_by_half" in m:

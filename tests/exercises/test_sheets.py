@@ -57,6 +57,15 @@ def test_an_empty_sheet_is_one_clear_line(suffix: str, tmp_path: Path) -> None:
         read_sheet(path)
 
 
+def test_rows_that_belong_to_words_stand_behind_them() -> None:
+    problem = new_problem("cat-sat", "alice")
+    for form in ("text", "html", "latex", "csv", "yaml"):
+        sheet = FORMATS[form](problem, False)
+        for letter in "QKV":
+            first = problem.values[letter][0]
+            assert f"The [{first[0]} {first[1]}]   cat [" in sheet, form
+
+
 def fill(sheet: str) -> str:
     """The text sheet of cat-sat as a student fills it, with one number wrong."""
     answers = iter(key_text(q) for q in new_problem("cat-sat", "alice").questions)
@@ -130,6 +139,8 @@ FAULTS = {
     "listed.json": ('{"exercise": "cat-sat", "seed": "a", "answers": [1]}', "answers must name"),
     "digits.txt": ("exercise: cat-sat\nseed: a\ndigits: many\n1 = 1", "no whole number"),
     "empty.txt": ("", "does not say its exercise"),
+    "laughs.yaml": ("a: &a [1, 2]\nb: [*a, *a]", "YAML alias"),
+    "deep.json": ("[" * 100_000, "cannot be read"),
     "sheet.pdf": ("%PDF", "is no filled sheet"),
 }
 
@@ -205,6 +216,23 @@ def test_latex_is_balanced_and_has_no_bare_unicode_sign(name: str) -> None:
         strange = {c for c in source if ord(c) > 0x17F} - set("“”’…")
         assert not strange, strange
         assert source.replace(r"\$", "").count("$") % 2 == 0
+
+
+def test_the_page_saves_answers_that_can_be_graded(tmp_path: Path) -> None:
+    from tests.browser.chromium import chromium
+
+    problem = new_problem("cat-sat", "Zoë 7")
+    tab = chromium().new_page(accept_downloads=True)
+    tab.set_content(FORMATS["html"](problem, False))
+    for question in problem.questions:
+        tab.fill(f"input[name='{question.number}']", key_text(question))
+    with tab.expect_download() as saved:
+        tab.click("text=Save my answers")
+    path = tmp_path / saved.value.suggested_filename
+    saved.value.save_as(path)
+    tab.close()
+    assert path.suffix == ".json"
+    assert grade_answers(*read_sheet(path)).points == 5
 
 
 def asking(*lines: str) -> tuple[list[str], Iterator[str]]:

@@ -12,6 +12,7 @@ from heedful.exercises.numbers import Problem, Question
 from heedful.exercises.sheets_pages import html_sheet, latex_sheet
 from heedful.inspect.render import Style, unquoted
 
+ROWS_OF_WORDS = ("Q", "K", "V", "X", "E", "memory", "above")
 FILL_IN = (
     "Fill in the numbers behind the equals signs, those of a vector parted by spaces. Then: heed grade FILE"
 )
@@ -23,6 +24,20 @@ def shown_value(value: Any, digits: int = 4) -> str:
         inner = [shown_value(v, digits) for v in value]
         return "[" + " ".join(inner) + "]" if value and not isinstance(value[0], str) else " ".join(inner)
     return Style(digits, None).value(float(value)) if isinstance(value, int | float) else str(value)
+
+
+def given_texts(problem: Problem) -> list[tuple[str, str]]:
+    """What is given, each in one line; rows that belong to words stand behind them."""
+    out = []
+    for name, value in problem.given:
+        key = "keys" if name == "K" and "keys" in problem.values else "words" if name == "E" else "tokens"
+        words = problem.values.get(key, [])
+        if name in ROWS_OF_WORDS and len(words) == len(value):
+            rows = (f"{word} {shown_value(row)}" for word, row in zip(words, value, strict=True))
+            out.append((name, "   ".join(rows)))
+        else:
+            out.append((name, shown_value(value)))
+    return out
 
 
 def key_numbers(question: Question) -> list[float]:
@@ -38,7 +53,7 @@ def key_text(question: Question) -> str:
 def head_lines(problem: Problem, key: bool) -> list[str]:
     """What stands above the questions."""
     title = f"{'Key of exercise' if key else 'Exercise'} {problem.exercise.name}, for {problem.seed}"
-    given = [f"  {name}: {shown_value(value)}" for name, value in problem.given]
+    given = [f"  {name}: {text}" for name, text in given_texts(problem)]
     return [title, problem.exercise.task, "Given:", *given, *([] if key else [FILL_IN])]
 
 
@@ -96,7 +111,7 @@ def csv_sheet(problem: Problem, key: bool) -> str:
     writer.writerows(
         [["exercise", problem.exercise.name], ["seed", problem.seed], ["digits", problem.digits]]
     )
-    writer.writerows([["given", f"{name}: {shown_value(value)}"] for name, value in problem.given])
+    writer.writerows([["given", f"{name}: {text}"] for name, text in given_texts(problem)])
     writer.writerow(["number", "question", "answer"])
     for question in problem.questions:
         writer.writerow([question.number, question_line(question), key_text(question) if key else ""])
@@ -108,12 +123,8 @@ FORMATS: dict[str, Callable[[Problem, bool], str]] = {
     "yaml": yaml_sheet,
     "json": json_sheet,
     "csv": csv_sheet,
-    "html": lambda problem, key: html_sheet(
-        problem, key, [(name, shown_value(value)) for name, value in problem.given], key_text
-    ),
-    "latex": lambda problem, key: latex_sheet(
-        problem, key, [(name, shown_value(value)) for name, value in problem.given], key_text
-    ),
+    "html": lambda problem, key: html_sheet(problem, key, given_texts(problem), key_text),
+    "latex": lambda problem, key: latex_sheet(problem, key, given_texts(problem), key_text),
 }
 SUFFIXES = {
     ".txt": "text",

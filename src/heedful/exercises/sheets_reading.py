@@ -62,7 +62,11 @@ def parse_sheet(text: str, suffix: str, name: str) -> dict[str, Any]:
     import yaml
 
     try:
+        if suffix != ".json" and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise InputError(f"{name} has a YAML alias", hint="write every answer out")  # they may multiply
         fields = json.loads(text) if suffix == ".json" else yaml.safe_load(text)
+    except InputError:
+        raise
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(fields, dict):

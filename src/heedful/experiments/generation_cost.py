@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from heedful.experiments.layer_times import one_thread, shortest_seconds
+from heedful.devices import one_thread
+from heedful.experiments.layer_times import shortest_seconds
 from heedful.experiments.systems import SizedSystem, build_system
 from heedful.models.counting import count
 

@@ -7,8 +7,7 @@ in which tokens reach each other, without the MLP beside it, forward and without
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 
 from heedful.data.batch import Batch
 from heedful.data.batches import Batches, Indices, ShuffledOrder
+from heedful.devices import one_thread
 from heedful.experiments.fits import LineFit, fit_power
 from heedful.experiments.systems import SizedSystem, System, build_system, mixing_part
 from heedful.loading import build
@@ -28,17 +28,6 @@ from heedful.train.fit import fit
 MIN_REPEATS, MAX_REPEATS = 2, 10  # calls of a size in a round
 ROUNDS = 3
 VOCAB = 16  # no token is read
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, whose processor time tells how long it worked and not how long it waited."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def shortest_seconds(call: Callable[[], object], device: torch.device, seconds: float = 0.1) -> float:
@@ -96,7 +85,7 @@ def measure_layer_times(
     device = torch.device(device)
     sizes = [*((dim, n) for n in lengths), *((d, length) for d in dims)]
     calls = [layer_call(system, d, n, device) for d, n in sizes]
-    with one_thread():
+    with one_thread():  # whose processor time tells how long it worked and not how long it waited
         rounds = [[shortest_seconds(call, device) for call in calls] for _ in range(ROUNDS)]
     seconds = [min(times) for times in zip(*rounds, strict=True)]
     by_length, by_dim = seconds[: len(lengths)], seconds[len(lengths) :]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +25,10 @@ CONTEXT_CHARACTERS = 60  # shown on either side of an answer
 
 
 def answer_command(
-    arguments: Annotated[
-        list[str], typer.Argument(metavar="[TEXT] QUESTION", help="The text or its file, and the question.")
+    first: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The text or its file; or the question, if it comes alone.")
     ],
+    second: Annotated[str | None, typer.Argument(metavar="QUESTION", help="The question.")] = None,
     context: Annotated[str | None, typer.Option(help="The text that has the answer, or its file.")] = None,
     file: Annotated[Path | None, typer.Option(help="A file that has the answer.")] = None,
     folder: Annotated[
@@ -53,19 +53,19 @@ def answer_command(
 
       heed answer "When was the bridge built?" --folder ./notes
     """
-    if sum(x is not None for x in (context, file, folder)) + (len(arguments) > 1) > 1:
+    if sum(x is not None for x in (second, context, file, folder)) > 1:
         sources = "the text comes from an argument, --context, --file or --folder"
         raise InputError(sources, hint="give one of them; a question of several words stands in quotes")
     if folder is not None:
-        question = text_or_file(arguments[0])
+        question = text_or_file(first)
         with print_warnings(), show_progress("looking for the answer"):
             name, shown = answer_from_folder(question, folder, model, top_k, device)
         return print_answers(name, {question: shown}, json)
     if file is not None or context is not None:
         text = read_file(file) if file is not None else text_or_file(context or "")
-        questions = [text_or_file(arguments[0])]
+        questions = [text_or_file(first)]
     else:
-        text, questions = read_text_and_questions(arguments)
+        text, questions = read_text_and_questions(first, second)
     check_texts([text])
     check_texts(questions)
     with print_warnings(), show_progress("looking for the answer"), few_threads([text]):
@@ -78,23 +78,18 @@ def answer_command(
     return print_answers(name, found, json)
 
 
-def read_text_and_questions(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the text and the questions of [TEXT] QUESTION; stdin has whichever of them is missing."""
-    if len(arguments) > 2:
-        raise InputError(
-            f"{len(arguments)} arguments were given, and there are two: a text and a question",
-            hint="put quotes around each",
-        )
-    if len(arguments) == 2:
-        swapped = looks_like_path(arguments[1]) and not looks_like_path(arguments[0])
-        text, question = map(text_or_file, reversed(arguments) if swapped else arguments)
+def read_text_and_questions(first: str, second: str | None) -> tuple[str, list[str]]:
+    """Return the text and the questions of two arguments; stdin has what a single one is not."""
+    if second is not None:
+        swapped = looks_like_path(second) and not looks_like_path(first)
+        text, question = map(text_or_file, (second, first) if swapped else (first, second))
         return text, [question]
-    if looks_like_path(arguments[0]):
-        text = text_or_file(arguments[0])
-        asked = read_stdin(wait=False, hint=f'ask a question: heed answer {arguments[0]} "…"')
+    if looks_like_path(first):
+        text = text_or_file(first)
+        asked = read_stdin(wait=False, hint=f'ask a question: heed answer {first} "…"')
         return text, nonempty_lines(asked)
-    hint = f'name its file: heed answer FILE "{arguments[0]}", or pipe it in'
-    return read_stdin(wait=False, hint=hint).strip(), [arguments[0]]
+    hint = f'name its file: heed answer FILE "{first}", or pipe it in'
+    return read_stdin(wait=False, hint=hint).strip(), [first]
 
 
 def print_answers(model: str, found: dict[str, list[Row]], json: bool) -> None:

@@ -28,7 +28,7 @@ def chat_command(
     options: SamplingOptions,
     model: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL]", help="A name of heed ls, a folder, a .gguf file or a hub id."),
+        typer.Argument(metavar="MODEL", help="A name of heed ls, a folder, a .gguf file or a hub id."),
     ] = None,
     system: Annotated[str | None, typer.Option(help="The system message, or its file.")] = None,
     device: Device = "cpu",

@@ -28,13 +28,13 @@ def generate_command(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="A name of heed ls, a folder, a run, a .gguf file or a hub id.",
         ),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="[TEXT]", help="The text to continue, or its file; - or a pipe reads stdin."),
+        typer.Argument(metavar="TEXT", help="The text to continue, or its file; - or a pipe reads stdin."),
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = None,

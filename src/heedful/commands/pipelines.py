@@ -217,13 +217,13 @@ def fill_command(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Fill [MASK] in texts with the likeliest words and their probabilities.
+    """Fill [MASK] in texts with the likeliest words and their probabilities; <mask> and ___ mean the same.
 
     Examples:
 
       heed fill "The cat sat on the [MASK]."
 
-      heed fill "The [MASK] barked." --targets dog,cat,tree
+      heed fill "The ___ barked." --targets dog,cat,tree
     """
     texts = read_texts(text)
     if targets is not None and not split_commas(targets):

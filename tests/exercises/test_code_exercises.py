@@ -6,6 +6,8 @@ import ast
 import doctest
 import inspect
 import re
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from heedful.exercises import code_compare, code_models, code_stubs
 from heedful.exercises.code_compare import find_difference, is_finite
 from heedful.exercises.code_exercise import CodeExercise
 from heedful.exercises.code_exercises import code_exercises, stub_file, stubs, write_stubs
+from heedful.exercises.code_hints import HINTS
 from tests.refusal import refused
 
 EXERCISES = code_exercises()
@@ -45,7 +48,7 @@ def alike(exercise: CodeExercise, a: Any, b: Any) -> bool:
 
 
 def test_there_are_ten_exercises_in_the_order_of_their_stubs() -> None:
-    assert list(EXERCISES) == list(stubs())
+    assert list(EXERCISES) == list(stubs()) == list(HINTS)
     assert len(EXERCISES) == 10
 
 
@@ -168,3 +171,13 @@ def test_the_table_of_the_documentation_counts_inputs_and_mistakes() -> None:
     counted = {n: (len(e.cases()), len(e.mistakes)) for n, e in EXERCISES.items()}
     assert {name: (int(inputs), int(mistakes)) for name, inputs, mistakes in rows} == counted
     assert f"{sum(mistakes for _, mistakes in counted.values())} in all" in text
+
+
+def test_lists_and_hints_come_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEED_STATE", str(tmp_path))
+    source = "import sys, heedful.commands.exercise_code as e\n"
+    source += "e.print_exercises(True); e.print_hint('softmax', True)"
+    found = subprocess.run(
+        [sys.executable, "-c", source + "; print('torch' in sys.modules)"], capture_output=True, text=True
+    )
+    assert found.stdout.split()[-1] == "False", found.stderr

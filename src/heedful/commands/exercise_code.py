@@ -8,6 +8,7 @@ from pathlib import Path
 from heedful.commands.output import as_json, console, make_table
 from heedful.errors import InputError
 from heedful.exercises.code_exercises import check_names, stubs, summaries, write_stubs
+from heedful.exercises.code_hints import HINTS
 from heedful.exercises.progress import count_done, describe_states, next_exercise, read_progress, record_hint
 
 DEFAULT_FILE = Path("solution.py")
@@ -63,9 +64,7 @@ def print_exercises(json: bool) -> None:
 
 def print_hint(name: str, json: bool) -> None:
     """Print the next hint of an exercise, and remember that it was taken."""
-    from heedful.exercises.code_exercises import code_exercises
-
-    hints = code_exercises()[name].hints
+    hints = HINTS[name]
     level = record_hint(name, len(hints))
     if json:
         return as_json({"exercise": name, "level": level, "levels": len(hints), "hint": hints[level - 1]})

@@ -1,4 +1,4 @@
-"""What a code exercise is: a definition, inputs to try it on, hints, known mistakes, a model to stand in."""
+"""What a code exercise is: a definition, inputs to try it on, known mistakes, a model to stand in."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ class CodeExercise:
     cases: Callable[[], Sequence[Case]]
     mutate: Function
     mistakes: tuple[Mistake, ...]
-    hints: tuple[str, str, str]
     model: str  # the real model that it stands in
     place: Callable[[Function], Output]
     outputs: tuple[str, ...] = ()

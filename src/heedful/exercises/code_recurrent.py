@@ -57,21 +57,11 @@ EXERCISES = (
     CodeExercise(
         "lstm_step", "keep, write and read a cell by gates", lstm_step, lstm_cases,
         mutations.mutate_lstm_step, mutations.LSTM_MISTAKES,
-        (
-            "One product for all gates: z = x @ W.T + h @ U.T + b, (B, 4H).",
-            "i, f, g, o = z.chunk(4, -1); i, f and o get a sigmoid, g gets tanh.",
-            "c' = f * c + i * g, then h' = o * tanh(c'), and return (h', c').",
-        ),
         "an LSTM trained for 60 steps", models.place_lstm_step, ("h", "c"), ("LSTMCell", "lstm_cell", "LSTM"),
     ),
     CodeExercise(
         "bahdanau_score", "score each word of the source by a small network", bahdanau_score, score_cases,
         mutations.mutate_bahdanau_score, mutations.SCORE_MISTAKES,
-        (
-            "W q is (B, A), one vector a row; U m_j is (B, S, A), one for each word.",
-            "Add them with a new dimension: (query @ W.T)[:, None, :] + memory @ U.T.",
-            "tanh of the sum, then @ v, which leaves (B, S). No softmax: these are scores.",
-        ),
         models.ALIGNER, models.place_bahdanau_score,
     ),
 )  # fmt: skip

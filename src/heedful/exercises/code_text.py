@@ -96,21 +96,11 @@ EXERCISES = (
     CodeExercise(
         "bpe_merge", "learn one merge of a tokenizer", bpe_merge, merge_cases,
         mutations.mutate_bpe_merge, mutations.MERGE_MISTAKES,
-        (
-            "Count first: in each word, each pair zip(pieces, pieces[1:]) counts as often as it occurs.",
-            "The best pair is min(counts, key=lambda pair: (-counts[pair], pair)).",
-            "Merge by walking: if pieces[i], pieces[i+1] is the pair, append their sum and go on at i + 2.",
-        ),
-        "a tokenizer of 12 merges", models.place_bpe_merge, ("the pair", "the words"),
+        "a tokenizer of 12 merges", models.place_bpe_merge, ("the pair", "the table of words"),
     ),
     CodeExercise(
         "beam_search", "find a likely sequence with a few candidates", beam_search, beam_cases,
         mutations.mutate_beam_search, mutations.BEAM_MISTAKES,
-        (
-            "A beam is a list of (tokens, sum of log-probabilities); it begins as [([], 0.0)].",
-            "Per step: every continuation of every beginning into one list, sort by the sum, keep `width`.",
-            "Move those that end with `end` to a list of finished ones; divide by len(tokens)**penalty last.",
-        ),
-        models.TRANSLATOR, models.place_beam_search, ("the tokens", "the score"),
+        models.TRANSLATOR, models.place_beam_search, ("the sequence", "the score"),
     ),
 )  # fmt: skip

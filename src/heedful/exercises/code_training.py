@@ -66,21 +66,11 @@ EXERCISES = (
     CodeExercise(
         "skipgram_step", "pull a word to its contexts and away from noise", skipgram_step, skipgram_cases,
         mutations.mutate_skipgram_step, mutations.SKIPGRAM_MISTAKES,
-        (
-            "d/ds −log σ(s) = σ(s) − 1, d/ds −log σ(−s) = σ(s): the error is σ(u·v) minus the label, 1 or 0.",
-            "The centre's gradient is Σ error · u, each output word's is error · v, all with the old values.",
-            "U.index_add_(0, rows, change) lets a row that is there twice move twice; U[rows] += does not.",
-        ),
         "word2vec on 60 words", models.place_skipgram_step, ("V", "U"),
     ),
     CodeExercise(
         "adamw_step", "change a weight by running means of its gradient", adamw_step, adamw_cases,
         mutations.mutate_adamw_step, mutations.ADAMW_MISTAKES,
-        (
-            "Running means first: m' = β₁ m + (1 − β₁) g, and v' with g².",
-            "They begin at zero and are too small at first: divide by 1 − β₁^t and 1 − β₂^t.",
-            "Weight decay is a term of the step, lr · λ · p, not of the gradient; ε stands beside the root.",
-        ),
         "fit, 8 steps of a small GPT", models.place_adamw_step, ("p", "m", "v"), ("AdamW", "Adam"),
     ),
 )  # fmt: skip

@@ -108,42 +108,22 @@ EXERCISES = (
     CodeExercise(
         "softmax", "turn scores into weights that sum to 1", softmax, softmax_cases,
         mutations.mutate_softmax, mutations.SOFTMAX_MISTAKES,
-        (
-            "Three steps: exp of every entry, their sum over `dim` with keepdim=True, then divide.",
-            "exp(1000) is infinite. A constant added to all entries changes nothing: which keeps exp small?",
-            "Subtract x.amax(dim, keepdim=True) first; each row has a maximum of its own.",
-        ),
         models.TRANSLATOR, models.place_softmax, ready_made=("softmax", "log_softmax", "softmin"),
     ),
     CodeExercise(
         "attention", "mix values by how well queries fit keys", attention, attention_cases,
         mutations.mutate_attention, mutations.ATTENTION_MISTAKES,
-        (
-            "Scores first: every query times every key, (…, T, S). k.transpose(-2, -1) turns the last two.",
-            "Divide by √d_k, the size of a query. Each row is one query: the softmax goes over its keys.",
-            "Hide with scores.masked_fill(~mask, -inf) before the softmax; then weights @ v.",
-        ),
         models.TRANSLATOR, models.place_attention,
         ready_made=("scaled_dot_product_attention", "MultiheadAttention"),
     ),
     CodeExercise(
         "layer_norm", "centre and scale each vector", layer_norm, layer_norm_cases,
         mutations.mutate_layer_norm, mutations.LAYER_NORM_MISTAKES,
-        (
-            "x.mean(-1, keepdim=True) is the mean of each vector; subtract it.",
-            "The variance is the mean of the squared differences: divided by D, not torch.var's default.",
-            "Divide by √(var + ε), with ε inside the root, then multiply by γ and add β.",
-        ),
         models.TRANSLATOR, models.place_layer_norm, ready_made=("layer_norm", "LayerNorm"),
     ),
     CodeExercise(
         "positional_encoding", "tell positions apart by sines and cosines", positional_encoding,
         positional_encoding_cases, mutations.mutate_positional_encoding, mutations.POSITION_MISTAKES,
-        (
-            "A table of angles comes first: row t, column i is t / base^(2i/dim), for i = 0 … dim/2 − 1.",
-            "Columns 2i and 2i + 1 share one angle: its sine and its cosine.",
-            "table[:, 0::2] = angle.sin() and table[:, 1::2] = angle.cos(); positions begin at 0.",
-        ),
         models.TRANSLATOR, models.place_positional_encoding,
     ),
 )  # fmt: skip

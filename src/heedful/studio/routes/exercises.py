@@ -12,6 +12,7 @@ from starlette.responses import Response
 from heedful.errors import InputError
 from heedful.exercises.code_exercises import check_names, code_exercises, stub_file, stubs, summaries
 from heedful.exercises.code_grading import grade_solution, grade_source
+from heedful.exercises.code_hints import HINTS
 from heedful.exercises.progress import (
     describe_states,
     next_exercise,
@@ -42,9 +43,9 @@ def list_exercises() -> Response:
     rows: list[dict[str, Any]] = []
     for name, exercise in exercises.items():
         entry = progress[name]
-        taken = list(exercise.hints[: entry.hints])
+        taken = list(HINTS[name][: entry.hints])
         about = {"title": exercise.title, "equation": summaries()[name], "model": exercise.model}
-        row = {"name": name, "state": states[name], "levels": len(exercise.hints)}
+        row = {"name": name, "state": states[name], "levels": len(HINTS[name])}
         row |= {"stub": stubs()[name], "file": stub_file([name])}
         rows.append(row | about | vars(entry) | {"hints": taken})
     return Json({"exercises": rows, "next": next_exercise(progress), "file": stub_file()})
@@ -54,7 +55,7 @@ def list_exercises() -> Response:
 def give_hint(name: str) -> Response:
     """The next hint, which is remembered as taken."""
     (known,) = check_names([name])
-    hints = code_exercises()[known].hints
+    hints = HINTS[known]
     level = record_hint(known, len(hints))
     return Json({"name": known, "level": level, "levels": len(hints), "hint": hints[level - 1]})
 

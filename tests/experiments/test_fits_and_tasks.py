@@ -19,6 +19,7 @@ from heedful.experiments.loss_surface import (
     fit_surface,
 )
 from heedful.experiments.measurement_store import MeasurementStore
+from heedful.experiments.race_report import accuracy_text
 from heedful.experiments.recall_tasks import SYMBOLS, TASKS, score_task, task_batches
 from heedful.experiments.sample_text import english_number, german_number, number_pairs, write_sample_text
 from heedful.experiments.systems import SYSTEMS, build_system, find_systems, size_system
@@ -185,3 +186,9 @@ def test_the_text_that_comes_along_is_prose(tmp_path: Path) -> None:
     text = write_sample_text(tmp_path / "text.txt").read_text(encoding="utf-8")
     assert len(text) > 200_000
     assert text.count(" the ") > 1000
+
+
+def test_the_interval_of_an_accuracy_is_no_narrower_than_that_of_its_answers() -> None:
+    assert accuracy_text([0.5], 100) == "0.50 [0.40, 0.60]"
+    assert accuracy_text([0.5, 0.5], 100) == "0.50 [0.40, 0.60]"  # two seeds that happen to agree
+    assert accuracy_text([0.4, 0.6], 10_000) == "0.50 [0.00, 1.00]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -355,7 +356,9 @@ def task_section(task: str, values: Values) -> Section:
 
 
 def accuracy_text(shares: Sequence[float] | np.ndarray, count: int) -> str:
-    """Return the mean of the seeds' accuracies with its interval; of one seed, that of its answers."""
-    mean, low, high = mean_interval([float(s) for s in shares])
-    low, high = (low, high) if len(shares) > 1 else interval(mean, count)
-    return f"{mean:.2f} [{max(low, 0):.2f}, {min(high, 1):.2f}]"
+    """Return the mean of the seeds' accuracies with its interval: over the seeds, and no narrower than that
+    of so many answers.
+    """
+    mean, *between_seeds = mean_interval([float(s) for s in shares])
+    ends = [*interval(mean, count), *(end for end in between_seeds if not math.isnan(end))]
+    return f"{mean:.2f} [{max(min(ends), 0):.2f}, {min(max(ends), 1):.2f}]"

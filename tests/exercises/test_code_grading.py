@@ -191,6 +191,21 @@ def test_a_broken_function_does_not_hide_the_others() -> None:
     assert f"no Python in line {line}" in found["attention"].message
 
 
+def test_sources_that_break_the_parser_are_one_line() -> None:
+    right = "import torch\ndef softmax(x, dim=-1):\n    return torch.softmax(x, dim)\n"
+    deep = "def attention(q, k, v, mask=None):\n    return " + "-" * 100_000 + "q\n"
+    found = grade(
+        right + deep + "def layer_norm(x, gamma, beta, eps):\n    return \0\n", "softmax", "attention"
+    )
+    assert (found["softmax"].verdict, found["attention"].verdict) == ("right", "wrong")
+    assert "no Python in line 4" in found["attention"].message
+
+
+def test_a_function_that_is_imported_is_noted() -> None:
+    found = grade("from torch import softmax\n", "softmax")["softmax"]
+    assert (found.verdict, found.notes) == ("right", ("it is imported: the exercise is to write it",))
+
+
 def test_a_file_that_stops_half_way_is_graded_up_to_there() -> None:
     source = (
         (HERE / "variants" / "plain.py").read_text().replace("def layer_norm", "exit(1)\n\n\ndef layer_norm")

@@ -6,11 +6,9 @@ same on all inputs is named. The file runs in a separate process (sandbox.py); o
 
 from __future__ import annotations
 
-import ast
 import functools
-import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -20,6 +18,7 @@ from heedful.errors import HeedfulError, InputError
 from heedful.exercises.code_compare import LOOSE, find_difference, is_finite
 from heedful.exercises.code_exercise import Case, CodeExercise, InsideResult, Mistake, Output
 from heedful.exercises.code_exercises import check_names, code_exercises
+from heedful.exercises.code_source import function_notes, import_notes, leave_out_broken
 from heedful.exercises.sandbox import Limits, Sandbox, SolutionError
 from heedful.files import missing_file
 
@@ -28,10 +27,6 @@ MAX_SOURCE_BYTES = 1 << 20
 INSIDE_SECONDS = 20.0  # of the student's function in a model; a right one that is slower stays right
 # After one of these the other inputs are not tried: the same would happen again.
 LAST_ERRORS = ("Timeout", "Exit", "MemoryError", "FileLimit", "Refused", "SystemExit", "MessageError")
-WATCHED_IMPORTS = {
-    "os", "subprocess", "socket", "shutil", "ctypes", "multiprocessing", "urllib", "http", "requests",
-    "pickle", "signal", "pty", "asyncio",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -156,7 +151,7 @@ def grade_function(exercise: CodeExercise, sandbox: Sandbox, source: str, inside
         if failed:
             return grade
     grade = try_inside(exercise, sandbox, grade) if inside else grade
-    return replace(grade, notes=function_notes(exercise, source))
+    return replace(grade, notes=function_notes(exercise.name, exercise.ready_made, source))
 
 
 def first_difference(
@@ -252,67 +247,3 @@ def try_inside(exercise: CodeExercise, sandbox: Sandbox, grade: ExerciseGrade) -
         message = f"{grade.message}, but inside {inside.model} it gives something else"
         return replace(grade, verdict="wrong", message=message, inside=inside)
     return replace(grade, inside=inside)
-
-
-def leave_out_broken(source: str, name: str) -> tuple[str, dict[str, str]]:
-    """Return a file without the parts that are no Python, and what is wrong with each, by its function.
-
-    A part begins at a line without indentation. Left out, it becomes empty lines, so that numbers stay true.
-    """
-    try:
-        compile(source, name, "exec", dont_inherit=True)
-        return source, {}
-    except (SyntaxError, ValueError):
-        pass
-    broken: dict[str, str] = {}
-    kept: list[str] = []
-    for part, first in top_level_parts(source):
-        try:
-            compile("\n" * first + part, name, "exec", dont_inherit=True)
-            kept.append(part)
-        except (SyntaxError, ValueError) as error:
-            named = re.match(r"(?:async\s+)?def\s+(\w+)", part)
-            line = getattr(error, "lineno", None) or first + 1
-            said = f"no Python in line {line}: {getattr(error, 'msg', error)}"
-            broken.setdefault(named[1] if named else "", said)
-            kept.append("\n" * (part.count("\n")))
-    return "".join(kept), broken
-
-
-def top_level_parts(source: str) -> Iterator[tuple[str, int]]:
-    """Yield the pieces of a file that begin without indentation, with the number of lines before each."""
-    lines = source.splitlines(keepends=True)
-    starts = [i for i, line in enumerate(lines) if re.match(r"[A-Za-z_@]", line)]
-    starts = [i for i in starts if not (i and lines[i - 1].startswith("@"))]
-    for start, end in zip([0, *starts], [*starts, len(lines)], strict=True):
-        if start < end:
-            yield "".join(lines[start:end]), start
-
-
-def import_notes(source: str) -> list[str]:
-    """Return a note on imports that no exercise needs."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    notes = []
-    if watched := sorted(found & WATCHED_IMPORTS):
-        notes.append(
-            f"it imports {', '.join(watched)}: while grading, programs, the network and files outside a "
-            "temporary folder are refused"
-        )
-    return [*notes, *(["it imports heedful, which has the answers"] if "heedful" in found else [])]
-
-
-def function_notes(exercise: CodeExercise, source: str) -> tuple[str, ...]:
-    """Return a note if a function calls a library's function that is the exercise already."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and node.name == exercise.name:
-            called = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
-            names = {f.attr for f in called if isinstance(f, ast.Attribute)}
-            names |= {f.id for f in called if isinstance(f, ast.Name)} - {exercise.name}
-            ready = sorted(names & set(exercise.ready_made))
-            return tuple(f"it calls a ready-made {name}: the exercise is to write it" for name in ready)
-    return ()

@@ -1,0 +1,89 @@
+"""The text of a student's file, read without running it: broken parts, imports, ready-made functions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+WATCHED_IMPORTS = {
+    "os", "subprocess", "socket", "shutil", "ctypes", "multiprocessing", "urllib", "http", "requests",
+    "pickle", "signal", "pty", "asyncio",
+}  # fmt: skip
+# What the parser raises: no Python, null bytes, or expressions too deep for it.
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def leave_out_broken(source: str, name: str) -> tuple[str, dict[str, str]]:
+    """Return a file without the parts that are no Python, and what is wrong with each, by its function.
+
+    A part begins at a line without indentation. Left out, it becomes empty lines, so that numbers stay true.
+    """
+    try:
+        compile(source, name, "exec", dont_inherit=True)
+        return source, {}
+    except UNREADABLE:
+        pass
+    broken: dict[str, str] = {}
+    kept: list[str] = []
+    for part, first in top_level_parts(source):
+        try:
+            compile("\n" * first + part, name, "exec", dont_inherit=True)
+            kept.append(part)
+        except UNREADABLE as error:
+            named = re.match(r"(?:async\s+)?def\s+(\w+)", part)
+            line = getattr(error, "lineno", None) or first + 1
+            said = f"no Python in line {line}: {getattr(error, 'msg', str(error) or 'too deeply nested')}"
+            broken.setdefault(named[1] if named else "", said)
+            kept.append("\n" * (part.count("\n")))
+    return "".join(kept), broken
+
+
+def top_level_parts(source: str) -> Iterator[tuple[str, int]]:
+    """Yield the pieces of a file that begin without indentation, with the number of lines before each."""
+    lines = source.splitlines(keepends=True)
+    starts = [i for i, line in enumerate(lines) if re.match(r"[A-Za-z_@]", line)]
+    starts = [i for i in starts if not (i and lines[i - 1].startswith("@"))]
+    for start, end in zip([0, *starts], [*starts, len(lines)], strict=True):
+        if start < end:
+            yield "".join(lines[start:end]), start
+
+
+def parse_source(source: str) -> ast.Module:
+    """Return the tree of a file, empty where there is none."""
+    try:
+        return ast.parse(source)
+    except UNREADABLE:
+        return ast.Module([], [])
+
+
+def import_notes(source: str) -> list[str]:
+    """Return a note on imports that no exercise needs."""
+    found = set()
+    for node in ast.walk(parse_source(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    notes = []
+    if watched := sorted(found & WATCHED_IMPORTS):
+        notes.append(
+            f"it imports {', '.join(watched)}: while grading, programs, the network and files outside a "
+            "temporary folder are refused"
+        )
+    return [*notes, *(["it imports heedful, which has the answers"] if "heedful" in found else [])]
+
+
+def function_notes(name: str, ready_made: Sequence[str], source: str) -> tuple[str, ...]:
+    """Return a note if a function is imported, or calls a library's function that is the exercise already."""
+    imported = False
+    for node in parse_source(source).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imported |= name in {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef) and node.name == name:
+            called = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+            names = {f.attr for f in called if isinstance(f, ast.Attribute)}
+            names |= {f.id for f in called if isinstance(f, ast.Name)} - {name}
+            ready = sorted(names & set(ready_made))
+            return tuple(f"it calls a ready-made {one}: the exercise is to write it" for one in ready)
+    return ("it is imported: the exercise is to write it",) if imported else ()

@@ -258,8 +258,13 @@ def test_whole_words_have_no_marks_and_are_no_pieces() -> None:
     words = ["the", '"no,', "world.", "well-known", "it’s", "##ing", "[MASK]", "mr.", "42", "château"]
     table = Word2Vec(words, np.ones((len(words), 2), np.float32))
     assert [words[i] for i in whole_words(table)] == ["the", "well-known", "it’s", "château"]
-    marked = Word2Vec(["Ġthe", "ing", "Ġ.", "<s>", "ĠParis"], np.ones((5, 2), np.float32))
+    marked = Word2Vec(["Ġthe", "ing", "Ġ.", "<s>", "ĠParis", "Ġp"], np.ones((6, 2), np.float32))
     assert whole_words(marked) == [0, 4]
+
+
+def test_the_tour_shows_a_word_beside_words_that_are_used_alike(bundled: TestClient) -> None:
+    near = get(bundled, "/api/models/prose/space/neighbours", word="day", count=4)["near"]
+    assert {"·morning", "·night"} <= {row["shown"] for row in near}
 
 
 BANK = [

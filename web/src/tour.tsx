@@ -11,7 +11,7 @@ const SENTENCE = "The cat sat on the";
 /** Where each stop is, and what it speaks of there: the page's figure, or what the selector names. */
 export const STOPS: { page: string; with: Patch; selector?: string }[] = [
   { page: "tokens", with: { x: SENTENCE }, selector: "main .chips" },
-  { page: "space", with: { w: "cat" } },
+  { page: "space", with: { w: "day" } },
   { page: "positions", with: { x: SENTENCE } },
   { page: "attention", with: { x: SENTENCE, view: "matrix" } },
   { page: "attention", with: { x: SENTENCE, view: "grid" } },

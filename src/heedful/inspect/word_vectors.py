@@ -50,7 +50,7 @@ def whole_words(table: Word2Vec) -> list[int]:
     Where a vocabulary marks the beginning of words, a word has that mark; a piece that goes on has none.
     """
     marked = any(word[:1] in ("Ġ", "▁") for word in table.words)
-    word = re.compile(r"[Ġ▁][^\W\d_]+" if marked else r"[^\W\d_]+(['’-][^\W\d_]+)*")
+    word = re.compile(r"[Ġ▁]([^\W\d_]{2,}|[aAI])" if marked else r"[^\W\d_]+(['’-][^\W\d_]+)*")
     return [row for row, name in enumerate(table.words) if word.fullmatch(name)]
 
 

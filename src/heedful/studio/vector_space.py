@@ -35,9 +35,9 @@ def token_label(loaded_model: LoadedModel, word: str) -> str:
 
 
 def find_token(table: Word2Vec, word: str) -> str:
-    """A word as the vocabulary names it: itself, or with the mark of a word's beginning, or in lower case."""
+    """A word as the vocabulary names it: with the mark of a word's beginning, as it is, or in lower case."""
     lower = word.lower()
-    for form in (word, f"Ġ{word}", f"▁{word}", lower, f"Ġ{lower}", f"▁{lower}", f"{word}</w>"):
+    for form in (f"Ġ{word}", f"▁{word}", word, f"Ġ{lower}", f"▁{lower}", lower, f"{word}</w>"):
         if form in table:
             return form
     table.row(word)  # says which are near

@@ -218,11 +218,12 @@ function Contextual({ caps }: { caps: Caps }) {
         const at = layer < 0 ? r.layers.length - 1 : Math.min(layer, r.layers.length - 1);
         const names = r.items.map((item) => `${item.sentence + 1}: ${item.token}`);
         const points = Float32Array.from(r.map[at].flat());
-        const title = t("space.contextTitle", { word, layer: r.layers[at] });
+        const layerName = at === 0 ? t("space.embedding") : t("attention.layerSaid", { layer: at - 1 });
+        const title = t("space.contextTitle", { word, layer: layerName });
         const spec = { points, names, title };
         return (
           <Panel>
-            <Slider label={t("attention.layer")} value={at} min={0} max={r.layers.length - 1} shown={r.layers[at]} onChange={setLayer} />
+            <Slider label={t("attention.layer")} value={at} min={0} max={r.layers.length - 1} shown={layerName} onChange={setLayer} />
             <p class="muted">{t("space.contextNote", { word })}</p>
             <Figure title={title} name="contextual" model={caps.id} python={r.python} drawing={() => drawScatter(spec)} html={pointed(names, points, ["1", "2"])} csv={() => [["sentence", "token", "x", "y"], ...r.items.map((item, i) => [item.context, item.token, r.map[at][i][0], r.map[at][i][1]])]}>
               <Scatter {...spec} />

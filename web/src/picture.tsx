@@ -1,4 +1,5 @@
 // The picture of one text in a model: what is asked of the server, the form to ask with, and links to the pages of its stages.
+import { useState } from "preact/hooks";
 import { useModels } from "./api";
 import { ModelView, unpackAll, type FigureJson, type ModelData, type Stage } from "./figures";
 import { call, get, queried } from "./http";
@@ -26,27 +27,30 @@ export function FirstPicture({ model }: { model: string }) {
   });
   return (
     <section class="panel picture" aria-label={t("picture.label")}>
-      <Await of={drawn} wait={t("picture.wait")}>{(figure) => {
-        const { texts, name } = figure.data;
-        const [first, second] = texts;
-        return (
-          <>
-            <ModelView key={figure.path} figure={figure} text={second ? whole("t", 0, 0, 1) : 0} onText={(text) => set({ t: text || null }, "replace")}
-              row={rowShown(figure)} onRow={(r) => set({ r }, "replace")} exports={{ html: async () => (await call(`/api/picture${queried({ ...asked, format: "html" })}`)).text() }}
-              onHead={(at, h, q) => set({ x: first, x2: second, at, h, q, r: null }, "replace")} linkTo={(stage, row, of) => follow(name, texts[of] ?? first, stage, row)} />
-            <AskPicture model={name} text={first} />
-          </>
-        );
-      }}</Await>
+      <Await of={drawn} wait={t("picture.wait")}>{(figure) => (
+        <>
+          <Shown key={figure.path} figure={figure} asked={asked} />
+          <AskPicture model={figure.data.name} text={figure.data.texts[0]} />
+        </>
+      )}</Await>
     </section>
   );
 }
 
-/** The row that the address names, if the picture has so many; it is changed without asking the server again. */
-function rowShown({ data }: Drawn): number | undefined {
-  const [picture] = data.pictures;
+/** The picture, which changes its text and its row by itself; the address follows when the change is drawn. */
+function Shown({ figure, asked }: { figure: Drawn; asked: ReturnType<typeof request> }) {
+  const { texts, name, pictures: [picture] } = figure.data;
+  const [first, second] = texts;
   const rows = picture.row_side === "text" ? 1 : picture[picture.row_side].length;
-  return str("r") ? whole("r", 0, 0, rows - 1) : undefined;
+  const [text, setText] = useState(second ? whole("t", 0, 0, 1) : 0);
+  const [row, setRow] = useState(str("r") ? whole("r", 0, 0, rows - 1) : picture.row);
+  const follows = (patch: Patch) => void setTimeout(() => set(patch, "replace"));
+  const html = async () => (await call(`/api/picture${queried({ ...asked, format: "html" })}`)).text();
+  return (
+    <ModelView figure={figure} exports={{ html }} linkTo={(stage, at, of) => follow(name, texts[of] ?? first, stage, at)}
+      text={text} onText={(i) => { setText(i); follows({ t: i || null }); }} row={row} onRow={(r) => { setRow(r); follows({ r }); }}
+      onHead={(at, h, q) => set({ x: first, x2: second, at, h, q, r: null }, "replace")} />
+  );
 }
 
 /** The page of a stage, set to the model, the text, the layer, the head and the row. */

@@ -61,11 +61,11 @@ class Style:
         """A number, a vector or a matrix; long ones are cut in the middle where a limit is set."""
         if not isinstance(value, tuple):
             return self.scalar(number(value, self.digits))
-        entries = [self.value(v) for v in value]
-        if self.wide is None or len(entries) <= self.wide:
-            return self.row(entries)
+        if self.wide is None or len(value) <= self.wide:
+            return self.row([self.value(v) for v in value])
         kept = max(1, self.wide // 2)
-        return self.row([*entries[:kept], "…", *entries[-kept // 2 :]]) + f"({len(entries)})"
+        first, last = ([self.value(v) for v in part] for part in (value[:kept], value[-kept // 2 :]))
+        return self.row([*first, "…", *last]) + f"({len(value)})"
 
     def cells(self, line: Line) -> tuple[str, str, str | None, str]:
         """Label, formula, numbers and result of a line; no numbers where it is given or only put together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body
@@ -23,14 +24,15 @@ MAX_ENTRIES = 4096  # of a vector that is sent
 
 def with_text(derivation: Derivation, width: int, style: Style) -> dict[str, Any]:
     """Return `to_dict`, shortened, with each line as it is written beside its numbers."""
-    found = derivation.to_dict(width)
-    for i, line in enumerate(derivation.lines):
+    lines: list[dict[str, Any]] = []
+    for line in derivation.lines:
         if isinstance(line, Derivation):
-            found["lines"][i] = with_text(line, width, style)
+            lines.append(with_text(line, width, style))
             continue
         _, _, numbers, result = style.cells(line)
-        found["lines"][i]["shown"] = {"operands": (numbers or "")[:20_000], "result": result}
-    return found
+        shown = {"operands": (numbers or "")[:20_000], "result": result}
+        lines.append(line.to_dict(width) | {"shown": shown})
+    return replace(derivation, lines=()).to_dict() | {"lines": lines}
 
 
 def derivation_response(derivation: Derivation, width: int, digits: int, python: str) -> Response:

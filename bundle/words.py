@@ -1,9 +1,9 @@
 """Word vectors that come with heedful: skip-gram on novels and on modern English, of words and nothing else.
 
-    HEED_DATA=FOLDER python -m bundle.words [--seed 0] [--out FOLDER] [--words 10000] [--epochs 3]
+    HEED_DATA=FOLDER python -m bundle.words [--seed 0] [--out FOLDER] [--words 10000] [--epochs 4]
 
 Text is cut into words: lower case, without punctuation, a possessive ’s dropped. Modern text counts REPEATS
-times, for there is less of it. All words that occur MIN_COUNT times are trained; the most frequent are kept.
+times. All words that occur MIN_COUNT times are trained; the most frequent are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from heedful.evaluate.scores import spearman
 from heedful.runs import ledger
 
 WORD = re.compile(r"[a-z]+(?:['’-][a-z]+)*")
-REPEATS, MIN_COUNT = 2, 15
+REPEATS, MIN_COUNT = 1, 10
+KEPT = ("motel", "banking")  # kept however rare they are, for people ask about them
 SIMILARITY, ANALOGIES = "wordvec/EN-MEN-TR-3k.tsv.gz", "wordvec/questions-words.txt.gz"
 
 
@@ -68,7 +69,8 @@ def train(folder: Path, given: argparse.Namespace) -> heedful.Word2Vec:
         subsample=1e-4, epochs=given.epochs, threads=1, seed=given.seed,
     )  # fmt: skip
     assert made.counts is not None
-    kept = np.sort(np.argsort(-made.counts, kind="stable")[: given.words])
+    common = np.argsort(-made.counts, kind="stable")[: given.words]
+    kept = np.unique([*common, *(made.row(word) for word in KEPT if word in made)])
     return heedful.Word2Vec(
         [made.words[i] for i in kept], made.input[kept], counts=made.counts[kept], settings=made.settings
     )
@@ -79,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options(parser)
     parser.add_argument("--words", type=int, default=10_000, help="how many are kept")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
     given = parsed(parser)
     folder, (out, results, _) = data_folder(), places("words", given.out)
     made = train(folder, given)

@@ -86,8 +86,8 @@ def test_a_cat_sits_on_something_one_can_sit_on() -> None:
 def test_word_vectors_are_of_words() -> None:
     vectors = heedful.Word2Vec.load("words")
     assert not [word for word in vectors.words if re.fullmatch(r"[a-z]+(['-][a-z]+)*", word) is None]
-    assert {"king", "queen", "hotel", "computer", "doctor", "france"} <= set(vectors.words)
-    assert "queen" in [word for word, _ in vectors.analogy("man", "king", "woman", count=3)]
+    assert {"king", "queen", "hotel", "motel", "banking", "computer", "doctor"} <= set(vectors.words)
+    assert vectors.analogy("man", "king", "woman", count=1)[0][0] == "queen"
     assert vectors.analogy("man", "uncle", "woman", count=1)[0][0] == "aunt"
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from heedful.exercises.numbers import Problem, Question
 from heedful.exercises.numbers_mistakes import expand, name_mistake
-from heedful.inspect.worked import Operation, Reference, Tree, evaluate
+from heedful.inspect.worked import Operation, Reference, Tree, evaluate, is_arrangement
 
 Verdict = Literal["right", "carried forward", "partly right", "wrong", "missing", "unreadable"]
 ROOM = 1.0 + 1e-9  # units of the last digit asked for
@@ -188,16 +188,15 @@ def close(mine: np.ndarray, theirs: np.ndarray, tolerance: float | np.ndarray) -
 
 
 def hint_lines(question: Question) -> list[str]:
-    """Hints from the slightest to the strongest: the formula, the numbers in it, the answer."""
-    from heedful.inspect.render import Style, unquoted
+    """Hints from the slighter to the stronger: the numbers put into the formula, the answer."""
+    from heedful.inspect.render import Style
 
     style, line = Style(question.digits, None), question.line
+    given = line.operands is None or is_arrangement(line.operands)
     numbers = (
-        style.tree(line.operands)
-        if isinstance(line.operands, Operation)
-        else "it is put together of what is there"
+        "It is put together of what was worked out or given before." if given else style.tree(line.operands)
     )
-    return [unquoted(line.formula), numbers, style.value(line.result)]
+    return [numbers, style.value(line.result)]
 
 
 def is_passed(grade: SheetGrade) -> bool:

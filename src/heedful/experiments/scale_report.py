@@ -64,13 +64,13 @@ def prediction_section(predictions: Sequence[dict[str, Any]], held_out: Sequence
         line = f"{one['line']:.4f}{off(one['line'])}"
         rows.append([f"{one['compute_factor']:.1f} ×", *forms, line, "" if truth is None else f"{truth:.4f}"])
         if truth is not None:
-            errors.append((abs(one["chinchilla"]["loss"] / truth - 1), abs(one["line"] / truth - 1)))
+            errors.append((abs(one[one["best_form"]]["loss"] / truth - 1), abs(one["line"] / truth - 1)))
     text = ["The predictions were written to predictions.json before these runs were trained."]
     if errors:
-        fit, line = (max(e[i] for e in errors) for i in (0, 1))
+        best, (fit, line) = predictions[0]["best_form"], (max(e[i] for e in errors) for i in (0, 1))
         text.append(
-            f"The Chinchilla form was off by at most {fit:.2%}, the line through the last two efficient "
-            f"runs by {line:.2%}."
+            f"The form that fits the small runs best, {best}, was off by at most {fit:.2%}, the line through "
+            f"the last two efficient runs by {line:.2%}."
         )
     columns = [
         "compute, of the largest fitted",

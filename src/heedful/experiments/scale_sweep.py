@@ -192,7 +192,7 @@ class ScaleSweep:
             found.append({
                 "dim": dim, "parameters": n, "tokens": d, "compute": compute,
                 "compute_factor": compute / max(p.compute for p in points),
-                "line": extend_line(points, compute),
+                "line": extend_line(points, compute), "best_form": min(fits, key=lambda f: f.error).form,
                 **{f.form: {"loss": f.predict(n, d), "interval": f.predict_interval(n, d)} for f in fits},
             })  # fmt: skip
         text = {

@@ -34,8 +34,7 @@ def train(name: str, plan: Plan, folder: Path, out: Path, given: argparse.Namesp
     SCRATCH.mkdir(parents=True, exist_ok=True)
     began, seed = time.perf_counter(), given.seed
     body = heedful.load(base_folder(BASE), dtype=torch.float32)
-    gathered = plan.batches if given.start is None or plan.more is None else plan.more
-    batches = gathered(folder, body.tokenizer, plan.batch)
+    batches = plan.batches(folder, body.tokenizer, plan.batch)
     labels = [plan.names.get(label, label) for label in batches.labels] if batches.labels else None
     model = with_head(body, plan.head, labels, seed=seed).to(given.device)
     torch.manual_seed(seed)
@@ -81,6 +80,7 @@ def changed(given: argparse.Namespace) -> list[str]:
     """The options that differ from the plan, as they are typed."""
     named = {name: getattr(given, name) for name in (*CHANGES, "seconds", "steps")}
     words = [w for name, value in named.items() if value is not None for w in (f"--{name}", f"{value:g}")]
+    words += ["--mixed"] if given.mixed else []
     return words + ([] if given.start is None else ["--start", given.start.name])
 
 
@@ -107,10 +107,16 @@ def main() -> None:
             f"--{name}", type=float if name in ("epochs", "lr") else int, help="not as planned"
         )
     parser.add_argument("--steps", type=int, help="so many, not as planned; needs --out")
+    parser.add_argument("--mixed", action="store_true", help="learn from everyday examples of our own too")
     parser.add_argument("--start", type=Path, help="the folder of an adapter to go on from")
     given = parsed(parser, "steps")
     plan = PLANS[given.name]
     plan = replace(plan, **{n: v for n in CHANGES if (v := getattr(given, n)) is not None})
+    if given.mixed:
+        if plan.mixed is None:
+            parser.error(f"{given.name} has no everyday examples")
+        told = f"{plan.card.data}, and everyday examples made from our own templates"
+        plan = replace(plan, batches=plan.mixed, card=replace(plan.card, data=told))
     out, given.results, _ = places(given.name, given.out, plan.card.bundled)
     found = train(given.name, plan, data_folder(), out, given)
     print(json.dumps({"figure": round(percent(plan, found[plan.score]), 2), **found}))

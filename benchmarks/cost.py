@@ -71,14 +71,10 @@ def processor_seconds(code: str, source: Path) -> float:
 
 
 def print_first_use(sources: list[Path]) -> None:
-    """The least processor seconds of each call over the rounds, for each version in turn."""
-    least = {(name, source): float("inf") for name in FIRST_USE for source in sources}
-    for _ in range(ROUNDS):
-        for name, source in least:
-            used = processor_seconds(FIRST_USE[name], source)
-            least[name, source] = min(least[name, source], used)
-    for name in FIRST_USE:
-        print("".join(f"{least[name, source]:>8.2f}" for source in sources), "", name)
+    """Print the least processor seconds of each call over the rounds, in which the versions take turns."""
+    for name, code in FIRST_USE.items():
+        used = [[processor_seconds(code, source) for source in sources] for _ in range(ROUNDS)]
+        print("".join(f"{min(column):>8.2f}" for column in zip(*used, strict=True)), "", name, flush=True)
 
 
 def loading_peak(dim: int = 1024, layers: int = 12) -> tuple[int, int, int]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from heedful.runs.progress import ProgressReporter
 from heedful.runs.training_loop import TrainingLoop, TrainingResult, Validation
+from heedful.runs.training_progress import ProgressReporter
 from heedful.train.config import TrainConfig
 from heedful.train.fit import Step
 from tests.train import toys

@@ -13,7 +13,7 @@ from heedful.commands.generate import after_prompt
 from heedful.commands.model_arguments import Device, Dtype, default_model, load_stepper
 from heedful.commands.options import options_from
 from heedful.commands.text_arguments import text_or_file
-from heedful.decode.options import SamplingOptions
+from heedful.decode.generation_options import SamplingOptions
 from heedful.errors import InputError
 from heedful.files import write_text
 

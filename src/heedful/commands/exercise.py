@@ -98,7 +98,7 @@ def _write_or_ask(
 
 def _print_exercises(json: bool) -> None:
     from heedful.exercises.numbers_list import EXERCISES
-    from heedful.exercises.progress import count_done, describe_states, next_exercise, read_progress
+    from heedful.exercises.student_record import count_done, describe_states, next_exercise, read_progress
 
     progress = read_progress(list(EXERCISES))
     states = describe_states(progress)

@@ -9,7 +9,13 @@ from heedful.commands.output import as_json, console, make_table
 from heedful.errors import InputError
 from heedful.exercises.code_exercises import check_names, stubs, summaries, write_stubs
 from heedful.exercises.code_hints import HINTS
-from heedful.exercises.progress import count_done, describe_states, next_exercise, read_progress, record_hint
+from heedful.exercises.student_record import (
+    count_done,
+    describe_states,
+    next_exercise,
+    read_progress,
+    record_hint,
+)
 
 DEFAULT_FILE = Path("solution.py")
 

@@ -7,7 +7,7 @@ import sys
 from heedful.exercises.numbers import Problem
 from heedful.exercises.numbers_grading import SheetGrade, is_passed
 from heedful.exercises.numbers_quiz import run_quiz
-from heedful.exercises.progress import record_verdicts
+from heedful.exercises.student_record import record_verdicts
 
 
 def ask_in_terminal(problem: Problem) -> None:

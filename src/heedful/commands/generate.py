@@ -15,7 +15,7 @@ from heedful.commands.model_arguments import Device, Dtype, default_model, load_
 from heedful.commands.options import options_from
 from heedful.commands.output import Json, as_json
 from heedful.commands.text_arguments import read_stdin, text_or_file
-from heedful.decode.options import GenerationOptions
+from heedful.decode.generation_options import GenerationOptions
 from heedful.progress import show_progress
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 
 from heedful.commands.output import as_json
 from heedful.exercises.code_exercises import stubs
-from heedful.exercises.progress import count_done, next_exercise, read_progress, record_verdicts
+from heedful.exercises.student_record import count_done, next_exercise, read_progress, record_verdicts
 
 if TYPE_CHECKING:
     from heedful.exercises.code_grading import ExerciseGrade

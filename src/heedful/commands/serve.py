@@ -13,7 +13,7 @@ from heedful.commands.model_arguments import Device, Dtype, load_model
 from heedful.commands.options import options_from
 from heedful.commands.text_arguments import read_file
 from heedful.errors import InputError, MissingPackage
-from heedful.serve.settings import ServerSettings
+from heedful.serve.server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from heedful.serve.served_model import ServedModel

@@ -23,8 +23,8 @@ from heedful.loading import load
 from heedful.models.base import LM, Model, evaluation_mode
 from heedful.progress import report_progress
 from heedful.runs.datasets import TrainingData
-from heedful.runs.progress import LineReporter, ProgressReporter
 from heedful.runs.requests import EvaluationRequest
+from heedful.runs.training_progress import LineReporter, ProgressReporter
 from heedful.tasks.columns import ColumnFlags, check_flags, infer_file_task
 from heedful.tasks.examples import Examples
 from heedful.tasks.pipeline import bind_task, trainable_tasks

@@ -12,8 +12,8 @@ from torch import Tensor
 from heedful.data.batch import Batch
 from heedful.devices import resolve_device
 from heedful.runs.prepare import MOMENTS, PreparedRun, prepare_run
-from heedful.runs.progress import format_clock, peak_memory
 from heedful.runs.settings import ResolvedSettings
+from heedful.runs.training_progress import format_clock, peak_memory
 from heedful.train.fit import fit
 
 

@@ -16,9 +16,9 @@ from heedful.models.base import evaluation_mode
 from heedful.progress import show_progress
 from heedful.runs.folder import Files, RunFolder
 from heedful.runs.prepare import PreparedRun, prepare_run
-from heedful.runs.progress import make_reporter
 from heedful.runs.settings import ResolvedSettings
 from heedful.runs.training_loop import TrainingInterrupted, TrainingLoop, TrainingResult, Validation
+from heedful.runs.training_progress import make_reporter
 from heedful.train.checkpoint import newest, of_run
 from heedful.train.distributed import Processes, processes
 from heedful.train.fit import Step

@@ -22,7 +22,7 @@ from heedful.errors import HeedfulError
 from heedful.models.base import Model
 from heedful.nn.recurrent import Recurrence
 from heedful.runs.folder import Files, read_metrics
-from heedful.runs.progress import ProgressReporter, peak_memory
+from heedful.runs.training_progress import ProgressReporter, peak_memory
 from heedful.train.checkpoint import newest, read_training
 from heedful.train.config import TrainConfig
 from heedful.train.distributed import Processes

@@ -28,9 +28,9 @@ from heedful.runs.evaluate import load_trained
 from heedful.runs.finetune.finetune_result import FinetuneResult, out_lock, output_folder, write_result
 from heedful.runs.finetune.linear_head import fit_linear_head, put_linear_head
 from heedful.runs.prepare import check_vocabulary
-from heedful.runs.progress import LineReporter, ProgressReporter, make_reporter
 from heedful.runs.requests import FinetuneRequest
 from heedful.runs.training_loop import TrainingInterrupted, TrainingLoop, TrainingResult, Validation
+from heedful.runs.training_progress import LineReporter, ProgressReporter, make_reporter
 from heedful.tasks.columns import check_flags, infer_file_task, list_columns
 from heedful.tasks.examples import Examples, limit_characters
 from heedful.tasks.model_inputs import Truncated

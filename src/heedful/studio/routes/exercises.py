@@ -13,7 +13,7 @@ from heedful.errors import InputError
 from heedful.exercises.code_exercises import check_names, code_exercises, stub_file, stubs, summaries
 from heedful.exercises.code_grading import grade_solution, grade_source
 from heedful.exercises.code_hints import HINTS
-from heedful.exercises.progress import (
+from heedful.exercises.student_record import (
     describe_states,
     next_exercise,
     read_progress,

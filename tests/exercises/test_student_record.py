@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.exercises.progress import (
+from heedful.exercises.student_record import (
     FILE,
     count_done,
     describe_states,
@@ -60,7 +60,7 @@ def test_a_write_that_is_killed_leaves_the_file_as_it_was(folder: Path) -> None:
     killed = (
         "import os, pathlib\n"
         "pathlib.Path.replace = lambda *a: os._exit(9)\n"  # before the new file takes the old one's place
-        "from heedful.exercises.progress import record_verdicts\n"
+        "from heedful.exercises.student_record import record_verdicts\n"
         "record_verdicts({'attention': 'right'})\n"
     )
     assert subprocess.run([sys.executable, "-c", killed]).returncode == 9

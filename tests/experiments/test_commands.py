@@ -15,9 +15,9 @@ from heedful.experiments import race_settings, scale_sweep, translation_race
 from heedful.experiments.experiment import finish_experiment
 from heedful.experiments.gradient_flow import exploding_rates, fit_rate, loss_gradient_by_distance
 from heedful.experiments.layer_times import measure_layer_times
-from heedful.experiments.race import Race
 from heedful.experiments.race_settings import QUICK, TaskSettings
 from heedful.experiments.scale_sweep import QUICK_SCALE, ScaleSweep
+from heedful.experiments.system_race import Race
 from heedful.experiments.systems import SYSTEMS, build_system, size_system
 from heedful.experiments.translation_data import join_pairs, prepare_pairs, read_pairs
 from heedful.experiments.translation_race import QUICK_TRANSLATION, TranslationRace
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 TINY_RACE = replace(
     QUICK, systems=("rnn", "gpt2"), parameters=8000, layers=1, length=32, batch=4, steps=4, evaluations=2,
     layer_lengths=(64, 128, 256), layer_dims=(16, 32, 64), layer_length=32, contexts=(8, 16),
-    gradient_rows=4, fitted=3,
+    gradient_rows=4, fit_points=3,
     tasks=TaskSettings(("gpt2",), ("copy",), (0, 1), parameters=6000, length=20, steps=2, batch=8, rows=32),
 )  # fmt: skip
 TINY_SCALE = replace(
@@ -167,7 +167,7 @@ def test_joined_pairs_are_consecutive_and_training_pairs_short(tmp_path: Path) -
         assert words == [f"s{k}" for k in range(i, i + len(words))]
         assert target == source.replace("s", "t")
         assert len(words) <= 6
-    found = prepare_pairs([], count=400, joined=6, train_words=12, buckets=(12, 40), test_rows=9, seed=0)
+    found = prepare_pairs([], count=400, max_joined=6, train_words=12, buckets=(12, 40), test_rows=9, seed=0)
     assert max(len(s.split()) for s, _ in found.train) <= 12
     assert all(12 < len(s.split()) <= 40 for s, _ in found.test[40])
     table = tmp_path / "pairs.tsv"
@@ -192,7 +192,7 @@ def test_the_translation_command_takes_a_file_of_pairs(
 def test_time_grows_faster_with_the_length_in_attention_than_in_a_recurrence() -> None:
     lengths = (2048, 4096, 8192)  # processor time of one thread: other work on the machine does not count
     exponent = {
-        name: measure_layer_times(SYSTEMS[name], lengths, (16, 32, 64), dim=16, length=64, fitted=3)
+        name: measure_layer_times(SYSTEMS[name], lengths, (16, 32, 64), dim=16, length=64, fit_points=3)
         for name in ("gpt2", "lstm", "linear")
     }
     slopes = {name: found.length_exponent.slope for name, found in exponent.items()}
@@ -201,8 +201,8 @@ def test_time_grows_faster_with_the_length_in_attention_than_in_a_recurrence() -
 
 def gradient_rate(name: str) -> float:
     """The rate of a small model with weights as large as those of a trained one."""
-    sized = size_system(SYSTEMS[name], 20_000, vocab=32, layers=1, context=48)
-    model = build_system(sized, vocab=32)
+    competitor = size_system(SYSTEMS[name], 20_000, vocab=32, layers=1, context=48)
+    model = build_system(competitor, vocab=32)
     tokens = torch.randint(0, 32, (16, 48), generator=torch.Generator().manual_seed(0))
     if name == "rnn":  # a trained one's spectral radius is far from an orthogonal matrix's
         with torch.no_grad():
@@ -223,8 +223,8 @@ def test_an_rnn_vanishes_below_a_gain_of_one_and_explodes_above() -> None:
 
 
 def test_a_loss_reaches_no_input_behind_it() -> None:
-    sized = size_system(SYSTEMS["llama"], 20_000, vocab=32, layers=1, context=16)
-    model = build_system(sized, vocab=32)
+    competitor = size_system(SYSTEMS["llama"], 20_000, vocab=32, layers=1, context=16)
+    model = build_system(competitor, vocab=32)
     tokens = torch.randint(0, 32, (4, 16))
     found = loss_gradient_by_distance(model, tokens, tokens)
     assert len(found.norms) == 16

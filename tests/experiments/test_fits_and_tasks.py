@@ -59,10 +59,10 @@ def test_the_mean_of_one_value_has_no_interval() -> None:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_comes_within_two_per_cent_of_the_budget(name: str) -> None:
-    sized = size_system(SYSTEMS[name], 60_000, vocab=100, layers=2, context=64)
-    assert sized.parameters == pytest.approx(60_000, rel=0.02)
-    model = build_system(sized, vocab=100)
-    assert sum(p.numel() for p in model.parameters()) == sized.parameters
+    competitor = size_system(SYSTEMS[name], 60_000, vocab=100, layers=2, context=64)
+    assert competitor.parameters == pytest.approx(60_000, rel=0.02)
+    model = build_system(competitor, vocab=100)
+    assert sum(p.numel() for p in model.parameters()) == competitor.parameters
 
 
 def test_a_budget_too_small_for_the_vocabulary_is_refused() -> None:
@@ -106,8 +106,8 @@ def test_a_row_too_short_for_a_task_is_refused() -> None:
 
 
 def test_an_untrained_model_scores_about_chance() -> None:
-    sized = size_system(SYSTEMS["gru"], 10_000, vocab=20, layers=1, context=24)
-    found = score_task(build_system(sized, vocab=20), "copy", length=24, rows=400)
+    competitor = size_system(SYSTEMS["gru"], 10_000, vocab=20, layers=1, context=24)
+    found = score_task(build_system(competitor, vocab=20), "copy", length=24, rows=400)
     assert sum(found["right"]) / sum(found["count"]) < 3 / SYMBOLS
 
 

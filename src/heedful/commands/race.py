@@ -70,8 +70,8 @@ def race_command(
             where, files or [], translation_settings(quick, chosen), resolve_device(device), report
         )
     else:
-        from heedful.experiments.race import Race
         from heedful.experiments.race_settings import race_settings
+        from heedful.experiments.system_race import Race
 
         race = Race(where, files or [], race_settings(quick, chosen), resolve_device(device), report)
     page = finish_experiment(race, where, shown_command(context))

@@ -22,7 +22,7 @@ FLOAT_BYTES = 4
 
 @torch.no_grad()
 def measure_generation(
-    sized: SizedSystem, contexts: Sequence[int], *, vocab: int, device: torch.device | str = "cpu"
+    sized_system: SizedSystem, contexts: Sequence[int], *, vocab: int, device: torch.device | str = "cpu"
 ) -> dict[str, Any]:
     """Return seconds for one token behind each context, with and without memory, and the memory in bytes.
 
@@ -30,8 +30,8 @@ def measure_generation(
     """
     device = torch.device(device)
     room = max(contexts) + 64
-    sizes = {"context": room} if "context" in sized.model else {}
-    model = build_system(sized, vocab=vocab, device=device, **sizes).eval()
+    sizes = {"context": room} if "context" in sized_system.model else {}
+    model = build_system(sized_system, vocab=vocab, device=device, **sizes).eval()
     found: dict[str, Any] = {"contexts": list(contexts), "step": [], "whole": [], "bytes": []}
     with one_thread():
         for context in contexts:

@@ -75,9 +75,9 @@ class LayerTimes:
 @torch.no_grad()
 def measure_layer_times(
     system: System, lengths: Sequence[int], dims: Sequence[int], *, dim: int, length: int,
-    device: torch.device | str = "cpu", fitted: int = 5,
+    device: torch.device | str = "cpu", fit_points: int = 5,
 ) -> LayerTimes:  # fmt: skip
-    """Measure one layer at every length and every width; the exponents are of the last `fitted` points.
+    """Measure one layer at every length and every width; the exponents are of the last `fit_points` points.
 
     All sizes are measured in turn, several times over, so that a moment in which the machine is busy does not
     fall on one of them alone.
@@ -91,12 +91,13 @@ def measure_layer_times(
     by_length, by_dim = seconds[: len(lengths)], seconds[len(lengths) :]
     return LayerTimes(
         tuple(lengths), tuple(by_length), tuple(dims), tuple(by_dim), dim, length,
-        fit_power(lengths[-fitted:], by_length[-fitted:]), fit_power(dims[-fitted:], by_dim[-fitted:]),
+        fit_power(lengths[-fit_points:], by_length[-fit_points:]),
+        fit_power(dims[-fit_points:], by_dim[-fit_points:]),
     )  # fmt: skip
 
 
 def measure_step(
-    sized: SizedSystem, *, vocab: int, length: int, batch: int, steps: int = 6, dtype: str = "float32",
+    sized_system: SizedSystem, *, vocab: int, length: int, batch: int, steps: int = 6, dtype: str = "float32",
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:  # fmt: skip
     """Return the seconds of one training step, forward, backward and update: the shortest of a few.
@@ -104,7 +105,7 @@ def measure_step(
     On a CPU the processor time of one thread, on a GPU the clock.
     """
     device = torch.device(device)
-    model = build_system(sized, vocab=vocab, device=device)
+    model = build_system(sized_system, vocab=vocab, device=device)
     rows = torch.arange(batch * length).reshape(batch, length) % vocab
     order = ShuffledOrder(1 << 20, batch, 0, shuffle=False)
     batches = Batches(RepeatedBatch(Batch(rows, rows.roll(-1, 1))), order, "repeated")

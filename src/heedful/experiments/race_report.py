@@ -33,7 +33,7 @@ def race_sections(store: MeasurementStore) -> list[Section]:
     return [section for section in found if section is not None]
 
 
-def measured(store: MeasurementStore, kind: str) -> dict[str, Any]:
+def measurements_of(store: MeasurementStore, kind: str) -> dict[str, Any]:
     """Return the measurements of one kind under the labels of their systems, in the systems' order."""
     values = store.values(kind)
     return {SYSTEMS[name].label: values[name] for name in SYSTEMS if name in values}
@@ -51,7 +51,7 @@ def rate_text(fit: Values) -> str:
 
 def size_section(store: MeasurementStore) -> Section | None:
     """Return the table of systems: parameters, layers, width, path length."""
-    found = measured(store, "size")
+    found = measurements_of(store, "size")
     if not found:
         return None
     distances = list(next(iter(found.values()))["paths"])
@@ -90,7 +90,7 @@ def size_section(store: MeasurementStore) -> Section | None:
 
 def loss_section(store: MeasurementStore) -> Section | None:
     """Return validation loss over tokens and over seconds, and the speed of training."""
-    found, steps = measured(store, "training"), measured(store, "speed")
+    found, steps = measurements_of(store, "training"), measurements_of(store, "speed")
     found = {name: value for name, value in found.items() if name in steps}
     if not found:
         return None
@@ -122,7 +122,7 @@ def loss_section(store: MeasurementStore) -> Section | None:
 
 def layer_section(store: MeasurementStore) -> Section | None:
     """Return the time of a layer over length and width, with the exponents."""
-    found = measured(store, "layer")
+    found = measurements_of(store, "layer")
     if not found:
         return None
     first = next(iter(found.values()))
@@ -169,7 +169,7 @@ def layer_section(store: MeasurementStore) -> Section | None:
 
 def generation_section(store: MeasurementStore) -> Section | None:
     """Return time and memory of one more token over the length of the context."""
-    found = measured(store, "generation")
+    found = measurements_of(store, "generation")
     if not found:
         return None
     contexts = next(iter(found.values()))["contexts"]
@@ -222,7 +222,7 @@ def generation_section(store: MeasurementStore) -> Section | None:
 
 def position_section(store: MeasurementStore) -> Section | None:
     """Return the loss by position in the context."""
-    found = measured(store, "position")
+    found = measurements_of(store, "position")
     if not found:
         return None
     length = min(len(v["loss"]) for v in found.values())
@@ -251,7 +251,7 @@ def position_section(store: MeasurementStore) -> Section | None:
 
 def gradient_section(store: MeasurementStore) -> Section | None:
     """Return gradients over distance with their rates, and the RNN whose gradients explode."""
-    found, gains = measured(store, "gradient"), store.values("gains").get("rnn")
+    found, gains = measurements_of(store, "gradient"), store.values("gains").get("rnn")
     if not found or gains is None:
         return None
     rows = [[rate_text(v["trained"]["rate"]), rate_text(v["untrained"]["rate"])] for v in found.values()]

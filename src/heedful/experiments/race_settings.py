@@ -42,7 +42,7 @@ class RaceSettings:
     layer_dim: int = 64
     layer_dims: tuple[int, ...] = (128, 256, 512, 1024, 2048)
     layer_length: int = 2048
-    fitted: int = 5  # of the longest lengths, through which the exponent is fitted
+    fit_points: int = 5  # of the longest lengths, through which the exponent is fitted
     contexts: tuple[int, ...] = (64, 256, 1024, 4096, 16384)
     gradient_rows: int = 32
     gains: tuple[float, ...] = (0.5, 0.9, 1.0, 1.2, 1.5, 2.0)

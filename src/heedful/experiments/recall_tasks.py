@@ -55,7 +55,7 @@ def draw_recall(rng: np.random.Generator, rows: int, length: int) -> Rows:
     asked = min((length + 1) // 2 - SYMBOLS, SYMBOLS)
     first, second = length + 1 - 2 * (SYMBOLS + asked), length + 1 - 2 * asked
     there = np.arange(SYMBOLS) >= SYMBOLS - rng.integers(1, SYMBOLS + 1, rows)[:, None]
-    keys = np.where(there, _shuffled(rng, rows) + KEYS, BLANK)
+    keys = np.where(there, _shuffle_rows(rng, rows) + KEYS, BLANK)
     values = np.where(there, rng.integers(VALUES, VALUES + SYMBOLS, (rows, SYMBOLS)), BLANK)
     whole[:, first:second:2], whole[:, first + 1 : second : 2] = keys, values
     order = np.argsort(rng.random((rows, SYMBOLS)) + ~there, axis=1)[:, :asked]  # pairs that are there first
@@ -84,7 +84,7 @@ def draw_needle(rng: np.random.Generator, rows: int, length: int) -> Rows:
     whole, back = np.full((rows, length + 1), BLANK, np.int64), np.zeros((rows, length + 1), np.int64)
     back[:, length] = rng.integers(4, length, rows)
     line, at = np.arange(rows), length - back[:, length]
-    keys, values = _shuffled(rng, rows)[:, :2] + KEYS, rng.integers(VALUES, VALUES + SYMBOLS, (rows, 2))
+    keys, values = _shuffle_rows(rng, rows)[:, :2] + KEYS, rng.integers(VALUES, VALUES + SYMBOLS, (rows, 2))
     other = rng.integers(1, length - 3, rows)
     whole[line, other - 1], whole[line, other] = keys[:, 1], values[:, 1]
     whole[line, at - 1], whole[line, at] = keys[:, 0], values[:, 0]  # over the other pair, if they meet
@@ -92,7 +92,7 @@ def draw_needle(rng: np.random.Generator, rows: int, length: int) -> Rows:
     return whole, back
 
 
-def _shuffled(rng: np.random.Generator, rows: int) -> Ints:
+def _shuffle_rows(rng: np.random.Generator, rows: int) -> Ints:
     return rng.permuted(np.tile(np.arange(SYMBOLS), (rows, 1)), axis=1)
 
 

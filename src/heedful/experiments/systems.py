@@ -97,13 +97,13 @@ class SizedSystem:
         return int(self.model["layers"])
 
 
-def find_systems(names: Sequence[str], known: Mapping[str, System] = SYSTEMS) -> list[System]:
+def find_systems(names: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> list[System]:
     """Return the systems with these names; raise NotFound for an unknown one."""
     for name in names:
-        if name not in known:
-            hint = nearest(name, known) or f"there are {', '.join(known)}"
+        if name not in systems:
+            hint = nearest(name, systems) or f"there are {', '.join(systems)}"
             raise NotFound(f"no system is called {name!r}", hint=hint)
-    return [known[name] for name in names]
+    return [systems[name] for name in names]
 
 
 def size_system(system: System, parameters: int, *, vocab: int, layers: int, context: int) -> SizedSystem:
@@ -145,27 +145,29 @@ def size_system(system: System, parameters: int, *, vocab: int, layers: int, con
 
 
 def build_system(
-    sized: SizedSystem, *, vocab: int, seed: int = 0, device: torch.device | str = "cpu", **sizes: Any
+    sized_system: SizedSystem, *, vocab: int, seed: int = 0, device: torch.device | str = "cpu", **sizes: Any
 ) -> LM:
     """Return a model of the system with random weights; `sizes` replace some of its own.
 
     GPT-2's tables start with a standard deviation of 0.02, which a norm makes up for. A recurrence has none:
     it would see next to nothing of its input, and learn for hundreds of steps to see more.
     """
-    model = build_model(sized, vocab=vocab, seed=seed, device=device, **sizes)
+    model = build_model(sized_system, vocab=vocab, seed=seed, device=device, **sizes)
     assert isinstance(model, LM)
     return model
 
 
 def build_model(
-    sized: SizedSystem, *, vocab: int, seed: int = 0, device: torch.device | str = "cpu", **sizes: Any
+    sized_system: SizedSystem, *, vocab: int, seed: int = 0, device: torch.device | str = "cpu", **sizes: Any
 ) -> Model:
     """Return a model of any system, an encoder-decoder's too, its tables scaled as `build_system` says."""
-    model = build(sized.system.family, vocab=vocab, seed=seed, device=device, **{**sized.model, **sizes})
-    if sized.system.table_std is not None:
+    model = build(
+        sized_system.system.family, vocab=vocab, seed=seed, device=device, **{**sized_system.model, **sizes}
+    )
+    if sized_system.system.table_std is not None:
         with torch.no_grad():
             for embed in model.tables.values():
-                embed.table.mul_(sized.system.table_std / float(embed.table.std()))
+                embed.table.mul_(sized_system.system.table_std / float(embed.table.std()))
     return model
 
 

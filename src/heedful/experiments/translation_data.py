@@ -36,11 +36,11 @@ def read_pairs(files: Sequence[str]) -> Pairs:
     return [pair for pair in zip(*sides, strict=True) if all(pair)]
 
 
-def join_pairs(pairs: Sequence[tuple[str, str]], most: int, seed: int) -> Pairs:
-    """Return as many pairs, each of 1 to `most` consecutive ones joined."""
+def join_pairs(pairs: Sequence[tuple[str, str]], max_joined: int, seed: int) -> Pairs:
+    """Return as many pairs, each of 1 to `max_joined` consecutive ones joined."""
     rng, found = random.Random(seed), []
     for start in range(len(pairs)):
-        some = pairs[start : start + rng.randint(1, most)]
+        some = pairs[start : start + rng.randint(1, max_joined)]
         found.append((" ".join(s for s, _ in some), " ".join(t for _, t in some)))
     return found
 
@@ -55,7 +55,7 @@ class TranslationData:
 
 
 def prepare_pairs(
-    files: Sequence[str], *, count: int, joined: int, train_words: int, buckets: Sequence[int],
+    files: Sequence[str], *, count: int, max_joined: int, train_words: int, buckets: Sequence[int],
     test_rows: int, seed: int,
 ) -> TranslationData:  # fmt: skip
     """Join consecutive pairs and split them; what is tested on is joined from pairs that no model has seen.
@@ -65,9 +65,9 @@ def prepare_pairs(
     pairs = read_pairs(files)[:count] if files else number_pairs(count, seed)
     kept = max(1, round(len(pairs) * (1 - HELD_OUT)))
     words = lambda text: len(text.split())
-    train = [p for p in join_pairs(pairs[:kept], joined, seed) if words(p[0]) <= train_words]
+    train = [p for p in join_pairs(pairs[:kept], max_joined, seed) if words(p[0]) <= train_words]
     unseen = pairs[kept:]
-    rest = [p for k in range(4) for p in join_pairs(unseen, joined, seed + 1 + k)]
+    rest = [p for k in range(4) for p in join_pairs(unseen, max_joined, seed + 1 + k)]
     test: dict[int, Pairs] = {}
     for low, high in zip((0, *buckets), buckets, strict=False):
         inside = list(dict.fromkeys(p for p in rest if low < words(p[0]) <= high))

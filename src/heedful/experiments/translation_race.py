@@ -44,7 +44,7 @@ class TranslationSettings:
 
     systems: tuple[str, ...] = tuple(TRANSLATORS)
     pairs: int = 100_000  # that are read
-    joined: int = 6  # the most consecutive pairs in one
+    max_joined: int = 6  # the most consecutive pairs in one
     train_words: int = 30
     buckets: tuple[int, ...] = (10, 20, 30, 40, 50, 60, 80)  # the most words of a source
     test_rows: int = 200  # of each bucket
@@ -85,7 +85,7 @@ class TranslationRace:
         self.pairs_name = name_files(expand_paths(list(files))) if files else PAIRS_NAME
         systems = find_systems(s.systems, TRANSLATORS)
         self.data = prepare_pairs(
-            files, count=s.pairs, joined=s.joined, train_words=s.train_words, buckets=s.buckets,
+            files, count=s.pairs, max_joined=s.max_joined, train_words=s.train_words, buckets=s.buckets,
             test_rows=s.test_rows, seed=s.seed,
         )  # fmt: skip
         self.files = write_pairs(self.data.train, folder / "data", "train")
@@ -94,44 +94,49 @@ class TranslationRace:
             folder / "tokenizer", s.tokenizer, self.files, s.vocab, ("unk", "bos", "eos", "pad")
         )
         sizes = {"vocab": len(self.tokenizer), "layers": s.layers, "context": s.length}
-        self.sized = [size_system(system, s.parameters, **sizes) for system in systems]
+        self.competitors = [size_system(system, s.parameters, **sizes) for system in systems]
 
     def measure(self) -> None:
         """Train every system, translate the test pairs, and keep what it looks at in one of them."""
-        for sized in self.sized:
-            self.take("training", sized, self.train)
-            self.take("bleu", sized, self.translate)
-            self.take("alignment", sized, self.align)
+        for competitor in self.competitors:
+            self.take("training", competitor, self.train)
+            self.take("bleu", competitor, self.translate)
+            self.take("alignment", competitor, self.align)
 
-    def take(self, kind: str, sized: SizedSystem, measure: Callable[[SizedSystem], Any]) -> None:
+    def take(self, kind: str, competitor: SizedSystem, measure: Callable[[SizedSystem], Any]) -> None:
         """Take a measurement of a system if it is not there yet, and report it."""
 
         def measure_now() -> Any:
-            self.report(f"{kind} {sized.system.family}")
-            return measure(sized)
+            self.report(f"{kind} {competitor.system.family}")
+            return measure(competitor)
 
         options = {n: v for n, v in asdict(self.settings).items() if n != "systems"}
-        settings = {**options, "model": dict(sized.model), "data": self.pairs_name, "lr": sized.system.lr}
-        self.store.take(f"{kind}-{sized.system.family}", settings, measure_now)
+        settings = {
+            **options,
+            "model": dict(competitor.model),
+            "data": self.pairs_name,
+            "lr": competitor.system.lr,
+        }
+        self.store.take(f"{kind}-{competitor.system.family}", settings, measure_now)
 
-    def train(self, sized: SizedSystem) -> Mapping[str, Any]:
+    def train(self, competitor: SizedSystem) -> Mapping[str, Any]:
         """Train a system on the short pairs."""
-        s, family = self.settings, sized.system.family
+        s, family = self.settings, competitor.system.family
         start = self.folder / "start" / family
         if not start.is_dir():
             model = build_model(
-                sized, vocab=len(self.tokenizer), seed=s.seed, start_token=cast(int, self.tokenizer.bos)
+                competitor, vocab=len(self.tokenizer), seed=s.seed, start_token=cast(int, self.tokenizer.bos)
             )
             model.tokenizer, model.hf_config = self.tokenizer, config_entries(self.tokenizer, ())
             save(model, start)
         every = max(1, s.steps // 8)
         recipe = Recipe(
             family, "one of the systems of a race of translators", "translate",
-            TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), dict(sized.model),
+            TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), dict(competitor.model),
             {"length": s.length, "batch": s.batch, "truncate": True},
             TrainConfig(
-                steps=s.steps, lr=sized.system.lr, warmup=max(1, s.steps // 10), dtype=s.dtype, seed=s.seed,
-                save_every=every,
+                steps=s.steps, lr=competitor.system.lr, warmup=max(1, s.steps // 10), dtype=s.dtype,
+                seed=s.seed, save_every=every,
             ),
             Evaluation(every=every, batches=8, log=every, sample=0), start=str(start),
             device=str(self.device),
@@ -139,18 +144,18 @@ class TranslationRace:
         settings = ResolvedSettings(family, recipe, tuple(self.files), tuple(self.valid))
         result = run_training(settings, self.folder / family, resume=True, quiet=True)
         return {
-            "label": sized.system.label,
-            "parameters": sized.parameters,
+            "label": competitor.system.label,
+            "parameters": competitor.parameters,
             "loss": result.scores.get("loss"),
         }
 
-    def trained(self, sized: SizedSystem) -> Model:
+    def load_trained(self, competitor: SizedSystem) -> Model:
         """Return a system as it was trained."""
-        return load(of_run(self.folder / sized.system.family), device=self.device)
+        return load(of_run(self.folder / competitor.system.family), device=self.device)
 
-    def translate(self, sized: SizedSystem) -> Mapping[str, Any]:
+    def translate(self, competitor: SizedSystem) -> Mapping[str, Any]:
         """Translate the test pairs greedily; return the BLEU of every bucket."""
-        model, around = self.trained(sized), find_template(self.tokenizer, end=True)
+        model, around = self.load_trained(competitor), find_template(self.tokenizer, end=True)
         found: dict[str, Any] = {"words": [], "bleu": [], "rows": []}
         for words, pairs in self.data.test.items():
             sources = [
@@ -165,11 +170,11 @@ class TranslationRace:
             found["rows"].append(len(pairs))
         return found
 
-    def align(self, sized: SizedSystem) -> Mapping[str, Any] | None:
+    def align(self, competitor: SizedSystem) -> Mapping[str, Any] | None:
         """Return the scores and weights with which a target looks at its source, averaged over heads."""
         words = [w for w in self.data.test if w <= self.settings.train_words][-1]
         source, target = min(self.data.test[words], key=lambda p: len(p[0]))
-        model = self.trained(sized)
+        model = self.load_trained(competitor)
         given, watch = reading(model, source, target), Watch("*")
         given.run(model, watch)
         names = [n for n in watch if n.startswith("decoder.") and ".attn." not in n]  # which looks at itself
@@ -179,7 +184,7 @@ class TranslationRace:
         mean = lambda kind: watch[last[kind][-1]][0].mean(0).tolist()
         return {
             "source": given.tokens, "target": given.target_tokens, "scores": mean("scores"),
-            "pattern": mean("pattern"), "label": sized.system.label,
+            "pattern": mean("pattern"), "label": competitor.system.label,
         }  # fmt: skip
 
     def make_report(self, command: str) -> Report:
@@ -187,7 +192,7 @@ class TranslationRace:
         s = self.settings
         about = {
             "pairs": self.pairs_name, "trained on": f"up to {s.train_words} words",
-            "joined": f"1 to {s.joined} consecutive pairs", "steps": f"{s.steps:,} of {s.batch} pairs",
+            "joined": f"1 to {s.max_joined} consecutive pairs", "steps": f"{s.steps:,} of {s.batch} pairs",
             "machine": machine_name(self.device),
         }  # fmt: skip
         return Report("Translators side by side", command, about, translation_sections(self.store))

@@ -64,7 +64,7 @@ class Race:
         )
         self.systems = find_systems(settings.systems)
         sizes = {"vocab": len(self.tokenizer), "layers": settings.layers, "context": settings.length}
-        self.sized = [size_system(system, settings.parameters, **sizes) for system in self.systems]
+        self.competitors = [size_system(system, settings.parameters, **sizes) for system in self.systems]
 
     def measure(self) -> None:
         """Take every measurement that is not there yet, the cheapest first."""
@@ -74,11 +74,11 @@ class Race:
             self.measure_layer, self.measure_generation, self.measure_speed, self.measure_training,
             self.measure_positions, self.measure_gradients,
         ):  # fmt: skip
-            for sized in self.sized:
-                step(sized)
-        for sized in self.sized:
-            if sized.system.family in self.settings.tasks.systems:
-                self.measure_tasks(sized.system)
+            for competitor in self.competitors:
+                step(competitor)
+        for competitor in self.competitors:
+            if competitor.system.family in self.settings.tasks.systems:
+                self.measure_tasks(competitor.system)
 
     @property
     def total(self) -> int:
@@ -112,7 +112,7 @@ class Race:
     def measure_sizes(self) -> None:
         """Keep the number of parameters, the layers and the path length of every system."""
         length = self.settings.length
-        for one in self.sized:
+        for one in self.competitors:
             paths = {str(k): one.system.path_length(k, one.layers) for k in (1, length // 2, length - 1)}
             value = {
                 "label": one.system.label, "mixing": one.system.mixing, "parameters": one.parameters,
@@ -125,108 +125,112 @@ class Race:
         gains = self.settings.gains
         self.take("gains-rnn", {"gains": gains}, lambda: exploding_rates(gains))
 
-    def measure_layer(self, sized: SizedSystem) -> None:
+    def measure_layer(self, competitor: SizedSystem) -> None:
         """Measure the time of one layer against length and width."""
-        s, system = self.settings, sized.system
+        s, system = self.settings, competitor.system
         options: dict[str, Any] = {
             "lengths": s.layer_lengths, "dims": s.layer_dims, "dim": s.layer_dim, "length": s.layer_length,
-            "fitted": s.fitted,
+            "fit_points": s.fit_points,
         }  # fmt: skip
         measure = lambda: measure_layer_times(system, device=self.device, **options).to_dict()
         self.take(f"layer-{system.family}", options, measure)
 
-    def measure_generation(self, sized: SizedSystem) -> None:
+    def measure_generation(self, competitor: SizedSystem) -> None:
         """Measure time and memory of one more token behind texts of several lengths."""
         options: dict[str, Any] = {"contexts": self.settings.contexts, "vocab": len(self.tokenizer)}
-        measure = lambda: measure_generation(sized, device=self.device, **options)
-        self.take(f"generation-{sized.system.family}", options | {"model": dict(sized.model)}, measure)
+        measure = lambda: measure_generation(competitor, device=self.device, **options)
+        self.take(
+            f"generation-{competitor.system.family}", options | {"model": dict(competitor.model)}, measure
+        )
 
-    def measure_speed(self, sized: SizedSystem) -> None:
+    def measure_speed(self, competitor: SizedSystem) -> None:
         """Measure one training step."""
         s = self.settings
         options: dict[str, Any] = {
             "vocab": len(self.tokenizer), "length": s.length, "batch": s.batch, "dtype": s.dtype,
         }  # fmt: skip
-        measure = lambda: measure_step(sized, device=self.device, **options)
-        self.take(f"speed-{sized.system.family}", options | {"model": dict(sized.model)}, measure)
+        measure = lambda: measure_step(competitor, device=self.device, **options)
+        self.take(f"speed-{competitor.system.family}", options | {"model": dict(competitor.model)}, measure)
 
-    def recipe(self, sized: SizedSystem) -> Recipe:
+    def recipe(self, competitor: SizedSystem) -> Recipe:
         """Return the recipe of a system: all settings but the model's and the learning rate are the same."""
         s = self.settings
         every = max(1, s.steps // s.evaluations)
         return Recipe(
-            sized.system.family, "one of the systems of a race",
-            tokenizer=TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), model=dict(sized.model),
+            competitor.system.family, "one of the systems of a race",
+            tokenizer=TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), model=dict(competitor.model),
             data={"length": s.length, "batch": s.batch, "holdout": HELD_OUT},
             train=TrainConfig(
-                steps=s.steps, lr=sized.system.lr, warmup=max(1, s.steps // 10), dtype=s.dtype, seed=s.seed,
-                save_every=every, graph=self.device.type == "cuda",
+                steps=s.steps, lr=competitor.system.lr, warmup=max(1, s.steps // 10), dtype=s.dtype,
+                seed=s.seed, save_every=every, graph=self.device.type == "cuda",
             ),
             evaluate=Evaluation(every=every, batches=EVALUATION_BATCHES, log=every, sample=0),
-            start=str(self.folder / "start" / sized.system.family), device=str(self.device),
+            start=str(self.folder / "start" / competitor.system.family), device=str(self.device),
         )  # fmt: skip
 
-    def resolved(self, sized: SizedSystem) -> ResolvedSettings:
+    def resolve_recipe(self, competitor: SizedSystem) -> ResolvedSettings:
         """Return the settings of a system's run."""
-        return ResolvedSettings(sized.system.family, self.recipe(sized), tuple(self.files))
+        return ResolvedSettings(competitor.system.family, self.recipe(competitor), tuple(self.files))
 
-    def training_settings(self, sized: SizedSystem) -> dict[str, Any]:
+    def training_settings(self, competitor: SizedSystem) -> dict[str, Any]:
         """Return what a trained model depends on."""
         s = self.settings
         names = ("length", "batch", "steps", "evaluations", "dtype", "seed")
         return {n: getattr(s, n) for n in names} | {
-            "model": dict(sized.model), "lr": sized.system.lr, "data": self.data,
+            "model": dict(competitor.model), "lr": competitor.system.lr, "data": self.data,
             "vocab": len(self.tokenizer),
         }  # fmt: skip
 
-    def measure_training(self, sized: SizedSystem) -> None:
+    def measure_training(self, competitor: SizedSystem) -> None:
         """Train a system and keep its validation loss over tokens."""
-        family = sized.system.family
+        family = competitor.system.family
         folder = self.folder / family
 
         def train() -> dict[str, Any]:
             first = self.folder / "start" / family
             if not first.is_dir():
-                model = build_system(sized, vocab=len(self.tokenizer), seed=self.settings.seed)
+                model = build_system(competitor, vocab=len(self.tokenizer), seed=self.settings.seed)
                 model.tokenizer = self.tokenizer
                 save(model, first)
-            run_training(self.resolved(sized), folder, resume=True, quiet=True)
+            run_training(self.resolve_recipe(competitor), folder, resume=True, quiet=True)
             lines = read_metrics(folder)
             spent = {x["train/global_step"]: x for x in lines if "train/seconds" in x}
             seen = [x for x in lines if "eval/loss" in x and x["train/global_step"] in spent]
             of = lambda key: [spent[x["train/global_step"]][key] for x in seen]
             return {"tokens": of("train/tokens"), "loss": [x["eval/loss"] for x in seen]}
 
-        self.take(f"training-{family}", self.training_settings(sized), train)
+        self.take(f"training-{family}", self.training_settings(competitor), train)
 
-    def trained(self, sized: SizedSystem) -> tuple[LM, Batches]:
+    def load_trained(self, competitor: SizedSystem) -> tuple[LM, Batches]:
         """Return a trained system and the validation batches."""
-        folder = self.folder / sized.system.family
+        folder = self.folder / competitor.system.family
         model = cast(LM, load(of_run(folder), device=self.device))
-        valid = prepare_run(self.resolved(sized), torch.device("cpu"), folder).valid
+        valid = prepare_run(self.resolve_recipe(competitor), torch.device("cpu"), folder).valid
         if valid is None:
             raise InputError("the text is too short to hold a part of it out", hint="name a longer one")
         return model, valid
 
-    def measure_positions(self, sized: SizedSystem) -> None:
+    def measure_positions(self, competitor: SizedSystem) -> None:
         """Measure the loss of the trained system by the position in its context."""
 
         def measure() -> dict[str, Any]:
-            model, valid = self.trained(sized)
+            model, valid = self.load_trained(competitor)
             rows = [row[None] for batch in (valid[i] for i in range(8)) for row in batch.tokens]
             found = loss_by_position(model, [r.to(self.device) for r in rows[:POSITION_ROWS]])
             return {"loss": [x for x in found.loss if x is not None], "rows": len(rows[:POSITION_ROWS])}
 
-        self.take(f"position-{sized.system.family}", self.training_settings(sized), measure)
+        self.take(f"position-{competitor.system.family}", self.training_settings(competitor), measure)
 
-    def measure_gradients(self, sized: SizedSystem) -> None:
+    def measure_gradients(self, competitor: SizedSystem) -> None:
         """Measure how far back the loss of the trained system reaches, and of one that is not trained."""
 
         def measure() -> dict[str, Any]:
-            model, valid = self.trained(sized)
+            model, valid = self.load_trained(competitor)
             batch = valid[0]
             rows = slice(0, self.settings.gradient_rows)
-            new = build_system(sized, vocab=len(self.tokenizer), seed=self.settings.seed, device=self.device)
+            new = build_system(
+                competitor, vocab=len(self.tokenizer), seed=self.settings.seed, device=self.device
+            )
             found: dict[str, Any] = {}
             for name, one in (("trained", model), ("untrained", new)):
                 assert batch.labels is not None
@@ -234,14 +238,14 @@ class Race:
                 found[name] = {"norms": curve.norms, "rate": fit_rate(curve).to_dict()}
             return found
 
-        options = self.training_settings(sized) | {"rows": self.settings.gradient_rows}
-        self.take(f"gradient-{sized.system.family}", options, measure)
+        options = self.training_settings(competitor) | {"rows": self.settings.gradient_rows}
+        self.take(f"gradient-{competitor.system.family}", options, measure)
 
     def measure_tasks(self, system: System) -> None:
         """Train a small model of the system on every task and seed, and score it by distance."""
         t = self.settings.tasks
         sizes = {"vocab": VOCAB, "layers": 2, "context": t.length}
-        sized = size_system(system, t.parameters, **sizes)
+        competitor = size_system(system, t.parameters, **sizes)
         config = TrainConfig(
             steps=t.steps, lr=t.lr, warmup=t.steps // 20, weight_decay=t.weight_decay,
             graph=self.device.type == "cuda",
@@ -250,12 +254,12 @@ class Race:
             for seed in t.seeds:
 
                 def measure(task: str = task, seed: int = seed) -> dict[str, Any]:
-                    model = build_system(sized, vocab=VOCAB, seed=seed, device=self.device)
+                    model = build_system(competitor, vocab=VOCAB, seed=seed, device=self.device)
                     batches = task_batches(task, length=t.length, batch=t.batch, seed=seed)
                     for _ in fit(model, "next_token", batches, config):
                         pass
                     scores = score_task(model, task, length=t.length, rows=t.rows)
-                    return scores | {"parameters": sized.parameters}
+                    return scores | {"parameters": competitor.parameters}
 
                 options = {n: v for n, v in asdict(t).items() if n not in ("systems", "names", "seeds")}
                 self.take(f"task-{task}-{system.family}-{seed}", options, measure)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heedful.studio.doors import QUESTIONS, doors
+from heedful.studio.curated_views import QUESTIONS, doors
 from tests.browser.conftest import Visitor
 
 DOORS = {door.id: door for door in doors()}

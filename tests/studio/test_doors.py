@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from heedful.inspect.explain import examples, sentences
-from heedful.studio.doors import (
+from heedful.studio.curated_views import (
     QUESTIONS,
     Answers,
     Door,

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from heedful.server.json_response import Json
 from heedful.studio.capabilities import summary
-from heedful.studio.doors import doors
+from heedful.studio.curated_views import doors
 from heedful.studio.shared_state import Here
 
 router = APIRouter()

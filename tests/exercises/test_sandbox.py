@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.exercises.sandbox import KEPT_VARIABLES, Limits, Sandbox, SolutionError
+from heedful.exercises.sandbox import INHERITED_VARIABLES, Limits, Sandbox, SolutionError
 
 SOURCE = """
 import os, socket, subprocess, sys
@@ -74,7 +74,7 @@ def test_what_no_exercise_needs_is_refused(sandbox: Sandbox, tmp_path: Path, nam
 
 def test_a_refusal_is_told_even_if_the_solution_hides_it(sandbox: Sandbox, tmp_path: Path) -> None:
     assert sandbox.call("catch", str(tmp_path / "hidden.txt")) == "caught"
-    assert any("hidden.txt" in what for what in sandbox.refused)
+    assert any("hidden.txt" in action for action in sandbox.refused_actions)
 
 
 def test_files_in_its_own_folder_are_its_own(sandbox: Sandbox) -> None:
@@ -83,7 +83,7 @@ def test_files_in_its_own_folder_are_its_own(sandbox: Sandbox) -> None:
 
 def test_no_variable_of_the_user_and_no_path_of_the_folder_is_seen(sandbox: Sandbox) -> None:
     found = sandbox.call("variables")
-    own = {"HOME", "TMPDIR", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LC_CTYPE", *KEPT_VARIABLES}
+    own = {"HOME", "TMPDIR", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LC_CTYPE", *INHERITED_VARIABLES}
     assert {name for name in found if not name.startswith("KMP")} <= own  # OpenMP leaves marks of its own
     assert found["HOME"] != os.environ.get("HOME")
     assert os.getcwd() not in sandbox.call("path")

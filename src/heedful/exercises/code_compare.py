@@ -28,73 +28,76 @@ class Difference:
 
 
 def find_difference(
-    expected: Any, found: Any, outputs: Sequence[str] = (), name: str = "", slack: float = 1.0
+    reference: Any, value: Any, outputs: Sequence[str] = (), name: str = "", slack: float = 1.0
 ) -> Difference | None:
-    """Return the first difference of `found` from `expected`, or None where they are alike up to rounding.
+    """Return the first difference of `value` from `reference`, or None where they are alike up to rounding.
 
     Arrays, numbers and nested lists stand for tensors, lists for tuples; float64 is as good as float32.
     `slack` multiplies the tolerance.
     """
     subject = name or "the result"
-    if isinstance(expected, tuple) and outputs:
-        if not isinstance(found, tuple | list) or len(found) != len(expected):
-            wanted = f"{len(expected)} values, {' and '.join(outputs)}"
-            return Difference("type", f"it returns {describe_type(found)} and should return {wanted}")
-        parts = zip(expected, found, outputs, strict=True)
-        return next((d for e, f, label in parts if (d := find_difference(e, f, (), label, slack))), None)
-    if isinstance(expected, Tensor):
-        return _tensor_difference(expected, found, subject, slack)
-    if isinstance(expected, float):
-        number = _number(found)
-        if number is None:
-            return Difference("type", f"{subject} is {describe_type(found)} and should be a number")
-        close = math.isclose(number, expected, rel_tol=slack * RELATIVE, abs_tol=slack * ABSOLUTE)
+    if isinstance(reference, tuple) and outputs:
+        if not isinstance(value, tuple | list) or len(value) != len(reference):
+            names = f"{len(reference)} values, {' and '.join(outputs)}"
+            return Difference("type", f"it returns {describe_type(value)} and should return {names}")
+        parts = zip(reference, value, outputs, strict=True)
+        return next((d for r, v, label in parts if (d := find_difference(r, v, (), label, slack))), None)
+    if isinstance(reference, Tensor):
+        return _tensor_difference(reference, value, subject, slack)
+    if isinstance(reference, float):
+        tensor = to_tensor(value)
+        if tensor is None or tensor.numel() != 1:
+            return Difference("type", f"{subject} is {describe_type(value)} and should be a number")
+        number = float(tensor)
+        close = math.isclose(number, reference, rel_tol=slack * RELATIVE, abs_tol=slack * ABSOLUTE)
         return (
-            None if close else Difference("value", f"{subject} is {number:.4f} and should be {expected:.4f}")
+            None if close else Difference("value", f"{subject} is {number:.4f} and should be {reference:.4f}")
         )
-    return _plain_difference(expected, found, subject)
+    return _plain_difference(reference, value, subject)
 
 
-def _tensor_difference(expected: Tensor, found: Any, subject: str, slack: float) -> Difference | None:
-    tensor = to_tensor(found)
+def _tensor_difference(reference: Tensor, value: Any, subject: str, slack: float) -> Difference | None:
+    tensor = to_tensor(value)
     if tensor is None:
-        return Difference("type", f"{subject} is {describe_type(found)} and should be a tensor")
+        return Difference("type", f"{subject} is {describe_type(value)} and should be a tensor")
     if tensor.dtype in COARSE or not tensor.is_floating_point():
         kind = str(tensor.dtype).removeprefix("torch.")
         return Difference("dtype", f"{subject} has the type {kind} and should have float32 or float64")
-    if tensor.shape != expected.shape:
-        shapes = f"{tuple(tensor.shape)} and should have {tuple(expected.shape)}"
+    if tensor.shape != reference.shape:
+        shapes = f"{tuple(tensor.shape)} and should have {tuple(reference.shape)}"
         return Difference("shape", f"{subject} has the shape {shapes}")
-    wide, target = tensor.double(), expected.double()
+    actual, target = tensor.double(), reference.double()
     finite = target[target.isfinite()]
     scale = float(finite.abs().max()) if finite.numel() else 1.0
     bound = slack * (ABSOLUTE * max(scale, 1e-3) + RELATIVE * target.abs())
-    close = (wide - target).abs() <= bound
-    close |= (wide == target) | (wide.isnan() & target.isnan())
+    close = (actual - target).abs() <= bound
+    close |= (actual == target) | (actual.isnan() & target.isnan())
     if bool(close.all()):
         return None
     index = tuple(int(i) for i in (~close).nonzero()[0])
-    place = f"{'' if subject == 'the result' else subject}[{', '.join(map(str, index))}]"
-    values = f"{float(wide[index]):.4f} and should be {float(target[index]):.4f}"
-    return Difference("value", f"{place if index else subject} is {values}")
+    element = f"{'' if subject == 'the result' else subject}[{', '.join(map(str, index))}]"
+    values = f"{float(actual[index]):.4f} and should be {float(target[index]):.4f}"
+    return Difference("value", f"{element if index else subject} is {values}")
 
 
-def _plain_difference(expected: Any, found: Any, subject: str) -> Difference | None:
+def _plain_difference(reference: Any, value: Any, subject: str) -> Difference | None:
     """The first difference of pieces of text, tokens or counts."""
-    given = found.tolist() if isinstance(found, Tensor | np.ndarray) else found
-    if isinstance(expected, tuple | list) and isinstance(given, tuple | list):
-        given = type(expected)(int(x) if isinstance(x, Tensor) and x.numel() == 1 else x for x in given)
-    if type(given) is not type(expected):
-        wanted = f"a {type(expected).__name__}"
-        return Difference("type", f"{subject} is {describe_type(found)} and should be {wanted}")
-    if given == expected:
+    content = value.tolist() if isinstance(value, Tensor | np.ndarray) else value
+    if isinstance(reference, tuple | list) and isinstance(content, tuple | list):
+        content = type(reference)(int(x) if isinstance(x, Tensor) and x.numel() == 1 else x for x in content)
+    if type(content) is not type(reference):
+        kinds = f"{describe_type(value)} and should be a {type(reference).__name__}"
+        return Difference("type", f"{subject} is {kinds}")
+    if content == reference:
         return None
-    if isinstance(expected, dict) and isinstance(given, dict):
-        lost, extra = ([k for k in a if b.get(k) != a[k]] for a, b in ((expected, given), (given, expected)))
+    if isinstance(reference, dict) and isinstance(content, dict):
+        lost, extra = (
+            [k for k in a if b.get(k) != a[k]] for a, b in ((reference, content), (content, reference))
+        )
         show = lambda keys, words: f"{keys[0]!r:.60}: {words[keys[0]]!r:.20}" if keys else "nothing else"
-        change = f"{show(extra, given)} and should have {show(lost, expected)}"
+        change = f"{show(extra, content)} and should have {show(lost, reference)}"
         return Difference("value", f"{subject} has {change}")
-    return Difference("value", f"{subject} is {given!r:.80} and should be {expected!r:.80}")
+    return Difference("value", f"{subject} is {content!r:.80} and should be {reference!r:.80}")
 
 
 def to_tensor(value: Any) -> Tensor | None:
@@ -112,11 +115,6 @@ def to_tensor(value: Any) -> Tensor | None:
         return None
 
 
-def _number(value: Any) -> float | None:
-    tensor = to_tensor(value)
-    return float(tensor) if tensor is not None and tensor.numel() == 1 else None
-
-
 def describe_type(value: Any) -> str:
     """Return what a value is, in words."""
     if value is None:
@@ -125,8 +123,14 @@ def describe_type(value: Any) -> str:
         return value.kind
     if isinstance(value, tuple | list):
         return f"{'a tuple' if isinstance(value, tuple) else 'a list'} of {len(value)} values"
-    known = {str: "a text", dict: "a dict", Tensor: "a tensor", np.ndarray: "an array", float: "a number"}
-    return known.get(type(value), f"a {type(value).__name__}")
+    type_names = {
+        str: "a text",
+        dict: "a dict",
+        Tensor: "a tensor",
+        np.ndarray: "an array",
+        float: "a number",
+    }
+    return type_names.get(type(value), f"a {type(value).__name__}")
 
 
 def is_finite(value: Any) -> bool:

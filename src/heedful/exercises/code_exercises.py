@@ -38,8 +38,8 @@ def stubs() -> dict[str, str]:
     """Return the source of each stub by its name, in the order of the exercises."""
     source = STUBS.read_text(encoding="utf-8")
     lines = source.splitlines()
-    found = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found}
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    return {node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in functions}
 
 
 @functools.cache
@@ -68,9 +68,9 @@ def check_names(names: Sequence[str] | None) -> list[str]:
 
 def stub_file(names: Sequence[str] | None = None, name: str = "solution.py") -> str:
     """Return the text of a file with the stubs of these exercises, or of all."""
-    chosen = check_names(names)
-    header = HEADER.format(name=name, first=chosen[0])
-    return "\n\n\n".join([header.rstrip("\n"), *(stubs()[one] for one in chosen)]) + "\n"
+    names = check_names(names)
+    header = HEADER.format(name=name, first=names[0])
+    return "\n\n\n".join([header.rstrip("\n"), *(stubs()[one] for one in names)]) + "\n"
 
 
 def write_stubs(path: str | Path, names: Sequence[str] | None = None, *, force: bool = False) -> Path:

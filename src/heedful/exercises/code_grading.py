@@ -33,7 +33,7 @@ LAST_ERRORS = ("Timeout", "Exit", "MemoryError", "FileLimit", "Refused", "System
 class ExerciseGrade:
     """What grading says of one function.
 
-    `message` is one line; `mistakes` are the names of the mistakes it found; `shown` is the first difference
+    `message` is one line; `mistakes` are the names of the mistakes in it; `shown` is the first difference
     and the input that shows it; `inside` is what a real model made of the function.
     """
 
@@ -99,7 +99,7 @@ def grade_source(
     limits: Limits | None = None,
 ) -> SolutionGrade:
     """Grade the functions that a text of Python defines."""
-    began, chosen, notes = time.perf_counter(), check_names(names), []
+    start, names, notes = time.perf_counter(), check_names(names), []
     source, broken = leave_out_broken(source, name)
     with Sandbox(source, name, limits) as sandbox:  # it imports torch while we do
         exercises = code_exercises()
@@ -108,7 +108,7 @@ def grade_source(
             notes.append(f"{sandbox.load_error.message}: what stands below it was not read")
         notes += import_notes(source)
         grades = []
-        for one in chosen:
+        for one in names:
             if one in broken:
                 grades.append(ExerciseGrade(one, "wrong", broken[one]))
             elif one not in functions:
@@ -116,69 +116,70 @@ def grade_source(
             else:
                 grades.append(grade_function(exercises[one], sandbox, source, inside))
         notes += [broken[""]] if "" in broken else []
-        notes += [f"it tried to {what}, which is refused while grading" for what in sandbox.refused]
-        if sandbox.printed:
-            notes.append(f"it printed {' '.join(sandbox.printed.split())[:80]!r}")
-    return SolutionGrade(tuple(grades), tuple(notes), time.perf_counter() - began)
+        notes += [
+            f"it tried to {action}, which is refused while grading" for action in sandbox.refused_actions
+        ]
+        if prints := sandbox.read_prints():
+            notes.append(f"it printed {' '.join(prints.split())[:80]!r}")
+    return SolutionGrade(tuple(grades), tuple(notes), time.perf_counter() - start)
 
 
 def grade_function(exercise: CodeExercise, sandbox: Sandbox, source: str, inside: bool) -> ExerciseGrade:
     """Grade one function: on the inputs of the exercise, then perhaps inside a model."""
     cases = exercise.cases()
-    found: list[Any] = []
+    student_outputs: list[Any] = []
     for case in cases:
         try:
-            found.append(sandbox.call(exercise.name, *case.arguments))
+            student_outputs.append(sandbox.call(exercise.name, *case.arguments))
         except SolutionError as error:
             if error.kind == "NotImplementedError":
                 return ExerciseGrade(exercise.name, "unfinished", "not written yet")
-            found.append(error)
+            student_outputs.append(error)
             if error.kind in LAST_ERRORS:
                 break
-    expected = [exercise.definition(*case.arguments) for case in cases]
-    first = first_difference(exercise, cases, expected, found)
+    reference_outputs = [exercise.definition(*case.arguments) for case in cases]
+    first = first_difference(exercise, cases, reference_outputs, student_outputs)
     if first is None:
         grade = ExerciseGrade(exercise.name, "right", f"right on {len(cases)} inputs")
     else:
         about, message = first
-        named = find_mistakes(exercise, cases, expected, found)
-        said = "; and ".join(mistake.message for mistake in named)
-        failed = isinstance(found[-1], SolutionError) and len(found) < len(cases)
+        mistakes = find_mistakes(exercise, cases, reference_outputs, student_outputs)
+        explanation = "; and ".join(mistake.message for mistake in mistakes)
         grade = ExerciseGrade(
-            exercise.name, "wrong", said or message, tuple(mistake.name for mistake in named),
-            f"on {about}: {message}" if said else f"on {about}",
+            exercise.name, "wrong", explanation or message, tuple(mistake.name for mistake in mistakes),
+            f"on {about}: {message}" if explanation else f"on {about}",
         )  # fmt: skip
-        if failed:
+        if len(student_outputs) < len(cases):  # the last call broke off
             return grade
     grade = try_inside(exercise, sandbox, grade) if inside else grade
     return replace(grade, notes=function_notes(exercise.name, exercise.ready_made, source))
 
 
 def first_difference(
-    exercise: CodeExercise, cases: Sequence[Case], expected: list[Any], found: list[Any]
+    exercise: CodeExercise, cases: Sequence[Case], reference_outputs: list[Any], student_outputs: list[Any]
 ) -> tuple[str, str] | None:
     """Return the first input on which a function differs from its definition, and how."""
-    for case, value, given in zip(cases, expected, found, strict=False):
-        if isinstance(given, SolutionError):
-            return case.about, str(given).removeprefix(f"{exercise.name} ")
-        difference = find_difference(value, given, exercise.outputs)
+    for case, reference, output in zip(cases, reference_outputs, student_outputs, strict=False):
+        if isinstance(output, SolutionError):
+            return case.about, str(output).removeprefix(f"{exercise.name} ")
+        difference = find_difference(reference, output, exercise.outputs)
         if difference is not None:
             return case.about, difference.message
     return None
 
 
 def find_mistakes(
-    exercise: CodeExercise, cases: Sequence[Case], expected: list[Any], found: list[Any]
+    exercise: CodeExercise, cases: Sequence[Case], reference_outputs: list[Any], student_outputs: list[Any]
 ) -> tuple[Mistake, ...]:
     """Return the known mistake, or the two, that explain everything a function gave; () if none do."""
-    if len(found) < len(cases):
+    if len(student_outputs) < len(cases):
         return ()
     single = [(mistake,) for mistake in exercise.mistakes]
-    exactly = [(chosen, 1.0) for chosen in [*single, *combinations(exercise.mistakes, 2)]]
-    for chosen, slack in [*exactly, *((chosen, LOOSE) for chosen in single)]:
-        names = frozenset(mistake.name for mistake in chosen)
-        if explains(exercise, names, cases, expected, found, slack):
-            return tuple(chosen)
+    exactly = [(group, 1.0) for group in [*single, *combinations(exercise.mistakes, 2)]]
+    for group, slack in [*exactly, *((group, LOOSE) for group in single)]:
+        names = frozenset(mistake.name for mistake in group)
+        if explains(exercise, names, cases, reference_outputs, student_outputs, slack):
+            return tuple(group)
     return ()
 
 
@@ -186,32 +187,32 @@ def explains(
     exercise: CodeExercise,
     names: frozenset[str],
     cases: Sequence[Case],
-    expected: list[Any],
-    found: list[Any],
+    reference_outputs: list[Any],
+    student_outputs: list[Any],
     slack: float = 1.0,
 ) -> bool:
-    """Return whether the definition with these mistakes gives what was found, and something else than ours.
+    """Return whether the definition with these mistakes gives the student's outputs, and other than ours.
 
     Where the mistakes give an error or no finite numbers, so must the function, in whatever way.
     """
-    telling = False
-    for case, value, given in zip(cases, expected, found, strict=True):
-        failed = isinstance(given, SolutionError)
+    differs = False
+    for case, reference, output in zip(cases, reference_outputs, student_outputs, strict=True):
+        failed = isinstance(output, SolutionError)
         try:
-            mutated = exercise.mutate(names, *case.arguments)
+            mistaken_output = exercise.mutate(names, *case.arguments)
         except (RuntimeError, ValueError, IndexError, ZeroDivisionError, TypeError, OverflowError):
             if not failed:
                 return False
             continue
-        if not is_finite(mutated):
-            if not failed and is_finite(given):
+        if not is_finite(mistaken_output):
+            if not failed and is_finite(output):
                 return False
-            telling = True
-        elif failed or find_difference(mutated, given, exercise.outputs, slack=slack) is not None:
+            differs = True
+        elif failed or find_difference(mistaken_output, output, exercise.outputs, slack=slack) is not None:
             return False
-        elif find_difference(value, mutated, exercise.outputs, slack=slack) is not None:
-            telling = True
-    return telling
+        elif find_difference(reference, mistaken_output, exercise.outputs, slack=slack) is not None:
+            differs = True
+    return differs
 
 
 @functools.cache
@@ -223,15 +224,15 @@ def output_of_ours(name: str) -> Output:
 
 def try_inside(exercise: CodeExercise, sandbox: Sandbox, grade: ExerciseGrade) -> ExerciseGrade:
     """Put the function in the place of ours in a model, and say what became of it."""
-    ours, began = output_of_ours(exercise.name), time.perf_counter()
+    ours, start = output_of_ours(exercise.name), time.perf_counter()
 
     def yours(*arguments: Any) -> Any:
-        if time.perf_counter() - began > INSIDE_SECONDS:
+        if time.perf_counter() - start > INSIDE_SECONDS:
             raise SlowError(f"too slow to be tried inside a model: over {INSIDE_SECONDS:.0f} seconds")
         return sandbox.call(exercise.name, *arguments)
 
     try:
-        found = exercise.place(yours)
+        theirs = exercise.place(yours)
     except SlowError as error:
         return replace(grade, message=f"{grade.message}; {error.message}")
     except (HeedfulError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
@@ -239,10 +240,10 @@ def try_inside(exercise: CodeExercise, sandbox: Sandbox, grade: ExerciseGrade) -
             return grade
         problem = f"but not inside {exercise.model}: {' '.join(str(error).split())[:200]}"
         return replace(grade, verdict="wrong", message=f"{grade.message}, {problem}")
-    same = ours.text == found.text
+    same = ours.text == theirs.text
     if ours.numbers is not None:
-        same = find_difference(ours.numbers, found.numbers) is None
-    inside = InsideResult(exercise.model, same, ours.text, found.text)
+        same = find_difference(ours.numbers, theirs.numbers) is None
+    inside = InsideResult(exercise.model, same, ours.text, theirs.text)
     if grade.verdict == "right" and not same:
         message = f"{grade.message}, but inside {inside.model} it gives something else"
         return replace(grade, verdict="wrong", message=message, inside=inside)

@@ -59,17 +59,17 @@ NUMBERS = itertools.count()
 
 def tensor_of(value: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return what a student's function gave as a tensor of this shape and of the type of `like`."""
-    found = torch.as_tensor(value).to(like.dtype)
-    if tuple(found.shape) != shape:
-        raise InputError(f"the shape {tuple(found.shape)} does not fit: the model needs {shape}")
-    return found
+    tensor = torch.as_tensor(value).to(like.dtype)
+    if tuple(tensor.shape) != shape:
+        raise InputError(f"the shape {tuple(tensor.shape)} does not fit: the model needs {shape}")
+    return tensor
 
 
 def write_greedily(model: Model, prompts: Sequence[str], max_tokens: int, before: str = "") -> Output:
     """Return what a model writes, the likeliest token at each step, and the log-probability of each text."""
-    found: list[Generation] = generate(model, list(prompts), max_tokens=max_tokens, fast=False, details=True)
-    texts = [f"“{before}{text.text}” (log p {text.score:.2f})" for text in found]
-    return Output(" ".join(texts), torch.tensor([text.score for text in found]))
+    texts: list[Generation] = generate(model, list(prompts), max_tokens=max_tokens, fast=False, details=True)
+    lines = [f"“{before}{text.text}” (log p {text.score:.2f})" for text in texts]
+    return Output(" ".join(lines), torch.tensor([text.score for text in texts]))
 
 
 def translate(model: Model) -> Output:
@@ -291,16 +291,16 @@ def place_skipgram_step(function: Function) -> Output:
     """Let the function train word vectors on the windows of a text."""
     text = CORPUS.replace(".", " .").split()
     counts = Counter(text)
-    known = WordCounts(list(counts), np.array(list(counts.values())), len(text))
-    noise, keep = alias_table(known.noise_distribution(0.75)), known.keep_limits(0)
-    ids = np.array([known.index[word] for word in text[:60]])
-    V, U = torch.randn(2, len(known), 8, generator=torch.Generator().manual_seed(0)) * 0.5
+    word_counts = WordCounts(list(counts), np.array(list(counts.values())), len(text))
+    noise, keep = alias_table(word_counts.noise_distribution(0.75)), word_counts.keep_limits(0)
+    ids = np.array([word_counts.index[word] for word in text[:60]])
+    V, U = torch.randn(2, len(word_counts), 8, generator=torch.Generator().manual_seed(0)) * 0.5
     for w in draw_windows(ids, keep, noise, None, Settings(dim=8, window=2, negatives=3), seed=0):
         new = function(V, U, w.centre, w.contexts, w.outputs[1:], 0.2)
         V, U = (tensor_of(table, V, tuple(V.shape)) for table in new)
     unit = V / V.norm(dim=1, keepdim=True)
-    cosines = unit @ unit[[known.index["cat"], known.index["sat"]]].T
-    cat, sat = (known.words[i] for i in cosines.topk(2, 0).indices[1])
+    cosines = unit @ unit[[word_counts.index["cat"], word_counts.index["sat"]]].T
+    cat, sat = (word_counts.words[i] for i in cosines.topk(2, 0).indices[1])
     return Output(f"cat is nearest to {cat}, sat to {sat}, |V| = {float(V.norm()):.3f}", V)
 
 

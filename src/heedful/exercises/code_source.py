@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-WATCHED_IMPORTS = {
+RISKY_IMPORTS = {
     "os", "subprocess", "socket", "shutil", "ctypes", "multiprocessing", "urllib", "http", "requests",
     "pickle", "signal", "pty", "asyncio",
 }  # fmt: skip
@@ -25,18 +25,18 @@ def leave_out_broken(source: str, name: str) -> tuple[str, dict[str, str]]:
     except UNREADABLE:
         pass
     broken: dict[str, str] = {}
-    kept: list[str] = []
+    pieces: list[str] = []
     for part, first in top_level_parts(source):
         try:
             compile("\n" * first + part, name, "exec", dont_inherit=True)
-            kept.append(part)
+            pieces.append(part)
         except UNREADABLE as error:
-            named = re.match(r"(?:async\s+)?def\s+(\w+)", part)
+            function = re.match(r"(?:async\s+)?def\s+(\w+)", part)
             line = getattr(error, "lineno", None) or first + 1
-            said = f"no Python in line {line}: {getattr(error, 'msg', str(error) or 'too deeply nested')}"
-            broken.setdefault(named[1] if named else "", said)
-            kept.append("\n" * (part.count("\n")))
-    return "".join(kept), broken
+            message = f"no Python in line {line}: {getattr(error, 'msg', str(error) or 'too deeply nested')}"
+            broken.setdefault(function[1] if function else "", message)
+            pieces.append("\n" * (part.count("\n")))
+    return "".join(pieces), broken
 
 
 def top_level_parts(source: str) -> Iterator[tuple[str, int]]:
@@ -59,31 +59,31 @@ def parse_source(source: str) -> ast.Module:
 
 def import_notes(source: str) -> list[str]:
     """Return a note on imports that no exercise needs."""
-    found = set()
+    modules = set()
     for node in ast.walk(parse_source(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
+            modules.add(node.module.partition(".")[0])
     notes = []
-    if watched := sorted(found & WATCHED_IMPORTS):
+    if risky := sorted(modules & RISKY_IMPORTS):
         notes.append(
-            f"it imports {', '.join(watched)}: while grading, programs, the network and files outside a "
+            f"it imports {', '.join(risky)}: while grading, programs, the network and files outside a "
             "temporary folder are refused"
         )
-    return [*notes, *(["it imports heedful, which has the answers"] if "heedful" in found else [])]
+    return [*notes, *(["it imports heedful, which has the answers"] if "heedful" in modules else [])]
 
 
 def function_notes(name: str, ready_made: Sequence[str], source: str) -> tuple[str, ...]:
     """Return a note if a function is imported, or calls a library's function that is the exercise already."""
-    imported = False
+    is_imported = False
     for node in parse_source(source).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            imported |= name in {alias.asname or alias.name for alias in node.names}
+            is_imported |= name in {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.FunctionDef) and node.name == name:
-            called = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
-            names = {f.attr for f in called if isinstance(f, ast.Attribute)}
-            names |= {f.id for f in called if isinstance(f, ast.Name)} - {name}
-            ready = sorted(names & set(ready_made))
-            return tuple(f"it calls a ready-made {one}: the exercise is to write it" for one in ready)
-    return ("it is imported: the exercise is to write it",) if imported else ()
+            calls = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+            names = {f.attr for f in calls if isinstance(f, ast.Attribute)}
+            names |= {f.id for f in calls if isinstance(f, ast.Name)} - {name}
+            copies = sorted(names & set(ready_made))
+            return tuple(f"it calls a ready-made {one}: the exercise is to write it" for one in copies)
+    return ("it is imported: the exercise is to write it",) if is_imported else ()

@@ -28,7 +28,7 @@ from heedful.exercises.sandbox_messages import MessageError, receive, send
 
 RUNNER = Path(__file__).with_name("sandbox_runner.py")
 START_SECONDS = 60.0  # to import torch on a busy machine
-KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
+INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Sandbox:
         self.source, self.name, self.limits = source, name, limits or Limits()
         self.functions: list[str] = []
         self.load_error: SolutionError | None = None  # where the file stopped
-        self.refused: list[str] = []  # what was tried and refused, in all calls
+        self.refused_actions: list[str] = []  # of all calls
         self.process: subprocess.Popen[bytes] | None = None
         self.folder: tempfile.TemporaryDirectory[str] | None = None
         self._loaded = False
@@ -80,10 +80,10 @@ class Sandbox:
                 self._start()
             self._exchange(None, "the student's process", {}, START_SECONDS)  # it imports torch
             message = {"load": self.source, "name": self.name}
-            answer = self._exchange(message, "the file", {})
-            self.functions, problem = answer["functions"], answer["problem"]
+            reply = self._exchange(message, "the file", {})
+            self.functions, problem = reply["functions"], reply["problem"]
             if problem is not None:
-                self.load_error = describe_failure(problem, "the file", self.limits, self.refused)
+                self.load_error = describe_failure(problem, "the file", self.limits, self.refused_actions)
             self._loaded = True
         return self.functions
 
@@ -95,9 +95,8 @@ class Sandbox:
         message |= {f"argument {i}": argument for i, argument in enumerate(arguments)}
         return self._exchange(message, name, functions).get("value")
 
-    @property
-    def printed(self) -> str:
-        """What the solution printed since its process started, the first of it."""
+    def read_prints(self) -> str:
+        """Return the first of what the solution printed since its process started."""
         path = Path(self.folder.name if self.folder else ".", "printed.txt")
         with contextlib.suppress(OSError), path.open("rb") as file:
             return file.read(2000).decode("utf-8", errors="replace")
@@ -105,12 +104,12 @@ class Sandbox:
 
     def _start(self) -> None:
         assert self.folder is not None, "a Sandbox is used by `with`"
-        kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         home = self.folder.name
-        own = {"HOME": home, "TMPDIR": home, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        private = {"HOME": home, "TMPDIR": home, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-B", str(RUNNER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, cwd=home, env=kept | own, start_new_session=True,
+            stderr=subprocess.DEVNULL, cwd=home, env=inherited | private, start_new_session=True,
         )  # fmt: skip
         self._loaded = False
         limits = self.limits
@@ -132,11 +131,11 @@ class Sandbox:
     def _exchange(
         self,
         message: dict[str, Any] | None,
-        what: str,
+        subject: str,
         functions: dict[str, Callable[..., Any]],
         seconds: float | None = None,
     ) -> dict[str, Any]:
-        """Send one request and return its answer; questions about `functions` are answered on the way."""
+        """Send one request and return its reply; calls of `functions` are made on the way."""
         process, late = self.process, threading.Event()
         assert process is not None
         assert process.stdin is not None
@@ -153,24 +152,25 @@ class Sandbox:
         try:
             if message is not None:
                 send(process.stdin, message, functions)
-            while (answer := receive(process.stdout)) is not None and "ask" in answer:
-                send(process.stdin, answer_question(answer, functions))
+            while (reply := receive(process.stdout)) is not None and "ask" in reply:
+                send(process.stdin, call_back(reply, functions))
         except (MessageError, OSError) as error:
             self._stop()
-            unread = f"{what} gave nothing that can be read ({str(error)[:80]})"
+            unread = f"{subject} gave nothing that can be read ({str(error)[:80]})"
             raise SolutionError(unread, "MessageError") from None
         finally:
             timer.cancel()
-        if answer is None:
-            raise self._ended(what, late.is_set(), seconds)
-        self.refused += [r for r in answer.pop("refused", []) if r not in self.refused]
-        if "error" in answer:
-            if answer["error"]["kind"] in ("FileLimit", "MemoryError"):
+        if reply is None:
+            raise self._describe_exit(subject, late.is_set(), seconds)
+        new = [action for action in reply.pop("refused", []) if action not in self.refused_actions]
+        self.refused_actions += new
+        if "error" in reply:
+            if reply["error"]["kind"] in ("FileLimit", "MemoryError"):
                 self._stop()  # what it holds may spoil the next call
-            raise describe_failure(answer["error"], what, self.limits, self.refused)
-        return answer
+            raise describe_failure(reply["error"], subject, self.limits, self.refused_actions)
+        return reply
 
-    def _ended(self, what: str, late: bool, seconds: float) -> SolutionError:
+    def _describe_exit(self, subject: str, late: bool, seconds: float) -> SolutionError:
         """Return the error of a process that is gone, and forget it."""
         assert self.process is not None
         for _ in range(100):  # it closed its pipe: it is about to end
@@ -182,48 +182,52 @@ class Sandbox:
         if late:
             limit = f"{seconds:g} seconds"
             return SolutionError(
-                f"{what} did not end within {limit}", "Timeout", hint="does one of its loops never end?"
+                f"{subject} did not end within {limit}", "Timeout", hint="does one of its loops never end?"
             )
-        how = f"with exit code {code}" if code is not None and code >= 0 else f"by signal {-(code or 0)}"
-        return SolutionError(f"{what} ended the whole process {how}", "Exit", hint="return a value instead")
+        ending = f"with exit code {code}" if code is not None and code >= 0 else f"by signal {-(code or 0)}"
+        return SolutionError(
+            f"{subject} ended the whole process {ending}", "Exit", hint="return a value instead"
+        )
 
 
-def answer_question(question: dict[str, Any], functions: dict[str, Callable[..., Any]]) -> dict[str, Any]:
-    """Return the answer to a call of a function that was handed over; an error is told, not raised."""
-    name = question["ask"]
+def call_back(request: dict[str, Any], functions: dict[str, Callable[..., Any]]) -> dict[str, Any]:
+    """Call a function that was handed over, for the student's process; an error is its reply, not raised."""
+    name = request["ask"]
     if name not in functions:
         return {"refusal": "there is no such function here"}
     try:
-        return {"value": functions[name](*question["arguments"])}
+        return {"value": functions[name](*request["arguments"])}
     except (HeedfulError, ValueError, TypeError, IndexError, KeyError) as error:
         return {"refusal": str(error)[:200]}
 
 
-def describe_failure(error: dict[str, Any], what: str, limits: Limits, refused: list[str]) -> SolutionError:
+def describe_failure(
+    error: dict[str, Any], subject: str, limits: Limits, refused_actions: list[str]
+) -> SolutionError:
     """Return an error inside the student's code as one line that says where it happened."""
     kind, text = error["kind"], error["text"]
     where = f" in line {error['line']}" if error["line"] else ""
     code = f": {error['code']}" if error["code"] else ""
     if kind == "RefusedError":
-        tried = refused[-1] if refused else text
-        message = f"{what} tried to {tried}{where}, which is refused while grading"
+        action = refused_actions[-1] if refused_actions else text
+        message = f"{subject} tried to {action}{where}, which is refused while grading"
         return SolutionError(message, "Refused", hint="no exercise needs it: leave it out")
     if kind == "FileLimit":
         size = f"{limits.printed_bytes / 1e6:.1f} MB"
-        message = f"{what} printed or wrote more than {size}{where}"
+        message = f"{subject} printed or wrote more than {size}{where}"
         return SolutionError(message, kind, hint="take the print out of the loop")
     if kind == "MemoryError":
         size = f"{limits.memory_bytes / (1 << 30):.1f} GiB"
-        message = f"{what} asked for more than {size} of memory{where}{code}"
+        message = f"{subject} asked for more than {size} of memory{where}{code}"
         return SolutionError(message, kind, hint="the inputs are small: a few kilobytes are enough")
     if kind == "SystemExit":
         return SolutionError(
-            f"{what} called exit{where}{code}", kind, hint="return a value instead: the grader goes on"
+            f"{subject} called exit{where}{code}", kind, hint="return a value instead: the grader goes on"
         )
     if kind == "MessageError":
-        return SolutionError(f"{what} returned {text}", kind)
+        return SolutionError(f"{subject} returned {text}", kind)
     if kind == "SyntaxError":
         return SolutionError(f"the file is no Python{where}: {text}{code}", kind)
     text = f": {text}" if text else ""
     hint = "the file is graded alone: write everything into it" if kind == "ModuleNotFoundError" else None
-    return SolutionError(f"{what} raised {kind}{text}{where}{code}", kind, hint=hint)
+    return SolutionError(f"{subject} raised {kind}{text}{where}{code}", kind, hint=hint)

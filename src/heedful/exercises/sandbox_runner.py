@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PRINTED, MAX_PRINTED = "printed.txt", 4096  # where prints go, and how much of them is kept
+PRINT_FILE, MAX_PRINTED = "printed.txt", 4096  # where prints go, and how much of them is kept
 LOAD = importlib.util.spec_from_file_location("messages", Path(__file__).with_name("sandbox_messages.py"))
 PROGRAMS = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn")
 NETWORK = ("socket.connect", "socket.bind", "socket.send", "socket.getaddrinfo", "socket.gethostby")
@@ -40,16 +40,16 @@ def set_limits(memory: int, seconds: int, file_bytes: int) -> None:
         import resource
     except ImportError:  # Windows
         return
-    used = 0
+    base = 0
     with contextlib.suppress(OSError):
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        base = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     limits = [(resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, file_bytes), (resource.RLIMIT_CORE, 0)]
-    for kind, limit in [*limits, *([(resource.RLIMIT_AS, used + memory)] if used else [])]:
+    for kind, limit in [*limits, *([(resource.RLIMIT_AS, base + memory)] if base else [])]:
         with contextlib.suppress(ValueError, OSError):  # a stricter limit holds already
             resource.setrlimit(kind, (limit, limit))
 
 
-def refuse_outside(folder: str, refused: list[str]) -> None:
+def refuse_outside(folder: str, refused_actions: list[str]) -> None:
     """Refuse programs, network, signals, and changes of files outside `folder`, from now on."""
     devices = {os.devnull}
 
@@ -60,23 +60,23 @@ def refuse_outside(folder: str, refused: list[str]) -> None:
         return real in devices or real == folder or real.startswith(folder + os.sep)
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        what = None
+        action = None
         if event == "open":
             path, _, flags = arguments
             if isinstance(flags, int) and flags & WRITING and not is_inside(path):
-                what = f"write {os.fsdecode(path)!r:.80}"
+                action = f"write {os.fsdecode(path)!r:.80}"
         elif event.startswith(CHANGES):
             if not all(is_inside(p) for p in arguments[:2] if isinstance(p, str | bytes | os.PathLike)):
-                what = f"change a file ({event})"
+                action = f"change a file ({event})"
         elif event.startswith(PROGRAMS):
-            what = f"start a program ({event})"
+            action = f"start a program ({event})"
         elif event.startswith(NETWORK):
-            what = f"use the network ({event})"
+            action = f"use the network ({event})"
         elif event in ("os.kill", "os.killpg"):
-            what = "send a signal to a process"
-        if what is not None:
-            refused.append(what)
-            raise RefusedError(what)
+            action = "send a signal to a process"
+        if action is not None:
+            refused_actions.append(action)
+            raise RefusedError(action)
 
     sys.addaudithook(watch)
 
@@ -103,30 +103,30 @@ class Runner:
 
     def __init__(self, messages: Any, reading: Any, writing: Any) -> None:
         self.messages, self.reading, self.writing = messages, reading, writing
-        self.refused: list[str] = []
+        self.refused_actions: list[str] = []
         self.module = types.ModuleType("solution")
         self.source, self.name = "", "solution.py"
 
     def receive(self) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self.messages.receive(self.reading, self.proxy)
-        return found
+        message: dict[str, Any] | None = self.messages.receive(self.reading, self.proxy)
+        return message
 
     def proxy(self, name: str) -> Callable[..., Any]:
-        """Return a function that asks the other side, which has the model."""
+        """Return a function that calls the one of the other side, which has the model."""
 
-        def ask(*arguments: Any) -> Any:
+        def call_sender(*arguments: Any) -> Any:
             self.messages.send(self.writing, {"ask": name, "arguments": list(arguments)})
-            answer = self.receive()
-            if answer is None:
+            reply = self.receive()
+            if reply is None:
                 raise SystemExit
-            if "refusal" in answer:
-                raise ValueError(answer["refusal"])
-            return answer["value"]
+            if "refusal" in reply:
+                raise ValueError(reply["refusal"])
+            return reply["value"]
 
-        return ask
+        return call_sender
 
     def load(self, source: str, name: str) -> dict[str, Any]:
-        """Run the file; answer with the functions it defines, up to a line that went wrong."""
+        """Run the file; return the functions it defines, up to a line that went wrong."""
         self.source, self.name = source, name
         sys.modules["solution"] = self.module
         problem = None
@@ -138,22 +138,22 @@ class Runner:
         functions = [n for n, value in list(vars(self.module).items()) if callable(value)]
         return {"functions": functions, "problem": problem}
 
-    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
+    def reply_to(self, message: dict[str, Any]) -> dict[str, Any]:
         """Load or call, and turn whatever happens into a message."""
-        self.refused.clear()
+        self.refused_actions.clear()
         try:
             if "load" in message:
-                found = self.load(message["load"], message["name"])
+                reply = self.load(message["load"], message["name"])
             else:
                 arguments = [message[f"argument {i}"] for i in range(message["count"])]
-                found = {"value": vars(self.module)[message["call"]](*arguments)}
+                reply = {"value": vars(self.module)[message["call"]](*arguments)}
             sys.stdout.flush()
             if os.fstat(1).st_size > MAX_PRINTED:  # one call may not print more than the limit; many may
                 os.ftruncate(1, MAX_PRINTED)
                 os.lseek(1, MAX_PRINTED, os.SEEK_SET)
         except BaseException as error:  # also SystemExit: one function that ends must not end the others
-            found = {"error": describe_error(error, self.source, self.name)}
-        return found | {"refused": list(self.refused[:8])}
+            reply = {"error": describe_error(error, self.source, self.name)}
+        return reply | {"refused": list(self.refused_actions[:8])}
 
 
 def main() -> None:
@@ -163,9 +163,9 @@ def main() -> None:
     reading, writing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     messages = importlib.util.module_from_spec(LOAD)
     LOAD.loader.exec_module(messages)
-    printed = os.open(PRINTED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    prints = os.open(PRINT_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for old, new in ((nothing, 0), (printed, 1), (printed, 2)):
+    for old, new in ((nothing, 0), (prints, 1), (prints, 2)):
         os.dup2(old, new)
     import torch
 
@@ -174,12 +174,12 @@ def main() -> None:
     limits = runner.receive()
     assert limits is not None
     set_limits(**limits)
-    refuse_outside(os.path.realpath(os.getcwd()), runner.refused)
+    refuse_outside(os.path.realpath(os.getcwd()), runner.refused_actions)
     messages.send(writing, {"ready": True})
     while (message := runner.receive()) is not None:
-        found = runner.answer(message)
+        reply = runner.reply_to(message)
         try:
-            messages.send(writing, found)
+            messages.send(writing, reply)
         except (messages.MessageError, MemoryError, ValueError) as error:
             messages.send(writing, {"error": describe_error(error, "", "")})
 

@@ -37,12 +37,12 @@ class ExerciseProgress:
 
 def state_folder() -> Path:
     """Return the folder in which a user's state is kept; it may not exist yet."""
-    if given := os.environ.get("HEED_STATE"):
-        return Path(given)
+    if folder := os.environ.get("HEED_STATE"):
+        return Path(folder)
     if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
         return Path(local) / "heedful"
-    kept = os.environ.get("XDG_STATE_HOME")
-    return (Path(kept) if kept else Path.home() / ".local" / "state") / "heedful"
+    states = os.environ.get("XDG_STATE_HOME")
+    return (Path(states) if states else Path.home() / ".local" / "state") / "heedful"
 
 
 def read_progress(names: Sequence[str]) -> dict[str, ExerciseProgress]:
@@ -87,8 +87,8 @@ def describe_states(progress: Mapping[str, ExerciseProgress]) -> dict[str, str]:
     following = next_exercise(progress)
     states = {}
     for name, entry in progress.items():
-        begun = "tried" if entry.tries else "open"
-        states[name] = "done" if entry.done else "next" if name == following else begun
+        other = "tried" if entry.tries else "open"
+        states[name] = "done" if entry.done else "next" if name == following else other
     return states
 
 
@@ -115,9 +115,9 @@ def _read_table() -> dict[str, Any]:
 def _write_entries(entries: Mapping[str, ExerciseProgress]) -> None:
     """Change some entries; all others stay as they are, also those that this version does not know."""
     table = _read_table()
-    known = table.get("exercises")
-    kept = known if isinstance(known, dict) else {}
-    table["exercises"] = kept | {name: asdict(entry) for name, entry in entries.items()}
+    before = table.get("exercises")
+    before = before if isinstance(before, dict) else {}
+    table["exercises"] = before | {name: asdict(entry) for name, entry in entries.items()}
     write_text(state_folder() / FILE, json.dumps(table, indent=1) + "\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Query
 from starlette.responses import Response
 
 from heedful.errors import InputError
@@ -20,6 +20,7 @@ router = APIRouter()
 TOLERANCE = 1e-4  # of float32, relative to the largest value; `Sheet.compare` refuses more
 MAX_LETTERS = 200_000  # of a rendered form; longer ones are left out
 MAX_ENTRIES = 4096  # of a vector that is sent
+Width = Annotated[int, Query(alias="wide")]  # entries of a vector before it is cut
 
 
 def with_text(derivation: Derivation, width: int, style: Style) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def derivation_response(derivation: Derivation, width: int, digits: int, python:
 
 @router.get("/api/trace/{id}/explain")
 def explain_part(
-    look: Seen, topic: str = "attention", part: str = "", head: int = 0, token: str = "-1", wide: int = 12,
+    look: Seen, topic: str = "attention", part: str = "", head: int = 0, token: str = "-1", width: Width = 12,
     digits: int = 4, temperature: float | None = None,
 ) -> Response:  # fmt: skip
     """The arithmetic of the model on what the trace read, in float64, checked against what it computed."""
@@ -61,29 +62,29 @@ def explain_part(
     if temperature is not None:
         options["temperature"] = temperature
     worked = look.run(lambda held: explain(held.sequence, look.trace.given, **options))
-    return derivation_response(worked, wide, digits, snippets.of_trace(look.trace, "steps", **options))
+    return derivation_response(worked, width, digits, snippets.of_trace(look.trace, "steps", **options))
 
 
 @router.get("/api/explain/{exercise}")
-def exercise(exercise: str, wide: int = 16, digits: int = 4) -> Response:
+def explain_exercise(exercise: str, width: Width = 16, digits: int = 4) -> Response:
     if "/" in exercise or exercise.endswith((".yaml", ".yml", ".json")):
         raise InputError("exercises go by their names", hint="a file is read by: heed explain FILE")
     python = f"import heedful\n\nprint(heedful.explain({exercise!r}))"
-    return derivation_response(explain(exercise), wide, digits, python)
+    return derivation_response(explain(exercise), width, digits, python)
 
 
 @router.post("/api/explain")
-def values(
-    studio: Here, body: Annotated[dict[str, Any], Body()], wide: int = 16, digits: int = 4
+def explain_posted_values(
+    studio: Here, body: Annotated[dict[str, Any], Body()], width: Width = 16, digits: int = 4
 ) -> Response:
     """Your own vectors and matrices, or one update of word vectors."""
     if "model" in body:
-        body = _update(studio, body)
+        body = _word2vec_values(studio, body)
     python = f"import heedful\n\nprint(heedful.explain({body!r}))"
-    return derivation_response(explain_values(body), wide, digits, python)
+    return derivation_response(explain_values(body), width, digits, python)
 
 
-def _update(studio: Studio, body: dict[str, Any]) -> dict[str, Any]:
+def _word2vec_values(studio: Studio, body: dict[str, Any]) -> dict[str, Any]:
     """One pair of skip-gram with negative sampling, by the model's own vectors."""
     vectors = studio.registry.get(str(body["model"])).vectors
     table = vectors.input if vectors.output is None or len(vectors.output) != len(vectors) else vectors.output

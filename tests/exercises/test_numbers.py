@@ -16,7 +16,7 @@ from heedful.exercises.numbers_grading import SheetGrade, grade_answers, hint_li
 from heedful.exercises.numbers_list import EXERCISES
 from heedful.exercises.sheets import key_numbers
 from heedful.inspect.explain import examples
-from heedful.inspect.worked import evaluate
+from heedful.inspect.worked import evaluate_tree
 from tests.exercises.number_answers import AGAIN, tensor
 
 NAMES = list(EXERCISES)
@@ -84,7 +84,7 @@ def test_an_error_carried_forward_keeps_the_later_points(name: str) -> None:
         asked = {id(question.line): question for question in problem.questions}
         first, answers, results = problem.questions[0], {}, {}
         for line in problem.derivation.walk():
-            value = line.value if line.operands is None else evaluate(line.operands, results)
+            value = line.value if line.operands is None else evaluate_tree(line.operands, results)
             if line is first.line:
                 value = value + np.where(np.arange(value.size).reshape(value.shape) == 0, 0.25, 0.0)
             results[id(line)] = value

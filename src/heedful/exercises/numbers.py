@@ -30,19 +30,20 @@ WrongValues = Mapping[str, Values]  # the name of a mistake → the values with 
 class NumberExercise:
     """One exercise: how its numbers are drawn, what is to be done, and which lines are asked for.
 
-    `asked` are patterns of labels. `mistakes(values)` has other values with which common mistakes come out.
+    A question is asked about each line whose label matches one of `label_patterns`. `mistakes(values)` has
+    other values with which common mistakes come out.
     """
 
     name: str
     task: str
     draw: Callable[[random.Random], Values]
-    asked: tuple[str, ...]
+    label_patterns: tuple[str, ...]
     mistakes: Callable[[Values], WrongValues] = lambda values: {}
     digits: int = DEFAULT_DIGITS
 
 
 @dataclass(frozen=True)
-class Question:
+class NumberQuestion:
     """One line that is asked for."""
 
     number: int
@@ -56,8 +57,8 @@ class Question:
         return self.line.value.size
 
     @property
-    def wanted(self) -> str:
-        """What kind of answer is expected, in words."""
+    def answer_format(self) -> str:
+        """How the answer is written, in words: how many numbers, with how many digits, in which unit."""
         entries = "1 number" if self.count == 1 else f"{self.count} numbers"
         unit = f", in {self.line.unit}" if self.line.unit else ""
         exact = bool(np.all(np.abs(self.line.value - np.round(self.line.value)) < 1e-12))
@@ -89,23 +90,23 @@ class Problem:
         return explain_values(self.values)
 
     @cached_property
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[NumberQuestion, ...]:
         """The lines that are asked for, in the order in which they are worked."""
         found = [
             (section, line)
             for section, line in named_lines(self.derivation)
-            if any(re.fullmatch(pattern, line.label) for pattern in self.exercise.asked)
+            if any(re.fullmatch(pattern, line.label) for pattern in self.exercise.label_patterns)
         ]
         sections = len({section for section, _ in found}) > 1
         return tuple(
-            Question(n, section if sections else "", line, self.digits)
+            NumberQuestion(n, section if sections else "", line, self.digits)
             for n, (section, line) in enumerate(found, 1)
         )
 
     @property
-    def given(self) -> list[tuple[str, Any]]:
-        """What the student is told: a name and a number, a vector, a matrix, or words."""
-        return list(told(self.values))
+    def given_values(self) -> list[tuple[str, Any]]:
+        """The values printed on the sheet, each a name and a number, a vector, a matrix, or words."""
+        return list(named_values(self.values))
 
     @property
     def command(self) -> str:
@@ -114,14 +115,14 @@ class Problem:
         return f"heed exercise {self.exercise.name} --seed {self.seed}{digits}"
 
 
-def told(values: Mapping[str, Any], part: str = "") -> Iterator[tuple[str, Any]]:
+def named_values(values: Mapping[str, Any], part: str = "") -> Iterator[tuple[str, Any]]:
     """The values of an exercise that a student needs, by name; those of parts and heads with their titles."""
     for key, value in values.items():
         if key in ("topic", "title", "note", "about") or value == []:
             continue
         if isinstance(value, list) and isinstance(value[0], Mapping):  # parts, or heads
             for n, inner in enumerate(value, 1):
-                yield from told(inner, inner.get("title") or f"{part + ', ' if part else ''}head {n}")
+                yield from named_values(inner, inner.get("title") or f"{part + ', ' if part else ''}head {n}")
         elif isinstance(value, Mapping):
             for word, vector in value.items():
                 yield f"{part + ', ' if part else ''}{key}, {word}", vector

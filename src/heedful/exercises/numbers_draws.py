@@ -17,20 +17,20 @@ def bits(rng: random.Random, rows: int, columns: int) -> list[list[int]]:
             return found
 
 
-def tenths(rng: random.Random, *shape: int, most: int = 9) -> list:
-    """Numbers with one digit after the point, between −most/10 and most/10, never 0."""
+def tenths(rng: random.Random, *shape: int) -> list:
+    """Numbers with one digit after the point, between −0.9 and 0.9, never 0."""
     if len(shape) > 1:
-        return [tenths(rng, *shape[1:], most=most) for _ in range(shape[0])]
-    return [rng.choice([n for n in range(-most, most + 1) if n]) / 10 for _ in range(shape[0])]
+        return [tenths(rng, *shape[1:]) for _ in range(shape[0])]
+    return [rng.choice([n for n in range(-9, 10) if n]) / 10 for _ in range(shape[0])]
 
 
-def permutation(rng: random.Random, size: int) -> list[list[int]]:
+def permutation_matrix(rng: random.Random, size: int) -> list[list[int]]:
     """A matrix that puts entries in another order."""
     order = rng.sample(range(size), size)
     return [[int(column == row) for column in range(size)] for row in order]
 
 
-def swapped(values: Values, first: str, second: str) -> Values:
+def swap_values(values: Values, first: str, second: str) -> Values:
     return values | {first: values[second], second: values[first]}
 
 
@@ -69,7 +69,7 @@ def draw_queries_keys(rng: random.Random) -> Values:
 
 def draw_dragons(rng: random.Random) -> Values:
     words = ["Dragons", "breathe", "fire"]
-    W = {f"W_{letter}": permutation(rng, 3) for letter in "QKV"}
+    W = {f"W_{letter}": permutation_matrix(rng, 3) for letter in "QKV"}
     X = [[int(i == j) * rng.randint(1, 2) for j in range(3)] for i in range(3)]
     return {"topic": "attention", "tokens": words, "query": rng.choice(words), "X": X, **W}
 
@@ -77,8 +77,8 @@ def draw_dragons(rng: random.Random) -> Values:
 def dragons_mistakes(values: Values) -> WrongValues:
     return {
         "the scores are not divided by √d_k": values | {"scale": 1.0},
-        "W_K stands where W_Q belongs": swapped(values, "W_Q", "W_K"),
-        "W_K stands where W_V belongs": swapped(values, "W_V", "W_K"),
+        "W_K stands where W_Q belongs": swap_values(values, "W_Q", "W_K"),
+        "W_K stands where W_V belongs": swap_values(values, "W_V", "W_K"),
     }
 
 
@@ -102,7 +102,7 @@ def draw_wampimuk(rng: random.Random) -> Values:
 
 def wampimuk_mistakes(values: Values) -> WrongValues:
     return {
-        "observed and drawn words are taken for each other": swapped(values, "observed", "drawn"),
+        "observed and drawn words are taken for each other": swap_values(values, "observed", "drawn"),
         "the step goes up the gradient, not down": values | {"rate": -values["rate"]},
     }
 
@@ -164,7 +164,7 @@ def draw_two_heads(rng: random.Random) -> Values:
     X = [[rng.randint(0, 2) for _ in range(4)] for _ in words]
     heads = [{f"W_{letter}": bits(rng, 4, 2) for letter in "QKV"} for _ in range(2)]
     return {"topic": "heads", "tokens": words, "query": rng.choice(words), "X": X, "heads": heads,
-            "W_O": permutation(rng, 4)}  # fmt: skip
+            "W_O": permutation_matrix(rng, 4)}  # fmt: skip
 
 
 def heads_mistakes(values: Values) -> WrongValues:
@@ -209,10 +209,6 @@ def draw_likelihood(rng: random.Random) -> Values:
     words = ["turning", "into", "banking"]
     tables = {key: {word: tenths(rng, 2) for word in words} for key in ("centre", "outside")}
     return {"topic": "likelihood", "text": rng.sample(words, 3), "window": 1, **tables}
-
-
-def likelihood_mistakes(values: Values) -> WrongValues:
-    return {"centre and outside vectors are taken for each other": swapped(values, "centre", "outside")}
 
 
 def draw_encoding_properties(rng: random.Random) -> Values:

@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heedful.exercises.numbers import Problem, Question
+from heedful.exercises.numbers import NumberQuestion, Problem
 from heedful.exercises.numbers_mistakes import expand, name_mistake
-from heedful.inspect.worked import Operation, Reference, Tree, evaluate, is_arrangement
+from heedful.inspect.worked import Operation, Reference, Tree, evaluate_tree, is_arrangement
 
 Verdict = Literal["right", "carried forward", "partly right", "wrong", "missing", "unreadable"]
-ROOM = 1.0 + 1e-9  # units of the last digit asked for
+TOLERANCE_UNITS = 1.0 + 1e-9  # units of the last digit asked for
 NUMBER = re.compile(r"[-+−]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+−]?\d+)?%?|[-+−]?(?:∞|inf)")
 
 
@@ -28,7 +28,7 @@ NUMBER = re.compile(r"[-+−]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+−]?\d+)?%?|[-+�
 class QuestionGrade:
     """The marks of one question, and what to say about it."""
 
-    question: Question
+    question: NumberQuestion
     verdict: Verdict
     points: float
     message: str = ""
@@ -71,42 +71,42 @@ class SheetGrade:
         }  # fmt: skip
 
 
-def read_numbers(answer: Any) -> np.ndarray | None:
-    """The numbers of an answer: one, a list of them, or a text with them; None for anything else."""
-    if isinstance(answer, bool):
+def read_numbers(response: Any) -> np.ndarray | None:
+    """The numbers of a response: one, a list of them, or a text with them; None for anything else."""
+    if isinstance(response, bool):
         return None
-    if isinstance(answer, int | float):
-        return np.array([float(answer)])
-    if isinstance(answer, Sequence) and not isinstance(answer, str):
-        parts = [read_numbers(part) for part in answer]
+    if isinstance(response, int | float):
+        return np.array([float(response)])
+    if isinstance(response, Sequence) and not isinstance(response, str):
+        parts = [read_numbers(part) for part in response]
         return (
             None
             if any(part is None for part in parts)
             else np.concatenate([p for p in parts if p is not None])
         )
-    if not isinstance(answer, str) or NUMBER.sub("", answer).strip(" \t,;[](){}|/").strip():
+    if not isinstance(response, str) or NUMBER.sub("", response).strip(" \t,;[](){}|/").strip():
         return None
-    found = [text.replace("−", "-").replace("∞", "inf").rstrip("%") for text in NUMBER.findall(answer)]
+    found = [text.replace("−", "-").replace("∞", "inf").rstrip("%") for text in NUMBER.findall(response)]
     return np.array([float(text) for text in found])
 
 
-def is_blank(answer: Any) -> bool:
+def is_blank(response: Any) -> bool:
     """Return whether nothing was answered."""
-    if isinstance(answer, str):
-        return not answer.strip(" \t\r\n[]?_.")
-    return answer is None or (isinstance(answer, Sequence) and all(is_blank(part) for part in answer))
+    if isinstance(response, str):
+        return not response.strip(" \t\r\n[]?_.")
+    return response is None or (isinstance(response, Sequence) and all(is_blank(part) for part in response))
 
 
 def grade_answers(problem: Problem, answers: Mapping[int, Any]) -> SheetGrade:
     """Mark the answers, by the numbers of their questions."""
-    asked = {id(question.line): question for question in problem.questions}
+    question_by_line = {id(question.line): question for question in problem.questions}
     results: dict[int, np.ndarray] = {}  # what the student has at each line, or what follows from it
     grades = []
     for line in problem.derivation.walk():
         with np.errstate(all="ignore"):  # a student's probability may be above 1
-            follows = line.value if line.operands is None else evaluate(line.operands, results)
+            follows = line.value if line.operands is None else evaluate_tree(line.operands, results)
         results[id(line)] = follows
-        if (question := asked.get(id(line))) is None:
+        if (question := question_by_line.get(id(line))) is None:
             continue
         grade, own = grade_question(problem, question, answers.get(question.number), follows, results)
         results[id(line)] = line.value if own is None else own
@@ -115,21 +115,25 @@ def grade_answers(problem: Problem, answers: Mapping[int, Any]) -> SheetGrade:
 
 
 def grade_question(
-    problem: Problem, question: Question, answer: Any, follows: np.ndarray, results: Mapping[int, np.ndarray]
+    problem: Problem,
+    question: NumberQuestion,
+    response: Any,
+    follows: np.ndarray,
+    results: Mapping[int, np.ndarray],
 ) -> tuple[QuestionGrade, np.ndarray | None]:
-    """Mark one answer; with the student's numbers if they can be worked on with."""
-    if is_blank(answer):
+    """Mark one response; with the student's numbers if they can be worked on with."""
+    if is_blank(response):
         return QuestionGrade(question, "missing", 0.0, "no answer"), None
-    numbers = read_numbers(answer)
+    numbers = read_numbers(response)
     if numbers is None:
-        return QuestionGrade(question, "unreadable", 0.0, f"{answer!r} is no number"), None
+        return QuestionGrade(question, "unreadable", 0.0, f"{response!r} is no number"), None
     if numbers.size != question.count:
-        message = f"{question.wanted.partition(',')[0]} expected, {numbers.size} given"
-        if isinstance(answer, str) and "," in answer and numbers.size > question.count:
+        message = f"{question.answer_format.partition(',')[0]} expected, {numbers.size} given"
+        if isinstance(response, str) and "," in response and numbers.size > question.count:
             message += " (0.5 is written with a point: a comma parts two numbers)"
         return QuestionGrade(question, "wrong", 0.0, message), None
     own, key = numbers.reshape(question.line.value.shape), question.line.value
-    tolerance = ROOM * 10.0**-question.digits
+    tolerance = TOLERANCE_UNITS * 10.0**-question.digits
     loose = tolerance + rounding_effect(problem, question, follows, results)
     by_key, by_own = close(own, key, tolerance), close(own, follows, loose)
     share = float((by_key | by_own).mean())
@@ -149,23 +153,23 @@ def grade_question(
 
 
 def rounding_effect(
-    problem: Problem, question: Question, follows: np.ndarray, results: Mapping[int, np.ndarray]
+    problem: Problem, question: NumberQuestion, follows: np.ndarray, results: Mapping[int, np.ndarray]
 ) -> np.ndarray:
     """How much a result may change because the answers it comes from were rounded, by half a unit each."""
     effect = np.zeros_like(follows)
     if question.line.operands is None:
         return effect
-    asked = {id(other.line): other for other in problem.questions}
-    tree = expand(question.line.operands, asked)
-    for line in set(referenced_lines(tree)) & set(asked):
-        half = 0.5 * 10.0 ** -asked[line].digits
+    question_by_line = {id(other.line): other for other in problem.questions}
+    tree = expand(question.line.operands, question_by_line)
+    for line in set(referenced_lines(tree)) & set(question_by_line):
+        half = 0.5 * 10.0 ** -question_by_line[line].digits
         for index in np.ndindex(results[line].shape):
             changes = []
             for step in (half, -half):
                 moved = results[line].copy()
                 moved[index] += step
                 with np.errstate(all="ignore"):
-                    changes.append(np.abs(evaluate(tree, {**results, line: moved}) - follows))
+                    changes.append(np.abs(evaluate_tree(tree, {**results, line: moved}) - follows))
             effect = effect + np.nan_to_num(
                 np.minimum(*changes), posinf=0.0
             )  # a jump on one side is no rounding
@@ -187,7 +191,7 @@ def close(mine: np.ndarray, theirs: np.ndarray, tolerance: float | np.ndarray) -
         return np.asarray((mine == theirs) | (np.abs(mine - theirs) <= tolerance))
 
 
-def hint_lines(question: Question) -> list[str]:
+def hint_lines(question: NumberQuestion) -> list[str]:
     """Hints from the slighter to the stronger: the numbers put into the formula, the answer."""
     from heedful.inspect.render import Style
 

@@ -35,9 +35,8 @@ from heedful.exercises.numbers_draws import (
     draw_two_heads,
     draw_wampimuk,
     heads_mistakes,
-    likelihood_mistakes,
     lstm_mistakes,
-    swapped,
+    swap_values,
     temperature_mistakes,
     wampimuk_mistakes,
 )
@@ -64,7 +63,7 @@ ALL = (
         draw_queries_keys,
         (r"scores of .*", r"weights of .*"),
         lambda v: {
-            "queries and keys are taken for each other": swapped(v, "Q", "K"),
+            "queries and keys are taken for each other": swap_values(v, "Q", "K"),
             "the scores are not divided by √d_k": v | {"scale": 1.0},
         },
     ),
@@ -108,7 +107,7 @@ ALL = (
         "One step of Bahdanau's attention: query W s, energies v·tanh(W s + U m), weights, context.",
         draw_alignment,
         ("query", "energies", "weights of the state", "context"),
-        lambda v: {"W and U are taken for each other": swapped(v, "W", "U")},
+        lambda v: {"W and U are taken for each other": swap_values(v, "W", "U")},
     ),
     NumberExercise(
         "temperature",
@@ -147,7 +146,9 @@ ALL = (
         "P(o | c) over all three words for each centre c, then J(θ) with window 1.",
         draw_likelihood,
         (r"scores of .*", r"weights of .*", r"−ln P.*", r"J\(θ\)"),
-        likelihood_mistakes,
+        lambda v: {
+            "centre and outside vectors are taken for each other": swap_values(v, "centre", "outside")
+        },
     ),
     NumberExercise(
         "encoding-properties",

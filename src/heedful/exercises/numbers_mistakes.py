@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
-from heedful.exercises.numbers import Problem, Question
+from heedful.exercises.numbers import NumberQuestion, Problem
 from heedful.inspect.explain import explain_values
-from heedful.inspect.worked import Operation, Reference, Tree, evaluate
+from heedful.inspect.worked import Operation, Reference, Tree, evaluate_tree
 
 Change = Callable[
     [Operation], Tree | None
@@ -20,13 +20,9 @@ def apply_name(old: str, new: str) -> Change:
     return lambda node: Operation(new, node.args) if node.name == old else None
 
 
-def drop_function(name: str) -> Change:
-    """A function left out."""
+def drop_operation(name: str) -> Change:
+    """An operation left out: its first operand stands alone."""
     return lambda node: node.args[0] if node.name == name else None
-
-
-def drop_divisor(node: Operation) -> Tree | None:
-    return node.args[0] if node.name == "/" else None
 
 
 def drop_root_divisor(node: Operation) -> Tree | None:
@@ -51,28 +47,24 @@ def drop_operand(name: str, index: int) -> Change:
 
 
 def transpose_matrix(node: Operation) -> Tree | None:
-    if node.name != "·" or not any(evaluate(a).ndim == 2 for a in node.args):
+    if node.name != "·" or not any(evaluate_tree(a).ndim == 2 for a in node.args):
         return None
-    return Operation("·", tuple(Operation("ᵀ", (a,)) if evaluate(a).ndim == 2 else a for a in node.args))
-
-
-def keep_matrix(node: Operation) -> Tree | None:
-    return node.args[0] if node.name == "ᵀ" else None
+    return Operation("·", tuple(Operation("ᵀ", (a,)) if evaluate_tree(a).ndim == 2 else a for a in node.args))
 
 
 def sample_mean(node: Operation) -> Tree | None:
-    if node.name != "mean" or (size := evaluate(node.args[0]).size) < 2:
+    if node.name != "mean" or (size := evaluate_tree(node.args[0]).size) < 2:
         return None
     return Operation("×", (size / (size - 1), node))
 
 
 MISTAKES: dict[str, Change] = {
     "the division by the root is left out": drop_root_divisor,
-    "the division is left out": drop_divisor,
-    "the root is left out": drop_function("√"),
-    "the exponential is left out": drop_function("exp"),
-    "the tanh is left out": drop_function("tanh"),
-    "the σ is left out": drop_function("σ"),
+    "the division is left out": drop_operation("/"),
+    "the root is left out": drop_operation("√"),
+    "the exponential is left out": drop_operation("exp"),
+    "the tanh is left out": drop_operation("tanh"),
+    "the σ is left out": drop_operation("σ"),
     "log₂ stands where ln belongs": apply_name("ln", "log₂"),
     "ln stands where log₂ belongs": apply_name("log₂", "ln"),
     "the cosine stands where the sine belongs": apply_name("sin", "cos"),
@@ -86,7 +78,7 @@ MISTAKES: dict[str, Change] = {
     "it is divided by n − 1, not by n": sample_mean,
     "the mean stands where the sum belongs": apply_name("sum", "mean"),
     "the matrix is used transposed": transpose_matrix,
-    "the matrix is not transposed": keep_matrix,
+    "the matrix is not transposed": drop_operation("ᵀ"),
     "the first term is left out": drop_operand("+", 0),
     "the last term is left out": drop_operand("+", -1),
     "the first factor is left out": drop_operand("×", 0),
@@ -96,42 +88,46 @@ MISTAKES: dict[str, Change] = {
 }
 
 
-def expand(tree: Tree, asked: Collection[int]) -> Tree:
-    """An expression with the lines in it that were not asked for written out."""
+def expand(tree: Tree, question_lines: Collection[int]) -> Tree:
+    """An expression in which every line that is no question is written out; `question_lines` are ids."""
     if isinstance(tree, Reference):
         line = tree.line
-        return tree if line.operands is None or id(line) in asked else expand(line.operands, asked)
+        return (
+            tree
+            if line.operands is None or id(line) in question_lines
+            else expand(line.operands, question_lines)
+        )
     if isinstance(tree, Operation):
-        return Operation(tree.name, tuple(expand(a, asked) for a in tree.args))
+        return Operation(tree.name, tuple(expand(a, question_lines) for a in tree.args))
     return tree
 
 
-def changed(tree: Tree, change: Change) -> Tree:
+def apply_mistake(tree: Tree, change: Change) -> Tree:
     """An expression with a mistake made wherever it is possible."""
     if not isinstance(tree, Operation):
         return tree
     wrong = change(tree)
     if wrong is None:
-        return Operation(tree.name, tuple(changed(a, change) for a in tree.args))
+        return Operation(tree.name, tuple(apply_mistake(a, change) for a in tree.args))
     if isinstance(wrong, Operation) and wrong.name not in (tree.name, "×"):
-        return Operation(wrong.name, tuple(changed(a, change) for a in wrong.args))
+        return Operation(wrong.name, tuple(apply_mistake(a, change) for a in wrong.args))
     return wrong
 
 
 def wrong_results(
-    problem: Problem, question: Question, replaced: Mapping[int, np.ndarray]
+    problem: Problem, question: NumberQuestion, substitutions: Mapping[int, np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The names of known mistakes and what comes out with each, from what the student had before."""
-    asked = {id(other.line) for other in problem.questions}
+    question_lines = {id(other.line) for other in problem.questions}
     line = question.line
     if line.operands is not None:
-        tree = expand(line.operands, asked)
-        right = evaluate(tree, replaced)
+        tree = expand(line.operands, question_lines)
+        right = evaluate_tree(tree, substitutions)
         yield "the sign is wrong", -right
         for name, change in MISTAKES.items():
             try:
                 with np.errstate(all="ignore"):
-                    yield name, evaluate(changed(tree, change), replaced)
+                    yield name, evaluate_tree(apply_mistake(tree, change), substitutions)
             except (ValueError, IndexError):
                 continue  # sizes that do not fit: nobody can have worked this out
     for name, values in problem.exercise.mistakes(problem.values).items():
@@ -142,16 +138,19 @@ def wrong_results(
 
 
 def name_mistake(
-    problem: Problem, question: Question, answer: np.ndarray, replaced: Mapping[int, np.ndarray],
-    tolerance: np.ndarray,
+    problem: Problem, question: NumberQuestion, student_values: np.ndarray,
+    substitutions: Mapping[int, np.ndarray], tolerance: np.ndarray,
 ) -> str:  # fmt: skip
-    """The known mistake with which exactly this answer comes out, or nothing."""
+    """The known mistake with which exactly these values come out, or nothing."""
     right = question.line.value
-    near = lambda wrong, size=1.0: bool((np.abs(wrong - answer) <= 2 * size * tolerance).all())
-    for name, wrong in wrong_results(problem, question, replaced):
+    near = lambda wrong, size=1.0: bool((np.abs(wrong - student_values) <= 2 * size * tolerance).all())
+    for name, wrong in wrong_results(problem, question, substitutions):
         if wrong.shape == right.shape and np.isfinite(wrong).all() and near(wrong):
             return name
-    if right.size > 1 and np.abs(np.sort(right, None) - np.sort(answer, None)).max() <= tolerance.max():
+    if (
+        right.size > 1
+        and np.abs(np.sort(right, None) - np.sort(student_values, None)).max() <= tolerance.max()
+    ):
         return "the numbers are right, their order is not"
     if any(
         near(right * power, max(1.0, power)) and np.abs(right).max() > 0 for power in (10, 100, 0.1, 0.01)

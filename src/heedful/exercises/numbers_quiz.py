@@ -13,24 +13,27 @@ HELP = "Numbers of a vector are parted by spaces. ? gives a hint, an empty line 
 
 
 def run_quiz(
-    problem: Problem, ask: Callable[[str], str | None], say: Callable[[str], None]
+    problem: Problem, read_line: Callable[[str], str | None], write_line: Callable[[str], None]
 ) -> tuple[SheetGrade, int]:
-    """Ask every question and return the marks and the hints taken; `ask` returns None at the end of input."""
+    """Ask every question and return the marks and the number of hints taken.
+
+    `read_line(prompt)` returns None at the end of input.
+    """
     for line in head_lines(problem, key=True)[1:]:
-        say(line)
-    say(HELP)
+        write_line(line)
+    write_line(HELP)
     answers: dict[int, str] = {}
     hints = 0
     for question in problem.questions:
-        say("")
-        say(f"{question.number} of {len(problem.questions)}   {question_line(question)}")
+        write_line("")
+        write_line(f"{question.number} of {len(problem.questions)}   {question_line(question)}")
         left, tries = hint_lines(question), 0
         while tries < TRIES:
-            answer = ask("> ")
+            answer = read_line("> ")
             if answer is None or answer.strip().lower() == "q":
                 return grade_answers(problem, answers), hints
             if answer.strip() == "?":
-                say(left.pop(0) if left else "There is no further hint.")
+                write_line(left.pop(0) if left else "There is no further hint.")
                 hints += 1
                 continue
             if not answer.strip():
@@ -38,9 +41,9 @@ def run_quiz(
             answers[question.number] = answer
             grade = grade_answers(problem, answers).questions[question.number - 1]
             if grade.points == 1.0:
-                say(grade.verdict)
+                write_line(grade.verdict)
                 break
             tries += 1
             again = "; try again" if tries < TRIES else f"; it is {key_text(question)}"
-            say(f"{grade.verdict}: {grade.message}{again}")
+            write_line(f"{grade.verdict}: {grade.message}{again}")
     return grade_answers(problem, answers), hints

@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from heedful.exercises.numbers import Problem, Question
+from heedful.exercises.numbers import NumberQuestion, Problem
 from heedful.exercises.sheets_pages import html_sheet, latex_sheet
-from heedful.inspect.render import Style, unquoted
+from heedful.inspect.render import Style, strip_quotes
 
 ROWS_OF_WORDS = ("Q", "K", "V", "X", "E", "memory", "above")
 FILL_IN = (
@@ -18,10 +18,10 @@ FILL_IN = (
 )
 
 
-def shown_value(value: Any, digits: int = 4) -> str:
+def format_value(value: Any, digits: int = 4) -> str:
     """A given value in one line: words as they are, numbers without needless digits."""
     if isinstance(value, list):
-        inner = [shown_value(v, digits) for v in value]
+        inner = [format_value(v, digits) for v in value]
         return "[" + " ".join(inner) + "]" if value and not isinstance(value[0], str) else " ".join(inner)
     return Style(digits, None).value(float(value)) if isinstance(value, int | float) else str(value)
 
@@ -29,23 +29,23 @@ def shown_value(value: Any, digits: int = 4) -> str:
 def given_texts(problem: Problem) -> list[tuple[str, str]]:
     """What is given, each in one line; rows that belong to words stand behind them."""
     out = []
-    for name, value in problem.given:
+    for name, value in problem.given_values:
         key = "keys" if name == "K" and "keys" in problem.values else "words" if name == "E" else "tokens"
         words = problem.values.get(key, [])
         if name in ROWS_OF_WORDS and len(words) == len(value):
-            rows = (f"{word} {shown_value(row)}" for word, row in zip(words, value, strict=True))
+            rows = (f"{word} {format_value(row)}" for word, row in zip(words, value, strict=True))
             out.append((name, "   ".join(rows)))
         else:
-            out.append((name, shown_value(value)))
+            out.append((name, format_value(value)))
     return out
 
 
-def key_numbers(question: Question) -> list[float]:
+def key_numbers(question: NumberQuestion) -> list[float]:
     """The right answer, rounded to the digits asked for."""
     return [round(float(x), question.digits) + 0.0 for x in question.line.value.ravel()]
 
 
-def key_text(question: Question) -> str:
+def key_text(question: NumberQuestion) -> str:
     """The right answer as it would be written on a sheet."""
     return " ".join(f"{x:.{question.digits}f}".rstrip("0").rstrip(".") for x in key_numbers(question))
 
@@ -57,8 +57,8 @@ def head_lines(problem: Problem, key: bool) -> list[str]:
     return [title, problem.exercise.task, "Given:", *given, *([] if key else [FILL_IN])]
 
 
-def question_line(question: Question) -> str:
-    return f"{question.prompt}: {unquoted(question.line.formula)}   ({question.wanted})"
+def question_line(question: NumberQuestion) -> str:
+    return f"{question.prompt}: {strip_quotes(question.line.formula)}   ({question.answer_format})"
 
 
 def text_sheet(problem: Problem, key: bool) -> str:
@@ -92,13 +92,13 @@ def yaml_sheet(problem: Problem, key: bool) -> str:
 def json_sheet(problem: Problem, key: bool) -> str:
     """The same as JSON, with the given values and the questions beside the answers."""
     questions = {
-        str(q.number): {"step": q.prompt, "formula": unquoted(q.line.formula), "wanted": q.wanted}
+        str(q.number): {"step": q.prompt, "formula": strip_quotes(q.line.formula), "wanted": q.answer_format}
         for q in problem.questions
     }
     answers = {str(q.number): key_numbers(q) if key else [] for q in problem.questions}
     sheet = {
         "exercise": problem.exercise.name, "seed": problem.seed, "digits": problem.digits,
-        "task": problem.exercise.task, "given": dict(problem.given), "questions": questions,
+        "task": problem.exercise.task, "given": dict(problem.given_values), "questions": questions,
         "answers": answers,
     }  # fmt: skip
     return json.dumps(sheet, indent=2, ensure_ascii=False) + "\n"

@@ -6,10 +6,10 @@ import html
 import json
 from collections.abc import Callable, Sequence
 
-from heedful.exercises.numbers import Problem, Question
-from heedful.inspect.render import TEX, formula_latex, unquoted
+from heedful.exercises.numbers import NumberQuestion, Problem
+from heedful.inspect.render import TEX, formula_latex, strip_quotes
 
-Given = Sequence[tuple[str, str]]
+GivenTexts = Sequence[tuple[str, str]]
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;
 color-scheme:light dark}
 table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.35rem .6rem;vertical-align:top;
@@ -23,32 +23,36 @@ a.href=URL.createObjectURL(b);
 a.download=s.exercise+"-"+s.seed.replace(/[^\\w.-]+/g,"_")+".json";a.click();URL.revokeObjectURL(a.href)});"""
 
 
-def html_sheet(problem: Problem, key: bool, given: Given, key_text: Callable[[Question], str]) -> str:
+def html_sheet(
+    problem: Problem, key: bool, given_texts: GivenTexts, key_text: Callable[[NumberQuestion], str]
+) -> str:
     """One file without anything from outside; the key has the worked solution below."""
-    said = html.escape
+    escape = html.escape
     title = f"{'Key of exercise' if key else 'Exercise'} {problem.exercise.name}, for {problem.seed}"
     rows = []
     for q in problem.questions:
         blank = (
-            f'<input name="{q.number}" autocomplete="off" aria-label="answer {q.number}: {said(q.prompt)}">'
+            f'<input name="{q.number}" autocomplete="off" aria-label="answer {q.number}: {escape(q.prompt)}">'
         )
-        answer = f"<code>{said(key_text(q))}</code>" if key else blank
-        formula = said(unquoted(q.line.formula))
+        answer = f"<code>{escape(key_text(q))}</code>" if key else blank
+        formula = escape(strip_quotes(q.line.formula))
         rows.append(
-            f"<tr><th scope=row>{q.number}</th><td>{said(q.prompt)}<br><em>{formula}</em></td>"
-            f"<td>{said(q.wanted)}</td><td>{answer}</td></tr>"
+            f"<tr><th scope=row>{q.number}</th><td>{escape(q.prompt)}<br><em>{formula}</em></td>"
+            f"<td>{escape(q.answer_format)}</td><td>{answer}</td></tr>"
         )
     head = {"exercise": problem.exercise.name, "seed": problem.seed, "digits": problem.digits}
     sheet = json.dumps(head).replace("<", "\\u003c")
-    told = "".join(f"<tr><td>{said(name)}</td><td>{said(value)}</td></tr>" for name, value in given)
+    given_rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in given_texts
+    )
     table = "<table><thead><tr><th>step</th><th>find</th><th>as</th><th>answer</th></tr></thead><tbody>"
     save = "<p><button>Save my answers</button> then: <code>heed grade FILE.json</code></p>"
     end = problem.derivation.html(problem.digits) if key else f"{save}</form>"
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{said(title)}</title><style>{STYLE}</style><h1>{said(title)}</h1>"
-        f"<p>{said(problem.exercise.task)}</p><table class=given>{told}</table>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>"
+        f"<p>{escape(problem.exercise.task)}</p><table class=given>{given_rows}</table>"
         f"{'' if key else '<form>'}{table}{''.join(rows)}</tbody></table>{end}"
         + (
             ""
@@ -59,7 +63,9 @@ def html_sheet(problem: Problem, key: bool, given: Given, key_text: Callable[[Qu
     )
 
 
-def latex_sheet(problem: Problem, key: bool, given: Given, key_text: Callable[[Question], str]) -> str:
+def latex_sheet(
+    problem: Problem, key: bool, given_texts: GivenTexts, key_text: Callable[[NumberQuestion], str]
+) -> str:
     """A document for pdflatex with blanks, or with the key and the worked solution."""
     plain = lambda text: text.translate(TEX)
     title = f"{'Key of exercise' if key else 'Exercise'} {problem.exercise.name}, for {problem.seed}"
@@ -71,16 +77,15 @@ def latex_sheet(problem: Problem, key: bool, given: Given, key_text: Callable[[Q
         rf"\section*{{{plain(title)}}}",
         plain(problem.exercise.task),
         r"\begin{itemize}",
-        *(rf"\item {plain(name)}: {{\ttfamily {plain(value)}}}" for name, value in given),
+        *(rf"\item {plain(name)}: {{\ttfamily {plain(value)}}}" for name, value in given_texts),
         r"\end{itemize}",
         r"\begin{enumerate}",
     ]
     for q in problem.questions:
         blank = rf"\underline{{\hspace{{{min(12, 2 + q.count)}cm}}}}"
         answer = rf"{{\ttfamily {plain(key_text(q))}}}" if key else blank
-        out.append(
-            rf"\item {plain(q.prompt)}: ${formula_latex(q.line.formula)}$ ({plain(q.wanted)})\\[1ex] {answer}"
-        )
+        step = rf"{plain(q.prompt)}: ${formula_latex(q.line.formula)}$ ({plain(q.answer_format)})"
+        out.append(rf"\item {step}\\[1ex] {answer}")
     out.append(r"\end{enumerate}")
     if key:
         out.append(problem.derivation.latex(problem.digits))

@@ -74,15 +74,17 @@ def read_exercise(name: str | Path) -> dict[str, Any]:
 def _parse_yaml(path: Any, name: str) -> dict[str, Any]:
     import yaml
 
-    class Plain(yaml.SafeLoader):
+    class WordLoader(yaml.SafeLoader):
         """Words stay words: YAML 1.1 would read “on”, “no” and “yes” as true and false."""
 
     words = lambda rules: [rule for rule in rules if not rule[0].endswith(":bool")]
-    Plain.yaml_implicit_resolvers = {c: words(r) for c, r in yaml.SafeLoader.yaml_implicit_resolvers.items()}
-    Plain.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$"), list("tf"))
+    WordLoader.yaml_implicit_resolvers = {
+        c: words(r) for c, r in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    WordLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(true|false)$"), list("tf"))
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if name.endswith(".json") else yaml.load(text, Plain)
+        found = json.loads(text) if name.endswith(".json") else yaml.load(text, WordLoader)
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):

@@ -18,7 +18,7 @@ from heedful.inspect.worked import (
     Operation,
     Tree,
     Value,
-    evaluate,
+    evaluate_tree,
     frozen,
     is_arrangement,
     matrix_name,
@@ -46,7 +46,7 @@ class Style:
     """How numbers, vectors and operations look."""
 
     digits: int
-    wide: int | None
+    width: int | None
     row: Callable[[list[str]], str] = lambda entries: "[" + " ".join(entries) + "]"
     apply: Callable[[str, str], str] = lambda name, inside: f"{name}({inside})"
     join: Callable[[str, list[str]], str] = lambda sign, parts: (
@@ -61,9 +61,9 @@ class Style:
         """A number, a vector or a matrix; long ones are cut in the middle where a limit is set."""
         if not isinstance(value, tuple):
             return self.scalar(number(value, self.digits))
-        if self.wide is None or len(value) <= self.wide:
+        if self.width is None or len(value) <= self.width:
             return self.row([self.value(v) for v in value])
-        kept = max(1, self.wide // 2)
+        kept = max(1, self.width // 2)
         first, last = ([self.value(v) for v in part] for part in (value[:kept], value[-kept // 2 :]))
         return self.row([*first, "…", *last]) + f"({len(value)})"
 
@@ -78,7 +78,7 @@ class Style:
         if (name := matrix_name(tree)) is not None:
             return self.symbol(name)
         if not isinstance(tree, Operation) or is_arrangement(tree):
-            shown = self.value(frozen(evaluate(tree)) if is_arrangement(tree) else tree)
+            shown = self.value(frozen(evaluate_tree(tree)) if is_arrangement(tree) else tree)
             return f"({shown})" if shown.startswith("-") and not first else shown
         if tree.name == "ᵀ":
             return self.tree(tree.args[0], max(STRENGTH.values()) + 1) + self.transposed
@@ -91,7 +91,7 @@ class Style:
         return f"({shown})" if mine < outer_strength else shown
 
 
-def unquoted(formula: str) -> str:
+def strip_quotes(formula: str) -> str:
     """A formula as plain text: without the quotation marks around words that are no mathematics."""
     return formula.replace('"', "")
 
@@ -116,7 +116,7 @@ def render_text(
             continue
         out += [""] * isinstance(before, Derivation)
         label, formula, numbers, result = style.cells(line)
-        parts = [f"{pad}{label}: {unquoted(formula)}", *([] if numbers is None else [f"= {numbers}"])]
+        parts = [f"{pad}{label}: {strip_quotes(formula)}", *([] if numbers is None else [f"= {numbers}"])]
         parts.append(f"{'≔' if numbers is None else '='} {result}")
         whole = " ".join(parts)
         out += [whole] if columns is None or len(whole) <= columns else wrap_parts(parts, pad, columns)
@@ -140,11 +140,11 @@ def _foot(derivation: Derivation, level: int, pad: str, columns: int | None) -> 
     if columns is not None:
         out = [short for line in out for short in textwrap.wrap(line, columns, subsequent_indent=pad) or [""]]
     if derivation.check is not None and level == 0:
-        out += ["", f"checked: {checked(derivation)}"]
+        out += ["", f"checked: {describe_check(derivation)}"]
     return out
 
 
-def checked(derivation: Derivation) -> str:
+def describe_check(derivation: Derivation) -> str:
     """How far the calculation is from what it was compared with."""
     return f"at most {derivation.check:.1e} from {derivation.check_source}"
 
@@ -160,11 +160,11 @@ def render_markdown(derivation: Derivation, digits: int = 4, width: int | None =
         out += ["| step | formula | numbers | result |", "|---|---|---|---|"]
         for label, formula, numbers, result in map(style.cells, cast(Iterator[Line], lines)):
             shown = "given" if numbers is None else f"`{_cell(numbers)}`"
-            out.append(f"| {_cell(label)} | {_cell(unquoted(formula))} | {shown} | `{_cell(result)}` |")
+            out.append(f"| {_cell(label)} | {_cell(strip_quotes(formula))} | {shown} | `{_cell(result)}` |")
     if derivation.note:
         out += ["", derivation.note]
     if derivation.check is not None and level == 2:
-        out += ["", f"*Checked: {checked(derivation)}.*"]
+        out += ["", f"*Checked: {describe_check(derivation)}.*"]
     return "\n".join(out)
 
 
@@ -270,8 +270,8 @@ def render_latex(derivation: Derivation, digits: int = 4, width: int | None = No
 
 def render_html(derivation: Derivation, digits: int = 4, width: int | None = None, level: int = 3) -> str:
     """A section with a table; no script and no style, so that a page may give it its own."""
-    style, said = Style(digits, width), web.escape
-    out = [f'<section class="worked"><h{level}>{said(derivation.title)}</h{level}>']
+    style, escape = Style(digits, width), web.escape
+    out = [f'<section class="worked"><h{level}>{escape(derivation.title)}</h{level}>']
     head = "<tr><th>step</th><th>formula</th><th>numbers</th><th>result</th></tr>"
     for is_section, lines in itertools.groupby(derivation.lines, lambda line: isinstance(line, Derivation)):
         if is_section:
@@ -279,7 +279,7 @@ def render_html(derivation: Derivation, digits: int = 4, width: int | None = Non
             continue
         rows = [
             "".join(
-                f"<td>{said('given' if cell is None else unquoted(cell))}</td>"
+                f"<td>{escape('given' if cell is None else strip_quotes(cell))}</td>"
                 for cell in style.cells(cast(Line, line))
             )
             for line in lines
@@ -287,9 +287,9 @@ def render_html(derivation: Derivation, digits: int = 4, width: int | None = Non
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         out.append(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
     if derivation.note:
-        out.append(f"<p>{said(derivation.note)}</p>")
+        out.append(f"<p>{escape(derivation.note)}</p>")
     if derivation.check is not None and level == 3:
-        out.append(f"<p>Checked: {said(checked(derivation))}.</p>")
+        out.append(f"<p>Checked: {escape(describe_check(derivation))}.</p>")
     return "".join(out) + "</section>"
 
 

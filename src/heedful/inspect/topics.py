@@ -34,14 +34,6 @@ def weighted_sum(weights: Array, values: Sequence[Array] | Array) -> Operation:
     return op("+", *terms) if terms else op("×", 0.0, values[0])
 
 
-def dot_scores(sheet: Sheet, query: str, q: Array, keys: Sequence[str], K: Sequence[Array] | Array) -> Array:
-    """The scores q·k of one query with every key, each on its line, and all of them as a row."""
-    dots = [
-        sheet.line(f"{query} · {key}", "q·k", op("·", q, k)) for key, k in zip(keys, K, strict=True)
-    ]  # fmt: skip
-    return sheet.line(f"scores of {query}", 's = q·k "for every key"', op("row", *dots))
-
-
 def attention_row(
     q: Array,
     K: Sequence[Array] | Array,
@@ -60,7 +52,10 @@ def attention_row(
     `sheet` has the lines that q, K and V come from, if they are shown.
     """
     sheet = sheet or Sheet()
-    scores = dot_scores(sheet, query, q, keys, K)
+    dots = [
+        sheet.line(f"{query} · {key}", "q·k", op("·", q, k)) for key, k in zip(keys, K, strict=True)
+    ]  # fmt: skip
+    scores = sheet.line(f"scores of {query}", 's = q·k "for every key"', op("row", *dots))
     if scale is None or np.isclose(scale, len(q) ** -0.5, rtol=1e-12):
         scores = sheet.line(f"scaled scores of {query}", "s / √d_k", op("/", scores, op("√", len(q))))
     elif scale != 1.0:
@@ -154,8 +149,8 @@ def add_norm(x: Array, residual: Array | None = None, *, title: str = "", **more
 def linear_line(sheet: Sheet, label: str, formula: str, x: Array, weight: Array, bias: Array | None) -> Array:
     """W x + b; a matrix too large for a page is not written out, only what comes of it."""
     if weight.size > HUGE:
-        said = f'{formula} "({weight.shape[0]} × {weight.shape[1]} numbers, not written out)"'
-        return sheet.add_given(label, said, weight @ x if bias is None else weight @ x + bias)
+        formula = f'{formula} "({weight.shape[0]} × {weight.shape[1]} numbers, not written out)"'
+        return sheet.add_given(label, formula, weight @ x if bias is None else weight @ x + bias)
     product = op("·", weight, x)
     return sheet.line(label, formula, product if bias is None else op("+", product, bias))
 
@@ -212,12 +207,12 @@ def additive_step(
     """e_j = vᵀ tanh(W s + U m_j), α = softmax(e), c = Σ α_j m_j   (Bahdanau et al. 2015, A.1.2)"""
     sheet = Sheet()
     s = sheet.add_given("decoder state", "s_{i−1}", s)
-    asked = sheet.line("query", "W s", op("·", W, s))
+    query = sheet.line("query", "W s", op("·", W, s))
     names, scores = keys or [str(j) for j in range(len(memory))], []
     for name, m in zip(names, memory, strict=True):
         key = sheet.line(f"key of {name}", "U m", op("·", U, m))
-        bent = op("tanh", op("+", asked, key))
-        scores.append(sheet.line(f"energy of {name}", "v·tanh(W s + U m)", op("·", v, bent)))
+        hidden = op("tanh", op("+", query, key))
+        scores.append(sheet.line(f"energy of {name}", "v·tanh(W s + U m)", op("·", v, hidden)))
     energies = sheet.line("energies", 's = e_j "for every word"', op("row", *scores))
     weights = softmax_lines(sheet, energies, "the state")
     sheet.line("context", "Σ α m", weighted_sum(weights, memory))

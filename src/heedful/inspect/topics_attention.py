@@ -113,7 +113,7 @@ def distance(names: Sequence[str], first: int, second: int, kernel: int) -> Deri
 
 
 def encoding_properties(
-    positions: Array, shift: int, far: int, encode: Sequence[Array], base: float
+    positions: Array, shift: int, distant_position: int, encode: Sequence[Array], base: float
 ) -> Derivation:
     """Range, uniqueness, any length, and PE(t + k) = R_k PE(t) with the same R_k for every t"""
     whole, (table, shifted, distant) = Sheet(), encode
@@ -132,7 +132,8 @@ def encoding_properties(
     part.line("the closest pair is apart by", "‖PE(s) − PE(t)‖", op("norm", op("-", *pair)))
     whole.section(part.finish(f"2 unique: no two of {len(table)} positions share a vector"))
     part = Sheet()
-    part.add_given(f"PE({far})", f'"position {far:,}, by the same formula"', distant)
+    formula = f'"position {distant_position:,}, by the same formula"'
+    part.add_given(f"PE({distant_position})", formula, distant)
     part.line("its largest entry", "max PE", op("max", op("row", *distant)))
     whole.section(
         part.finish("3 any length: nothing ends at a longest text (to be defined is not to generalise)")

@@ -2,7 +2,8 @@
 
 The numbers of a line are an expression (`Tree`) that is evaluated in float64 to give its result, so that what
 is printed is what was computed. An operand that is the result of an earlier line refers to it, so that a line
-can be evaluated again with another number in that place (`replaced` of `evaluate`). `render` writes it out.
+can be evaluated again with another number in that place (`substitutions` of `evaluate_tree`). `render` writes
+it out.
 """
 
 from __future__ import annotations
@@ -99,19 +100,24 @@ ARRANGEMENTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def evaluate(tree: Tree, replaced: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
+def evaluate_tree(tree: Tree, substitutions: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
     """The value of an expression, in float64.
 
-    `replaced` has other results for some lines, by the id of the line; lines in between are evaluated again.
+    `substitutions` has other results for some lines, by the id of the line; lines in between are evaluated
+    again.
     """
     if isinstance(tree, Reference):
         line = tree.line
-        if replaced is None or line.operands is None:
-            return line.value if replaced is None else replaced.get(id(line), line.value)
-        return replaced[id(line)] if id(line) in replaced else evaluate(line.operands, replaced)
+        if substitutions is None or line.operands is None:
+            return line.value if substitutions is None else substitutions.get(id(line), line.value)
+        return (
+            substitutions[id(line)]
+            if id(line) in substitutions
+            else evaluate_tree(line.operands, substitutions)
+        )
     if not isinstance(tree, Operation):
         return np.asarray(tree, dtype=np.float64)
-    values = [evaluate(a, replaced) for a in tree.args]
+    values = [evaluate_tree(a, substitutions) for a in tree.args]
     if tree.name in ARRANGEMENTS:
         return np.asarray(ARRANGEMENTS[tree.name](*values))
     if tree.name in INFIX:
@@ -184,7 +190,7 @@ def tree_dict(tree: Tree, width: int | None = None) -> Any:
     if (name := matrix_name(tree)) is not None:
         return {"name": name}
     if is_arrangement(tree):
-        return tree_dict(frozen(evaluate(tree)), width)
+        return tree_dict(frozen(evaluate_tree(tree)), width)
     if isinstance(tree, Operation):
         most = len(tree.args) if width is None else 4 * min(width, MATRIX_WIDTH)
         kept = [tree_dict(a, width) for a in tree.args[:most]]
@@ -288,7 +294,7 @@ class Sheet:
 
     def line(self, label: str, formula: str, tree: Operation, unit: str = "") -> Quantity:
         """Something that follows."""
-        return self._append(Line(label, formula, tree, frozen(evaluate(tree)), unit))
+        return self._append(Line(label, formula, tree, frozen(evaluate_tree(tree)), unit))
 
     def _append(self, line: Line) -> Quantity:
         self.lines.append(line)

@@ -25,9 +25,11 @@ def project_rows(
         return list(X)
     matrix = sheet.add_given(f"W_{letter}", f"W_{letter}", W)
     formula = f"{letter.lower()} = x W_{letter}"
-    asked = range(len(X)) if rows is None else rows
+    shown_rows = range(len(X)) if rows is None else rows
     return [
-        sheet.line(f"{letter.lower()} of {name}", formula, op("·", X[i], matrix)) if i in asked else X[i] @ W
+        sheet.line(f"{letter.lower()} of {name}", formula, op("·", X[i], matrix))
+        if i in shown_rows
+        else X[i] @ W
         for i, name in enumerate(names)
     ]
 
@@ -71,7 +73,7 @@ def order(
     """
     whole = Sheet()
     outputs = []
-    for said, index in (("as written", list(range(len(X)))), ("in another order", list(swap))):
+    for order_name, index in (("as written", list(range(len(X)))), ("in another order", list(swap))):
         words, sheet = [names[i] for i in index], Sheet()
         at = index.index(query)
         rows: list[Array] = [X[i] for i in index]
@@ -82,7 +84,7 @@ def order(
             ]
         keep = np.arange(len(X)) <= at if causal else None
         attention_row(rows[at], rows, rows, query=words[at], keys=words, keep=keep, sheet=sheet)
-        whole.section(sheet.finish(f"{said}: {' '.join(words)}"))
+        whole.section(sheet.finish(f"{order_name}: {' '.join(words)}"))
         last = sheet.lines[-1]
         assert isinstance(last, Line)
         outputs.append(whole.reference(last))
@@ -171,23 +173,20 @@ def score_comparison(
     ]
     whole.section(part.finish("1 the score"))
     part, weights = Sheet(), []
-    for said, scores in (("additive", additive), ("scaled dot", dots)):
-        row = part.line(f"{said} scores", "s", op("row", *scores))
-        weights.append(softmax_lines(part, row, said))
+    for kind, scores in (("additive", additive), ("scaled dot", dots)):
+        row = part.line(f"{kind} scores", "s", op("row", *scores))
+        weights.append(softmax_lines(part, row, kind))
     whole.section(part.finish("2 the alignment: a softmax over all keys in both"))
-    part, size = Sheet(), len(v)
-    part.line(
-        "products per pair, additive",
-        "2 d_k d_a + d_a",
-        op("+", op("×", 2.0, float(d), float(size)), float(size)),
-    )
+    part, size = Sheet(), float(len(v))
+    products = op("+", op("×", 2.0, float(d), size), size)
+    part.line("products per pair, additive", "2 d_k d_a + d_a", products)
     part.line("products per pair, dot", "d_k", op("×", 1.0, float(d)))
     part.add_given("steps one after another, additive in an RNN", '"one per word written"', float(n))
     part.add_given("steps one after another, self-attention", '"one product of matrices"', 1.0)
     whole.section(part.finish("3 efficiency"))
     part = Sheet()
-    for said, w in zip(("additive", "scaled dot"), weights, strict=True):
-        part.line(f"context, {said}", "Σ w v", weighted_sum(w, V))
+    for kind, w in zip(("additive", "scaled dot"), weights, strict=True):
+        part.line(f"context, {kind}", "Σ w v", weighted_sum(w, V))
     whole.section(part.finish("4 the context: a weighted sum in both"))
     part = Sheet()
     part.add_given("pairs, decoder over encoder", "n", float(n))
@@ -205,12 +204,12 @@ def scaling_measurement(sizes: Sequence[int], draws: int = 400, keys: int = 8) -
         dots = (q * K).sum(-1)
         part = Sheet()
         part.add_given("variance of q·k", "Var(q·k) ≈ d_k", dots.var())
-        for said, scores in (("without scaling", dots), ("with 1/√d_k", dots / np.sqrt(d))):
+        for kind, scores in (("without scaling", dots), ("with 1/√d_k", dots / np.sqrt(d))):
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             weights /= weights.sum(-1, keepdims=True)
-            part.add_given(f"largest weight, {said}", "mean(max(w))", weights.max(-1).mean())
+            part.add_given(f"largest weight, {kind}", "mean(max(w))", weights.max(-1).mean())
             slope = (weights * (1 - weights)).sum(-1).mean()
-            part.add_given(f"slope of the softmax, {said}", "mean(Σ w (1 − w))", slope)
+            part.add_given(f"slope of the softmax, {kind}", "mean(Σ w (1 − w))", slope)
         whole.section(part.finish(f"d_k = {d}, {draws} random queries over {keys} keys"))
     note = (
         "Unscaled, one weight nears 1 as d_k grows and the slope of the softmax nears 0; scaled, both stay."

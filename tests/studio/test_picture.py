@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from heedful.inspect.attention import attention
-from heedful.studio.routes.picture import FIRST_HEADS, TIRED, WIDE, prepare_first_picture
+from heedful.studio.routes.picture import FIRST_COMPARISON, FIRST_HEADS, FIRST_TEXT, prepare_first_picture
 from heedful.studio.shared_state import Studio
 from tests.studio.conftest import SEQUENCES, TEXT, get
 from tests.studio.test_snippets import ran
@@ -19,13 +19,13 @@ def test_without_a_question_it_is_the_first_picture_which_is_drawn_once(
     ready = studio.registry.get("masked").memo["picture"]
     found = get(client, "/api/picture")
     assert found["data"] == ready.to_dict()["data"]
-    assert found["data"]["texts"] == [TIRED, WIDE]
+    assert found["data"]["texts"] == [FIRST_TEXT, FIRST_COMPARISON]
     assert found["data"]["name"] == "masked"
 
 
 def test_the_first_head_is_the_one_that_tells_the_two_sentences_apart(studio: Studio) -> None:
     model = studio.registry.get("masked").sequence
-    seen = [attention(model, text) for text in (TIRED, WIDE)]
+    seen = [attention(model, text) for text in (FIRST_TEXT, FIRST_COMPARISON)]
     it, animal, street = (seen[0].input.tokens.index(word) for word in ("it", "animal", "street"))
     moved: dict[tuple[str, int], float] = {}
     for name, pattern in seen[0].patterns.items():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 from torch import Tensor
 
 from heedful.inspect.attention import Pattern
 from heedful.inspect.inputs import Input, stack_of
-from heedful.inspect.mixing import attention_groups, mixer_of, parts_of, stacks_of, window_of
+from heedful.inspect.mixing import attention_groups, mixer_of, stacks_of, window_of
 from heedful.inspect.part_equations import equations_of, title_of
-from heedful.inspect.picture_choice import Choice, check_head, strongest_look
+from heedful.inspect.picture_choice import HeadChoice, check_head, strongest_look
 from heedful.inspect.picture_stages import (
     WIDTH,
     ExpertChoice,
@@ -44,20 +43,15 @@ class LayerStages:
     """The stages of the stack called `stack`, from the values of one pass."""
 
     model: Model
-    given: Input
+    inputs: Input
     watch: Watch
-    choice: Choice
+    choice: HeadChoice
     stack: str
 
     @property
     def side(self) -> Side:
         """Whose tokens the rows of this stack are."""
         return "target" if self.stack == "decoder" else "tokens"
-
-    @cached_property
-    def looks_at_source(self) -> list[bool]:
-        """Of every part of the model, whether its keys are an encoder's."""
-        return [attends_to_source(part) for _, part in parts_of(self.model)]
 
     def vectors(
         self, label: str, name: str, *, head: int | None = None, axis: int = 0, side: str = ""
@@ -68,28 +62,28 @@ class LayerStages:
             value = value.select(axis, head)
             value = value[:, None] if value.dim() == 1 else value
         value = value[None] if value.dim() == 1 else value.flatten(1)
-        shown, size = value[:, :WIDTH].clone(), value.shape[1]
-        return VectorRows(label, name, side or self.side, shown, value.norm(dim=-1), size, head, axis)
+        first, size = value[:, :WIDTH].clone(), value.shape[1]
+        return VectorRows(label, name, side or self.side, first, value.norm(dim=-1), size, head, axis)
 
-    def seen(self, path: str, *words: str) -> list[VectorRows]:
+    def watched_vectors(self, path: str, *words: str) -> list[VectorRows]:
         """Return those of a part's values that were watched, under the words of the field."""
         names = {word: f"{path}.{word}" for word in words}
         return [self.vectors(LABELS.get(w, w), name) for w, name in names.items() if name in self.watch]
 
     def stages(self) -> list[Stage]:
         """Return a stage for every layer, and those of its parts for the chosen one."""
-        found: list[Stage] = []
+        stages: list[Stage] = []
         stack = stacks_of(self.model)[self.stack]
         for number in range(len(stack)):
             path, layer = f"{self.stack}.{number}", stack[number]
             if (self.stack, number) == (self.choice.stack, self.choice.layer):
                 unfold = self.block_stages if isinstance(layer, NamedParts) else self.part_stages
-                found += unfold(path, layer)
+                stages += unfold(path, layer)
             else:
-                found.append(self.folded(path, number, layer))
-        return found
+                stages.append(self.layer_stage(path, number, layer))
+        return stages
 
-    def folded(self, path: str, number: int, layer: Part) -> Stage:
+    def layer_stage(self, path: str, number: int, layer: Part) -> Stage:
         """Return a layer with the lengths of what its parts give."""
         inner = {path: layer}
         if isinstance(layer, NamedParts):
@@ -107,24 +101,24 @@ class LayerStages:
     def block_stages(self, path: str, block: Part) -> list[Stage]:
         """Return the parts of a block, with their norms and what they add to the residual stream."""
         assert isinstance(block, NamedParts)
-        found: list[Stage] = []
+        stages: list[Stage] = []
         before = f"{path}.input"
         pre = not isinstance(block, Block) or block.order == "pre"
-        for place, name in enumerate(block.names):
-            last = place == len(block.names) - 1
+        for index, name in enumerate(block.names):
+            last = index == len(block.names) - 1
             norm = f"{name}_norm" if isinstance(block, Block) else "norm"
-            if pre and (isinstance(block, Block) or place == 0):
-                found.append(self.norm_stage(f"{path}.{norm}", block.get_submodule(norm), first=place == 0))
-            found += self.part_stages(f"{path}.{name}", block.part(name))
+            if pre and (isinstance(block, Block) or index == 0):
+                stages.append(self.norm_stage(f"{path}.{norm}", block.get_submodule(norm), first=index == 0))
+            stages += self.part_stages(f"{path}.{name}", block.part(name))
             after = f"{path}.output" if last else f"{path}.after_{name}"
             if after in self.watch:
-                found.append(self.residual_stage(path, block, name, before, after, pre))
+                stages.append(self.residual_stage(path, block, name, before, after, pre))
             before = after
-        return found
+        return stages
 
     def norm_stage(self, path: str, norm: Any, first: bool) -> Stage:
         """Return a norm with what it gives; its page works out the first of a block alone."""
-        equations, rows = equations_of(norm), self.seen(path, "output")
+        equations, rows = equations_of(norm), self.watched_vectors(path, "output")
         params = {"topic": "norm" if first else "block", "part": path.rpartition(".")[0]}
         return Stage("norm", title_of(norm), path, self.side, equations, "", rows, page="steps",
                      params=params, row_param="q")  # fmt: skip
@@ -140,9 +134,9 @@ class LayerStages:
     ) -> Stage:
         """Return what a part adds to the residual stream, and the stream after it."""
         every = block.names if not isinstance(block, Block) else (name,)
-        added = [self.vectors(f"{title_of(block.part(n))} adds", f"{path}.{n}.output") for n in every]
+        additions = [self.vectors(f"{title_of(block.part(n))} adds", f"{path}.{n}.output") for n in every]
         stream = [self.vectors("stream before", before)] if before in self.watch else []
-        rows = [*stream, *added, self.vectors("stream after", after)]
+        rows = [*stream, *additions, self.vectors("stream after", after)]
         title = "Residual stream" if pre else "Add and norm"
         equations = equations_of(block)
         equations = [equations[block.names.index(name)]] if isinstance(block, Block) else equations
@@ -162,8 +156,8 @@ class LayerStages:
             case Recurrence():
                 return [self.recurrence_stage(path, part)]
             case Bidirectional():
-                ways = {"ahead": part.ahead, "back": part.back}
-                return [self.recurrence_stage(f"{path}.{name}", cell) for name, cell in ways.items()]
+                directions = {"ahead": part.ahead, "back": part.back}
+                return [self.recurrence_stage(f"{path}.{name}", cell) for name, cell in directions.items()]
             case MoE():
                 return [self.expert_stage(path, part)]
         if part.pattern_kind is not None:
@@ -172,27 +166,29 @@ class LayerStages:
         kind = by if by == "convolution" else "mlp" if f"{path}.hidden" in self.watch else "other"
         window = window_of(part)
         note = "" if window is None else f"Each row sees {window} tokens."
-        rows = self.seen(path, "value", "conv", "gate", "up", "hidden", "output")
+        rows = self.watched_vectors(path, "value", "conv", "gate", "up", "hidden", "output")
         page, params = ("states", {"mlp": f"{path}.hidden"}) if kind == "mlp" else ("layers", {})
         return [Stage(kind, title_of(part), path, self.side, equations_of(part), note, rows, page=page,
                       params=params)]  # fmt: skip
 
     def recurrence_stage(self, path: str, cell: Recurrence) -> Stage:
         """Return a recurrent cell, unrolled: its gates and its state after every token."""
-        way = "from the last token to the first" if cell.reverse else "from token to token"
-        return Stage("recurrence", title_of(cell), path, self.side, equations_of(cell), f"Unrolled {way}.",
-                     self.seen(path, *cell.shown), page="states", params={"part": path})  # fmt: skip
+        direction = "from the last token to the first" if cell.reverse else "from token to token"
+        note, rows = f"Unrolled {direction}.", self.watched_vectors(path, *cell.shown)
+        return Stage("recurrence", title_of(cell), path, self.side, equations_of(cell), note, rows,
+                     page="states", params={"part": path})  # fmt: skip
 
     def expert_stage(self, path: str, part: MoE) -> Stage:
         """Return a mixture of experts: how the router likes each, and which it chooses."""
-        router, chosen, weights = (
+        router, expert_ids, weights = (
             self.watch[f"{path}.{w}"][0].cpu() for w in ("router", "chosen", "weights")
         )
-        experts = ExpertChoice(path, router.float(), chosen, weights.float())
-        said = f"Every token goes to {chosen.shape[-1]} of {router.shape[-1]} experts"
-        note = f"{said}{'.' if part.shared is None else ', and to one that all share.'}"
-        return Stage("experts", title_of(part), path, self.side, equations_of(part), note,
-                     self.seen(path, "output"), experts=experts, **self.lens_page(path))  # fmt: skip
+        experts = ExpertChoice(path, router.float(), expert_ids, weights.float())
+        routing = f"Every token goes to {expert_ids.shape[-1]} of {router.shape[-1]} experts"
+        note = f"{routing}{'.' if part.shared is None else ', and to one that all share.'}"
+        rows = self.watched_vectors(path, "output")
+        return Stage("experts", title_of(part), path, self.side, equations_of(part), note, rows,
+                     experts=experts, **self.lens_page(path))  # fmt: skip
 
     def attention_stages(self, path: str, part: Part) -> list[Stage]:
         """Return one head's pattern, and the weighted sum it takes; of a state space, its state between."""
@@ -232,12 +228,12 @@ class LayerStages:
 
     def sum_stage(self, path: str, part: Part, pattern: HeadPattern, at: dict[str, Any]) -> Stage:
         """Return the values that a head reads and their weighted sum; its page works it out, where it can."""
-        aligned = isinstance(part, Decoding)
-        title = "Context vector" if aligned else "Weighted sum of values"
-        equation = "c_t = Σ_j α_tj m_j" if aligned else "z_i = Σ_j A_ij v_j"
+        is_alignment = isinstance(part, Decoding)
+        title = "Context vector" if is_alignment else "Weighted sum of values"
+        equation = "c_t = Σ_j α_tj m_j" if is_alignment else "z_i = Σ_j A_ij v_j"
         page, params = "attention", at
         if isinstance(part, Attention | CrossAttention | Decoding):
-            page, params = "steps", {"topic": "alignment"} if aligned else {"topic": "attention", **at}
+            page, params = "steps", {"topic": "alignment"} if is_alignment else {"topic": "attention", **at}
         rows = [*self.of_head(path, "v", pattern), *self.of_head(path, "heads", pattern)]
         return Stage("sum", title, path, self.side, [equation], "", rows, pattern, page=page, params=params,
                      row_param="q")  # fmt: skip
@@ -252,20 +248,22 @@ class LayerStages:
 
     def head_pattern(self, path: str, part: Part) -> HeadPattern:
         """Return the pattern of the chosen head; of another part of the layer, that of its strongest look."""
-        has_target, name = self.given.target is not None, f"{path}.pattern"
+        has_target, name = self.inputs.target is not None, f"{path}.pattern"
         queries, keys = (side(path, part, has_target=has_target) for side in (row_side, key_side))
-        whole, kind = self.watch[name][0].detach().float().cpu(), part.pattern_kind or "effective"
+        patterns, kind = self.watch[name][0].detach().float().cpu(), part.pattern_kind or "effective"
         head = self.choice.head
-        check_head(name, head if path == self.choice.path else None, len(whole))
+        check_head(name, head if path == self.choice.path else None, len(patterns))
         if path != self.choice.path or head is None:
-            names = {"tokens": self.given.tokens, "target": self.given.target_tokens}
+            names = {"tokens": self.inputs.tokens, "target": self.inputs.target_tokens}
             if queries == "written":
-                names["written"] = written_names(self.model, self.given, self.watch.values.get("head.logits"))
+                logits = self.watch.values.get("head.logits")
+                names["written"] = written_names(self.model, self.inputs, logits)
             cross = attends_to_source(part)
-            one = Pattern(name, kind, whole, names[queries], names[keys], cross)
-            _, head, _ = strongest_look(self.model, self.given, [one], None, self.choice.row)
+            one = Pattern(name, kind, patterns, names[queries], names[keys], cross)
+            _, head, _ = strongest_look(self.model, self.inputs, [one], None, self.choice.row)
         scores = None
         if f"{path}.scores" in self.watch:
             scores = self.watch[f"{path}.scores"][0, head].float().cpu()
         left_out, unit = part.pattern_leaves_out, "channel" if isinstance(part, S4 | Mamba) else "head"
-        return HeadPattern(name, head, len(whole), kind, whole[head], scores, queries, keys, left_out, unit)
+        values = patterns[head]
+        return HeadPattern(name, head, len(patterns), kind, values, scores, queries, keys, left_out, unit)

@@ -15,13 +15,13 @@ from torch import Tensor
 from heedful.errors import InputError
 from heedful.inspect.inputs import Input, Text, names_of, reading
 from heedful.inspect.layer_stages import LayerStages
-from heedful.inspect.mixing import position_type, stacks_of
+from heedful.inspect.mixing import parts_of, position_type, stacks_of
 from heedful.inspect.part_equations import equations_of, title_of
-from heedful.inspect.picture_choice import Choice, choose_head
-from heedful.inspect.picture_stages import Answer, Stage, VectorRows
+from heedful.inspect.picture_choice import HeadChoice, choose_layer_and_head
+from heedful.inspect.picture_stages import Stage, StagePrediction, VectorRows
 from heedful.inspect.prediction import answer_names, default_position, is_causal, predicts
 from heedful.inspect.results import Result
-from heedful.inspect.row_labels import written_names
+from heedful.inspect.row_labels import attends_to_source, written_names
 from heedful.models.base import LM, Model, Seq2Seq
 from heedful.nn.context import Watch
 from heedful.nn.head import Head, NoHead
@@ -53,13 +53,13 @@ class ModelPicture(Result):
 class LayerWatch(Watch):
     """All values of one layer; of the others what they and their parts give, and all that is no layer's."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: HeadChoice) -> None:
         super().__init__("*", detach=True)
-        self.chosen = (choice.stack, str(choice.layer))
+        self.layer = (choice.stack, str(choice.layer))
 
     def wants(self, name: str) -> bool:
         words = name.split(".")
-        if len(words) < 3 or not words[1].isdigit() or (words[0], words[1]) == self.chosen:
+        if len(words) < 3 or not words[1].isdigit() or (words[0], words[1]) == self.layer:
             return True
         return words[-1] == "output" and "experts" not in words
 
@@ -78,53 +78,54 @@ def model_picture(
     token by its name or position: the word written, where the model looks at a source. What is left out is
     found by the rule of `picture_choice`.
     """
-    given = reading(model, text, target)
-    length = max(given.ids.shape[1], given.read.shape[1])
+    inputs = reading(model, text, target)
+    length = max(inputs.ids.shape[1], inputs.read.shape[1])
     if length > LONGEST:
         raise InputError(
             f"the text is {length} tokens", hint=f"a picture takes {LONGEST} at most: shorten it"
         )
-    choice = choose_head(model, given, layer, head, row)
+    choice = choose_layer_and_head(model, inputs, layer, head, row)
     watch = LayerWatch(choice)
-    output = given.run(model, watch)
-    written = () if given.target is None else written_names(model, given, output)
-    stages = [stage for side in model.tables for stage in side_stages(model, given, watch, choice, side)]
-    stages.append(answer_stage(model, given, watch, choice, output))
+    output = inputs.run(model, watch)
+    written = () if inputs.target is None else written_names(model, inputs, output)
+    stages = [stage for side in model.tables for stage in side_stages(model, inputs, watch, choice, side)]
+    stages.append(prediction_stage(model, inputs, watch, choice, output))
     return ModelPicture(
-        model.family.name, given.tokens, given.target_tokens, written, choice.stack, choice.layer,
+        model.family.name, inputs.tokens, inputs.target_tokens, written, choice.stack, choice.layer,
         choice.path, choice.head, choice.row, stages,
     )  # fmt: skip
 
 
-def side_stages(model: Model, given: Input, watch: Watch, choice: Choice, side: str) -> list[Stage]:
+def side_stages(model: Model, inputs: Input, watch: Watch, choice: HeadChoice, side: str) -> list[Stage]:
     """Return the stages of one side of a model: its tokens, its vectors, the layers of its stack."""
     decodes = side == "target"
-    name = "decoder" if decodes else "encoder" if given.target is not None else "blocks"
-    own = LayerStages(model, given, watch, choice, name)
+    name = "decoder" if decodes else "encoder" if inputs.target is not None else "blocks"
+    layers = LayerStages(model, inputs, watch, choice, name)
     embed, table = model.tables[side], "target_embed" if decodes else "embed"
-    title = "Target so far" if decodes else "Tokens" if given.target is None else "Source"
+    title = "Target so far" if decodes else "Tokens" if inputs.target is None else "Source"
     note = "The text, cut into the tokens of the vocabulary."
     note = "What was written so far: each word is written by the row before it." if decodes else note
-    tokens = Stage("tokens", title, "", own.side, note=note, page="tokens", row_param="" if decodes else "i")
+    param = "" if decodes else "i"
+    tokens = Stage("tokens", title, "", layers.side, note=note, page="tokens", row_param=param)
     words = [w for w in ("token", "position", "types", "output") if f"{table}.{w}" in watch]
     if torch.equal(watch[f"{table}.token"], watch[f"{table}.output"]):
         words = ["token"]
     result = "normed sum" if embed.norm is not None else "sum" if len(words) > 2 else "scaled"
     labels = {"token": "token", "position": "position", "types": "segment", "output": result}
-    vectors = [own.vectors(labels[w], f"{table}.{w}") for w in words]
-    added = embed.position is not None
+    vectors = [layers.vectors(labels[w], f"{table}.{w}") for w in words]
+    adds_position = embed.position is not None
     kind = position_type(model)
-    page = "positions" if added else "space"
-    title = "Vectors + positions" if added else "Vectors"
-    note = "" if added else f"No position is added here: order comes from {ORDERS.get(kind, kind)}."
-    first = Stage("embedding", title, table, own.side, equations_of(embed), note, vectors, page=page)
-    stages = [tokens, first, *own.stages()]
+    page = "positions" if adds_position else "space"
+    title = "Vectors + positions" if adds_position else "Vectors"
+    note = "" if adds_position else f"No position is added here: order comes from {ORDERS.get(kind, kind)}."
+    first = Stage("embedding", title, table, layers.side, equations_of(embed), note, vectors, page=page)
+    stages = [tokens, first, *layers.stages()]
     stack = stacks_of(model)[name]
     if stack.norm is not None:
-        last = [own.vectors("output", f"{name}.output")]
-        stages.append(Stage("norm", f"Last norm ({title_of(stack.norm)})", f"{name}.norm", own.side,
+        last = [layers.vectors("output", f"{name}.output")]
+        stages.append(Stage("norm", f"Last norm ({title_of(stack.norm)})", f"{name}.norm", layers.side,
                             equations_of(stack.norm), "", last, page="layers", row_param="pos"))  # fmt: skip
-    return [*stages, memory_stage(model, own)] if name == "encoder" else stages
+    return [*stages, memory_stage(model, layers)] if name == "encoder" else stages
 
 
 ORDERS = {
@@ -134,62 +135,62 @@ ORDERS = {
 }  # fmt: skip
 
 
-def memory_stage(model: Model, own: LayerStages) -> Stage:
+def memory_stage(model: Model, layers: LayerStages) -> Stage:
     """Return what an encoder hands to its decoder: a vector for each token, or its last state alone."""
     bridge = cast(Seq2Seq, model).bridge
-    looked_at = any(own.looks_at_source)
+    attends = any(attends_to_source(part) for _, part in parts_of(model))
     note = "The decoder looks at these vectors, one for each source token, whenever it writes a word."
-    if not looked_at:
+    if not attends:
         note = "Only the state after the last token goes on: the decoder starts from it and sees no other."
     elif bridge is not None:
         note += " Its first state is made from the encoder's last."
-    title, vectors = "Memory", [own.vectors("memory", "encoder.output")]
-    return Stage("memory", title, "encoder.output", own.side, [], note, vectors, page="layers")
+    title, vectors = "Memory", [layers.vectors("memory", "encoder.output")]
+    return Stage("memory", title, "encoder.output", layers.side, [], note, vectors, page="layers")
 
 
-def answer_stage(model: Model, given: Input, watch: Watch, choice: Choice, output: Tensor) -> Stage:
+def prediction_stage(model: Model, inputs: Input, watch: Watch, choice: HeadChoice, output: Tensor) -> Stage:
     """Return what the head makes of the last vectors."""
-    own = LayerStages(model, given, watch, choice, "decoder" if given.target is not None else "blocks")
-    here = choice.row if choice.stack == own.stack else default_position(model, given)
+    layers = LayerStages(model, inputs, watch, choice, "decoder" if inputs.target is not None else "blocks")
+    here = choice.row if choice.stack == layers.stack else default_position(model, inputs)
     vectors: list[VectorRows] = []
     if "head.features" in watch:
-        vectors.append(own.vectors("features", "head.features"))
+        vectors.append(layers.vectors("features", "head.features"))
     if "head.pooled" in watch:
-        vectors.append(own.vectors("pooled", "head.pooled", side="text"))
-    answer = read_answer(model, given, output[0].float(), here)
+        vectors.append(layers.vectors("pooled", "head.pooled", side="text"))
+    prediction = read_prediction(model, inputs, output[0].float(), here)
     page = "layers" if isinstance(model.head, NoHead) else "predict"
     head = cast(Head, model.head)
-    return Stage("head", title_of(head), "head", own.side, equations_of(head), "", vectors, answer=answer,
-                 page=page, row_param="pos")  # fmt: skip
+    return Stage("head", title_of(head), "head", layers.side, equations_of(head), "", vectors,
+                 answer=prediction, page=page, row_param="pos")  # fmt: skip
 
 
-def read_answer(model: Model, given: Input, output: Tensor, row: int) -> Answer:
+def read_prediction(model: Model, inputs: Input, output: Tensor, row: int) -> StagePrediction:
     """Return the likeliest words, labels, tags or ends of a span, by the head's own numbers."""
     kind = predicts(model)
     if kind == "vectors":
-        return Answer(kind, False, [], [], torch.zeros(0, 0), row)
+        return StagePrediction(kind, False, [], [], torch.zeros(0, 0), row)
     if kind == "spans":
-        rows, chances, choices = ["start", "end"], output.softmax(0).mT, list(given.names)
+        rows, chances, choices = ["start", "end"], output.softmax(0).mT, list(inputs.names)
     elif kind == "labels":
         rows, chances, choices = ["text"], output.softmax(-1)[None], answer_names(model) or []
     else:
         both = output if output.dim() == 2 else torch.stack((torch.zeros_like(output), output), -1)
-        rows, chances, choices = list(given.names), both.softmax(-1), answer_names(model) or []
+        rows, chances, choices = list(inputs.names), both.softmax(-1), answer_names(model) or []
     best = chances.topk(min(COUNT, chances.shape[-1]))
     ids = best.indices.tolist()
-    named = [list(names_of(model, of)) if kind == "words" else [choices[i] for i in of] for of in ids]
-    filled = fill_row(model, given, row) if kind == "words" else ([], [])
+    names = [list(names_of(model, of)) if kind == "words" else [choices[i] for i in of] for of in ids]
+    mask_filling = fill_row(model, inputs, row) if kind == "words" else ([], [])
     follows = kind == "words" and is_causal(model)
-    return Answer(kind, follows, rows, named, best.values, row, *filled)
+    return StagePrediction(kind, follows, rows, names, best.values, row, *mask_filling)
 
 
-def fill_row(model: Model, given: Input, row: int) -> tuple[list[str], list[float]]:
+def fill_row(model: Model, inputs: Input, row: int) -> tuple[list[str], list[float]]:
     """Return what an encoder puts in place of the row when it is masked; nothing where it needs no mask."""
     mask = None if model.tokenizer is None else model.tokenizer.mask
-    if not isinstance(model, LM) or model.causal or mask is None or mask in given.ids[0].tolist():
+    if not isinstance(model, LM) or model.causal or mask is None or mask in inputs.ids[0].tolist():
         return [], []
-    ids = given.ids.clone()
+    ids = inputs.ids.clone()
     ids[0, row] = mask
-    hidden = Input(ids, (), types=given.types).run(model)[0, row].float().softmax(-1)
+    hidden = Input(ids, (), types=inputs.types).run(model)[0, row].float().softmax(-1)
     best = hidden.topk(COUNT)
     return list(names_of(model, best.indices)), best.values.tolist()

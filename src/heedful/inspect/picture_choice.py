@@ -29,7 +29,7 @@ from heedful.nn.ssm import S4, Mamba
 
 
 @dataclass(frozen=True)
-class Choice:
+class HeadChoice:
     """The layer, the path of the part that attends in it (or the layer's own), its head and the row shown."""
 
     stack: str
@@ -39,45 +39,45 @@ class Choice:
     row: int
 
 
-def choose_head(
-    model: Model, given: Input, layer: int | str | None, head: int | None, row: int | str | None
-) -> Choice:
+def choose_layer_and_head(
+    model: Model, inputs: Input, layer: int | str | None, head: int | None, row: int | str | None
+) -> HeadChoice:
     """Return what is asked for; what is None is found by the rule of this module."""
     stack, number, paths = attending_parts(model, layer)
     if not paths:
         if head is not None:
             raise InputError(f"head={head}: layer {number} of the {stack} has no heads", hint="leave it out")
-        names = given.tokens if stack == "encoder" else given.names
-        at = default_position(model, given) if stack != "encoder" else len(names) - 1
-        return Choice(
+        names = inputs.tokens if stack == "encoder" else inputs.names
+        at = default_position(model, inputs) if stack != "encoder" else len(names) - 1
+        return HeadChoice(
             stack, number, f"{stack}.{number}", None, at if row is None else position_of(names, row)
         )
     if isinstance(part_at(model, paths[-1]), S4 | Mamba):
         paths = paths[-1:]
     own_tokens = not attends_to_source(part_at(model, paths[0]))
     if len(paths) == 1 and head is not None and row is not None and own_tokens:  # nothing to search for
-        at = position_of(given.tokens if stack == "encoder" else given.names, row)
-        return Choice(stack, number, paths[0], head, at)
-    patterns = attention(model, given, only=paths).patterns
-    name, head, at = strongest_look(model, given, list(patterns.values()), head, row)
+        at = position_of(inputs.tokens if stack == "encoder" else inputs.names, row)
+        return HeadChoice(stack, number, paths[0], head, at)
+    patterns = attention(model, inputs, only=paths).patterns
+    name, head, at = strongest_look(model, inputs, list(patterns.values()), head, row)
     path = name.removesuffix(".pattern")
-    return Choice(path.split(".")[0], int(path.split(".")[1]), path, head, at)
+    return HeadChoice(path.split(".")[0], int(path.split(".")[1]), path, head, at)
 
 
 def attending_parts(model: Model, layer: int | str | None) -> tuple[str, int, list[str]]:
     """Return the stack and the number of a layer, and the parts to search: those of the layer, or of all."""
     groups, stacks = attention_groups(model), stacks_of(model)
-    own = stack_of(model)[0]
+    main_stack = stack_of(model)[0]
     if layer is None:
-        paths = [path for g in over_source([g for g in groups if g.stack == own]) for path in g.layers]
-        mixed = {path.rpartition(".")[0] for path, part in parts_of(model) if isinstance(part, MoE)}
-        paths = [path for path in paths if path.rpartition(".")[0] in mixed] or paths
-        carrying = [part.path for part in recurrent_parts(model) if part.path.startswith(own)]
-        last = [f"{own}.{len(stacks[own]) - 1}", *carrying, *paths][-1]
-        return own, int(last.split(".")[1]), paths
-    path = f"{own}.{layer}" if isinstance(layer, int) else layer.removesuffix(".pattern")
-    stack, _, rest = path.partition(".")
-    number = rest.partition(".")[0]
+        paths = [path for g in over_source([g for g in groups if g.stack == main_stack]) for path in g.layers]
+        expert_layers = {path.rpartition(".")[0] for path, part in parts_of(model) if isinstance(part, MoE)}
+        paths = [path for path in paths if path.rpartition(".")[0] in expert_layers] or paths
+        carrying = [part.path for part in recurrent_parts(model) if part.path.startswith(main_stack)]
+        last = [f"{main_stack}.{len(stacks[main_stack]) - 1}", *carrying, *paths][-1]
+        return main_stack, int(last.split(".")[1]), paths
+    path = f"{main_stack}.{layer}" if isinstance(layer, int) else layer.removesuffix(".pattern")
+    stack, _, inner = path.partition(".")
+    number = inner.partition(".")[0]
     if stack not in stacks or not number.isdigit() or int(number) >= len(stacks[stack]):
         layers = ", ".join(f"{name}.0 … {name}.{len(s) - 1}" for name, s in stacks.items())
         raise InputError(f"layer={layer!r} is no layer of this model", hint=f"there are {layers}")
@@ -93,19 +93,19 @@ def over_source(groups: Sequence[AttentionGroup]) -> Sequence[AttentionGroup]:
 
 
 def strongest_look(
-    model: Model, given: Input, patterns: Sequence[Pattern], head: int | None, row: int | str | None
+    model: Model, inputs: Input, patterns: Sequence[Pattern], head: int | None, row: int | str | None
 ) -> tuple[str, int, int]:
     """Return the pattern, the head and the row with the greatest share on a telling key."""
     best: tuple[float, str, int, int] | None = None
     for pattern in patterns:
         check_head(pattern.name, head, pattern.heads)
         heads = range(pattern.heads) if head is None else [head]
-        rows = telling_rows(model, given, pattern) if row is None else [position_of(pattern.queries, row)]
+        rows = telling_rows(model, inputs, pattern) if row is None else [position_of(pattern.queries, row)]
         size = shares(pattern.values[list(heads)][:, rows]).cpu() * telling_keys(model, pattern)[rows]
         at = int(size.argmax())
         h, i = divmod(at // size.shape[2], len(rows))
-        found = (float(size.flatten()[at]), pattern.name, list(heads)[h], rows[i])
-        best = found if best is None or found[0] > best[0] else best
+        candidate = (float(size.flatten()[at]), pattern.name, list(heads)[h], rows[i])
+        best = candidate if best is None or candidate[0] > best[0] else best
     assert best is not None
     return best[1:]
 
@@ -116,12 +116,12 @@ def check_head(name: str, head: int | None, count: int) -> None:
         raise InputError(f"head={head} is outside 0 … {count - 1} of {name}", hint="choose one of them")
 
 
-def telling_rows(model: Model, given: Input, pattern: Pattern) -> list[int]:
+def telling_rows(model: Model, inputs: Input, pattern: Pattern) -> list[int]:
     """Return the last token of a decoder, the mask of an encoder; else every row that is a word."""
-    ids, mask = given.ids[0].tolist(), None if model.tokenizer is None else model.tokenizer.mask
+    ids, mask = inputs.ids[0].tolist(), None if model.tokenizer is None else model.tokenizer.mask
     own_tokens = not pattern.cross and not pattern.name.startswith("encoder")
     if own_tokens and (is_causal(model) or mask in ids):
-        return [default_position(model, given)]
+        return [default_position(model, inputs)]
     words = [i for i, name in enumerate(pattern.queries) if is_word(model, name)]
     return words or list(range(len(pattern.queries)))
 

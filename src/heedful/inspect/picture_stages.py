@@ -62,7 +62,7 @@ class ExpertChoice(Result):
 
 
 @dataclass(frozen=True)
-class Answer(Result):
+class StagePrediction(Result):
     """What comes out, the likeliest first: `names` and `chances` have a row for each of `rows`.
 
     Kind "words": a row for each token; "labels": one; "tags": one for each token; "spans": start and end;
@@ -108,7 +108,7 @@ class Stage(Result):
     vectors: list[VectorRows] = field(default_factory=list)
     pattern: HeadPattern | None = None
     experts: ExpertChoice | None = None
-    answer: Answer | None = None
+    answer: StagePrediction | None = None
     parts: list[PartSize] = field(default_factory=list)
     page: str = ""
     params: dict[str, Any] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from heedful.view.token_labels import brief, percent, short, visible_text
 
 Data = Mapping[str, Any]
 LEFT, COLUMN = 190.0, 58.0  # the room of titles, and of one token
-UNROLLED = ("embedding", "recurrence", "state", "memory")  # drawn for every token, not for the row alone
+PER_TOKEN_KINDS = ("embedding", "recurrence", "state", "memory")  # drawn for every token, not the row alone
 LETTERS = 26  # of a title in one line
 TERMS = 4  # of a weighted sum that are drawn
 PATCH = (48.0, 12.0)  # a vector of 64 numbers: four rows of sixteen
@@ -32,8 +32,8 @@ def draw_model(data: Data) -> Drawing:
         for i, line in enumerate(title.split(", ") if len(title) > LETTERS else [title]):
             bold = stage["kind"] != "layer"
             shapes.append(TextLabel(12, y + 7 + 14 * i, short(line, LETTERS), 11.5, bold=bold))
-        drawn, height = draw_stage(picture, stage, y)
-        shapes += drawn
+        stage_shapes, height = draw_stage(picture, stage, y)
+        shapes += stage_shapes
         y += height
         shapes.append(Stroke([(12, y - 8), (right, y - 8)], FAINT))
     return shapes, right + 12, y
@@ -57,8 +57,8 @@ def draw_stage(picture: Data, stage: Data, y: float) -> tuple[list[Shape], float
     if stage["kind"] == "sum":
         return draw_sum(picture, stage, y), 44.0
     if stage["answer"] is not None:
-        return draw_answer(picture, stage["answer"], y)
-    if stage["kind"] in UNROLLED:
+        return draw_prediction(picture, stage["answer"], y)
+    if stage["kind"] in PER_TOKEN_KINDS:
         return draw_columns(stage["vectors"], y), 18.0 * len(stage["vectors"]) + 14
     shapes: list[Shape] = []
     x = LEFT
@@ -68,9 +68,9 @@ def draw_stage(picture: Data, stage: Data, y: float) -> tuple[list[Shape], float
         shapes.append(TextLabel(x, y + 22, rows["label"], 9.5, colour=SOFT))
         x += max(PATCH[0], 6.0 * len(rows["label"])) + 22
     if stage["experts"] is not None:
-        chosen, weights = (stage["experts"][word][row].tolist() for word in ("chosen", "weights"))
-        said = ",  ".join(f"{e}: {brief(w)}" for e, w in zip(chosen, weights, strict=True))
-        shapes.append(TextLabel(x, y + 8, f"experts  {said}", 10.5))
+        expert_ids, weights = (stage["experts"][word][row].tolist() for word in ("chosen", "weights"))
+        routing = ",  ".join(f"{e}: {brief(w)}" for e, w in zip(expert_ids, weights, strict=True))
+        shapes.append(TextLabel(x, y + 8, f"experts  {routing}", 10.5))
     return shapes, 44.0
 
 
@@ -109,12 +109,12 @@ def draw_look(picture: Data, pattern: Data, y: float) -> tuple[list[Shape], floa
     """Return the keys above, the rows below, and a line to each key as wide as its weight."""
     row, keys, queries = picture["row"], picture[pattern["keys"]], picture[pattern["queries"]]
     weights = pattern["values"][row]
-    most = max(float(np.abs(weights).max()), 1e-9)
+    greatest = max(float(np.abs(weights).max()), 1e-9)
     shapes: list[Shape] = token_row(keys, y, None)
     start = LEFT + row * COLUMN + 28
     for s, weight in enumerate(weights.tolist()):
         x = LEFT + s * COLUMN + 28
-        share = abs(weight) / most
+        share = abs(weight) / greatest
         if share < 0.02:
             continue
         colour = BAR if weight >= 0 else ACCENT
@@ -133,10 +133,10 @@ def draw_sum(picture: Data, stage: Data, y: float) -> list[Shape]:
     weights = stage["pattern"]["values"][row]
     shapes: list[Shape] = []
     x = LEFT
-    for place, s in enumerate(np.argsort(-np.abs(weights))[:TERMS].tolist()):
+    for term, s in enumerate(np.argsort(-np.abs(weights))[:TERMS].tolist()):
         weight = float(weights[s])
-        said = brief(weight) if place == 0 else f"{'−' if weight < 0 else '+'} {brief(abs(weight))}"
-        shapes.append(TextLabel(x + 50, y + 8, f"{said} ×", 11, "end"))
+        factor = brief(weight) if term == 0 else f"{'−' if weight < 0 else '+'} {brief(abs(weight))}"
+        shapes.append(TextLabel(x + 50, y + 8, f"{factor} ×", 11, "end"))
         shapes.append(vector_patch(value["numbers"][s], value["numbers"], x + 56, y + 1))
         shapes.append(TextLabel(x + 56, y + 22, short(keys[s], 9), 9.5, colour=SOFT))
         x += 122
@@ -145,25 +145,21 @@ def draw_sum(picture: Data, stage: Data, y: float) -> list[Shape]:
     return shapes
 
 
-def draw_answer(picture: Data, answer: Data, y: float) -> tuple[list[Shape], float]:
+def draw_prediction(picture: Data, prediction: Data, y: float) -> tuple[list[Shape], float]:
     """Return a bar for each of the likeliest answers."""
-    at = min(picture["row"], len(answer["names"]) - 1)
-    listed = (
-        [("", *pair) for pair in zip(answer["names"][at], answer["chances"][at].tolist(), strict=True)]
-        if at >= 0
-        else []
-    )
-    if answer["filled_names"]:
-        listed = [
-            ("masked: ", *pair) for pair in zip(answer["filled_names"], answer["filled_chances"], strict=True)
-        ]
+    at = min(picture["row"], len(prediction["names"]) - 1)
+    before, names, chances = "", [], []
+    if prediction["filled_names"]:
+        before, names, chances = "masked: ", prediction["filled_names"], prediction["filled_chances"]
+    elif at >= 0:
+        names, chances = prediction["names"][at], prediction["chances"][at].tolist()
     shapes: list[Shape] = []
-    for i, (before, name, chance) in enumerate(listed):
+    for i, (name, chance) in enumerate(zip(names, chances, strict=True)):
         line = y + 4 + 19 * i
         shapes.append(TextLabel(LEFT + 116, line + 6, before + short(name, 16), 11.5, "end"))
         shapes.append(Box(LEFT + 124, line, max(1.0, 260 * chance), 12, BAR))
         shapes.append(TextLabel(LEFT + 132 + 260 * chance, line + 6, percent(chance), 10.5, colour=SOFT))
-    return shapes, 19.0 * len(listed) + 24
+    return shapes, 19.0 * len(names) + 24
 
 
 def model_rows(data: Data) -> tuple[list[str], Iterator[list[Any]]]:
@@ -179,7 +175,7 @@ def number_rows(data: Data) -> Iterator[list[Any]]:
                 names = ["text"] if rows["side"] == "text" else picture[rows["side"]]
                 for (t, i), value in np.ndenumerate(rows["numbers"]):
                     yield [text, stage["title"], rows["name"], visible_text(names[t]), i, value]
-            pattern, answer = stage["pattern"], stage["answer"]
+            pattern, prediction = stage["pattern"], stage["answer"]
             if pattern is not None and stage["kind"] == "attention":
                 queries, keys = picture[pattern["queries"]], picture[pattern["keys"]]
                 for (t, s), value in np.ndenumerate(pattern["values"]):
@@ -191,8 +187,7 @@ def number_rows(data: Data) -> Iterator[list[Any]]:
                         visible_text(keys[s]),
                         value,
                     ]
-            for row, names, chances in (
-                zip(answer["rows"], answer["names"], answer["chances"], strict=True) if answer else ()
-            ):
+            columns = (prediction[word] for word in ("rows", "names", "chances")) if prediction else ()
+            for row, names, chances in zip(*columns, strict=True):
                 for name, chance in zip(names, chances.tolist(), strict=True):
                     yield [text, stage["title"], "probability", visible_text(row), visible_text(name), chance]

@@ -35,10 +35,10 @@ def model(
         at = picture.row if row is None else row
         pictures.append(model_picture(model, beside, layer=picture.path, head=picture.head, row=at))
     name = name or model.family.name
-    said = cut_label(text if isinstance(text, str) else " ".join(picture.tokens))
+    excerpt = cut_label(text if isinstance(text, str) else " ".join(picture.tokens))
     looks = [stage.pattern for stage in picture.stages if stage.pattern and stage.path == picture.path]
     side = looks[0].queries if looks else "target" if picture.stack == "decoder" else "tokens"
-    shown = visible_text(readable(model, getattr(picture, side))[picture.row]).strip("·")
+    row_label = visible_text(readable(model, getattr(picture, side))[picture.row]).strip("·")
     where = f"layer {picture.layer}" + "".join(f", {look.unit} {look.head}" for look in looks[:1])
     data = {
         "name": name,
@@ -46,38 +46,41 @@ def model(
         "labels": text_labels(text, beside)[: len(pictures)],
         "pictures": [to_data(model, one) | {"row_side": side} for one in pictures],
     }
-    given = {"target": target, "layer": picture.path, "head": picture.head, "beside": beside}
-    given |= {"row": picture.row if row is None else row, "name": "" if name == model.family.name else name}
+    arguments = {"target": target, "layer": picture.path, "head": picture.head, "beside": beside}
+    arguments["row"] = picture.row if row is None else row
+    arguments["name"] = "" if name == model.family.name else name
     texts = ("target", "beside")
     options = [
-        f"{k}={text_argument(v) if k in texts else repr(v)}" for k, v in given.items() if v not in (None, "")
+        f"{word}={text_argument(value) if word in texts else repr(value)}"
+        for word, value in arguments.items()
+        if value not in (None, "")
     ]
     call = f"heedful.view.model(model, {', '.join([text_argument(text), *options])})"
-    about = {"model": name, "text": said, "layer": picture.layer, "head": picture.head, "row": shown}
-    return Figure("model", f"One text in {name}: {where}, the row of “{shown}”", about, data, "", call)
+    about = {"model": name, "text": excerpt, "layer": picture.layer, "head": picture.head, "row": row_label}
+    return Figure("model", f"One text in {name}: {where}, the row of “{row_label}”", about, data, "", call)
 
 
-def text_labels(text: Text, beside: Text) -> list[str]:
+def text_labels(text: Text, comparison: Text) -> list[str]:
     """Return what tells two texts apart: the words in which they differ, or the texts themselves."""
-    words = [re.findall(r"[\w'’-]+", t) if isinstance(t, str) else [] for t in (text, beside)]
+    words = [re.findall(r"[\w'’-]+", t) if isinstance(t, str) else [] for t in (text, comparison)]
     if len(words[0]) == len(words[1]):
         differ = [i for i, (a, b) in enumerate(zip(*words, strict=True)) if a != b]
         if differ:
             return [" ".join(of[i] for i in differ) for of in words]
-    return [short(t, 40) for t in (text, beside)] if isinstance(beside, str) else ["first", "second"]
+    return [short(t, 40) for t in (text, comparison)] if isinstance(comparison, str) else ["first", "second"]
 
 
 def to_data(model: Model, picture: ModelPicture) -> dict[str, Any]:
     """Return a picture as plain values and arrays, tokens as a reader wants them."""
-    found: dict[str, Any] = to_arrays(picture)
+    values: dict[str, Any] = to_arrays(picture)
     for side in SIDES:
-        found[side] = readable(model, found[side])
-    for stage in found["stages"]:
-        answer = stage["answer"]
-        if answer is not None and answer["kind"] == "words":
-            answer["names"] = [readable(model, names) for names in answer["names"]]
-            answer["filled_names"] = readable(model, answer["filled_names"])
-    return found
+        values[side] = readable(model, values[side])
+    for stage in values["stages"]:
+        prediction = stage["answer"]
+        if prediction is not None and prediction["kind"] == "words":
+            prediction["names"] = [readable(model, names) for names in prediction["names"]]
+            prediction["filled_names"] = readable(model, prediction["filled_names"])
+    return values
 
 
 def to_arrays(value: Any) -> Any:

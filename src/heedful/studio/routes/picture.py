@@ -19,8 +19,8 @@ from heedful.studio.routes.models import DEFAULTS
 from heedful.studio.shared_state import Here, Studio
 
 router = APIRouter()
-TIRED = "The animal didn't cross the street because it was too tired."
-WIDE = TIRED.replace("tired", "wide")
+FIRST_TEXT = "The animal didn't cross the street because it was too tired."
+FIRST_COMPARISON = FIRST_TEXT.replace("tired", "wide")
 # Found by a search over all heads: in no other does the look of "it" move as far from "animal" to "street".
 FIRST_HEADS = {"masked": {"layer": "blocks.3.attn", "head": 1, "row": "it"}}
 
@@ -35,34 +35,35 @@ def draw_picture(
     """
     loaded_model = studio.registry.get(model or first_model(studio))
     if text:
-        number = lambda given: int(given) if given.isdigit() else given or None
+        number = lambda text: int(text) if text.isdigit() else text or None
         request: dict[str, Any] = {
             "text": text, "target": target or None, "beside": beside or None, "layer": number(layer),
             "head": head, "row": number(row),
         }  # fmt: skip
         options = {name: value for name, value in request.items() if value is not None}
-        drawn = loaded_model.run(lambda: view.model(loaded_model.sequence, **options, name=loaded_model.id))
+        figure = loaded_model.run(lambda: view.model(loaded_model.sequence, **options, name=loaded_model.id))
     else:
-        options, drawn = first_picture(loaded_model)
-    said = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    call = f"figure = heedful.view.model(model, {said}, name={loaded_model.id!r})\nfigure.save('model.html')"
+        options, figure = first_picture(loaded_model)
+    arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    call = f"figure = heedful.view.model(model, {arguments}, name={loaded_model.id!r})"
+    call += "\nfigure.save('model.html')"
     python = snippets.script(loaded_model.entry, call, "import heedful.view")
-    return figure_response(drawn, "model", format, python)
+    return figure_response(figure, "model", format, python)
 
 
 def first_picture(loaded_model: LoadedModel) -> tuple[dict[str, Any], view.Figure]:
     """Return the first picture of a model, drawn once, and what it was asked for with."""
     model = loaded_model.sequence
     options = first_request(loaded_model.id, model)
-    drawn = loaded_model.once("picture", lambda: view.model(model, **options, name=loaded_model.id))
-    return options, drawn
+    figure = loaded_model.once("picture", lambda: view.model(model, **options, name=loaded_model.id))
+    return options, figure
 
 
 def first_request(id: str, model: Model) -> dict[str, Any]:
     """Return what is shown of a model before anything is asked for: a text that suits what it does, or one
     that its context has room for.
     """
-    request: dict[str, Any] = {"text": TIRED, "beside": WIDE} | FIRST_HEADS.get(id, {})
+    request: dict[str, Any] = {"text": FIRST_TEXT, "beside": FIRST_COMPARISON} | FIRST_HEADS.get(id, {})
     if is_causal(model):
         request = {
             "text": "The old man reads a book." if isinstance(model, Seq2Seq) else "The cat sat on the"
@@ -79,8 +80,8 @@ def first_request(id: str, model: Model) -> dict[str, Any]:
 
 def first_model(studio: Studio) -> str:
     """Return the model that a page begins with: one given on the command line, else a small bundled one."""
-    given = (id for id, entry in studio.registry.entries().items() if entry.source == "given")
-    return next(given, DEFAULTS[0])
+    arguments = (id for id, entry in studio.registry.entries().items() if entry.source == "given")
+    return next(arguments, DEFAULTS[0])
 
 
 def prepare_first_picture(studio: Studio) -> None:

@@ -162,8 +162,7 @@ class Sandbox:
             timer.cancel()
         if reply is None:
             raise self._describe_exit(subject, late.is_set(), seconds)
-        new = [action for action in reply.pop("refused", []) if action not in self.refused_actions]
-        self.refused_actions += new
+        self.refused_actions += [a for a in reply.pop("refused", []) if a not in self.refused_actions]
         if "error" in reply:
             if reply["error"]["kind"] in ("FileLimit", "MemoryError"):
                 self._stop()  # what it holds may spoil the next call

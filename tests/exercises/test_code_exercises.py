@@ -104,7 +104,7 @@ def test_a_function_is_really_called_inside_its_model(exercise: CodeExercise) ->
         calls += 1
         return exercise.definition(*arguments)
 
-    assert exercise.place(counted).text
+    assert exercise.place_in_model(counted).text
     assert calls > 0
 
 
@@ -117,7 +117,7 @@ def test_the_definition_in_its_place_translates_as_the_untouched_model(name: str
     texts = heedful.generate(
         heedful.load(model), list(code_models.SENTENCES), max_tokens=code_models.MAX_TOKENS
     )
-    found = EXERCISES[name].place(EXERCISES[name].definition).text
+    found = EXERCISES[name].place_in_model(EXERCISES[name].definition).text
     assert re.findall("“(.*?)”", found) == texts
 
 
@@ -125,7 +125,7 @@ def test_the_searched_translation_is_that_of_the_library_s_own_beams() -> None:
     model = heedful.load(code_models.TRANSLATOR)
     text = heedful.generate(model, code_models.SHORT, beams=2, max_tokens=8)
     search = EXERCISES["beam_search"]
-    assert search.place(search.definition).text == f"“{text}”"
+    assert search.place_in_model(search.definition).text == f"“{text}”"
 
 
 def test_adamw_in_its_place_trains_as_fit_does() -> None:
@@ -134,7 +134,7 @@ def test_adamw_in_its_place_trains_as_fit_does() -> None:
         sizes: dict[str, Any] = {"vocab": len(tokenizer), "dim": 16, "heads": 2, "layers": 1, "context": 16}
         model = heedful.build("gpt2", **sizes, dropout=0.0, seed=0)
         losses = [step.loss for step in heedful.fit(model, "next_token", batches, config)]
-    found = EXERCISES["adamw_step"].place(EXERCISES["adamw_step"].definition)
+    found = EXERCISES["adamw_step"].place_in_model(EXERCISES["adamw_step"].definition)
     assert torch.allclose(found.numbers, torch.tensor(losses), atol=1e-4)
 
 

@@ -16,7 +16,7 @@ from heedful.errors import InputError, NotFound
 from heedful.exercises import code_grading
 from heedful.exercises.code_exercises import code_exercises, stub_file, stubs
 from heedful.exercises.code_grading import ExerciseGrade, grade_solution, grade_source
-from heedful.exercises.sandbox import Limits, Sandbox, SolutionError
+from heedful.exercises.sandbox import Sandbox, SandboxLimits, SolutionError
 from tests.refusal import refused
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ PLANTED = re.compile(r"^def (\w+)\(.*# mistake: (.+)$", re.MULTILINE)
 
 def grade(source: str, *names: str, seconds: float = 10.0, inside: bool = False) -> dict[str, ExerciseGrade]:
     """The grades of a text of Python by the name of the function."""
-    result = grade_source(source, names or None, inside=inside, limits=Limits(seconds=seconds))
+    result = grade_source(source, names or None, inside=inside, limits=SandboxLimits(seconds=seconds))
     return {one.name: one for one in result.grades}
 
 
@@ -217,7 +217,7 @@ def test_a_file_that_stops_half_way_is_graded_up_to_there() -> None:
 
 def test_a_file_that_never_ends_is_one_error() -> None:
     with pytest.raises(SolutionError, match="the file did not end within 1 seconds"):
-        grade_source("while True:\n    pass\n", limits=Limits(seconds=1))
+        grade_source("while True:\n    pass\n", limits=SandboxLimits(seconds=1))
 
 
 def test_messages_that_a_solution_forges_are_no_answer() -> None:

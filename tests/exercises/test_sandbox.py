@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from heedful.exercises.sandbox import INHERITED_VARIABLES, Limits, Sandbox, SolutionError
+from heedful.exercises.sandbox import INHERITED_VARIABLES, Sandbox, SandboxLimits, SolutionError
 
 SOURCE = """
 import os, socket, subprocess, sys
@@ -33,7 +33,7 @@ def path(): return sys.path
 
 @pytest.fixture(scope="module")
 def sandbox():
-    with Sandbox(SOURCE, limits=Limits(seconds=20)) as found:
+    with Sandbox(SOURCE, limits=SandboxLimits(seconds=20)) as found:
         yield found
 
 

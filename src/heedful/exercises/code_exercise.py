@@ -60,7 +60,7 @@ class CodeExercise:
     mutate: Function
     mistakes: tuple[Mistake, ...]
     model: str  # the real model that it stands in
-    place: Callable[[Function], Output]
+    place_in_model: Callable[[Function], Output]
     outputs: tuple[str, ...] = ()
     ready_made: tuple[str, ...] = ()  # functions of libraries that are the exercise already
 

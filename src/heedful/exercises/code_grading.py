@@ -19,7 +19,7 @@ from heedful.exercises.code_compare import LOOSE, find_difference, is_finite
 from heedful.exercises.code_exercise import Case, CodeExercise, InsideResult, Mistake, Output
 from heedful.exercises.code_exercises import check_names, code_exercises
 from heedful.exercises.code_source import function_notes, import_notes, leave_out_broken
-from heedful.exercises.sandbox import Limits, Sandbox, SolutionError
+from heedful.exercises.sandbox import Sandbox, SandboxLimits, SolutionError
 from heedful.files import missing_file
 
 Verdict = Literal["right", "wrong", "unfinished", "missing"]
@@ -73,7 +73,7 @@ def grade_solution(
     names: Sequence[str] | None = None,
     *,
     inside: bool = True,
-    limits: Limits | None = None,
+    limits: SandboxLimits | None = None,
 ) -> SolutionGrade:
     """Grade the functions of a file, or some of them; without `inside` they are not put into a model."""
     path = Path(path)
@@ -96,7 +96,7 @@ def grade_source(
     *,
     name: str = "solution.py",
     inside: bool = True,
-    limits: Limits | None = None,
+    limits: SandboxLimits | None = None,
 ) -> SolutionGrade:
     """Grade the functions that a text of Python defines."""
     start, names, notes = time.perf_counter(), check_names(names), []
@@ -219,7 +219,7 @@ def explains(
 def output_of_ours(name: str) -> Output:
     """Return what the model of an exercise gives with our own function in it."""
     exercise = code_exercises()[name]
-    return exercise.place(exercise.definition)
+    return exercise.place_in_model(exercise.definition)
 
 
 def try_inside(exercise: CodeExercise, sandbox: Sandbox, grade: ExerciseGrade) -> ExerciseGrade:
@@ -232,7 +232,7 @@ def try_inside(exercise: CodeExercise, sandbox: Sandbox, grade: ExerciseGrade) -
         return sandbox.call(exercise.name, *arguments)
 
     try:
-        theirs = exercise.place(yours)
+        theirs = exercise.place_in_model(yours)
     except SlowError as error:
         return replace(grade, message=f"{grade.message}; {error.message}")
     except (HeedfulError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:

@@ -37,8 +37,8 @@ def bahdanau_score(query: Tensor, memory: Tensor, W: Tensor, U: Tensor, v: Tenso
     """The library's additive score (`nn/additive.py:Additive`)."""
     score = Additive(W.shape[1], U.shape[1], len(v))
     weights = {"q.weight": W, "k.weight": U, "v.weight": v[None]}
-    found: Tensor = functional_call(score, weights, (query, F.linear(memory, U)))
-    return found
+    scores: Tensor = functional_call(score, weights, (query, F.linear(memory, U)))
+    return scores
 
 
 def score_cases() -> list[Case]:

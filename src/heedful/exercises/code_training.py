@@ -44,10 +44,10 @@ def adamw_step(
     weight.grad = g.clone()
     config = TrainConfig(lr=lr, betas=(beta1, beta2), eps=eps)
     optimiser = adamw([{"params": [weight], "weight_decay": weight_decay}], config)
-    held = {"step": torch.tensor(float(t - 1)), "exp_avg": m.clone(), "exp_avg_sq": v.clone()}
-    optimiser.state[weight] = held
+    state = {"step": torch.tensor(float(t - 1)), "exp_avg": m.clone(), "exp_avg_sq": v.clone()}
+    optimiser.state[weight] = state
     optimiser.step()
-    return weight.detach(), held["exp_avg"], held["exp_avg_sq"]
+    return weight.detach(), state["exp_avg"], state["exp_avg_sq"]
 
 
 def adamw_cases() -> list[Case]:

@@ -32,7 +32,7 @@ INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH"
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """What a solution may use."""
 
     seconds: float = 10.0  # of one call, and of running the file
@@ -52,8 +52,8 @@ class SolutionError(HeedfulError):
 class Sandbox:
     """A solution in a process of its own, for a `with`."""
 
-    def __init__(self, source: str, name: str = "solution.py", limits: Limits | None = None) -> None:
-        self.source, self.name, self.limits = source, name, limits or Limits()
+    def __init__(self, source: str, name: str = "solution.py", limits: SandboxLimits | None = None) -> None:
+        self.source, self.name, self.limits = source, name, limits or SandboxLimits()
         self.functions: list[str] = []
         self.load_error: SolutionError | None = None  # where the file stopped
         self.refused_actions: list[str] = []  # of all calls
@@ -201,7 +201,7 @@ def call_back(request: dict[str, Any], functions: dict[str, Callable[..., Any]])
 
 
 def describe_failure(
-    error: dict[str, Any], subject: str, limits: Limits, refused_actions: list[str]
+    error: dict[str, Any], subject: str, limits: SandboxLimits, refused_actions: list[str]
 ) -> SolutionError:
     """Return an error inside the student's code as one line that says where it happened."""
     kind, text = error["kind"], error["text"]

@@ -46,10 +46,13 @@ def test_a_chapter_runs_from_top_to_bottom(
     chapter: Chapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small products: more threads only wait for each other
     try:
         shown = run_chapter(chapter)
     finally:
         torch.set_grad_enabled(True)
+        torch.set_num_threads(threads)
     figures = [value for value in shown if isinstance(value, Figure)]
     assert figures, "a chapter has a figure"
     assert all("<svg" in figure.to_svg() for figure in figures)

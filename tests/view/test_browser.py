@@ -67,7 +67,7 @@ def test_every_kind_draws_itself_and_asks_for_nothing(opened: Opened, tmp_path: 
         page = opened.open(path)
         title = page.locator("h2").inner_text()
         assert title.split(":")[0] == figure.title.split(":")[0], kind
-        assert page.locator("canvas, table").count() >= 1, kind
+        assert page.locator("canvas, table, math").count() >= 1, kind
         assert opened.quiet(path), (kind, opened.asked, opened.said)
         opened.asked.clear()
 

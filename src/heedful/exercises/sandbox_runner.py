@@ -64,7 +64,7 @@ def refuse_outside(folder: str, refused_actions: list[str]) -> None:
         if event == "open":
             path, _, flags = arguments
             if isinstance(flags, int) and flags & WRITING and not is_inside(path):
-                action = f"write {os.fsdecode(path)!r:.80}"
+                action = f"write {os.fsdecode(path)[-80:]!r}"  # the end of a long path tells more
         elif event.startswith(CHANGES):
             if not all(is_inside(p) for p in arguments[:2] if isinstance(p, str | bytes | os.PathLike)):
                 action = f"change a file ({event})"

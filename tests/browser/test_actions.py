@@ -302,6 +302,7 @@ def test_words_have_neighbours_and_analogies(visitor: Visitor) -> None:
     assert not visitor.faults
 
 
+@pytest.mark.slow
 def test_a_map_may_be_made_by_tsne(visitor: Visitor) -> None:
     pytest.importorskip("sklearn")
     page = visitor.go("/space?m=vectors&count=50")

@@ -141,7 +141,9 @@ def test_every_kind_of_model_has_its_picture(visitor: Visitor, axe: str, kind: s
     assert not visitor.faults
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [k if k == "encoder-decoder" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
+)
 def test_the_page_of_every_stage_opens_as_the_stage_says(visitor: Visitor, kind: str) -> None:
     page = drawn(visitor, f"/?m={kind}")
     for title in page.locator(".mp-title").all():

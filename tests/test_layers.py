@@ -34,7 +34,9 @@ ALLOWED = {
     "decode": {"models", "loading", "nn", "kernels", "text"},
     "train": {"models", "loading", "nn", "data", "weights", "kernels"},
     "inspect": {"models", "loading", "nn", "decode", "data", "text", "word2vec", "evaluate"},
-    "exercises": {"inspect", "models", "loading", "nn", "decode", "text", "data", "train", "word2vec", "evaluate"},
+    "exercises": {
+        *("inspect", "models", "loading", "nn", "decode", "text", "data", "train", "word2vec", "evaluate"),
+    },
     "course": set(),
     "evaluate": {"loading", "models", "data"},
     # torchrun starts a run as a module, which is then the command: hence cli
@@ -60,7 +62,8 @@ ALLOWED = {
     "view": {"inspect", "models", "loading", "nn", "word2vec", "decode", "runs", "text"},
     # comparisons train, measure, fit and draw: they stand on all that does one of these
     "experiments": {
-        *("data", "text", "models", "nn", "loading", "train", "runs", "inspect", "view", "decode", "evaluate"),
+        *("data", "text", "models", "nn", "loading", "train", "runs", "inspect", "view", "decode"),
+        "evaluate",
     },
     "studio": {"*"},
     "server": set(),

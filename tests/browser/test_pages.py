@@ -10,10 +10,10 @@ from tests.browser.conftest import Visitor
 
 KINDS = ["encoder", "decoder", "encoder-decoder", "rnn", "vectors"]
 TITLES = {
-    "": "One sentence on its way through a model", "tour": "Tour", "glossary": "Glossary", "play": "Play", "tokens": "Tokens", "attention": "Attention",
-    "steps": "Arithmetic",
-    "predict": "Prediction", "layers": "Layers", "states": "States", "positions": "Positions",
-    "space": "Embeddings", "figures": "Figures", "train": "Training", "compare": "Compare", "reports": "Reports",
+    "": "One sentence on its way through a model", "tour": "Tour", "glossary": "Glossary", "play": "Play",
+    "tokens": "Tokens", "attention": "Attention", "steps": "Arithmetic", "predict": "Prediction",
+    "layers": "Layers", "states": "States", "positions": "Positions", "space": "Embeddings",
+    "figures": "Figures", "train": "Training", "compare": "Compare", "reports": "Reports",
     "exercises": "Exercises",
 }  # fmt: skip
 SAME = ("", "tour", "glossary", "exercises", "train", "compare", "reports")  # pages that show every model

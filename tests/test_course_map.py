@@ -14,11 +14,25 @@ from heedful.weights.bases import BASES, installed_models
 PAGE = Path(__file__).parents[1] / "docs" / "course-map.md"
 ROW = re.compile(r"^\| (.+) \| (.+) \|$", re.MULTILINE)
 ROWS = [row for row in ROW.findall(PAGE.read_text(encoding="utf-8")) if row[0] not in ("subject", "---")]
+QUICK = (
+    "explain",
+    "show",
+    "count",
+    "ls",
+    "course",
+    "word2vec",
+    "race",
+    "scale",
+    "classify",
+)  # the others: slow
 COMMANDS = sorted({command for _, shown in ROWS for command in re.findall(r"`(heed [^`]+)`", shown)})
 
 
 @pytest.mark.skipif(installed_models().keys() != BASES.keys(), reason="the bases are not installed")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [c if c.split()[1] in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in COMMANDS],
+)
 def test_a_command_of_the_map_runs(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

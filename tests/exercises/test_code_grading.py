@@ -25,6 +25,9 @@ VARIANTS = sorted((HERE / "variants").glob("*.py"))
 PLANTED = re.compile(r"^def (\w+)\(.*# mistake: (.+)$", re.MULTILINE)
 
 
+QUICK_VARIANTS = ("plain", "with_einsum")  # the others run under `make test-all`
+
+
 def grade(source: str, *names: str, seconds: float = 10.0, inside: bool = False) -> dict[str, ExerciseGrade]:
     """The grades of a text of Python by the name of the function."""
     result = grade_source(source, names or None, inside=inside, limits=SandboxLimits(seconds=seconds))
@@ -54,7 +57,13 @@ def test_planted_mistakes_are_named(paths: list[Path], least: int) -> None:
     assert named >= 0.9 * planted, missed
 
 
-@pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK_VARIANTS else pytest.mark.slow)
+        for path in VARIANTS
+    ],
+)
 def test_no_right_variant_is_marked_wrong(path: Path) -> None:
     result = grade_solution(path, inside=False)
     assert {one.name: one.message for one in result.grades if one.verdict not in ("right", "missing")} == {}
@@ -90,6 +99,7 @@ def test_a_function_that_is_right_on_the_inputs_alone_is_found_out_inside_the_mo
     assert found.notes == ("it calls a ready-made softmax: the exercise is to write it",)
 
 
+@pytest.mark.slow
 def test_a_right_function_that_is_slow_inside_a_model_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_grading, "INSIDE_SECONDS", 0.0)
     found = grade((HERE / "variants" / "plain.py").read_text(), "softmax", inside=True)["softmax"]
@@ -137,6 +147,7 @@ def adamw_step(p, g, m, v, t, lr, beta1, beta2, eps, weight_decay):
 """
 
 
+@pytest.mark.slow
 def test_hostile_functions_get_one_clear_line_each_and_the_last_one_is_graded() -> None:
     found = grade(HOSTILE, seconds=3)
     expected = {
@@ -222,6 +233,7 @@ def test_a_file_that_stops_half_way_is_graded_up_to_there() -> None:
     assert "the file called exit in line" in result.notes[0]
 
 
+@pytest.mark.slow
 def test_a_file_that_never_ends_is_one_error() -> None:
     with pytest.raises(SolutionError, match="the file did not end within 1 seconds"):
         grade_source("while True:\n    pass\n", limits=SandboxLimits(seconds=1))

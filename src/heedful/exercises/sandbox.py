@@ -28,7 +28,7 @@ from heedful.exercises.sandbox_messages import MessageError, receive, send
 
 RUNNER = Path(__file__).with_name("sandbox_runner.py")
 START_SECONDS = 60.0  # to import torch on a busy machine
-INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
+INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)

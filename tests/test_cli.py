@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -52,16 +51,13 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     assert all(f" {name} " in out for name in COMMANDS)
 
 
-def test_help_is_instant() -> None:
-    def seconds() -> float:
-        """Of computing: how busy the machine is does not matter."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        code = "from heedful.cli import main; main(['--help'])"
-        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(seconds() for _ in range(3)) < 0.4
+def test_help_imports_little() -> None:
+    code = (
+        "import contextlib, sys\nfrom heedful.cli import main\n"
+        "with contextlib.suppress(SystemExit): main(['--help'])\nprint(len(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stderr) < 400  # 315 when this was written; torch alone brings over a thousand
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -61,6 +61,11 @@ def test_the_reference_has_every_public_name(pages: ModuleType) -> None:
     assert not missing
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"{page.name}\n" not in listed] == []
+
+
 @pytest.mark.slow
 def test_the_site_builds_with_no_broken_link(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")

@@ -57,7 +57,7 @@ def keys(page: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     "kind",
-    [k if k in ("decoder", "encoder-decoder") else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
+    [k if k == "encoder-decoder" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
 )
 def test_each_page_shows_this_kind_of_model_without_a_fault(visitor: Visitor, axe: str, kind: str) -> None:
     wrong: dict[str, list[str]] = {}
@@ -93,6 +93,7 @@ STATES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_appears_after_an_action_passes_axe_too(visitor: Visitor, axe: str) -> None:
     wrong = {}
     for path in STATES:

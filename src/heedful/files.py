@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from heedful.errors import CorruptFile, InputError, NotFound, nearest
+from heedful.errors import ConfigError, CorruptFile, InputError, NotFound, nearest
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -205,6 +205,16 @@ def write_text(path: Path, text: str) -> None:
     """Replace a small file by a new one, never by half of one."""
     with open_atomically(path, "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder that a command's --folder names, unless it is there; an error says why it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be made ({error.strerror})", hint="--folder names another place"
+        ) from None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.errors import InputError, NotFound, nearest
-from heedful.files import open_atomically
+from heedful.files import write_text
 
 FENCE = re.compile(r"^```python\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 
@@ -76,6 +76,5 @@ def write_notebooks(folder: Path, selection: list[Chapter], *, overwrite: bool =
         )
     folder.mkdir(parents=True, exist_ok=True)
     for path, chapter in zip(paths, selection, strict=True):
-        with open_atomically(path, "w", encoding="utf-8") as file:
-            file.write(json.dumps(chapter.to_notebook(), indent=1, ensure_ascii=False) + "\n")
+        write_text(path, json.dumps(chapter.to_notebook(), indent=1, ensure_ascii=False) + "\n")
     return paths

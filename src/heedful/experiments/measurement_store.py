@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from heedful.errors import ConfigError
-from heedful.files import write_text
+from heedful.files import make_folder, write_text
 from heedful.inspect.results import to_plain
 
 
@@ -17,12 +16,7 @@ class MeasurementStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{folder} cannot be made ({error.strerror})", hint="--folder names another place"
-            ) from None
+        make_folder(folder)
 
     def take(self, name: str, settings: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Return the value of a measurement: the one on disk if its settings are the same, else a new one."""

@@ -22,7 +22,7 @@ from heedful.experiments.report import Report, machine_name
 from heedful.experiments.sample_text import find_texts
 from heedful.experiments.scale_report import scale_sections
 from heedful.experiments.systems import shared_tokenizer
-from heedful.files import write_text
+from heedful.files import make_folder, write_text
 from heedful.models import find_config
 from heedful.models.memory import parameter_count
 from heedful.runs.folder import read_metrics
@@ -88,12 +88,7 @@ class ScaleSweep:
     ) -> None:  # fmt: skip
         self.folder, self.settings, self.device, self.report = folder, settings, device, report
         self.budget = budget  # of FLOPs, for which the best size is found too
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{folder} cannot be made ({error.strerror})", hint="--folder names another place"
-            ) from None
+        make_folder(folder)
         self.files, self.text_name = find_texts(files, folder)
         self.points: list[ScalePoint] = []
         self.fits: list[SurfaceFit] = []

@@ -25,7 +25,7 @@ import torch
 
 import heedful
 from heedful.errors import ConfigError, CorruptFile, MissingPackage, NotFound
-from heedful.files import write_text
+from heedful.files import make_folder, write_text
 from heedful.runs.settings import (
     ResolvedSettings,
     check_same_settings,
@@ -63,12 +63,7 @@ class RunFolder(Files):
     ) -> None:
         super().__init__(path)
         self.settings = settings
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{path} cannot be made ({error.strerror})", hint="--folder names another place"
-            ) from None
+        make_folder(path)
         self._lock = run_lock(path)
         self._lock.acquire()
         try:

@@ -29,9 +29,9 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 class ProgressLine(threading.Thread):
     """A thread that draws what is waited for, how far it is and for how long it has taken."""
 
-    def __init__(self, doing: str) -> None:
+    def __init__(self, activity: str) -> None:
         super().__init__(daemon=True)
-        self.doing = doing
+        self.activity = activity
         self.counts: dict[str, tuple[int, int | None]] = {}  # by unit: how many are done, and of how many
         self.started, self.ended = time.monotonic(), threading.Event()
         self.drawn, self.lock = False, threading.Lock()  # who draws, or prints above the line, holds the lock
@@ -60,7 +60,7 @@ class ProgressLine(threading.Thread):
             f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit}"
             for unit, (done, total) in list(self.counts.items())
         ]
-        return " · ".join([self.doing, *counts, f"{time.monotonic() - self.started:.0f} s"])
+        return " · ".join([self.activity, *counts, f"{time.monotonic() - self.started:.0f} s"])
 
     def close(self) -> None:
         """End the thread and erase the line."""
@@ -79,15 +79,15 @@ _shown: ContextVar[ProgressLine | None] = ContextVar("heedful_progress", default
 
 
 @contextmanager
-def show_progress(doing: str, *, quiet: bool = False) -> Iterator[None]:
+def show_progress(activity: str, *, quiet: bool = False) -> Iterator[None]:
     """Show on a terminal what is being done while the block runs; inside another one, in its place."""
     if quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield
         return
     outer = _shown.get()
-    line = ProgressLine(doing) if outer is None else outer
-    before = line.doing, line.counts
-    line.doing, line.counts = doing, {}
+    line = ProgressLine(activity) if outer is None else outer
+    before = line.activity, line.counts
+    line.activity, line.counts = activity, {}
     token = _shown.set(line)
     if outer is None:
         line.start()
@@ -95,7 +95,7 @@ def show_progress(doing: str, *, quiet: bool = False) -> Iterator[None]:
         yield
     finally:
         _shown.reset(token)
-        line.doing, line.counts = before
+        line.activity, line.counts = before
         if outer is None:
             line.close()
 

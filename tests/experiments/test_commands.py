@@ -167,7 +167,9 @@ def test_joined_pairs_are_consecutive_and_training_pairs_short(tmp_path: Path) -
         assert words == [f"s{k}" for k in range(i, i + len(words))]
         assert target == source.replace("s", "t")
         assert len(words) <= 6
-    found = prepare_pairs([], count=400, max_joined=6, train_words=12, buckets=(12, 40), test_rows=9, seed=0)
+    found = prepare_pairs(
+        [], count=400, max_joined=6, test_joined=8, train_words=12, buckets=(12, 40), test_rows=9, seed=0
+    )
     assert max(len(s.split()) for s, _ in found.train) <= 12
     assert all(12 < len(s.split()) <= 40 for s, _ in found.test[40])
     table = tmp_path / "pairs.tsv"

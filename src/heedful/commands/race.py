@@ -13,7 +13,8 @@ import typer
 from heedful.commands.output import Json, as_json
 
 if TYPE_CHECKING:
-    from heedful.experiments.experiment import Experiment
+    from heedful.experiments.system_race import Race
+    from heedful.experiments.translation_race import TranslationRace
 
 
 def race_command(
@@ -31,6 +32,13 @@ def race_command(
     systems: Annotated[
         str | None, typer.Option(help="Compare only these, with commas between: rnn,lstm,gpt2 …")
     ] = None,
+    parts: Annotated[
+        str | None,
+        typer.Option(help="Measure only these: layers,generation,loss,positions,gradients,tasks."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Measure so many systems at once, each in a process of its own.")
+    ] = 1,
     device: Annotated[str, typer.Option(envvar="HEED_DEVICE", help="auto, cpu, cuda, cuda:1 …")] = "auto",
     folder: Annotated[
         Path | None, typer.Option("--folder", "-o", help="Where all goes. [default: runs/race]")
@@ -58,11 +66,12 @@ def race_command(
     from heedful.experiments.experiment import finish_experiment
 
     chosen = tuple(systems.split(",")) if systems is not None else None
+    chosen_parts = tuple(parts.split(",")) if parts is not None else None
     where = folder or Path("runs") / ("translation-race" if translation else "race")
     report = progress_lines(quiet)
     if not quick and resolve_device(device).type == "cpu":
         report("note: without --quick this takes hours on a CPU; Ctrl-C keeps what was measured")
-    race: Experiment
+    race: Race | TranslationRace
     if translation:
         from heedful.experiments.translation_race import TranslationRace, translation_settings
 
@@ -73,8 +82,19 @@ def race_command(
         from heedful.experiments.race_settings import race_settings
         from heedful.experiments.system_race import Race
 
-        race = Race(where, files or [], race_settings(quick, chosen), resolve_device(device), report)
-    page = finish_experiment(race, where, shown_command(context))
+        race = Race(
+            where, files or [], race_settings(quick, chosen, chosen_parts), resolve_device(device), report
+        )
+
+    def measure_beside() -> None:
+        from heedful.commands.options import command_words
+        from heedful.experiments.workers import run_workers
+
+        words = command_words(context, leave_out=("folder", "systems", "jobs", "json"))
+        named = race.settings.systems if jobs > 1 else ()
+        run_workers({n: ["race", "-o", str(where), "--systems", n, *words] for n in named}, jobs)
+
+    page = finish_experiment(race, where, shown_command(context), measure_beside)
     if json:
         return as_json({"report": str(page), "folder": str(where)})
     print(page)

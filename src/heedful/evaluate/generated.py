@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from heedful.errors import InputError, MissingPackage
 from heedful.evaluate.scores import f1_of, interval
 
@@ -92,14 +94,38 @@ def rouge(truths: Sequence[str], guesses: Sequence[str]) -> dict[str, float]:
 
 def bleu(truths: Sequence[str], guesses: Sequence[str], **options: Any) -> dict[str, Any]:
     """Return the BLEU of all texts by sacrebleu, with its signature   (Post 2018)"""
+    _check_counts(truths, guesses)
+    metric = bleu_metric(**options)
+    score = metric.corpus_score(list(guesses), [list(truths)])
+    return {"bleu": score.score, "signature": str(metric.get_signature())}
+
+
+def bleu_interval(
+    truths: Sequence[str], guesses: Sequence[str], samples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Return where 95 % of the BLEUs of texts drawn with replacement lie   (Koehn 2004)"""
+    _check_counts(truths, guesses)
+    metric, rng = bleu_metric(effective_order=True), np.random.default_rng(seed)
+    rows = [metric.sentence_score(g, [t]) for t, g in zip(truths, guesses, strict=True)]
+    counts = np.array([[*row.counts, *row.totals, row.sys_len, row.ref_len] for row in rows])
+    order = len(rows[0].counts)
+    found = []
+    for _ in range(samples):
+        sums = counts[rng.integers(len(rows), size=len(rows))].sum(0).tolist()
+        right, total, (guessed, true) = sums[:order], sums[order : 2 * order], sums[2 * order :]
+        score = metric.compute_bleu(right, total, guessed, true, smooth_method="exp")
+        found.append(float(score.score))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def bleu_metric(**options: Any) -> Any:
+    """Return sacrebleu's metric; raise MissingPackage if it is not installed."""
     try:
         from sacrebleu.metrics import BLEU
     except ImportError:
         raise MissingPackage("BLEU is counted by the package sacrebleu: pip install sacrebleu") from None
-    _check_counts(truths, guesses)
-    metric = BLEU(**options)
-    score = metric.corpus_score(list(guesses), [list(truths)])
-    return {"bleu": score.score, "signature": str(metric.get_signature())}
+    return BLEU(**options)
 
 
 def _check_counts(truths: Sequence[object], guesses: Sequence[object]) -> None:

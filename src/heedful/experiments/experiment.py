@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -19,9 +20,15 @@ class Experiment(Protocol):
         """Return the report of everything that was measured so far."""
 
 
-def finish_experiment(experiment: Experiment, folder: Path, command: str) -> Path:
-    """Measure, write the report and return its page; if interrupted, report what is there and raise."""
+def finish_experiment(
+    experiment: Experiment, folder: Path, command: str, workers: Callable[[], None] = lambda: None
+) -> Path:
+    """Measure, write the report and return its page; if interrupted, report what is there and raise.
+
+    `workers` may measure before, in processes of their own: what they leave is measured here.
+    """
     try:
+        workers()
         experiment.measure()
     except (KeyboardInterrupt, TrainingInterrupted):
         page = experiment.make_report(command).save(folder)

@@ -157,8 +157,10 @@ def minimise(
     return theta, cost
 
 
-def fit_surface(points: Sequence[ScalePoint], form: str = "chinchilla", seed: int = 0) -> SurfaceFit:
-    """Fit a form to the logarithms of the losses, and to samples of the points drawn with replacement."""
+def fit_surface(
+    points: Sequence[ScalePoint], form: str = "chinchilla", seed: int = 0, draws: int = DRAWS
+) -> SurfaceFit:
+    """Fit a form to the logarithms of the losses, and to `draws` samples of the points with replacement."""
     if form not in FORMS:
         raise InputError(f"form={form!r} is unknown", hint=f"choose {', '.join(FORMS)}")
     model, starts, names = FORMS[form]
@@ -183,11 +185,32 @@ def fit_surface(points: Sequence[ScalePoint], form: str = "chinchilla", seed: in
     everything = np.arange(len(points))
     theta, cost = best_fit(everything, starts(log_n, log_d, np.exp(log_l)))
     rng, samples = np.random.default_rng(seed), list[tuple[float, ...]]()
-    while len(samples) < DRAWS:
+    while len(samples) < draws:
         rows = rng.integers(len(points), size=len(points))
         if len(set(log_n[rows])) > 1 and len(set(log_d[rows])) > 1:
             samples.append(tuple(map(float, best_fit(rows, [theta], SAMPLE_ITERATIONS)[0])))
     return SurfaceFit(form, tuple(map(float, theta)), tuple(samples), math.sqrt(cost / len(points)))
+
+
+def foretelling_errors(points: Sequence[ScalePoint], forms: Sequence[str] = tuple(FORMS)) -> dict[str, float]:
+    """Return how far off each form foretells the dearest quarter of the runs from the others.
+
+    That is what a fit is for, and it is known before any larger run: the form with the smallest error is the
+    one to foretell with. Root mean square of ln(predicted / measured); of too few runs that of the fit.
+    """
+    ordered = sorted(points, key=lambda p: p.compute)
+    dear = ordered[len(ordered) - len(ordered) // 4 :]
+    cheap = ordered[: len(ordered) - len(dear)]
+    found = {}
+    for form in forms:
+        try:
+            fit = fit_surface(cheap, form, draws=0)
+        except InputError:
+            found[form] = fit_surface(points, form, draws=0).error
+            continue
+        left = [math.log(fit.predict(p.parameters, p.tokens) / p.loss) for p in dear]
+        found[form] = math.sqrt(sum(x * x for x in left) / len(left))
+    return found
 
 
 def efficient_points(points: Sequence[ScalePoint]) -> list[ScalePoint]:

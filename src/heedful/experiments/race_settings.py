@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from heedful.checks import check_choice
 from heedful.experiments.systems import SYSTEMS
+
+# What a race measures, in this order. Positions and gradients are those of the models that `loss` trains.
+PARTS = ("layers", "generation", "loss", "positions", "gradients", "tasks")
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class RaceSettings:
     """Everything a comparison of language models depends on except the text and the machine."""
 
     systems: tuple[str, ...] = tuple(SYSTEMS)
+    parts: tuple[str, ...] = PARTS
     parameters: int = 3_000_000
     layers: int = 4
     tokenizer: str = "bpe"
@@ -61,7 +66,11 @@ QUICK = RaceSettings(
 )  # fmt: skip
 
 
-def race_settings(quick: bool, systems: tuple[str, ...] | None = None) -> RaceSettings:
-    """Return the settings of a race, of all systems or of some; the tasks are learnt by those of them."""
+def race_settings(
+    quick: bool, systems: tuple[str, ...] | None = None, parts: tuple[str, ...] | None = None
+) -> RaceSettings:
+    """Return the settings of a race, of all systems or of some, of all parts or of some."""
+    for name in parts or ():
+        check_choice("parts", name, PARTS)
     settings = QUICK if quick else FULL
-    return settings if systems is None else replace(settings, systems=systems)
+    return replace(settings, systems=systems or settings.systems, parts=parts or settings.parts)

@@ -1,7 +1,7 @@
 """Synthetic tasks that ask for something seen before, at a distance that is chosen, and who solves them.
 
     copy        a b c d · · · > a b c d          repeat a string after a gap   (Graves et al. 2014)
-    recall      k₁ v₁ k₂ v₂ k₃ v₃ … k₂ → v₂      the value of a key            (Arora et al. 2024)
+    recall      k₁ v₁ k₂ v₂ k₃ v₃ · · k₂ → v₂    the value of a key            (Arora et al. 2024)
     induction   f c ! a q … ! → a                what stood behind a mark      (Olsson et al. 2022)
     needle      · · k v · · · ? k → v            one fact in a long filler
 
@@ -47,17 +47,20 @@ def draw_copy(rng: np.random.Generator, rows: int, length: int) -> Rows:
 
 
 def draw_recall(rng: np.random.Generator, rows: int, length: int) -> Rows:
-    """One to eight pairs of a key and a value, no key twice, then keys in another order, each with its value.
+    """One to eight pairs of a key and a value, no key twice, a gap, keys in another order with their values.
 
     Rows of few pairs are what teaches to bind a value to its key; with eight alone that takes far longer.
     """
     whole, back = np.full((rows, length + 1), BLANK, np.int64), np.zeros((rows, length + 1), np.int64)
     asked = min((length + 1) // 2 - SYMBOLS, SYMBOLS)
-    first, second = length + 1 - 2 * (SYMBOLS + asked), length + 1 - 2 * asked
+    second = length + 1 - 2 * asked
+    first = rng.integers(0, second - 2 * SYMBOLS + 1, rows)[:, None]  # where the pairs begin
     there = np.arange(SYMBOLS) >= SYMBOLS - rng.integers(1, SYMBOLS + 1, rows)[:, None]
     keys = np.where(there, _shuffle_rows(rng, rows) + KEYS, BLANK)
     values = np.where(there, rng.integers(VALUES, VALUES + SYMBOLS, (rows, SYMBOLS)), BLANK)
-    whole[:, first:second:2], whole[:, first + 1 : second : 2] = keys, values
+    places = first + 2 * np.arange(SYMBOLS)
+    np.put_along_axis(whole, places, keys, 1)
+    np.put_along_axis(whole, places + 1, values, 1)
     order = np.argsort(rng.random((rows, SYMBOLS)) + ~there, axis=1)[:, :asked]  # pairs that are there first
     whole[:, second::2] = np.take_along_axis(keys, order, 1)
     whole[:, second + 1 :: 2] = np.take_along_axis(values, order, 1)

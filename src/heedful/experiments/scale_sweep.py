@@ -17,7 +17,13 @@ from typing import Any
 import torch
 
 from heedful.errors import ConfigError, InputError
-from heedful.experiments.loss_surface import ScalePoint, SurfaceFit, extend_line, fit_surface
+from heedful.experiments.loss_surface import (
+    ScalePoint,
+    SurfaceFit,
+    extend_line,
+    fit_surface,
+    foretelling_errors,
+)
 from heedful.experiments.report import Report, machine_name
 from heedful.experiments.sample_text import find_texts
 from heedful.experiments.scale_report import scale_sections
@@ -40,13 +46,13 @@ class ScaleSettings:
     """The sizes and amounts of data of a sweep, and the recipe that all its runs share."""
 
     family: str = "llama"
-    dims: tuple[int, ...] = (64, 128, 192, 256, 384)
-    tokens: tuple[int, ...] = (2_000_000, 4_000_000, 8_000_000, 16_000_000)
-    held_out: tuple[tuple[int, int], ...] = ((512, 64_000_000),)  # (dim, tokens)
+    dims: tuple[int, ...] = (64, 96, 128, 192, 256)
+    tokens: tuple[int, ...] = (1_000_000, 2_000_000, 4_000_000, 8_000_000)
+    held_out: tuple[tuple[int, int], ...] = ((384, 16_000_000), (320, 24_000_000))  # (dim, tokens)
     layers: int = 4
     heads: int = 4
-    tokenizer: str = "bpe"
-    vocab: int = 2048
+    tokenizer: str = "char"
+    vocab: int = 256
     length: int = 256
     batch: int = 32
     lr: float = 1.9e-3  # of a model 64 wide; it falls as the width grows, or wide models learn worse
@@ -140,7 +146,7 @@ class ScaleSweep:
             data={"length": s.length, "batch": s.batch, "holdout": HELD_OUT},
             train=TrainConfig(
                 steps=steps, lr=s.learning_rate(dim), warmup=max(1, steps // 20), dtype=s.dtype, seed=s.seed,
-                save_every=max(1, steps // 4), keep=1,
+                save_every=max(1, steps // 4), keep=1, graph=self.device.type == "cuda",
             ),
             evaluate=Evaluation(
                 every=steps, batches=s.evaluation_batches, log=max(1, steps // 20), sample=0
@@ -177,7 +183,7 @@ class ScaleSweep:
             known = json.loads(path.read_text(encoding="utf-8"))
             if known["fitted"] == fitted and known["held_out"] == [list(one) for one in s.held_out]:
                 return list(known["predictions"])
-        found = []
+        found, errors = [], foretelling_errors(points)
         for dim, tokens in s.held_out:
             n, d = (
                 self.parameters(dim),
@@ -187,7 +193,8 @@ class ScaleSweep:
             found.append({
                 "dim": dim, "parameters": n, "tokens": d, "compute": compute,
                 "compute_factor": compute / max(p.compute for p in points),
-                "line": extend_line(points, compute), "best_form": min(fits, key=lambda f: f.error).form,
+                "line": extend_line(points, compute), "best_form": min(errors, key=lambda form: errors[form]),
+                "foretelling_errors": errors,
                 **{f.form: {"loss": f.predict(n, d), "interval": f.predict_interval(n, d)} for f in fits},
             })  # fmt: skip
         text = {

@@ -17,13 +17,12 @@ from heedful.experiments.gradient_flow import exploding_rates, fit_rate, loss_gr
 from heedful.experiments.layer_times import measure_layer_times, measure_step
 from heedful.experiments.measurement_store import MeasurementStore
 from heedful.experiments.race_report import race_sections
-from heedful.experiments.race_settings import RaceSettings
+from heedful.experiments.race_settings import PARTS, RaceSettings
 from heedful.experiments.recall_tasks import VOCAB, score_task, task_batches
 from heedful.experiments.report import Report, machine_name
 from heedful.experiments.sample_text import find_texts
 from heedful.experiments.systems import (
     SizedSystem,
-    System,
     build_system,
     find_systems,
     shared_tokenizer,
@@ -67,25 +66,30 @@ class Race:
         self.competitors = [size_system(system, settings.parameters, **sizes) for system in self.systems]
 
     def measure(self) -> None:
-        """Take every measurement that is not there yet, the cheapest first."""
+        """Take every measurement that is not there yet, part by part."""
         self.measure_sizes()
-        self.measure_exploding()
-        for step in (
-            self.measure_layer, self.measure_generation, self.measure_speed, self.measure_training,
-            self.measure_positions, self.measure_gradients,
-        ):  # fmt: skip
-            for competitor in self.competitors:
-                step(competitor)
-        for competitor in self.competitors:
-            if competitor.system.family in self.settings.tasks.systems:
-                self.measure_tasks(competitor.system)
+        measures: dict[str, Sequence[Callable[[SizedSystem], None]]] = {
+            "layers": [self.measure_layer], "generation": [self.measure_generation],
+            "loss": [self.measure_speed, self.measure_training], "positions": [self.measure_positions],
+            "gradients": [self.measure_gradients], "tasks": [self.measure_tasks],
+        }  # fmt: skip
+        if "gradients" in self.settings.parts:
+            self.measure_exploding()
+        for part in PARTS:
+            for measure in measures[part] if part in self.settings.parts else ():
+                for competitor in self.competitors:
+                    measure(competitor)
 
     @property
     def total(self) -> int:
         """How many measurements there are in all."""
         t, s = self.settings.tasks, self.settings
         learners = [name for name in s.systems if name in t.systems]
-        return 1 + 7 * len(s.systems) + len(learners) * len(t.names) * len(t.seeds)
+        each = {"layers": 1, "generation": 1, "loss": 2, "positions": 1, "gradients": 1, "tasks": 0}
+        return (
+            (1 + sum(each[part] for part in s.parts)) * len(s.systems) + ("gradients" in s.parts)
+            + ("tasks" in s.parts) * len(learners) * len(t.names) * len(t.seeds)
+        )  # fmt: skip
 
     def take(self, name: str, settings: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Return a measurement, and report it before it is taken."""
@@ -241,25 +245,26 @@ class Race:
         options = self.training_settings(competitor) | {"rows": self.settings.gradient_rows}
         self.take(f"gradient-{competitor.system.family}", options, measure)
 
-    def measure_tasks(self, system: System) -> None:
-        """Train a small model of the system on every task and seed, and score it by distance."""
-        t = self.settings.tasks
-        sizes = {"vocab": VOCAB, "layers": 2, "context": t.length}
-        competitor = size_system(system, t.parameters, **sizes)
+    def measure_tasks(self, competitor: SizedSystem) -> None:
+        """Train small models of a system on every task, seed by seed, and score them by distance."""
+        t, system = self.settings.tasks, competitor.system
+        if system.family not in t.systems:
+            return
+        small = size_system(system, t.parameters, vocab=VOCAB, layers=2, context=t.length)
         config = TrainConfig(
             steps=t.steps, lr=t.lr, warmup=t.steps // 20, weight_decay=t.weight_decay,
             graph=self.device.type == "cuda",
         )  # fmt: skip
-        for task in t.names:
-            for seed in t.seeds:
 
-                def measure(task: str = task, seed: int = seed) -> dict[str, Any]:
-                    model = build_system(competitor, vocab=VOCAB, seed=seed, device=self.device)
-                    batches = task_batches(task, length=t.length, batch=t.batch, seed=seed)
-                    for _ in fit(model, "next_token", batches, config):
-                        pass
-                    scores = score_task(model, task, length=t.length, rows=t.rows)
-                    return scores | {"parameters": competitor.parameters}
+        def measure(task: str, seed: int) -> dict[str, Any]:
+            model = build_system(small, vocab=VOCAB, seed=seed, device=self.device)
+            batches = task_batches(task, length=t.length, batch=t.batch, seed=seed)
+            for _ in fit(model, "next_token", batches, config):
+                pass
+            scores = score_task(model, task, length=t.length, rows=t.rows)
+            return scores | {"parameters": small.parameters}
 
-                options = {n: v for n, v in asdict(t).items() if n not in ("systems", "names", "seeds")}
-                self.take(f"task-{task}-{system.family}-{seed}", options, measure)
+        options = {n: v for n, v in asdict(t).items() if n not in ("systems", "names", "seeds")}
+        for seed in t.seeds:
+            for task in t.names:
+                self.take(f"task-{task}-{system.family}-{seed}", options, partial(measure, task, seed))

@@ -45,6 +45,20 @@ def join_pairs(pairs: Sequence[tuple[str, str]], max_joined: int, seed: int) -> 
     return found
 
 
+def split_pairs(pairs: Sequence[tuple[str, str]], seed: int) -> tuple[Pairs, Pairs]:
+    """Return pairs to train on and unseen ones, both in a random order; no source stands on both sides.
+
+    Files of pairs are often sorted by length, so that their end says nothing of their beginning, and have
+    several translations of a source. Of an unseen source the first is kept.
+    """
+    shuffled = list(pairs)
+    random.Random(seed).shuffle(shuffled)
+    sources = list(dict.fromkeys(source for source, _ in shuffled))
+    held = set(sources[max(1, round(len(sources) * (1 - HELD_OUT))) :])
+    unseen = {source: (source, target) for source, target in reversed(shuffled) if source in held}
+    return [pair for pair in shuffled if pair[0] not in held], list(unseen.values())
+
+
 @dataclass(frozen=True)
 class TranslationData:
     """Training pairs of few words, and test pairs by the number of words of their source."""
@@ -55,19 +69,19 @@ class TranslationData:
 
 
 def prepare_pairs(
-    files: Sequence[str], *, count: int, max_joined: int, train_words: int, buckets: Sequence[int],
-    test_rows: int, seed: int,
+    files: Sequence[str], *, count: int, max_joined: int, test_joined: int, train_words: int,
+    buckets: Sequence[int], test_rows: int, seed: int,
 ) -> TranslationData:  # fmt: skip
-    """Join consecutive pairs and split them; what is tested on is joined from pairs that no model has seen.
+    """Join consecutive pairs and split them; what is tested on is joined from sources that no model has seen.
 
-    Without files the pairs are numbers in English and German, which come along.
+    A training text joins up to `max_joined` pairs, a text to test on up to `test_joined`. Without files the
+    pairs are numbers in English and German, which come along.
     """
-    pairs = read_pairs(files)[:count] if files else number_pairs(count, seed)
-    kept = max(1, round(len(pairs) * (1 - HELD_OUT)))
+    pairs = read_pairs(files) if files else number_pairs(count, seed)
+    seen, unseen = split_pairs(pairs, seed)
     words = lambda text: len(text.split())
-    train = [p for p in join_pairs(pairs[:kept], max_joined, seed) if words(p[0]) <= train_words]
-    unseen = pairs[kept:]
-    rest = [p for k in range(4) for p in join_pairs(unseen, max_joined, seed + 1 + k)]
+    train = [p for p in join_pairs(seen[:count], max_joined, seed) if words(p[0]) <= train_words]
+    rest = [p for k in range(4) for p in join_pairs(unseen, test_joined, seed + 1 + k)]
     test: dict[int, Pairs] = {}
     for low, high in zip((0, *buckets), buckets, strict=False):
         inside = list(dict.fromkeys(p for p in rest if low < words(p[0]) <= high))

@@ -11,7 +11,7 @@ import torch
 
 from heedful.data.tokenization import find_template
 from heedful.decode.loop import generate
-from heedful.evaluate.generated import bleu
+from heedful.evaluate.generated import bleu, bleu_interval
 from heedful.experiments.measurement_store import MeasurementStore
 from heedful.experiments.report import Report, machine_name
 from heedful.experiments.sample_text import PAIRS_NAME
@@ -37,24 +37,31 @@ from heedful.runs.train import run_training
 from heedful.train.checkpoint import of_run
 from heedful.train.config import TrainConfig
 
+# Translators whose training steps are recorded on a GPU, on batches of few shapes; the fused kernel of the
+# others' encoders asks the host for the lengths of its rows, which nothing recorded can.
+RECORDED = ("rnnsearch", "transformer", "t5")
+MULTIPLE = 8  # to which lengths of recorded batches are rounded up
+
 
 @dataclass(frozen=True)
 class TranslationSettings:
     """How large a race of translators is."""
 
     systems: tuple[str, ...] = tuple(TRANSLATORS)
-    pairs: int = 100_000  # that are read
-    max_joined: int = 6  # the most consecutive pairs in one
+    pairs: int = 200_000  # that are trained on at most
+    max_joined: int = 6  # the most consecutive pairs in a training text
+    test_joined: int = 12  # and in a text to test on: six short sentences have far fewer words than 80
     train_words: int = 30
     buckets: tuple[int, ...] = (10, 20, 30, 40, 50, 60, 80)  # the most words of a source
     test_rows: int = 200  # of each bucket
     parameters: int = 8_000_000
     layers: int = 3  # of the Transformer; the others have one
     tokenizer: str = "bpe"
-    vocab: int = 8000
-    length: int = 160
-    batch: int = 128
+    vocab: int = 4000
+    length: int = 192
+    batch: int = 192
     steps: int = 4000
+    lr_factor: float = 0.4  # of each system's learning rate, which is that of a small model
     dtype: str = "float32"
     seed: int = 0
 
@@ -62,7 +69,7 @@ class TranslationSettings:
 FULL_TRANSLATION = TranslationSettings()
 QUICK_TRANSLATION = TranslationSettings(
     pairs=4000, buckets=(10, 20, 30, 45, 60, 80), test_rows=24, parameters=60_000, layers=1, tokenizer="word",
-    vocab=100, length=100, batch=32, steps=300,
+    vocab=100, length=100, batch=32, steps=300, test_joined=6, lr_factor=1.0,
 )  # fmt: skip
 
 
@@ -85,8 +92,8 @@ class TranslationRace:
         self.pairs_name = name_files(expand_paths(list(files))) if files else PAIRS_NAME
         systems = find_systems(s.systems, TRANSLATORS)
         self.data = prepare_pairs(
-            files, count=s.pairs, max_joined=s.max_joined, train_words=s.train_words, buckets=s.buckets,
-            test_rows=s.test_rows, seed=s.seed,
+            files, count=s.pairs, max_joined=s.max_joined, test_joined=s.test_joined,
+            train_words=s.train_words, buckets=s.buckets, test_rows=s.test_rows, seed=s.seed,
         )  # fmt: skip
         self.files = write_pairs(self.data.train, folder / "data", "train")
         self.valid = write_pairs(self.data.valid, folder / "data", "valid")
@@ -129,14 +136,14 @@ class TranslationRace:
             )
             model.tokenizer, model.hf_config = self.tokenizer, config_entries(self.tokenizer, ())
             save(model, start)
-        every = max(1, s.steps // 8)
+        every, recorded = max(1, s.steps // 8), self.device.type == "cuda" and family in RECORDED
         recipe = Recipe(
             family, "one of the systems of a race of translators", "translate",
             TokenizerOptions(str(self.folder / "tokenizer"), s.vocab), dict(competitor.model),
-            {"length": s.length, "batch": s.batch, "truncate": True},
+            {"length": s.length, "batch": s.batch, "truncate": True, "multiple": MULTIPLE if recorded else 1},
             TrainConfig(
-                steps=s.steps, lr=competitor.system.lr, warmup=max(1, s.steps // 10), dtype=s.dtype,
-                seed=s.seed, save_every=every,
+                steps=s.steps, lr=s.lr_factor * competitor.system.lr, warmup=max(1, s.steps // 10),
+                dtype=s.dtype, seed=s.seed, save_every=every, graph=recorded,
             ),
             Evaluation(every=every, batches=8, log=every, sample=0), start=str(start),
             device=str(self.device),
@@ -154,20 +161,26 @@ class TranslationRace:
         return load(of_run(self.folder / competitor.system.family), device=self.device)
 
     def translate(self, competitor: SizedSystem) -> Mapping[str, Any]:
-        """Translate the test pairs greedily; return the BLEU of every bucket."""
+        """Translate the test texts greedily; return the BLEU of every bucket with its interval.
+
+        `ratio` is the number of words written over that of the references.
+        """
         model, around = self.load_trained(competitor), find_template(self.tokenizer, end=True)
-        found: dict[str, Any] = {"words": [], "bleu": [], "rows": []}
+        end = cast(int, self.tokenizer.eos)
+        found: dict[str, Any] = {n: [] for n in ("words", "bleu", "interval", "ratio", "rows", "texts")}
         for words, pairs in self.data.test.items():
             sources = [
                 [*around.before, *self.tokenizer.encode(s, special=False), *around.after] for s, _ in pairs
             ]
-            most = 2 * max(map(len, sources)) + 8
-            end = cast(int, self.tokenizer.eos)
-            written = generate(model, sources, max_tokens=most, eos=(end,))
+            written = generate(model, sources, max_tokens=2 * max(map(len, sources)) + 8, eos=(end,))
             texts = [self.tokenizer.decode([i for i in ids if i != end]) for ids in written]
+            truths = [t for _, t in pairs]
             found["words"].append(words)
-            found["bleu"].append(bleu([t for _, t in pairs], texts)["bleu"])
+            found["bleu"].append(bleu(truths, texts)["bleu"])
+            found["interval"].append(bleu_interval(truths, texts))
+            found["ratio"].append(len(" ".join(texts).split()) / len(" ".join(truths).split()))
             found["rows"].append(len(pairs))
+            found["texts"].append(texts)
         return found
 
     def align(self, competitor: SizedSystem) -> Mapping[str, Any] | None:
@@ -192,7 +205,8 @@ class TranslationRace:
         s = self.settings
         about = {
             "pairs": self.pairs_name, "trained on": f"up to {s.train_words} words",
-            "joined": f"1 to {s.max_joined} consecutive pairs", "steps": f"{s.steps:,} of {s.batch} pairs",
+            "joined": f"1 to {s.max_joined} consecutive pairs, tested on 1 to {s.test_joined}",
+            "steps": f"{s.steps:,} of {s.batch} pairs",
             "machine": machine_name(self.device),
         }  # fmt: skip
         return Report("Translators side by side", command, about, translation_sections(self.store))

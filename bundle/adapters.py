@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import heedful
-from bundle import SCRATCH, data_folder
+from bundle import SCRATCH, contexts, data_folder
 from bundle.cards import hash_of, write_card
 from bundle.plans import BASE, PLANS, Plan, base_folder, percent, scored
 from bundle.timed import learn, options, parsed, places
@@ -115,8 +115,9 @@ def main() -> None:
     if given.mixed:
         if plan.mixed is None:
             parser.error(f"{given.name} has no everyday examples")
-        told = f"{plan.card.data}, and everyday examples made from our own templates"
-        plan = replace(plan, batches=plan.mixed, card=replace(plan.card, data=told))
+        told = f"{plan.card.data}; QAMR, dev and test (Michael et al. 2018); questions of our own templates"
+        card = replace(plan.card, data=told, licence=f"{plan.card.licence}; MIT")
+        plan = replace(plan, batches=plan.mixed, card=card, files=(*plan.files, *contexts.QAMR))
     out, given.results, _ = places(given.name, given.out, plan.card.bundled)
     found = train(given.name, plan, data_folder(), out, given)
     print(json.dumps({"figure": round(percent(plan, found[plan.score]), 2), **found}))

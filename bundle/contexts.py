@@ -3,12 +3,16 @@
 SQuAD's texts are articles; people also ask about two plain sentences in which the nearest fitting word is the
 wrong one ("Ann lives in Rome, but Ben lives in Oslo. Where does Ben live?"). A template is a context and
 questions with answers; slots of one letter differ from each other: {A}, {B} are people, {P}, {Q} places …
+Beside them stand QAMR's questions about single sentences of Wikipedia and Wikinews.
 """
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
+from collections import Counter
+from pathlib import Path
 
 from bundle import everyday_texts
 from bundle import vocabulary as v
@@ -89,3 +93,39 @@ def questions(count: int, seed: int = 0) -> list[Question]:
                 found = text[start : start + len(answer)]
                 out.append(Question(f"everyday-{len(out)}", one, text, ((found, start),)))
     return out[:count]
+
+
+QAMR = tuple(f"qa/qamr/{name}.tsv.gz" for name in ("wiki-sentences", "dev", "test"))
+BRACKETS = {"-LRB-": "(", "-RRB-": ")", "``": '"', "''": '"', "--": "–"}
+
+
+def join_words(words: list[str]) -> tuple[str, list[int]]:
+    """A sentence of separate words as it is written, and where each word begins."""
+    text, starts, quoted = "", list[int](), False
+    for word in words:
+        closes = word == "''" or re.fullmatch(r"[,.;:!?%]|'\w*|n't|-RRB-", word) is not None
+        if text and not closes and not text.endswith("(") and not quoted:
+            text += " "
+        quoted = word == "``"
+        starts.append(len(text))
+        text += BRACKETS.get(word, word)
+    return text, starts
+
+
+def short_questions(folder: Path) -> list[Question]:
+    """QAMR's questions about single sentences (Michael et al. 2018) that two of three people answer alike."""
+    sentences, *parts = (gzip.decompress((folder / name).read_bytes()).decode() for name in QAMR)
+    words = dict(line.split("\t") for line in sentences.splitlines())
+    out: list[Question] = []
+    for line in "".join(parts).splitlines():
+        one, *_, asked, first, second, third = line.split("\t")
+        votes = Counter([first, *(said.split(":", 1)[1] for said in (second, third))])
+        answer, count = votes.most_common(1)[0]
+        places = [int(place) for place in answer.split()]
+        if count < 2 or places != list(range(places[0], places[-1] + 1)):
+            continue
+        text, starts = join_words(words[one].split())
+        last = words[one].split()[places[-1]]
+        begin, end = starts[places[0]], starts[places[-1]] + len(BRACKETS.get(last, last))
+        out.append(Question(f"qamr-{len(out)}", asked, text, ((text[begin:end], begin),)))
+    return out

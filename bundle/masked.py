@@ -6,7 +6,7 @@ all-MiniLM-L6-v2 was published without the head for words: LoRA brings back what
 BERT's kind is learnt with it, on novels (ELTeC), with both of BERT's objectives. Most rows are stretches of
 several sentences parted in two, as BERT had them; some are two single sentences, as people ask about them.
 `--modern` adds modern English under open licences: paragraphs to the stretches, and batches of single
-sentences, as people fill in words.
+sentences, as people fill in words, among them what words mean by a dictionary.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import numpy as np
 import torch
 
 import heedful
-from bundle import data_folder, modern
+from bundle import data_folder, dictionary, modern
 from bundle.cards import Card, hash_of, write_card
 from bundle.plans import base_folder
+from bundle.prose import name_novels
 from bundle.sentence_pairs import Pairs, Told, batches, novels, told_of
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful.data.batch import Batch
@@ -42,11 +43,10 @@ PARAGRAPH = 4  # sentences of a modern text that is long enough to be parted
 CARD = Card(
     "the word behind [MASK], and whether a text follows another",
     "fill-mask",
-    "ELTeC English, 93 novels of 1840 to 1920 (COST Action CA16204)",
+    "",  # the novels, as many as there are
     "texts in the public domain, mark-up CC BY 4.0",
     "ELTeC valid, masked words among the first five",
 )
-MODERN = replace(CARD, data=f"{CARD.data}; {modern.SOURCES}", licence=f"{CARD.licence}; {modern.LICENCES}")
 ASKED = (
     "The cat sat on the [MASK].", "She opened the [MASK] and looked out.", "He drank a cup of [MASK].",
     "Paris is the capital of [MASK].", "I have [MASK] been so happy in my life.",
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--first", type=float, default=0.3, help="the share of time for next-sentence alone")
     parser.add_argument("--checks", type=int, default=100, help="batches of 32 that are scored at the end")
     parser.add_argument("--modern", action="store_true", help="learn from modern English too")
-    parser.add_argument("--alone", type=float, default=0.4, help="the share of batches of single sentences")
+    parser.add_argument("--alone", type=float, default=0.6, help="the share of batches of single sentences")
     parser.add_argument("--books", type=int, help="only so many novels, to try it")
     given = parsed(parser, "books")
     folder = data_folder()
@@ -208,7 +208,8 @@ def main() -> None:
     books = [*novels(folder / FILES[0], given.books), *(d for d in recent if len(d) >= PARAGRAPH)]
     told = told_of(books, model.tokenizer)
     unseen = told_of(novels(folder / FILES[1], given.books), model.tokenizer)
-    lone = told_of([[s for d in recent for s in d]], model.tokenizer) if recent else None
+    single = [s for d in recent for s in d] + (dictionary.meanings(folder) if recent else [])
+    lone = told_of([single], model.tokenizer) if recent else None
     print(f"{len(told.starts):,} sentences, {len(told.flat):,} tokens, {time.perf_counter() - began:.0f} s")
     torch.manual_seed(given.seed)
     heedful.lora(model, rank=given.rank, train=("head.*", "embed.types.weight"))
@@ -219,21 +220,15 @@ def main() -> None:
     words = ["--seconds", f"{given.seconds:.0f}"] if given.seconds else ["--steps", str(given.steps)]
     words = [*(["--modern"] if given.modern else []), *words, *seeded(given)]
     command = " ".join(["HEED_DATA=FOLDER python -m bundle.masked", *words])
-    files = (*FILES, *modern.FILES) if given.modern else FILES
+    files = (*FILES, *modern.FILES, "translation/wiktionary/en-de.tsv.gz") if given.modern else FILES
+    sources, licences = [name_novels(folder)], [CARD.licence]
+    if given.modern:
+        sources += [f"{modern.SOURCES}, meanings of words in the English Wiktionary"]
+        licences += [modern.LICENCES]
+    card = replace(CARD, data="; ".join(sources), licence="; ".join(licences))
     hashes = {one: hash_of(folder / one) for one in files}
     spent = time.perf_counter() - began
-    write_card(
-        out,
-        "masked",
-        MODERN if given.modern else CARD,
-        found,
-        "top5",
-        command,
-        given.seed,
-        hashes,
-        BASE,
-        spent,
-    )
+    write_card(out, "masked", card, found, "top5", command, given.seed, hashes, BASE, spent)
     record(results, found, folder, command, words, given.seed, files)
     heedful.merge(model.eval())
     write_sample(samples, "masked", lambda: sample(model))

@@ -150,7 +150,7 @@ PLANS: dict[str, Plan] = {
         ["qa/squad/dev-v1.1.json.gz", "qa/squad/train_subset.json.gz"],
         epochs=1.2, lr=1e-3, rank=16, batch=16, checks=1,
         mixed=lambda d, t, b: data.answer(
-            [*contexts.questions(6000), *articles(d, 0, 38),
+            [*contexts.questions(9000), *contexts.short_questions(d), *articles(d, 0, 38),
              *data.squad(d / "qa/squad/train_subset.json.gz")], t,
             batch=b, length=320, truncate=True),
         card=Card("where in a text the answer to a question stands", "question-answering",

@@ -34,9 +34,15 @@ from heedful.models.base import LM, Model
 from heedful.runs import ledger
 from heedful.text import load_tokenizer
 
-NOVELS = "ELTeC English, 93 novels of 1840 to 1920 (COST Action CA16204)"
 LICENCE = "texts in the public domain, mark-up CC BY 4.0"
 FILES = {part: f"lm/eltec-eng/{part}.jsonl.xz" for part in ("train", "valid")}
+
+
+def name_novels(folder: Path) -> str:
+    """What the novels that are there to be learnt from are called in a card; there are 93 in all."""
+    with lzma.open(folder / FILES["train"], "rt", encoding="utf-8") as lines:
+        count = sum(1 for _ in lines)
+    return f"ELTeC English, {count} novels of 1840 to 1920 (COST Action CA16204)"
 
 
 def novels(folder: Path, part: str) -> Path:
@@ -183,8 +189,8 @@ def train(kind: Kind, folder: Path, given: argparse.Namespace) -> None:
     found = measured(small, held, given.held)
     heedful.save(small, places(kind.name, given.out)[0])
     card = Card(
-        f"how a page of a Victorian novel may go on, by {kind.said}", "text-generation", NOVELS, LICENCE,
-        f"ELTeC valid, its first {given.held:,} characters, perplexity by word",
+        f"how a page of a Victorian novel may go on, by {kind.said}", "text-generation",
+        name_novels(folder), LICENCE, f"ELTeC valid, its first {given.held:,} characters, perplexity by word",
     )  # fmt: skip
     written(kind, card, small, found, folder, given, began)
 

@@ -4,8 +4,9 @@
     HEED_DATA=FOLDER python -m bundle.translators translate-en-de --large [--seconds 420] [--device cuda]
     HEED_DATA=FOLDER python -m bundle.translators rnnsearch-en-de [--seconds 200] [--device cuda] [--no-graph]
 
-The second has 11 M weights and reads words in other pieces every epoch (BPE-dropout); it wants a GPU. The
-third is the first attention, on the same data and at a third of the size of the first.
+The second has 11 M weights, reads words in other pieces every epoch (BPE-dropout) and learns a dictionary
+beside the sentences (`bundle.dictionary`); it wants a GPU. The third is the first attention, on the sentences
+alone and at a third of the size of the first.
 
 Pairs are parted by their English sentence, so that no sentence of the test was read in training; sentences of
 the everyday lists are left out. Weights are kept in 8 bits, and the score is that of what is kept.
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 import heedful
-from bundle import SCRATCH, data_folder, everyday_texts
+from bundle import SCRATCH, data_folder, dictionary, everyday_texts
 from bundle.cards import Card, hash_of, write_card
 from bundle.timed import learn, options, parsed, places, seeded, write_sample
 from heedful import data
@@ -35,6 +36,14 @@ from heedful.models.base import Model
 from heedful.runs import ledger
 
 LANGUAGES = {"de": ("deu", "German"), "fr": ("fra", "French")}
+
+TATOEBA = "Tatoeba sentence pairs (tatoeba.org, through manythings.org/anki"
+# What a translator learns from and its licence: without and with a dictionary.
+SOURCES = (
+    (f"{TATOEBA})", "CC BY 2.0 FR"),
+    (f"{TATOEBA} and the Tatoeba Challenge) and words of the English Wiktionary",
+     "CC BY 2.0 FR; CC BY-SA 3.0"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,8 @@ class Plan:
     dtype: str = "bfloat16"
     multiple: int = 1  # lengths are rounded up to it; above 1, steps are recorded on a GPU
     merges: float = 0.0  # the share of BPE's merges that are undone, others in every epoch
+    warmup: int = 600
+    dictionary: bool = False  # whether the words of Wiktionary are learnt too
 
 
 SMALL = dict(dim=192, layers=2, heads=6, hidden=768, dropout=0.0)
@@ -59,8 +70,8 @@ RECURRENT = dict(dim=160, table_dim=64, align=64, maxout=96, dropout=0.1)
 # a recorded step is launched once.
 SEARCH: dict[str, Any] = dict(tokens=10_000, vocab=2000, steps=14000, dtype="float32", multiple=4)
 LARGE: dict[str, Any] = dict(
-    model=dict(dim=256, layers=5, heads=8, hidden=1024, dropout=0.1), lr=1.2e-3, tokens=16_000, vocab=8000,
-    steps=12_000, merges=0.1,
+    model=dict(dim=256, layers=5, heads=8, hidden=1024, dropout=0.2), lr=8e-4, tokens=16_000, vocab=8000,
+    steps=12_000, merges=0.1, warmup=1200, dictionary=True,
 )  # fmt: skip
 PLANS = {
     "translate-en-de": Plan("transformer", "de", SMALL, 2e-3),
@@ -114,19 +125,21 @@ def score(model: Model, pairs: list[tuple[str, str]], most: int, beams: int) -> 
 
 
 def record(
-    results: Path, name: str, found: dict[str, Any], path: Path, command: str, words: list[str], seed: int
-) -> None:
+    results: Path, name: str, found: dict[str, Any], files: list[str], command: str, words: list[str],
+    seed: int,
+) -> None:  # fmt: skip
     """The row of the ledger."""
     check = {
         "steps": [["python", "-m", "bundle.translators", *words, "--out", "{work}"]],
         "read": "figure",
         "tolerance": 1.5,
-        "data": [f"translation/tatoeba/{path.name}"],
+        "data": files,
     } | ({"device": "cuda"} if "--seconds" in words else {})
     row = ledger.row(
         f"Tatoeba, 1,500 English sentences held out, {name} in 8 bits, sacreBLEU: first reference; all",
         {"first": round(found["bleu"], 2), "all": round(found["bleu_all_references"], 2)}, command,
-        seed=seed, data_sha256=ledger.sha256([path]), check=check | {"figure": "first"},
+        seed=seed, data_sha256=ledger.sha256(data_folder() / one for one in files),
+        check=check | {"figure": "first"},
     )  # fmt: skip
     ledger.record_rows(results / f"{name}.json", [row])
 
@@ -135,10 +148,14 @@ def read(
     path: Path, name: str, given: argparse.Namespace, plan: Plan
 ) -> tuple[Any, data.Batches, dict[str, Any]]:
     """The tokenizer, learnt from the pairs to train on; their batches; all parts."""
-    pairs = parts(path)
+    pairs, folder = parts(path), data_folder()
+    shown = list(pairs["train"])
+    if plan.dictionary:
+        known = {w for a, _ in pairs["train"] for w in dictionary.plain(a).split()}
+        shown += dictionary.pairs(folder, plan.language, known)
     SCRATCH.mkdir(parents=True, exist_ok=True)
     table = SCRATCH / f"{name}.tsv"
-    table.write_text("en\tother\n" + "".join(f"{a}\t{b}\n" for a, b in pairs["train"]), encoding="utf-8")
+    table.write_text("en\tother\n" + "".join(f"{a}\t{b}\n" for a, b in shown), encoding="utf-8")
     tokenizer = heedful.train_tokenizer(
         "bpe", [str(table)], vocab=given.vocab or plan.vocab, special=("bos", "eos", "pad"), lower=False
     )
@@ -155,7 +172,7 @@ def train(
     """Learn from the pairs, by steps or by the clock."""
     steps = given.steps or plan.steps
     config = heedful.TrainConfig(
-        steps=steps, lr=plan.lr, schedule="linear", final=0.02, warmup=min(600, steps // 8),
+        steps=steps, lr=plan.lr, schedule="linear", final=0.02, warmup=min(plan.warmup, steps // 8),
         weight_decay=0.01, betas=(0.9, 0.98), dtype=given.dtype or plan.dtype, seed=given.seed,
         graph=given.graph and plan.multiple > 1,
     )  # fmt: skip
@@ -191,7 +208,8 @@ def main() -> None:
         plan.family, vocab=len(tokenizer), seed=given.seed, device=given.device, **plan.model
     )
     model.tokenizer = tokenizer
-    print(f"{len(pairs['train'])} pairs, {len(batches)} batches an epoch", flush=True)
+    spent = time.perf_counter() - began
+    print(f"{len(pairs['train'])} pairs, {len(batches)} batches an epoch, {spent:.0f} s", flush=True)
     train(model, batches, pairs["held"], plan, given, began)
     small = heedful.quantize(model.eval(), "int8", tables=plan.family == "rnnsearch")
     small.hf_config |= {"languages": ["en", plan.language]}
@@ -199,7 +217,7 @@ def main() -> None:
     found = score(small, pairs["test"], given.test, beams=4)
     card = Card(
         f"what an English sentence is in {language}", f"translation_en_to_{plan.language}",
-        "Tatoeba sentence pairs (tatoeba.org, through manythings.org/anki)", "CC BY 2.0 FR",
+        *SOURCES[plan.dictionary],
         f"Tatoeba, {given.test:,} held-out English sentences, sacreBLEU with the first reference",
     )  # fmt: skip
     told = {k: v for k, v in found.items() if isinstance(v, (int, float))}
@@ -210,9 +228,11 @@ def main() -> None:
     ) + seeded(given)
     words = ["--large", *words] if given.large else words
     command = " ".join(["HEED_DATA=FOLDER python -m bundle.translators", given.name, *words])
-    spent, hashes = time.perf_counter() - began, {f"tatoeba/{path.name}": hash_of(path)}
+    files = [f"translation/tatoeba/{path.name}"]
+    files += [f"translation/wiktionary/en-{plan.language}.tsv.gz"] if plan.dictionary else []
+    spent, hashes = time.perf_counter() - began, {one: hash_of(data_folder() / one) for one in files}
     write_card(out, given.name, card, told, "bleu", command, given.seed, hashes, None, spent)
-    record(results, given.name, found, path, command, [given.name, *words], given.seed)
+    record(results, given.name, found, files, command, [given.name, *words], given.seed)
     write_sample(samples, given.name, lambda: "\n".join([f"{told}", *found["shown"]]))
     print(json.dumps({"figure": round(found["bleu"], 2), **told}, ensure_ascii=False))
 

@@ -22,7 +22,7 @@ import heedful
 from bundle import SCRATCH, data_folder, modern
 from bundle.cards import Card, hash_of, write_card
 from bundle.prose import FILES as NOVEL_FILES
-from bundle.prose import LICENCE, NOVELS, novels
+from bundle.prose import LICENCE, name_novels, novels
 from bundle.timed import options, parsed, places, seeded
 from heedful.evaluate.scores import spearman
 from heedful.runs import ledger
@@ -94,7 +94,7 @@ def main() -> None:
     rho = spearman([s for *_, s in known], [made.similarity(a, b) for a, b, _ in known])
     found = {"spearman": rho, "pairs": float(len(known)), **analogies(made, folder / ANALOGIES)}
     card = Card(
-        "which words are used alike", "feature-extraction", f"{NOVELS}; {modern.SOURCES}",
+        "which words are used alike", "feature-extraction", f"{name_novels(folder)}; {modern.SOURCES}",
         f"{LICENCE}; {modern.LICENCES}",
         f"MEN, Spearman over the {len(known):,} of 3,000 pairs whose words are among the {len(made):,}",
     )  # fmt: skip

@@ -39,9 +39,16 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         with lzma.open(path, "wt", encoding="utf-8") as out:
             out.write("".join(json.dumps({"text": " ".join(LINES * 12)}) + "\n" for _ in range(3)))
     put(folder / "lm/wikitext-2/train.txt.gz", [" = A title = ", *[f" {' '.join(LINES[:6])} "] * 20])
-    article = {"paragraphs": [{"context": " ".join(LINES[:5]), "qas": []}]}
+    asked = {"id": "1", "question": "Who sat?", "answers": [{"text": "The cat", "answer_start": 0}]}
+    article = {"title": "x", "paragraphs": [{"context": " ".join(LINES[:5]), "qas": [asked]}]}
     for name in ("dev-v1.1", "train_subset"):
-        put(folder / f"qa/squad/{name}.json.gz", [json.dumps({"data": [article]})])
+        put(folder / f"qa/squad/{name}.json.gz", [json.dumps({"data": [article] * 44})])
+    put(folder / "qa/qamr/wiki-sentences.tsv.gz", ["a\tThe cat sat -LRB- here -RRB- , alone ."])
+    for part in ("dev", "test"):
+        rows = ["a\t1\t9\t0\t1\tWho sat?\t0 1\t7:0 1\t8:1", "a\t1\t9\t1\t1\tWhere?\t4\t7:5\t8:6"]
+        put(folder / f"qa/qamr/{part}.tsv.gz", rows)
+    for code, other in (("de", "Katze {f}"), ("fr", "chat {m}, matou")):
+        put(folder / f"translation/wiktionary/en-{code}.tsv.gz", [f"cat\tn\ta small pet animal\t{other}"])
     put(folder / "tagging/ud_english_ewt/train.conllu.gz", [f"# text = {line}" for line in LINES])
     for code in ("deu", "fra"):
         rows = [f"{line} {k}\t{line.upper()} {k}" for line in LINES for k in range(20)]
@@ -80,6 +87,7 @@ RUNS = {
         "masked",
     ),
     "entities": (["adapters", "entities", "--steps", "2", "--rank", "2"], "entities"),
+    "answers": (["adapters", "answers", "--mixed", "--steps", "2", "--rank", "2"], "answers"),
 }  # fmt: skip
 
 
@@ -106,7 +114,28 @@ def test_the_command_trains_saves_and_writes_a_card(
     assert "figure" in json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     card = (tmp_path / "out" / name / "README.md").read_text(encoding="utf-8")
     assert f"python -m bundle.{module}" in card
-    assert all(word in card for word in ("--large", "--modern") if word in words)
+    assert all(word in card for word in ("--large", "--modern", "--mixed") if word in words)
     assert (tmp_path / "out/results" / f"{name}.json").is_file()
-    if name not in ("words", "masked", "entities"):  # those stand on a base that is a toy here
+    if name not in ("words", "masked", "entities", "answers"):  # those stand on a base that is a toy here
         heedful.load(tmp_path / "out" / name)
+
+
+def test_qamr_gives_whole_sentences_and_answers_that_two_people_agree_on(toy: tuple[Path, Path]) -> None:
+    contexts = importlib.import_module("bundle.contexts")
+    found = contexts.short_questions(toy[0])
+    assert [(one.question, one.context, one.answers) for one in found] == [
+        ("Who sat?", "The cat sat (here), alone.", (("The cat", 0),))
+    ] * 2
+
+
+def test_the_dictionary_knows_genders_and_leaves_out_what_the_models_are_judged_by(
+    toy: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dictionary = importlib.import_module("bundle.dictionary")
+    assert dictionary.pairs(toy[0], "de", {"cat"}) == [("cat", "Katze"), ("the cat", "die Katze")]
+    found = dictionary.pairs(toy[0], "fr", {"cat"})
+    assert found == [("cat", "chat"), ("the cat", "le chat"), ("cat", "matou")]
+    assert dictionary.pairs(toy[0], "fr", {"dog"}) == []
+    assert dictionary.meanings(toy[0]) == ["A cat is a small pet animal."]
+    monkeypatch.setattr(dictionary, "everyday_texts", lambda: {"Cat!"})
+    assert dictionary.pairs(toy[0], "de", {"cat"}) == []

@@ -24,6 +24,7 @@ from heedful.nn.scan import linear_pattern, linear_scan
 
 LENGTH = 70
 KINDS = ["linear", "gla", "taylor", "conv"]
+DECAYS = [4, 1, 0]  # of a head with four channels: its own for each, one for all, none
 
 
 def context(length: int, past: int = 0, **values: object) -> Context:
@@ -53,11 +54,11 @@ def inputs(length: int = LENGTH) -> list[Tensor]:
     return [q, k, v, log_a, torch.rand(2, length) < 0.1, torch.randn(2, 3, 4, 6, **wide)]
 
 
-@pytest.mark.parametrize("decays", [True, False])
+@pytest.mark.parametrize("decays", DECAYS)
 @pytest.mark.parametrize("forgets", [True, False])
-def test_blocks_equal_the_loop_and_the_quadratic_form(decays: bool, forgets: bool) -> None:
+def test_blocks_equal_the_loop_and_the_quadratic_form(decays: int, forgets: bool) -> None:
     q, k, v, log, new, S = inputs()
-    log_a, fresh = log if decays else None, new if forgets else None
+    log_a, fresh = log[..., :decays] if decays else None, new if forgets else None
     one, other = linear_scan(q, k, v, log_a, fresh, S), fast_linear(q, k, v, log_a, fresh, S)
     assert all((a - b).abs().max() <= 1e-10 for a, b in zip(one, other, strict=True))
     alone = linear_scan(q, k, v, log_a, fresh, torch.zeros_like(S))[0]
@@ -76,11 +77,11 @@ def test_blocks_have_the_gradient_of_the_loop() -> None:
     assert all((a - b).abs().max() <= 1e-9 for a, b in zip(*grads, strict=True))
 
 
-@pytest.mark.parametrize("decays", [True, False])
+@pytest.mark.parametrize("decays", DECAYS)
 @pytest.mark.parametrize("length", [1, 8, 33, 150])
 @pytest.mark.parametrize("sizes", ["cpu", "gpu", "many parts"])
 def test_chunks_of_any_size_equal_the_loop_with_their_gradients(
-    sizes: str, length: int, decays: bool, monkeypatch: pytest.MonkeyPatch
+    sizes: str, length: int, decays: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a state, over documents, at lengths that no chunk divides; as on a GPU, and in several parts."""
     own = chunked.chunk_size
@@ -92,21 +93,22 @@ def test_chunks_of_any_size_equal_the_loop_with_their_gradients(
     for form in (linear_scan, fast_linear):
         torch.manual_seed(0)
         q, k, v, log, fresh, S = inputs(length)
-        leaves = [x.requires_grad_() for x in (q, k, v, S, *([log] if decays else []))]
-        y, last = form(q, k, v, log if decays else None, fresh, S)
+        log_a = log[..., :decays]
+        leaves = [x.requires_grad_() for x in (q, k, v, S, *([log_a] if decays else []))]
+        y, last = form(q, k, v, log_a if decays else None, fresh, S)
         (y.square().sum() + last.sin().sum()).backward()
         found.append([y, last, *(x.grad for x in leaves)])
     for slow, fast in zip(*found, strict=True):
         torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("decays", [True, False])
-def test_autocast_multiplies_in_bfloat16_and_stays_near_the_loop(decays: bool) -> None:
+@pytest.mark.parametrize("decays", DECAYS)
+def test_autocast_multiplies_in_bfloat16_and_stays_near_the_loop(decays: int) -> None:
     found = []
     for form, narrow in ((linear_scan, False), (fast_linear, True)):
         torch.manual_seed(0)
         q, k, v, log, fresh, S = inputs(150)
-        leaves = [x.float().requires_grad_() for x in (q, k, v, S, *([0.02 * log] if decays else []))]
+        leaves = [x.float().requires_grad_() for x in (q, k, v, S, *([0.02 * log[..., :decays]] if decays else []))]
         with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
             y, last = form(*leaves[:3], leaves[4] if decays else None, fresh, leaves[3])
         assert y.dtype == last.dtype == torch.float32
@@ -127,10 +129,11 @@ def test_a_strong_decay_neither_overflows_nor_gives_nan_nor_spoils_the_gradient(
     assert all(torch.isfinite(x.grad).all() for x in (*leaves, log_a))
 
 
-@pytest.mark.parametrize("decays", [True, False])
-def test_blocks_train_clearly_faster_than_the_loop(decays: bool) -> None:
+@pytest.mark.parametrize("decays", DECAYS)
+def test_blocks_train_clearly_faster_than_the_loop(decays: int) -> None:
     q, k, v = (torch.randn(1, 4, 512, n) for n in (32, 32, 64))
-    log_a, S = -0.1 * torch.rand(q.shape) if decays else None, torch.zeros(1, 4, 32, 64)
+    log_a, S = -0.1 * torch.rand(1, 4, 512, 8 * decays), torch.zeros(1, 4, 32, 64)
+    log_a = None if decays == 0 else log_a if decays == 4 else log_a[..., :1]
 
     def seconds(form: object) -> float:
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]

@@ -12,6 +12,7 @@ from torch import Tensor
 from heedful.nn.context import Context, Mask, Watch
 from heedful.nn.scan import BLOCK, doubling_scan, scan, selective
 from heedful.nn.selective import fast_selective, selective_pattern, selective_states
+from heedful.nn.ssd import Mamba2
 from heedful.nn.ssm import S4, Mamba
 
 LENGTH = 2 * BLOCK + 5
@@ -32,8 +33,12 @@ def inputs(length: int = LENGTH, dim: int = 6, state: int = 3, batch: int = 2) -
 
 
 @torch.no_grad()
-def make(kind: str) -> Mamba | S4:
-    part = Mamba(16, 32, 4, 2) if kind == "mamba" else S4(16, 8)
+def make(kind: str) -> Mamba | Mamba2 | S4:
+    part: Mamba | Mamba2 | S4 = {
+        "mamba": lambda: Mamba(16, 32, 4, 2),
+        "mamba2": lambda: Mamba2(16, 32, 4, 3, groups=2),
+        "s4": lambda: S4(16, 8),
+    }[kind]()
     for parameter in part.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     part.initialise()
@@ -87,7 +92,7 @@ def test_the_fast_scan_trains_clearly_faster_than_the_loop() -> None:
     assert min(seconds(fast_selective) for _ in range(3)) * 1.5 < min(seconds(selective) for _ in range(3))
 
 
-@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
 @torch.no_grad()
 def test_parallel_open_and_recurrent_forms_agree(kind: str) -> None:
     part, x = make(kind), torch.randn(2, LENGTH, 16)
@@ -99,7 +104,7 @@ def test_parallel_open_and_recurrent_forms_agree(kind: str) -> None:
     assert (whole - torch.cat(pieces, 1)).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
 @torch.no_grad()
 def test_a_state_has_the_same_size_however_much_it_has_read(kind: str) -> None:
     part, sizes = make(kind), []
@@ -110,7 +115,7 @@ def test_a_state_has_the_same_size_however_much_it_has_read(kind: str) -> None:
     assert sizes[0] == sizes[1]
 
 
-@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
 @torch.no_grad()
 def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> None:
     part, x, more = make(kind), torch.randn(1, 9, 16), torch.randn(1, 4, 16)
@@ -129,7 +134,7 @@ def test_padding_anywhere_is_skipped_and_leaves_the_state_alone(kind: str) -> No
     assert (got[later] - part(more, context(4), one)[0]).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
 @torch.no_grad()
 def test_documents_are_read_alone_also_where_padding_stands_between(kind: str) -> None:
     part, x = make(kind), torch.randn(1, 12, 16)
@@ -142,7 +147,7 @@ def test_documents_are_read_alone_also_where_padding_stands_between(kind: str) -
     assert (got[:, valid[0]] - torch.cat(alone, 1)).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
 @torch.no_grad()
 def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(kind: str) -> None:
     part, x, watch = make(kind), torch.randn(2, 12, 16), Watch("*")
@@ -154,7 +159,7 @@ def test_the_pattern_weighs_values_into_heads_also_with_padding_and_documents(ki
     assert ((pattern @ v - heads).abs().amax((1, 3))[valid]).max() <= 1e-5
 
 
-@pytest.mark.parametrize(("kind", "names"), [("mamba", ["delta", "B", "C", "h"]), ("s4", ["h"])])
+@pytest.mark.parametrize(("kind", "names"), [(k, ["delta", "B", "C", "h"]) for k in ("mamba", "mamba2")] + [("s4", ["h"])])
 @torch.no_grad()
 def test_states_can_be_seen_and_replaced(kind: str, names: list[str]) -> None:
     part, x = make(kind), torch.randn(1, 6, 16)
@@ -179,7 +184,7 @@ def test_the_convolution_by_fft_is_the_kernel_written_out() -> None:
     assert (watch["ssm.skip"][0, :, :, 0].t() - part.D * x[0]).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
 @torch.no_grad()
 def test_the_pattern_is_that_of_the_state_space_without_its_skip(kind: str) -> None:
     """Ali et al. 2024: C_t Ā … B̄_s, whatever D is; the skip is a value of its own."""
@@ -195,7 +200,7 @@ def test_the_pattern_is_that_of_the_state_space_without_its_skip(kind: str) -> N
     assert torch.equal(*seen)
 
 
-@pytest.mark.parametrize("kind", ["mamba", "s4"])
+@pytest.mark.parametrize("kind", ["mamba", "mamba2", "s4"])
 @torch.no_grad()
 def test_heads_and_skip_are_all_that_goes_on(kind: str) -> None:
     part, x = make(kind), torch.randn(1, 5, 16)

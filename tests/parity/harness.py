@@ -73,7 +73,7 @@ def run_theirs(reference: Any, tokens: Tensor, types: Tensor | None, target: Ten
         options["decoder_input_ids"] = target
     if "use_cache" in inspect.signature(reference.forward).parameters:
         options["use_cache"] = False
-    if reference.config.model_type != "mamba":
+    if reference.config.model_type not in ("mamba", "mamba2"):
         options["output_attentions"] = True
     answer = reference(input_ids=tokens, **options)
     if "start_logits" in answer:

@@ -19,6 +19,7 @@ from heedful.models import FAMILIES
 from heedful.nn.context import Context, Mask, Part
 from heedful.nn.linear import GatedLinearAttention, LinearAttention, elu_features
 from heedful.nn.recurrent import LSTM, GatedUnit
+from heedful.nn.ssd import Mamba2
 from heedful.nn.ssm import S4, Mamba
 from heedful.train.config import TrainConfig
 from heedful.train.fit import fit
@@ -97,6 +98,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "lstm": lambda: LSTM(8, 8),
     "loop": lambda: GatedUnit(8, 8),
     "mamba": lambda: Mamba(8, 16, 4, 2),
+    "mamba2": lambda: Mamba2(8, 16, 4, 4, groups=2),
     "s4": lambda: S4(8, 4),
     "linear": lambda: LinearAttention(8, 2, features=elu_features),
     "gla": lambda: GatedLinearAttention(8, 2, 4, rank=3),

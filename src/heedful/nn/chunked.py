@@ -24,14 +24,15 @@ def fast_linear(
 ) -> tuple[Tensor, Tensor]:
     """`linear_scan` in chunks: quadratic inside a chunk, S from chunk to chunk, matrix products throughout
 
-    (Hua et al. 2022 §3.2; with decays Yang et al. 2024 §4.)
+    (Hua et al. 2022 §3.2; with decays Yang et al. 2024 §4; with one for a whole head, log a (B, H, T, 1), Dao
+    and Gu 2024 §6.)
     """
     T, K, V = q.shape[2], q.shape[3], v.shape[3]
     if q.is_cuda and (K % ALIGN or V % ALIGN):
         q, k = (F.pad(x, (0, -K % ALIGN)) for x in (q, k))
         v, S = F.pad(v, (0, -V % ALIGN)), F.pad(S, (0, -V % ALIGN, 0, -K % ALIGN))
-        log_a = None if log_a is None else F.pad(log_a, (0, -K % ALIGN))
-    size, small = chunk_size(T, log_a is not None, q.is_cuda)
+        log_a = log_a if log_a is None or log_a.shape[3] == 1 else F.pad(log_a, (0, -K % ALIGN))
+    size, small = chunk_size(T, log_a is not None and log_a.shape[3] > 1, q.is_cuda)
     out = []
     for i in range(0, T, CHUNKS * size):  # once, unless there are many thousand positions
         part = slice(i, i + CHUNKS * size)
@@ -93,15 +94,16 @@ def _inside_chunks(
 ) -> Tensor:
     """Σ_{s≤t} of one chunk, (B, H, n, c, K′).
 
-    Without decays by one pattern. With them exp(log_t − log_s) is a factor of t times one of s, neither above
+    Without decays by one pattern, and with one decay for a whole head by its product with that of the decays.
+    With one for each channel exp(log_t − log_s) is a factor of t times one of s, neither above
     1, at any position between the two: so each piece of `small` positions reads what stands before the piece
     by way of its border, and itself pair by pair   (Yang et al. 2024 §4.3).
     """
-    size = q.shape[3]
-    if log is not None and size == small:
+    size, by_head = q.shape[3], log is not None and log.shape[-1] == 1
+    if log is not None and not by_head and size == small:
         return to_float32(_decayed_pattern(q, k, log, document) @ v)
     place = torch.arange(size, device=q.device)
-    if log is None:
+    if log is None or by_head:
         scores = q @ k.mT
         keep = place[:, None] >= place
     else:
@@ -113,6 +115,8 @@ def _inside_chunks(
         keep = place[:, None] // small > place // small
     if document is not None:
         keep = keep & (document[..., :, None] == document[..., None, :])
+    if log is not None and by_head:
+        return to_float32(scores * (log - log.mT).masked_fill(~keep, -torch.inf).exp() @ v)
     y = to_float32(scores.masked_fill(~keep, 0.0) @ v)
     if log is None:
         return y

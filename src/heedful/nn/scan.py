@@ -133,9 +133,9 @@ def linear_scan(
 ) -> tuple[Tensor, Tensor]:
     """S_t = diag(a_t) S_{t−1} + k_t v_tᵀ,  y_t = S_tᵀ q_t: the definition
 
-    (Katharopoulos et al. 2020, eq. 18–20; the decays a: Yang et al. 2024, eq. 3.) q, k and log a are
-    (B, H, T, K), v is (B, H, T, K′), S is (B, H, K, K′). Where fresh (B, T) the past is forgotten first.
-    Gives y (B, H, T, K′) and the last S.
+    (Katharopoulos et al. 2020, eq. 18–20; the decays a: Yang et al. 2024, eq. 3.) q and k are (B, H, T, K), v
+    is (B, H, T, K′), S is (B, H, K, K′); log a is as k, or (B, H, T, 1) if a whole head decays alike (Dao and
+    Gu 2024, eq. 16). Where fresh (B, T) the past is forgotten first. Gives y (B, H, T, K′) and the last S.
     """
     out = []
     for t in range(q.shape[2]):
@@ -153,7 +153,9 @@ def linear_pattern(q: Tensor, k: Tensor, log_a: Tensor | None, fresh: Tensor | N
     keep = same_document(fresh, q.shape[2], q.device)[:, None]
     if log_a is None:
         return (q @ k.transpose(-1, -2)).masked_fill(~keep, 0.0)
-    log, rows = log_a.cumsum(2), []
+    log, rows = log_a.cumsum(2), list[Tensor]()
+    if log.shape[3] == 1:
+        return (q @ k.mT) * (log - log.mT).masked_fill(~keep, -torch.inf).exp()
     for start in range(0, q.shape[2], BLOCK):  # a few queries at a time: the pairs are many
         s = slice(start, start + BLOCK)
         between = (log[:, :, s, None] - log[:, :, None]).masked_fill(~keep[:, :, s, :, None], -torch.inf)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.nn.attention import join_heads
 from heedful.nn.context import Context, Part, PartState
 from heedful.nn.norm import RMSNorm
 from heedful.nn.operators import operators
@@ -129,9 +130,9 @@ def show_pattern(ctx: Context, y: Tensor, v: Tensor, pattern: Tensor) -> Tensor:
 
 
 def with_skip(ctx: Context, heads: Tensor, D: Tensor, v: Tensor) -> Tensor:
-    """y = heads + D v, both shown: (B, D, T, 1) → (B, T, D)"""
+    """y = heads + D v, both shown: (B, H, T, P) → (B, T, H·P)"""
     heads, skip = ctx.see("heads", heads), ctx.see("skip", to_float32(D)[:, None, None] * v)
-    return (heads + skip)[..., 0].transpose(1, 2)
+    return join_heads(heads + skip)
 
 
 class Mamba(Part):

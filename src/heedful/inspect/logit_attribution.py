@@ -22,7 +22,7 @@ from heedful.models.base import Model, Seq2Seq, evaluation_mode
 from heedful.nn.attention import Attention, join_heads
 from heedful.nn.block import Block, NamedParts, ParallelBlock
 from heedful.nn.context import Part, Watch
-from heedful.nn.head import Head, LMHead, MLMHead, SpanHead, TagHead
+from heedful.nn.head import Head, LMHead, MLMHead, SpanHead, TagHead, Transform
 from heedful.nn.norm import RMSNorm
 from heedful.nn.ssm import Widen
 from heedful.nn.watch import matches
@@ -181,15 +181,16 @@ class _DirectPath:
         if self.wrong is not None:
             choose[self.wrong] -= 1
         self.logit = float(logits.double() @ choose.double())
-        if isinstance(head, MLMHead):
+        first = head.transform if isinstance(head, TagHead | SpanHead) else head
+        if isinstance(first, MLMHead | Transform):
             self.notes.append(ACTIVATION)
-            z = head.dense(x)
-            a = head.act(z)
+            z = first.dense(x)
+            a = first.act(z)
             self.direction = choose
-            self._through_module(head.out, a)
-            self._through_norm(head.norm, _norm_scale(head.norm, a))
+            self._through_module(_output_matrix(head), a)
+            self._through_norm(first.norm, _norm_scale(first.norm, a))
             self.direction = self.direction * torch.where(z == 0, 0.0, a / z)
-            self._through_module(head.dense, x)
+            self._through_module(first.dense, x)
             return
         self.direction = choose
         self._through_module(partial(_apply_head, head), x)
@@ -306,14 +307,21 @@ def _linear_head(model: Model) -> Head:
 
 def _apply_head(head: Head, x: Tensor) -> Tensor:
     """The logits (C,) of one position's vector."""
-    if isinstance(head, TagHead):
-        return cast(Tensor, head.tag(x))
-    if isinstance(head, SpanHead):
-        return cast(Tensor, head.span(x))
+    if isinstance(head, TagHead | SpanHead):
+        features = x if head.transform is None else head.transform(x)
+        return cast(Tensor, _output_matrix(head)(features))
     assert isinstance(head, LMHead | MLMHead)
     logits: Tensor = head.out(head.features(x))
     shift = getattr(head, "shift", None)
     return logits + shift if isinstance(shift, Tensor) else logits
+
+
+def _output_matrix(head: Head) -> nn.Module:
+    """The last matrix of a head that is a sum of shares."""
+    if isinstance(head, TagHead | SpanHead):
+        return head.tag if isinstance(head, TagHead) else head.span
+    assert isinstance(head, LMHead | MLMHead)
+    return head.out
 
 
 def _pull_back(module: object, direction: Tensor, x: Tensor) -> tuple[Tensor, float]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.nn.functional as F
+from torch import nn
 
 from heedful.errors import ConfigError
 from heedful.models.base import LM, Config, Family, derived, from_zero
@@ -76,14 +77,14 @@ class DistilBertConfig(BertConfig):
             )
 
 
-def bert_encoder(c: BertConfig, head: Head) -> LM:
+def bert_encoder(c: BertConfig, head: Head, bias: nn.Module | None = None) -> LM:
     norm = lambda: LayerNorm(c.dim, c.norm_eps)
     position = Learned(c.context, c.dim, c.offset)
     embed = Embedding(c.vocab, c.dim, position=position, types=c.types, norm=norm(), dropout=c.dropout)
     attn = lambda: Attention(c.dim, c.heads, bias=True, dropout=c.dropout)
     block = lambda: Block(norm, "post", c.dropout, attn=attn(), ffn=MLP(c.dim, c.hidden, activation(c.act)))
     head = head.keep(Pooler(c.dim)) if c.pooler else head
-    return LM(embed, Stack([block() for _ in range(c.layers)]), head, causal=False)
+    return LM(embed, Stack([block() for _ in range(c.layers)], bias=bias), head, causal=False)
 
 
 def mlm_head(c: BertConfig) -> MLMHead:
@@ -102,14 +103,17 @@ def bert(c: BertConfig) -> LM:
     return bert_encoder(c, head)
 
 
-def roberta(c: RobertaConfig) -> LM:
+def roberta_head(c: RobertaConfig) -> Head:
     pool = lambda: Pooler(c.dim, dropout=c.dropout)
-    head = choose_head(
+    return choose_head(
         c.head,
         mlm=lambda: MLMHead(c.dim, c.vocab, F.gelu, eps=c.norm_eps, tied=c.tied, spare=not c.tied),
         **encoder_heads(c.dim, c.labels, pool, c.dropout),
     )
-    return bert_encoder(c, head)
+
+
+def roberta(c: RobertaConfig) -> LM:
+    return bert_encoder(c, roberta_head(c))
 
 
 def distilbert(c: DistilBertConfig) -> LM:
@@ -162,15 +166,17 @@ def bert_names(c: BertConfig) -> list[Row]:
     ]
 
 
-def roberta_names(c: RobertaConfig) -> list[Row]:
+def roberta_head_names(c: RobertaConfig) -> list[Row]:
     return [
-        *backbone_names("roberta"),
-        qkv_names("roberta"),
         ("lm_head.{dense,layer_norm}", "head.{dense,norm}"),
         *out_names("lm_head", "head", c.tied),
         ("classifier.{dense,out_proj}", "head.{pool.dense,label}"),
         ("classifier", "head.tag"),
     ]
+
+
+def roberta_names(c: RobertaConfig) -> list[Row]:
+    return [*backbone_names("roberta"), qkv_names("roberta"), *roberta_head_names(c)]
 
 
 DISTILBERT_NAMES = [

@@ -154,7 +154,8 @@ def config_from(family: Family, hf_config: dict[str, Any], names: Iterable[str] 
         values["labels"] = len(hf_config["id2label"])
     elif hf_config.get("num_labels"):
         values["labels"] = hf_config["num_labels"]
-    if values["head"] == "classify" and hf_config.get("classifier_pooling"):
+    own = str(hf_config.get("model_type")).startswith("heedful-")  # a published class may mean its own head
+    if own and values["head"] == "classify" and hf_config.get("classifier_pooling"):
         values["classifier_pooling"] = hf_config["classifier_pooling"]
     known = set(family.config.known())
     wrong = {n: v for n, v in values.items() if n not in known}
@@ -194,6 +195,7 @@ def own_architecture(family: Family, head: str) -> str:
 def config_to(family: Family, config: Config, hf_config: dict[str, Any]) -> dict[str, Any]:
     """The published config of ours: what it came with, with every value of ours put in place."""
     out = (family.usual(config) if family.usual else {}) | hf_config
+    out.pop("classifier_pooling", None)
     values = {f.name: getattr(config, f.name) for f in fields(config)}
     done: set[str] = set()
     for theirs, ours in family.keys.items():
@@ -205,7 +207,6 @@ def config_to(family: Family, config: Config, hf_config: dict[str, Any]) -> dict
     out |= family.fixed
     own, types = own_architecture(family, config.head), family.model_types or (f"heedful-{family.name}",)
     out["architectures"] = [family.heads.get(config.head, own)]
-    out.pop("classifier_pooling", None)
     if config.classifier_pooling:  # no other program may take the head for the family's own
         out |= {"classifier_pooling": config.classifier_pooling, "architectures": [own]}
         types = (f"heedful-{family.name}",)

@@ -65,6 +65,11 @@ def last_token(x: Tensor, ctx: Context) -> Tensor:
     return pool_tokens(x, ctx.valid_new, "last")
 
 
+def mean_token(x: Tensor, ctx: Context) -> Tensor:
+    """The mean of x over the valid positions, (B, D)"""
+    return pool_tokens(x, ctx.valid_new, "mean")
+
+
 class NoHead(Head):
     """Nothing: the model encodes. It may keep a pooler that its checkpoint has."""
 
@@ -123,27 +128,22 @@ class LMHead(Head):
 class MLMHead(Head):
     """u = norm(act(dense x)) Eᵀ + b   (Devlin et al. 2019, their released code)
 
-    `spare` is a second bias that files with an untied matrix carry beside b; nothing reads it.
+    `bias` is that of the matrix before the norm, `out_bias` is b. `spare` is a second bias that files with an
+    untied matrix carry beside b; nothing reads it.
     """
 
     kind = "mlm"
 
     def __init__(
-        self,
-        dim: int,
-        vocab: int,
-        act: Activation,
-        *,
-        table_dim: int | None = None,
-        eps: float = 1e-12,
-        tied: bool = True,
-        spare: bool = False,
-    ) -> None:
+        self, dim: int, vocab: int, act: Activation, *, table_dim: int | None = None, eps: float = 1e-12,
+        tied: bool = True, spare: bool = False, bias: bool = True, norm_bias: bool = True,
+        out_bias: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         table_dim = table_dim or dim
-        self.dense = nn.Linear(dim, table_dim)
-        self.norm = nn.LayerNorm(table_dim, eps=eps)
-        self.out = nn.Linear(table_dim, vocab)
+        self.dense = nn.Linear(dim, table_dim, bias=bias)
+        self.norm = nn.LayerNorm(table_dim, eps=eps, bias=norm_bias)
+        self.out = nn.Linear(table_dim, vocab, bias=out_bias)
         self.act, self.tied = act, tied
         self.register_buffer("spare", torch.zeros(vocab) if spare else None)
 
@@ -166,26 +166,37 @@ class MLMHead(Head):
 
 
 class Pooler(nn.Module):
-    """act(dense x₀): a vector for the whole sequence, from its first token   (Devlin et al. 2019)
+    """norm(act(dense x₀)): a vector for the whole sequence, from its first token   (Devlin et al. 2019)
 
-    `token` picks another one: a decoder's last has seen all others (Lewis et al. 2020 §3.1).
+    `token` picks another one: a decoder's last has seen all others (Lewis et al. 2020 §3.1). Few have a norm.
     """
 
     def __init__(
-        self,
-        dim: int,
-        act: Activation = torch.tanh,
-        dropout: float = 0.0,
-        token: Callable[[Tensor, Context], Tensor] = first_token,
-    ) -> None:
+        self, dim: int, act: Activation = torch.tanh, dropout: float = 0.0,
+        token: Callable[[Tensor, Context], Tensor] = first_token, *, bias: bool = True,
+        norm: nn.Module | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.dense = nn.Linear(dim, dim)
-        self.act, self.dropout, self.token = act, dropout, token
+        self.dense = nn.Linear(dim, dim, bias=bias)
+        self.act, self.dropout, self.token, self.norm = act, dropout, token, norm
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         picked = F.dropout(self.token(x, ctx), self.dropout, self.training)
         pooled: Tensor = self.act(self.dense(picked))
-        return pooled
+        return pooled if self.norm is None else self.norm(pooled)
+
+
+class Transform(nn.Module):
+    """norm(act(dense x)) at every position, before a head's own matrix   (Warner et al. 2024, their code)"""
+
+    def __init__(self, dim: int, act: Activation, norm: nn.Module, *, bias: bool = True) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, dim, bias=bias)
+        self.act, self.norm = act, norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        transformed: Tensor = self.norm(self.act(self.dense(x)))
+        return transformed
 
 
 class LastToken(nn.Module):
@@ -265,16 +276,21 @@ class SentenceHead(Head):
 
 
 class TagHead(Head):
-    """(B, T, C): W x + b, a label for every token"""
+    """(B, T, C): W x + b, a label for every token; x may be transformed before"""
 
     kind = "tag"
 
-    def __init__(self, dim: int, labels: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, labels: int, *, dropout: float = 0.0, transform: Transform | None = None
+    ) -> None:
         super().__init__()
+        self.transform = transform
         self.tag = nn.Linear(dim, labels)
         self.dropout = dropout
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if self.transform is not None:
+            x = ctx.at("head").see("features", self.transform(x))
         logits: Tensor = self.tag(F.dropout(x, self.dropout, self.training))
         return logits
 
@@ -284,11 +300,14 @@ class SpanHead(Head):
 
     kind = "span"
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, *, transform: Transform | None = None) -> None:
         super().__init__()
+        self.transform = transform
         self.span = nn.Linear(dim, 2)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        if self.transform is not None:
+            x = ctx.at("head").see("features", self.transform(x))
         logits: Tensor = self.span(x)
         return logits
 
@@ -349,13 +368,17 @@ class DetectHead(Head):
 
 
 def encoder_heads(
-    dim: int, labels: int, pool: Callable[[], nn.Module], dropout: float
+    dim: int,
+    labels: int,
+    pool: Callable[[], nn.Module],
+    dropout: float,
+    transform: Callable[[], Transform | None] = lambda: None,
 ) -> dict[str, Callable[[], Head]]:
     """The heads that every encoder has: a class for what `pool` gives, a tag for each token, a span, none."""
     return {
         "classify": lambda: ClassifyHead(pool(), dim, labels, dropout=dropout),
-        "tag": lambda: TagHead(dim, labels, dropout=dropout),
-        "span": lambda: SpanHead(dim),
+        "tag": lambda: TagHead(dim, labels, dropout=dropout, transform=transform()),
+        "span": lambda: SpanHead(dim, transform=transform()),
         "none": NoHead,
     }
 

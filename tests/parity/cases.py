@@ -116,6 +116,11 @@ mamba = Rows(
     "mamba", "Mamba", "MambaConfig",
     {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "state_size": 8, "pad_token_id": 0},
 )  # fmt: skip
+mamba2 = Rows(
+    "mamba2", "Mamba2", "Mamba2Config",
+    {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 12,
+     "state_size": 8, "n_groups": 2, "chunk_size": 4, "pad_token_id": 0},
+)  # fmt: skip
 DEEPSEEK: dict[str, Any] = {
     "vocab_size": 99, "hidden_size": 24, "intermediate_size": 20, "moe_intermediate_size": 12,
     "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "first_k_dense_replace": 1,
@@ -205,6 +210,13 @@ DECODERS = [
                           "layer_norm_epsilon": 1e-3}),
     mamba("narrow", CAUSAL, {"residual_in_fp32": False, "conv_kernel": 2}),
     mamba("none", "Model"),
+    mamba2("", CAUSAL),
+    mamba2("tied", CAUSAL, TIED, {"n_groups": 1, "expand": 3, "num_heads": 6}),
+    mamba2("biases", CAUSAL, {"use_bias": True, "use_conv_bias": False, "n_groups": 4}),
+    mamba2("odd", CAUSAL, {"hidden_size": 20, "num_heads": 5, "head_dim": 8, "n_groups": 1, "state_size": 3,
+                           "conv_kernel": 3, "layer_norm_epsilon": 1e-3}),
+    mamba2("limits", CAUSAL, {"time_step_limit": (0.01, 0.5), "residual_in_fp32": False}),
+    mamba2("none", "Model"),
 ]  # fmt: skip
 
 # Encoders.
@@ -231,6 +243,14 @@ albert = Rows("albert", "Albert", "AlbertConfig", NARROW, ATTENTIONS, types=True
 electra = Rows("electra", "Electra", "ElectraConfig", NARROW, ATTENTIONS, types=True)
 deberta = Rows("deberta", "Deberta", "DebertaConfig", DEBERTA, ATTENTIONS)
 deberta2 = Rows("deberta-v2", "DebertaV2", "DebertaV2Config", DEBERTA, ATTENTIONS)
+mpnet = Rows("mpnet", "MPNet", "MPNetConfig", BERT, ATTENTIONS)
+nomic = Rows("nomic-bert", "NomicBert", "NomicBertConfig", BERT, ATTENTIONS, types=True)
+modern = Rows(
+    "modernbert", "ModernBert", "ModernBertConfig",
+    {"vocab_size": 99, "hidden_size": 24, "num_hidden_layers": 4, "num_attention_heads": 3,
+     "intermediate_size": 20, "max_position_embeddings": 32, "local_attention": 6, "pad_token_id": 0},
+    ATTENTIONS,
+)  # fmt: skip
 MLM, PRETRAIN, SPAN = "ForMaskedLM", "ForPreTraining", "ForQuestionAnswering"
 RELU = {"hidden_act": "relu"}
 TYPED = {"position_biased_input": True, "type_vocab_size": 2}
@@ -299,7 +319,34 @@ ENCODERS = [
     deberta2("classify", CLASSIFY, V3, {"num_labels": 3}),
     deberta2("tag", TAG, V3, {"num_labels": 5}),
     deberta2("span", SPAN, V3, RELU),
-]
+    mpnet("mlm", MLM),
+    mpnet("mlm-untied", MLM, RELU, UNTIED, {"num_attention_heads": 2, "layer_norm_eps": 1e-3}),
+    mpnet("classify", CLASSIFY, {"num_labels": 3}),
+    mpnet("tag", TAG, {"num_labels": 5}),
+    mpnet("span", SPAN),
+    mpnet("none", "Model"),
+    nomic("mlm", MLM),
+    nomic("mlm-gelu", MLM, {"hidden_act": "gelu", "num_attention_heads": 2, "type_vocab_size": 3}),
+    nomic("wide-heads", "Model", {"head_dim": 16}, rope("default")),
+    nomic("longer", "Model", rope("dynamic", factor=2.0), {"max_position_embeddings": 8}),
+    nomic("classify", CLASSIFY, {"num_labels": 3}),
+    nomic("tag", TAG, {"num_labels": 5}),
+    nomic("none", "Model"),
+    modern("mlm", MLM),
+    modern("mlm-untied", MLM, UNTIED, {"decoder_bias": False, "hidden_activation": "silu"}),
+    modern("biases", MLM, {"attention_bias": True, "mlp_bias": True, "norm_bias": True,
+                           "classifier_bias": True, "classifier_activation": "relu"}),
+    modern("all-global", "Model", {"layer_types": ["full_attention"] * 4}),
+    modern("all-local", "Model", {"layer_types": ["sliding_attention"] * 4, "local_attention": 5}),
+    modern("stretched", "Model", {"rope_parameters": {
+        "full_attention": {"rope_theta": 5000.0, "rope_type": "linear", "factor": 2.0},
+        "sliding_attention": {"rope_theta": 100.0, "rope_type": "default"}}}),
+    modern("classify", CLASSIFY, {"num_labels": 3}),
+    modern("classify-mean", CLASSIFY, {"classifier_pooling": "mean"}),
+    modern("tag", TAG, {"num_labels": 5}),
+    modern("span", SPAN),
+    modern("none", "Model", {"num_hidden_layers": 2, "num_attention_heads": 2}),
+]  # fmt: skip
 
 # Encoder-decoders.
 

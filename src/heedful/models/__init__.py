@@ -14,6 +14,9 @@ BERT            bert.py            Devlin et al. 2019
 RoBERTa         bert.py            Liu et al. 2019                             offset positions
 XLM-R           bert.py            Conneau et al. 2020
 DistilBERT      bert.py            Sanh et al. 2019
+MPNet           mpnet.py           Song et al. 2020                            distances beside positions
+ModernBERT      modernbert.py      Warner et al. 2024                          local and global layers
+NomicBERT       nomic.py           Nussbaum et al. 2024                        rotary in an encoder
 ALBERT          albert.py          Lan et al. 2020                             shared layers
 ELECTRA         electra.py         Clark et al. 2020                           replaced-token detection
 DeBERTa v1 v2 3 deberta.py         He et al. 2021, 2023                        disentangled attention
@@ -30,6 +33,7 @@ BART            bart.py            Lewis et al. 2020
 Marian          bart.py            Junczys-Dowmunt et al. 2018
 S4              s4.py              Gu et al. 2022                              long convolution
 Mamba           mamba.py           Gu and Dao 2023                             selective state space
+Mamba-2         mamba2.py          Dao and Gu 2024                             one decay per head
 linear          linear.py          Katharopoulos et al. 2020                   linear attention
 GLA             linear.py          Yang et al. 2024                            decays chosen by the token
 Based           linear.py          Arora et al. 2024                           Taylor series, convolutions
@@ -51,6 +55,10 @@ from heedful.models.gpt import GPT, GPT2, GPT3
 from heedful.models.linear import BASED, GLA, LINEAR
 from heedful.models.llama import LLAMA, MISTRAL
 from heedful.models.mamba import MAMBA
+from heedful.models.mamba2 import MAMBA2
+from heedful.models.modernbert import MODERNBERT
+from heedful.models.mpnet import MPNET
+from heedful.models.nomic import NOMIC_BERT
 from heedful.models.palm import PALM
 from heedful.models.recurrent import GRU_LM, LSTM_LM, RNN_LM
 from heedful.models.s4 import S4_LM
@@ -64,9 +72,10 @@ FAMILIES: dict[str, Family] = {
         *(RNN_LM, LSTM_LM, GRU_LM, SEQ2SEQ, RNNSEARCH, LUONG),
         TRANSFORMER,
         *(BILSTM, CNN, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, DEBERTA_V2),
+        *(MPNET, NOMIC_BERT, MODERNBERT),
         *(GPT, GPT2, GPT3, LLAMA, MISTRAL, PALM, BLOOM, DEEPSEEK_V2, DEEPSEEK_V3),
         *(T5, MT5, BART, MARIAN),
-        *(S4_LM, MAMBA, LINEAR, GLA, BASED),
+        *(S4_LM, MAMBA, MAMBA2, LINEAR, GLA, BASED),
     )
 }
 

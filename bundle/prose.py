@@ -68,9 +68,9 @@ class Kind:
 KINDS = {
     "gpt": Kind("prose", "gpt2", dict(dim=128, layers=6, heads=4, context=256, dropout=0.0), 3e-3,
                 "a GPT-2 of 1.5 M weights"),
-    "lstm": Kind("prose-lstm", "lstm", dict(dim=256, layers=2, dropout=0.0, tied=True), 5e-3,
+    "lstm": Kind("prose-lstm", "lstm", dict(dim=256, layers=2, dropout=0.0, tied=True), 4e-3,
                  "an LSTM of 1.6 M weights"),
-    "mamba": Kind("prose-mamba", "mamba", dict(dim=128, layers=10, state=16), 5e-3,
+    "mamba": Kind("prose-mamba", "mamba", dict(dim=128, layers=10, state=16), 3e-3,
                   "a Mamba of 1.4 M weights"),
 }  # fmt: skip
 VOCAB = 2048
